@@ -1,0 +1,198 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Options are the settings of a broker. The zero value is a broker in memory
+// without limits.
+type Options struct {
+	// Dir is the data directory; it is made if it is not there, and belongs
+	// to one broker at a time. Empty: everything is in memory.
+	Dir string
+
+	// Logger takes what a person should act on. Nil: silence.
+	Logger *slog.Logger
+
+	// MaxBacklog throttles sends to topics that have no limit of their own.
+	// Zero: no limit.
+	MaxBacklog Limit
+
+	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
+	MaxBodySize int
+
+	// MinInvisibleDuration and MaxInvisibleDuration bound what a receive may
+	// ask for. 0: 10 s and 12 h, as RocketMQ. Tests set a small minimum.
+	MinInvisibleDuration, MaxInvisibleDuration time.Duration
+
+	// CacheBytes is the size of the cache for messages read from disk.
+	// 0: 64 MiB, or 1 MiB in memory.
+	CacheBytes int64
+
+	fs vfs.FS // of tests
+}
+
+// The defaults of Options.
+const (
+	DefaultMinInvisibleDuration = 10 * time.Second
+	DefaultMaxInvisibleDuration = 12 * time.Hour
+)
+
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxBodySize == 0 {
+		o.MaxBodySize = tidegate.MaxBodySize
+	}
+	if o.MinInvisibleDuration == 0 {
+		o.MinInvisibleDuration = DefaultMinInvisibleDuration
+	}
+	if o.MaxInvisibleDuration == 0 {
+		o.MaxInvisibleDuration = DefaultMaxInvisibleDuration
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	var errs []error
+	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
+		errs = append(errs, err)
+	}
+	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
+		errs = append(errs, fmt.Errorf("MaxBodySize is %d: give 1 to %d bytes", o.MaxBodySize, 1<<30))
+	}
+	if o.MinInvisibleDuration < 0 || o.MaxInvisibleDuration < o.MinInvisibleDuration {
+		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration %v: neither may be negative, nor the first above the second",
+			o.MinInvisibleDuration, o.MaxInvisibleDuration))
+	}
+	if o.CacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("CacheBytes is %d: it may not be negative", o.CacheBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// A Broker keeps topics, consumer groups and messages. All methods may be
+// called by several goroutines at once.
+type Broker struct {
+	opts   Options
+	logger *slog.Logger
+	store  *store.Store
+	host   string
+	name   string // the Endpoint of its receipts and deliveries
+	owners owners
+
+	// admin is held, as a token, while settings are changed: their I/O is one
+	// after another.
+	admin chan struct{}
+
+	mu     sync.RWMutex
+	topics map[string]*topic // guarded by mu
+	groups map[string]*group // guarded by mu
+	subs   subscriptionsByID // guarded by mu
+	number uint32            // guarded by admin: the last one given
+
+	life      context.Context // ends, with cause ErrClosed, when Close begins
+	stop      context.CancelCauseFunc
+	lifeMu    sync.RWMutex
+	closing   bool           // guarded by lifeMu
+	operating sync.WaitGroup // the calls and timers under way
+	closed    chan struct{}
+	closeErr  error // valid once closed is closed
+}
+
+// Open opens a broker, with everything that its directory has: topics,
+// groups, messages, and what was in flight. It fails if the directory is in
+// use, cannot be written, is full, or was written by a newer version.
+func Open(o Options) (*Broker, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("broker options: %w", err)
+	}
+	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes})
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		opts: o, logger: o.Logger, store: s, name: "in-process",
+		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
+		admin: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	if b.host, err = os.Hostname(); err != nil {
+		b.host = "localhost"
+	}
+	// The broker's own life, not a request's.
+	b.life, b.stop = context.WithCancelCause(context.Background())
+	if err := b.recover(); err != nil {
+		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
+	}
+	return b, nil
+}
+
+// begin counts a call as under way, and returns false if the broker is closing.
+func (b *Broker) begin() bool {
+	b.lifeMu.RLock()
+	defer b.lifeMu.RUnlock()
+	if b.closing {
+		return false
+	}
+	b.operating.Add(1)
+	return true
+}
+
+func (b *Broker) end() { b.operating.Done() }
+
+// Close refuses new calls, ends waiting receives with tidegate.ErrClosed,
+// waits for what is under way, and closes the store. Everything answered is
+// kept. It may be called twice; both calls return when the broker is closed.
+func (b *Broker) Close() error {
+	b.lifeMu.Lock()
+	first := !b.closing
+	b.closing = true
+	b.lifeMu.Unlock()
+	if !first {
+		<-b.closed
+		return b.closeErr
+	}
+	b.stop(tidegate.ErrClosed)
+	b.operating.Wait()
+	b.mu.RLock()
+	for _, s := range b.subs.all() {
+		s.stopTimer()
+	}
+	b.mu.RUnlock()
+	b.closeErr = b.store.Close()
+	close(b.closed)
+	return b.closeErr
+}
+
+// Healthy returns why the broker cannot store messages, and nil if it can.
+func (b *Broker) Healthy() error {
+	if err := b.store.Broken(); err != nil {
+		return storeError(err)
+	}
+	b.lifeMu.RLock()
+	defer b.lifeMu.RUnlock()
+	if b.closing {
+		return closedError()
+	}
+	return nil
+}
+
+// merge returns a context that ends with ctx or with the broker.
+func (b *Broker) merge(ctx context.Context) (context.Context, func()) {
+	merged, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(tidegate.ErrClosed) })
+	return merged, func() { stop(); cancel(nil) }
+}

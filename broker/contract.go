@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var _ transport.Transport = (*Broker)(nil)
+
+// ProducerSettings returns what this broker wants of producers: the defaults
+// of seed 004, and the largest body.
+func (b *Broker) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	return transport.ProducerSettings{MaxAttempts: 3, Backoff: backoff.Default(), MaxBodySize: b.opts.MaxBodySize}, nil
+}
+
+// ConsumerSettings returns the group's settings, and makes the group if there is none.
+func (b *Broker) ConsumerSettings(ctx context.Context, group, _ string) (transport.ConsumerSettings, error) {
+	c, err := b.EnsureGroup(ctx, group)
+	if err != nil {
+		return transport.ConsumerSettings{}, err
+	}
+	return transport.ConsumerSettings{
+		FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: c.Ladder(), ReceiveBatchSize: maxReceive, LongPolling: 20 * time.Second,
+	}, nil
+}
+
+// Ladder returns the retry intervals of the group: Retry, or the fixed one of a FIFO group.
+func (c GroupConfig) Ladder() backoff.Steps {
+	c = c.withDefaults()
+	if c.FIFO {
+		return backoff.Steps{time.Duration(c.FIFORetryInterval)}
+	}
+	return c.Retry
+}
+
+// Queues returns AnyQueue: one receive serves all queues; 40402 if there is no such topic.
+func (b *Broker) Queues(_ context.Context, _, topic string) ([]int, error) {
+	if _, err := b.topic(topic); err != nil {
+		return nil, err
+	}
+	return []int{transport.AnyQueue}, nil
+}
+
+// Capabilities returns everything: the broker can do all that the contract has.
+func (b *Broker) Capabilities() transport.Capabilities {
+	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+}
+
+// withOp names the operation in an error of the broker's own.
+func withOp(op string, err error) error {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e == err && e.Op == "" {
+		c := *e
+		c.Op = op
+		return &c
+	}
+	return err
+}
+
+func isDeadLetterTopic(name string) bool {
+	return len(name) > len(tidegate.DeadLetterPrefix) && name[:len(tidegate.DeadLetterPrefix)] == tidegate.DeadLetterPrefix
+}

@@ -1,0 +1,26 @@
+// Package broker is the reference engine: topics with queues, consumer groups,
+// leases, the retry ladder, dead letters, and throttling by backlog. It knows
+// no wire: package broker/server puts gRPC and HTTP in front of it, and a
+// [*Broker] is a transport.Transport by itself.
+//
+// # State of a message
+//
+// A message has, for each consumer group, one of the states of RocketMQ's
+// consumption retry (seed 000):
+//
+//	Ready         waits to be delivered
+//	Inflight      delivered; the group has not answered
+//	WaitingRetry  consuming failed; delivered again when the retry interval is over
+//	Commit        consumed; ends
+//	DeadLetter    given up after the last attempt; ends, and a copy is in %DLQ%group
+//
+// # Promises
+//
+// A send is answered when the message is on disk; one fsync serves all that
+// wait. A delivery's attempt number is written before the delivery is handed
+// out. What was answered survives the end of the process at any moment. In
+// memory (no Dir) the same code runs on a file system in memory.
+//
+// A message is delivered at least once: again if its invisible time ends
+// before it is acknowledged, never earlier.
+package broker

@@ -1,0 +1,105 @@
+package broker
+
+import (
+	"container/heap"
+	"fmt"
+	"time"
+)
+
+// arm sets the timer to the first due time. mu is held.
+func (s *subscription) arm() {
+	if len(s.timers) == 0 || s.gone {
+		return
+	}
+	due := s.timers[0].Due
+	if !s.armed.IsZero() && !due.Before(s.armed) {
+		return // it fires early enough, and arms again
+	}
+	s.armed = due
+	s.timer.Reset(time.Until(due))
+}
+
+// expire moves on every message that is due: its invisible duration or its
+// retry interval is over. The timer calls it.
+func (s *subscription) expire() {
+	b := s.broker
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	s.mu.Lock()
+	s.armed = time.Time{}
+	if s.gone {
+		s.mu.Unlock()
+		return
+	}
+	dying := s.due(time.Now())
+	s.arm()
+	s.mu.Unlock()
+	for _, d := range dying {
+		d.start(b)
+	}
+	for _, d := range dying {
+		if err := d.finish(b); err != nil {
+			b.logger.Error("a message could not be made a dead letter; it is tried again in a second",
+				"group", s.group.name, "topic", s.topic.name, "offset", d.lease.offset, "error", err)
+		}
+	}
+}
+
+// due applies what the passing of time does, and returns the messages that
+// become dead letters by it. mu is held.
+//
+// Nothing is written: after a restart the same follows from the same records.
+func (s *subscription) due(now time.Time) (dying []*deadLetter) {
+	config := s.group.config.Load()
+	for len(s.timers) > 0 && !s.timers[0].Due.After(now) {
+		l := s.timers[0]
+		e := eventTimeout
+		if l.state() == StateWaitingRetry {
+			e = eventDue
+		} else if l.Owner != "" {
+			if seen, ok := s.broker.owners.lastSeen(l.Owner); ok {
+				if until := renewedUntil(seen, l.Since); until.After(now) {
+					l.Due = until
+					heap.Fix(&s.timers, 0)
+					continue
+				}
+			}
+		}
+		to, _ := l.state().next(e, config.exhausted(l.Attempt), l.Push)
+		switch to {
+		case StateWaitingRetry:
+			l.Due = l.Due.Add(config.interval(l.Attempt)) // from the time-out on, whenever it is noticed
+			s.set(l, to)
+		case StateReady:
+			s.set(l, to)
+			s.wake(1, l.cursor.queue.number)
+		case StateDeadLetter:
+			dying = append(dying, s.dying(l, fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
+				l.Attempt, map[event]string{eventTimeout: "was not answered in time", eventDue: "failed"}[e])))
+		}
+	}
+	return dying
+}
+
+// disown ends the leases that owner kept alive at the given time.
+func (s *subscription) disown(owner string, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var changed []*lease
+	for _, l := range s.timers {
+		if l.Owner == owner && l.state() == StateInflight {
+			changed = append(changed, l)
+		}
+	}
+	for _, l := range changed {
+		l.Owner = ""
+		l.Due = until
+		heap.Fix(&s.timers, l.timer)
+	}
+	if len(changed) > 0 && !s.gone {
+		s.save(nil, changed...)
+		s.arm()
+	}
+}

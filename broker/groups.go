@@ -1,0 +1,205 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A group is the running side of a Group.
+type group struct {
+	id     uint32
+	name   string
+	config atomic.Pointer[GroupConfig]
+}
+
+type storedGroup struct {
+	ID uint32 `json:"id"`
+	GroupConfig
+}
+
+func newGroup(name string, id uint32, c GroupConfig) *group {
+	g := &group{id: id, name: name}
+	g.config.Store(&c)
+	return g
+}
+
+func (b *Broker) group(name string) *group {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.groups[name]
+}
+
+// PutGroup creates a consumer group or changes its settings, and returns when
+// that is on disk. Changes hold for messages under way; whether a group is
+// FIFO cannot change once it has received (40000).
+func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Group, error) {
+	if !b.begin() {
+		return Group{}, closedError()
+	}
+	defer b.end()
+	if err := tidegate.ValidateGroup(name); err != nil {
+		return Group{}, err
+	}
+	if err := b.lockAdmin(ctx); err != nil {
+		return Group{}, err
+	}
+	defer b.unlockAdmin()
+	if _, err := b.putGroup(name, c); err != nil {
+		return Group{}, err
+	}
+	return b.Group(name)
+}
+
+// putGroup is PutGroup for who holds admin already.
+func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
+	c = c.withDefaults()
+	if err := c.validate(name); err != nil {
+		return nil, err
+	}
+	g := b.group(name)
+	number := b.number
+	created := g == nil
+	if created {
+		number++
+		g = newGroup(name, number, c)
+	} else if g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0 {
+		return nil, newError(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
+	}
+	v, err := json.Marshal(storedGroup{g.id, c})
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		w.PutGroup(name, v)
+		w.PutNumber(number)
+	}, nil).Wait(); err != nil {
+		return nil, storeError(err)
+	}
+	b.number = number
+	g.config.Store(&c)
+	if created {
+		b.mu.Lock()
+		b.groups[name] = g
+		b.mu.Unlock()
+	}
+	return g, nil
+}
+
+// EnsureGroup makes a consumer group with default settings if there is none,
+// and returns its settings. It is cheap if there is one.
+func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, error) {
+	g, err := b.ensureGroup(ctx, name)
+	if err != nil {
+		return GroupConfig{}, err
+	}
+	return *g.config.Load(), nil
+}
+
+func (b *Broker) ensureGroup(ctx context.Context, name string) (*group, error) {
+	if g := b.group(name); g != nil {
+		return g, nil
+	}
+	if err := tidegate.ValidateGroup(name); err != nil {
+		return nil, err
+	}
+	if !b.begin() {
+		return nil, closedError()
+	}
+	defer b.end()
+	if err := b.lockAdmin(ctx); err != nil {
+		return nil, err
+	}
+	defer b.unlockAdmin()
+	if g := b.group(name); g != nil {
+		return g, nil
+	}
+	return b.putGroup(name, GroupConfig{})
+}
+
+// Group returns a consumer group; 40403 if there is none.
+func (b *Broker) Group(name string) (Group, error) {
+	g := b.group(name)
+	if g == nil {
+		if err := tidegate.ValidateGroup(name); err != nil {
+			return Group{}, err
+		}
+		return Group{}, groupNotFound(name)
+	}
+	return b.describeGroup(g), nil
+}
+
+// Groups returns all consumer groups by name.
+func (b *Broker) Groups() []Group {
+	b.mu.RLock()
+	gs := slices.Collect(maps.Values(b.groups))
+	b.mu.RUnlock()
+	out := make([]Group, 0, len(gs))
+	for _, g := range gs {
+		out = append(out, b.describeGroup(g))
+	}
+	slices.SortFunc(out, func(x, y Group) int { return strings.Compare(x.Name, y.Name) })
+	return out
+}
+
+func (b *Broker) describeGroup(g *group) Group {
+	d := Group{Name: g.name, GroupConfig: *g.config.Load()}
+	for _, s := range b.subscriptionsOf(g) {
+		d.Topics = append(d.Topics, s.describe())
+	}
+	slices.SortFunc(d.Topics, func(x, y Subscription) int { return strings.Compare(x.Topic, y.Topic) })
+	return d
+}
+
+func (b *Broker) subscriptionsOf(g *group) []*subscription {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.subs.of(g.id)
+}
+
+// DeleteGroup removes a consumer group with its progress. Its dead letters
+// stay: they are messages of their own topic.
+func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
+	if !b.begin() {
+		return closedError()
+	}
+	defer b.end()
+	if err := b.lockAdmin(ctx); err != nil {
+		return err
+	}
+	defer b.unlockAdmin()
+	g := b.group(name)
+	if g == nil {
+		return groupNotFound(name)
+	}
+	b.mu.Lock()
+	delete(b.groups, name)
+	subs := b.subs.of(g.id)
+	for _, s := range subs {
+		b.subs.remove(s)
+		others := slices.DeleteFunc(slices.Clone(*s.topic.subs.Load()), func(o *subscription) bool { return o == s })
+		s.topic.subs.Store(&others)
+	}
+	b.mu.Unlock()
+	for _, s := range subs {
+		s.close()
+	}
+	deleted := b.store.Messages.Add(func(w *store.Batch) { w.DeleteGroup(name, g.id) }, nil)
+	progress := b.store.Groups.Add(func(w *store.Batch) {
+		for _, s := range subs {
+			w.DeleteSubscription(g.id, s.topic.id)
+		}
+	}, nil)
+	for _, f := range []*store.Flight{deleted, progress} {
+		if err := f.Wait(); err != nil {
+			return storeError(err)
+		}
+	}
+	return nil
+}

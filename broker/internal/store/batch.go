@@ -1,0 +1,98 @@
+package store
+
+import (
+	"encoding/binary"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A Batch takes the writes of one Add. Its methods cannot fail: they write to memory.
+type Batch pebble.Batch
+
+func (b *Batch) pebble() *pebble.Batch { return (*pebble.Batch)(b) }
+
+// must reports a bug: writing to a batch in memory fails only on wrong use.
+func must(err error) {
+	if err != nil {
+		panic("store: " + err.Error())
+	}
+}
+
+// PutMessage writes a message. cumulative is the sum of all bodies of the
+// queue up to and including this one.
+func (b *Batch) PutMessage(p Place, m *Message) {
+	op := b.pebble().SetDeferred(messageKeyLen, m.size())
+	appendMessageKey(op.Key[:0], p)
+	m.encode(op.Value[:0])
+	must(op.Finish())
+}
+
+// PutLease writes a lease.
+func (b *Batch) PutLease(group uint32, p Place, l *Lease) {
+	op := b.pebble().SetDeferred(leaseKeyLen, l.size())
+	appendLeaseKey(op.Key[:0], prefixLease, group, p)
+	l.encode(op.Value[:0])
+	must(op.Finish())
+}
+
+// DeleteLease removes a lease: the message is consumed, or given up.
+func (b *Batch) DeleteLease(group uint32, p Place) {
+	op := b.pebble().DeleteDeferred(leaseKeyLen)
+	appendLeaseKey(op.Key[:0], prefixLease, group, p)
+	must(op.Finish())
+}
+
+// PutCursor writes how far a group is in a queue: the offset of the next
+// message that was never handed out, and the queue's bytes before it.
+func (b *Batch) PutCursor(group, topic uint32, queue uint16, c Cursor) {
+	op := b.pebble().SetDeferred(cursorKeyLen, 16)
+	appendCursorKey(op.Key[:0], prefixCursor, group, topic, queue)
+	binary.BigEndian.PutUint64(op.Value, uint64(c.Next))
+	binary.BigEndian.PutUint64(op.Value[8:], uint64(c.Bytes))
+	must(op.Finish())
+}
+
+// MarkDeadLetter notes that the message is a dead letter of the group, so
+// that it does not become another one if the process ends before its lease is removed.
+func (b *Batch) MarkDeadLetter(group uint32, p Place) {
+	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), nil, nil))
+}
+
+// PutTopic, PutGroup and PutNumber write settings; DeleteTopic and DeleteGroup
+// remove them, with the messages of the topic.
+func (b *Batch) PutTopic(name string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixTopic}, name...), v, nil))
+}
+
+// PutGroup writes a group's settings.
+func (b *Batch) PutGroup(name string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixGroup}, name...), v, nil))
+}
+
+// PutNumber writes the last number given to a topic or group.
+func (b *Batch) PutNumber(n uint32) {
+	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
+}
+
+// DeleteTopic removes a topic's settings and messages.
+func (b *Batch) DeleteTopic(name string, topic uint32) {
+	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
+	p := binary.BigEndian.AppendUint32([]byte{prefixMessage}, topic)
+	must(b.pebble().DeleteRange(p, after(p), nil))
+}
+
+// DeleteGroup removes a group's settings, and its dead letters' marks.
+func (b *Batch) DeleteGroup(name string, group uint32) {
+	must(b.pebble().Delete(append([]byte{prefixGroup}, name...), nil))
+	p := binary.BigEndian.AppendUint32([]byte{prefixDeadLetter}, group)
+	must(b.pebble().DeleteRange(p, after(p), nil))
+}
+
+// DeleteSubscription removes a group's cursors and leases in a topic.
+func (b *Batch) DeleteSubscription(group, topic uint32) {
+	for _, prefix := range []byte{prefixCursor, prefixLease} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
+		p = binary.BigEndian.AppendUint32(p, topic)
+		must(b.pebble().DeleteRange(p, after(p), nil))
+	}
+}

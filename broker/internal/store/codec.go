@@ -1,0 +1,104 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// errCorrupt is wrapped by every failure to read a stored record.
+var errCorrupt = errors.New("the record is damaged")
+
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+func stringLen(s string) int { return uvarintLen(uint64(len(s))) + len(s) }
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// A reader takes a record apart. After a failure everything reads as zero,
+// and err tells where it was.
+type reader struct {
+	b   []byte
+	s   string // the same bytes; substrings of it cost no allocation
+	off int
+	err error
+}
+
+func (r *reader) fail(what string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: %s at byte %d of %d", errCorrupt, what, r.off, len(r.b))
+	}
+	r.off = len(r.b)
+}
+
+func (r *reader) byte() byte {
+	if r.off >= len(r.b) {
+		r.fail("it ends early")
+		return 0
+	}
+	r.off++
+	return r.b[r.off-1]
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b[r.off:])
+	if n <= 0 {
+		r.fail("unreadable number")
+		return 0
+	}
+	r.off += n
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b[r.off:])
+	if n <= 0 {
+		r.fail("unreadable number")
+		return 0
+	}
+	r.off += n
+	return v
+}
+
+// count reads a number of things that take at least one byte each.
+func (r *reader) count() int {
+	n := r.uvarint()
+	if n > uint64(len(r.b)-r.off) {
+		r.fail("a count beyond the record's end")
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) string() string {
+	n := r.count()
+	r.off += n
+	if r.err != nil {
+		return ""
+	}
+	return r.s[r.off-n : r.off]
+}
+
+// nanos and fromNanos store a time; 0 stands for the zero time.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func fromNanos(n uint64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(n))
+}

@@ -1,0 +1,91 @@
+package store
+
+import "encoding/binary"
+
+// Keys of the messages database. Numbers are big-endian, so that keys sort by them.
+//
+//	m topic(4) queue(2) offset(8)         a message
+//	t name                                a topic's settings
+//	g name                                a group's settings
+//	n                                     the last number given to a topic or group
+//	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
+//
+// Keys of the groups database:
+//
+//	c group(4) topic(4) queue(2)            a cursor
+//	l group(4) topic(4) queue(2) offset(8)  a lease
+const (
+	prefixMessage    = 'm'
+	prefixTopic      = 't'
+	prefixGroup      = 'g'
+	prefixNumber     = 'n'
+	prefixDeadLetter = 'd'
+	prefixCursor     = 'c'
+	prefixLease      = 'l'
+)
+
+const (
+	messageKeyLen = 1 + 4 + 2 + 8
+	cursorKeyLen  = 1 + 4 + 4 + 2
+	leaseKeyLen   = cursorKeyLen + 8
+)
+
+// A Place names one message: a queue of a topic, and the offset in it.
+type Place struct {
+	Topic  uint32
+	Queue  uint16
+	Offset int64
+}
+
+func appendQueue(k []byte, topic uint32, queue uint16) []byte {
+	k = append(k, prefixMessage)
+	k = binary.BigEndian.AppendUint32(k, topic)
+	return binary.BigEndian.AppendUint16(k, queue)
+}
+
+func appendMessageKey(k []byte, p Place) []byte {
+	return binary.BigEndian.AppendUint64(appendQueue(k, p.Topic, p.Queue), uint64(p.Offset))
+}
+
+func offsetOfMessageKey(k []byte) int64 {
+	return int64(binary.BigEndian.Uint64(k[messageKeyLen-8:]))
+}
+
+func appendCursorKey(k []byte, prefix byte, group, topic uint32, queue uint16) []byte {
+	k = append(k, prefix)
+	k = binary.BigEndian.AppendUint32(k, group)
+	k = binary.BigEndian.AppendUint32(k, topic)
+	return binary.BigEndian.AppendUint16(k, queue)
+}
+
+func appendLeaseKey(k []byte, prefix byte, group uint32, p Place) []byte {
+	return binary.BigEndian.AppendUint64(appendCursorKey(k, prefix, group, p.Topic, p.Queue), uint64(p.Offset))
+}
+
+// splitCursorKey reads a cursor's key; ok is false if it is not one.
+func splitCursorKey(k []byte) (group, topic uint32, queue uint16, ok bool) {
+	if len(k) < cursorKeyLen {
+		return 0, 0, 0, false
+	}
+	return binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint32(k[5:]), binary.BigEndian.Uint16(k[9:]), true
+}
+
+// splitLeaseKey reads a lease's key; ok is false if it is not one.
+func splitLeaseKey(k []byte) (group uint32, p Place, ok bool) {
+	if len(k) != leaseKeyLen {
+		return 0, Place{}, false
+	}
+	g, t, q, _ := splitCursorKey(k)
+	return g, Place{Topic: t, Queue: q, Offset: int64(binary.BigEndian.Uint64(k[cursorKeyLen:]))}, true
+}
+
+// after returns the first key that does not begin with p.
+func after(p []byte) []byte {
+	end := append([]byte(nil), p...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// leaseVersion is the first byte of a stored lease.
+const leaseVersion = 1
+
+// A Cursor is how far a group is in a queue.
+type Cursor struct {
+	Next  int64 // the offset of the first message that was never handed out
+	Bytes int64 // of the queue's messages before Next
+}
+
+// A Lease is what a group's metadata says of one message that was handed out,
+// or passed over, and is not done.
+type Lease struct {
+	State   uint8     // the engine's number for the state
+	Push    bool      // taken by a push consumer
+	Attempt int       // deliveries made
+	Serial  uint32    // of the handle that is valid
+	Due     time.Time // when the lease or the wait ends
+	Since   time.Time // of the delivery, for leases that are renewed
+	Size    int64     // bytes of the body
+	Owner   string    // the client that keeps the lease alive; empty for none
+	Group   string    // the message group; empty for none
+}
+
+func (l *Lease) size() int {
+	return 3 + uvarintLen(uint64(l.Attempt)) + 4 + 16 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
+}
+
+func (l *Lease) encode(b []byte) []byte {
+	push := byte(0)
+	if l.Push {
+		push = 1
+	}
+	b = append(b, leaseVersion, l.State, push)
+	b = binary.AppendUvarint(b, uint64(l.Attempt))
+	b = binary.BigEndian.AppendUint32(b, l.Serial)
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Due)))
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Since)))
+	b = binary.AppendUvarint(b, uint64(l.Size))
+	b = appendString(b, l.Owner)
+	return appendString(b, l.Group)
+}
+
+func decodeLease(v []byte, l *Lease) error {
+	r := reader{b: v, s: string(v)}
+	if version := r.byte(); r.err == nil && version != leaseVersion {
+		return fmt.Errorf("%w: it is not a lease of version %d", errCorrupt, leaseVersion)
+	}
+	l.State = r.byte()
+	l.Push = r.byte() == 1
+	attempt := r.uvarint()
+	if attempt > 1<<31 {
+		r.fail("the attempt number is absurd")
+	}
+	l.Attempt = int(attempt)
+	if len(v)-r.off < 20 {
+		r.fail("it ends within the times")
+		return r.err
+	}
+	l.Serial = binary.BigEndian.Uint32(v[r.off:])
+	l.Due = fromNanos(binary.BigEndian.Uint64(v[r.off+4:]))
+	l.Since = fromNanos(binary.BigEndian.Uint64(v[r.off+12:]))
+	r.off += 20
+	l.Size = int64(r.uvarint())
+	l.Owner, l.Group = r.string(), r.string()
+	if r.err == nil && r.off != len(v) {
+		r.fail("something follows the message group")
+	}
+	return r.err
+}
+
+func decodeCursor(v []byte) (Cursor, error) {
+	if len(v) != 16 {
+		return Cursor{}, fmt.Errorf("%w: a cursor has %d bytes, not 16", errCorrupt, len(v))
+	}
+	c := Cursor{Next: int64(binary.BigEndian.Uint64(v)), Bytes: int64(binary.BigEndian.Uint64(v[8:]))}
+	if c.Next < 0 || c.Bytes < 0 {
+		return Cursor{}, fmt.Errorf("%w: a cursor is negative", errCorrupt)
+	}
+	return c, nil
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A Log gathers the writes of many goroutines into one batch and commits it
+// while the next one gathers: one fsync serves all that wait. Batches are
+// committed in the order in which their writes were added.
+type Log struct {
+	db    *pebble.DB
+	name  string
+	fatal func() error // why the database can no longer write; nil while it can
+
+	mu     sync.Mutex
+	next   *Flight // guarded by mu; nil after close
+	closed error   // guarded by mu
+
+	kick chan struct{} // size 1: next has something
+	done chan struct{} // closed when the committing goroutine has ended
+}
+
+// A Flight is one batch on its way to the disk.
+type Flight struct {
+	batch *pebble.Batch
+	after []func(error)
+	done  chan struct{}
+	err   error // valid once done is closed
+}
+
+// Wait returns when the batch is committed, or with the reason why it is not.
+// A nil Flight was refused: the Log is closed.
+func (f *Flight) Wait() error {
+	if f == nil {
+		return errLogClosed
+	}
+	<-f.done
+	return f.err
+}
+
+var errLogClosed = errors.New("the store is closed")
+
+func newLog(db *pebble.DB, name string, fatal func() error) *Log {
+	l := &Log{db: db, name: name, fatal: fatal, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	l.next = l.newFlight()
+	go l.run()
+	return l
+}
+
+func (l *Log) newFlight() *Flight {
+	return &Flight{batch: l.db.NewBatch(), done: make(chan struct{})}
+}
+
+// Add puts writes into the next batch. write encodes them and must not wait;
+// the calls of all goroutines are one after another, so write may also give out offsets.
+// after, if not nil, is called once the batch is committed, or with the error
+// why not, before Wait returns; the calls are in the order of the writes.
+// A nil return means that the Log is closed; neither function was called.
+func (l *Log) Add(write func(*Batch), after func(error)) *Flight {
+	l.mu.Lock()
+	f := l.next
+	if f == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	write((*Batch)(f.batch))
+	if after != nil {
+		f.after = append(f.after, after)
+	}
+	l.mu.Unlock()
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+	return f
+}
+
+func (l *Log) run() {
+	defer close(l.done)
+	for range l.kick {
+		l.mu.Lock()
+		f := l.next
+		if l.closed != nil {
+			l.next = nil
+		} else {
+			l.next = l.newFlight()
+		}
+		l.mu.Unlock()
+		l.commit(f)
+		if l.next == nil { // only this goroutine changes next, so reading it needs no lock
+			return
+		}
+	}
+}
+
+func (l *Log) commit(f *Flight) {
+	if err := l.fatal(); err != nil {
+		f.err = err
+	} else if !f.batch.Empty() {
+		if err := l.db.Apply(f.batch, pebble.Sync); err != nil {
+			f.err = fmt.Errorf("writing to %s: %w", l.name, err)
+		} else if err := l.fatal(); err != nil {
+			// Pebble reports a failed commit to its logger, not to the caller.
+			f.err = err
+		}
+	}
+	for _, after := range f.after {
+		after(f.err)
+	}
+	close(f.done)
+	// A batch that failed may still be in Pebble's hands: leave it to the collector.
+	if f.err == nil {
+		f.batch.Close()
+	}
+}
+
+// close commits what was added, and refuses what comes after.
+func (l *Log) close() {
+	l.mu.Lock()
+	l.closed = errLogClosed
+	l.mu.Unlock()
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+	<-l.done
+}
+
+// WaitContext is Wait, but returns the cause of ctx if that ends first; the
+// batch is committed all the same.
+func (f *Flight) WaitContext(ctx context.Context) error {
+	if f == nil {
+		return errLogClosed
+	}
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,119 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// messageVersion is the first byte of a stored message.
+const messageVersion = 1
+
+// A Message is a message as the log keeps it.
+type Message struct {
+	tidegate.Message
+
+	// Cumulative is the sum of the bodies of the queue, in bytes, up to and
+	// including this one.
+	Cumulative int64
+
+	BornAt   time.Time
+	BornHost string
+	StoredAt time.Time
+}
+
+// The form of a stored message, after the version byte: the length of the
+// header, the header, the body. The header is, in order: Cumulative, StoredAt,
+// BornAt (nanoseconds since 1970), ID, Tag, MessageGroup, BornHost,
+// TraceContext, the keys, the properties. Strings and lists begin with their length.
+func (m *Message) headerSize() int {
+	n := uvarintLen(uint64(m.Cumulative)) + 16 +
+		stringLen(m.ID) + stringLen(m.Tag) + stringLen(m.MessageGroup) + stringLen(m.BornHost) + stringLen(m.TraceContext) +
+		uvarintLen(uint64(len(m.Keys))) + uvarintLen(uint64(len(m.Properties)))
+	for _, k := range m.Keys {
+		n += stringLen(k)
+	}
+	for k, v := range m.Properties {
+		n += stringLen(k) + stringLen(v)
+	}
+	return n
+}
+
+func (m *Message) size() int {
+	h := m.headerSize()
+	return 1 + uvarintLen(uint64(h)) + h + len(m.Body)
+}
+
+// encode appends the record to b, whose capacity is m.size().
+func (m *Message) encode(b []byte) []byte {
+	b = append(b, messageVersion)
+	b = binary.AppendUvarint(b, uint64(m.headerSize()))
+	b = binary.AppendUvarint(b, uint64(m.Cumulative))
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.StoredAt)))
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.BornAt)))
+	for _, s := range [...]string{m.ID, m.Tag, m.MessageGroup, m.BornHost, m.TraceContext} {
+		b = appendString(b, s)
+	}
+	b = binary.AppendUvarint(b, uint64(len(m.Keys)))
+	for _, k := range m.Keys {
+		b = appendString(b, k)
+	}
+	b = binary.AppendUvarint(b, uint64(len(m.Properties)))
+	for k, v := range m.Properties {
+		b = appendString(appendString(b, k), v)
+	}
+	return append(b, m.Body...)
+}
+
+// header splits a record and returns its header and body.
+func header(v []byte) (head, body []byte, err error) {
+	if len(v) == 0 || v[0] != messageVersion {
+		return nil, nil, fmt.Errorf("%w: it is not a message of version %d", errCorrupt, messageVersion)
+	}
+	n, w := binary.Uvarint(v[1:])
+	if w <= 0 || n > uint64(len(v)-1-w) {
+		return nil, nil, fmt.Errorf("%w: its header is longer than the record", errCorrupt)
+	}
+	return v[1+w : 1+w+int(n)], v[1+w+int(n):], nil
+}
+
+// decodeMessage reads a stored message into m. It keeps nothing of v.
+func decodeMessage(v []byte, m *Message) error {
+	head, body, err := header(v)
+	if err != nil {
+		return err
+	}
+	r := reader{b: head, s: string(head)}
+	m.Cumulative = int64(r.uvarint())
+	if len(head)-r.off < 16 {
+		r.fail("it ends within the times")
+		return r.err
+	}
+	m.StoredAt = fromNanos(binary.BigEndian.Uint64(head[r.off:]))
+	m.BornAt = fromNanos(binary.BigEndian.Uint64(head[r.off+8:]))
+	r.off += 16
+	m.ID, m.Tag, m.MessageGroup, m.BornHost, m.TraceContext = r.string(), r.string(), r.string(), r.string(), r.string()
+	if n := r.count(); n > 0 {
+		m.Keys = make([]string, n)
+		for i := range m.Keys {
+			m.Keys[i] = r.string()
+		}
+	}
+	if n := r.count(); n > 0 {
+		m.Properties = make(map[string]string, n)
+		for range n {
+			k := r.string()
+			m.Properties[k] = r.string()
+		}
+	}
+	if r.err == nil && r.off != len(head) {
+		r.fail("something follows the last property")
+	}
+	if r.err != nil {
+		return r.err
+	}
+	m.Body = append([]byte(nil), body...)
+	return nil
+}

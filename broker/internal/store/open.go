@@ -1,0 +1,260 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	// formatVersion is the form of the directory and of all records in it.
+	formatVersion = 1
+	formatFile    = "FORMAT"
+	memoryDir     = "memory" // what errors name the directory of a broker in memory
+
+	// minFreeDisk is what must be free to open a directory: below it Pebble
+	// could not even write its own files.
+	minFreeDisk = 64 << 20
+)
+
+// Options are the settings of a store.
+type Options struct {
+	Dir    string // empty: in memory
+	FS     vfs.FS // nil: the operating system's, or a new one in memory
+	Logger *slog.Logger
+	// CacheBytes is the size of the cache of blocks read. 0: 64 MiB, or 1 MiB in memory.
+	CacheBytes int64
+	// MemTableBytes is how much is written before it is sorted into a table. 0: 32 MiB.
+	MemTableBytes uint64
+}
+
+// A Store is open until Close. Its methods may be called by several goroutines.
+type Store struct {
+	messages, groups *pebble.DB
+	// Messages and Groups take the writes of the two databases.
+	Messages, Groups *Log
+
+	logger *slog.Logger
+	broken atomic.Pointer[error] // set once Pebble has said that it cannot go on
+	lock   *pebble.Lock
+	fs     vfs.FS
+	dir    string
+}
+
+// Open opens a directory, or makes it. Its errors tell what is wrong with the
+// directory and what to do.
+func Open(o Options) (*Store, error) {
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir}
+	if s.fs == nil {
+		s.fs = vfs.Default
+		if o.Dir == "" {
+			s.fs = vfs.NewMem()
+		}
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 64 << 20
+		if o.Dir == "" {
+			o.CacheBytes = 1 << 20
+		}
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = 32 << 20
+	}
+	if o.Dir == "" {
+		s.dir = memoryDir
+	}
+	if err := s.prepare(); err != nil {
+		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
+	}
+	if err := s.openAll(o); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
+	}
+	return s, nil
+}
+
+// prepare makes the directory, locks it and checks its format.
+func (s *Store) prepare() (err error) {
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	if u, err := s.fs.GetDiskUsage(s.dir); err == nil && u.TotalBytes > 0 && u.AvailBytes < minFreeDisk {
+		return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; make room", u.AvailBytes, minFreeDisk)
+	}
+	if s.lock, err = pebble.LockDirectory(s.dir, s.fs); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.lock.Close()
+		}
+	}()
+	version, err := s.readFormat()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s.writeFormat()
+	case err != nil:
+		return err
+	case version > formatVersion:
+		return fmt.Errorf("it has format %d, this program reads up to %d: use a newer program", version, formatVersion)
+	case version < 1:
+		return fmt.Errorf("%s says format %d: it is damaged, or not a tidegate data directory", formatFile, version)
+	}
+	return nil
+}
+
+func (s *Store) readFormat() (int, error) {
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, formatFile))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	buf := make([]byte, 64)
+	n, _ := f.Read(buf)
+	word, ok := strings.CutPrefix(strings.TrimSpace(string(buf[:n])), "tidegate ")
+	v, err := strconv.Atoi(word)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%s says %q: it is damaged, or not a tidegate data directory", formatFile, buf[:n])
+	}
+	return v, nil
+}
+
+func (s *Store) writeFormat() error {
+	name := s.fs.PathJoin(s.dir, formatFile)
+	f, err := s.fs.Create(name+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "tidegate %d\n", formatVersion)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := s.fs.Rename(name+".new", name); err != nil {
+		return err
+	}
+	d, err := s.fs.OpenDir(s.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (s *Store) openAll(o Options) (err error) {
+	cache := pebble.NewCache(o.CacheBytes)
+	defer cache.Unref()
+	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), s.options(cache, o.MemTableBytes, s.fs)); err != nil {
+		return err
+	}
+	lazy := &lazyFS{FS: s.fs, delay: groupsSyncDelay}
+	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), s.options(cache, o.MemTableBytes/2, lazy)); err != nil {
+		return err
+	}
+	s.Messages = newLog(s.messages, "the message log", s.Broken)
+	s.Groups = newLog(s.groups, "the groups' progress", s.Broken)
+	return nil
+}
+
+func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
+	o := &pebble.Options{
+		Cache:                 cache,
+		FS:                    fs,
+		Logger:                pebbleLogger{s},
+		MemTableSize:          memTable,
+		L0CompactionThreshold: 4,
+		FormatMajorVersion:    pebble.FormatNewest,
+	}
+	if s.dir == memoryDir {
+		// Pebble's own scheduler looks for work every 100 ms. In a test whose
+		// time is virtual that is all that such a test would do; without it
+		// compactions begin after flushes and compactions, which is enough.
+		o.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+	}
+	// Bodies go to files of their own: a compaction then moves keys only.
+	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{
+			Enabled:               true,
+			MinimumSize:           256,
+			MaxBlobReferenceDepth: 10,
+			TargetGarbageRatio:    0.3,
+		}
+	}
+	return o
+}
+
+// Broken returns why the store can write no more, and nil while it can.
+func (s *Store) Broken() error {
+	if p := s.broken.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Close commits what was added and closes both databases. Adding fails afterwards.
+func (s *Store) Close() error {
+	var errs []error
+	for _, l := range []*Log{s.Messages, s.Groups} {
+		if l != nil {
+			l.close()
+		}
+	}
+	for _, db := range []*pebble.DB{s.messages, s.groups} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// explain adds what to do to the errors of operating systems.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES) && strings.Contains(err.Error(), "LOCK"),
+		strings.Contains(err.Error(), "lock held by current process"):
+		return fmt.Errorf("another process has it open: %w", err)
+	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("it cannot be written to; check owner, permissions and mount: %w", err)
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("the disk is full; make room: %w", err)
+	}
+	return err
+}
+
+// A pebbleLogger hands Pebble's messages on. Pebble expects Fatalf to end the
+// process; ours marks the store as broken, so that everything is refused with the reason.
+type pebbleLogger struct{ s *Store }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	l.s.logger.Debug("pebble", "text", text{format, args})
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.s.logger.Error("the store reports an error", "text", fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("the store cannot go on: %s; restart the broker once the cause is gone", fmt.Sprintf(format, args...))
+	if l.s.broken.CompareAndSwap(nil, &err) {
+		l.s.logger.Error("the store cannot go on; everything is refused", "error", err)
+	}
+}
+
+// A text is formatted only if it is logged.
+type text struct {
+	format string
+	args   []any
+}
+
+// LogValue implements slog.LogValuer.
+func (t text) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf(t.format, t.args...)) }

@@ -1,0 +1,185 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Read returns up to limit messages of a queue with offsets from from up to,
+// not including, to; the first of them, and then as many as have maxBytes
+// of bodies together. offsets has the offset of each.
+func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
+	lower := appendMessageKey(nil, Place{topic, queue, from})
+	upper := appendMessageKey(nil, Place{topic, queue, to})
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading messages: %w", err)
+	}
+	defer it.Close()
+	ms = make([]Message, 0, min(int64(limit), to-from))
+	for ok := it.First(); ok && len(ms) < limit && (len(ms) == 0 || maxBytes > 0); ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return ms, offsets, fmt.Errorf("reading messages: %w", err)
+		}
+		var m Message
+		if err := decodeMessage(v, &m); err != nil {
+			return ms, offsets, fmt.Errorf("reading the message at offset %d: %w", offsetOfMessageKey(it.Key()), err)
+		}
+		maxBytes -= int64(len(m.Body))
+		ms = append(ms, m)
+		offsets = append(offsets, offsetOfMessageKey(it.Key()))
+	}
+	if err := it.Error(); err != nil {
+		return ms, offsets, fmt.Errorf("reading messages: %w", err)
+	}
+	return ms, offsets, nil
+}
+
+// Get returns one message, and false if there is none at that place.
+func (s *Store) Get(p Place) (Message, bool, error) {
+	var m Message
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	if err == pebble.ErrNotFound {
+		return m, false, nil
+	}
+	if err != nil {
+		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
+	}
+	defer closer.Close()
+	if err := decodeMessage(v, &m); err != nil {
+		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
+	}
+	return m, true, nil
+}
+
+// QueueState is what a queue's messages say of it.
+type QueueState struct {
+	First, End       int64 // offsets of the first message and after the last; equal if empty
+	BytesBefore, Sum int64 // bodies before First and up to End, in bytes
+}
+
+// Queue returns the state of a queue.
+func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
+	var q QueueState
+	lower := appendQueue(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+	if err != nil {
+		return q, err
+	}
+	defer it.Close()
+	read := func(m *Message) error {
+		v, err := it.ValueAndErr()
+		if err == nil {
+			err = decodeMessage(v, m)
+		}
+		if err != nil {
+			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), queue, err)
+		}
+		return nil
+	}
+	var m Message
+	if it.First() {
+		if err := read(&m); err != nil {
+			return q, err
+		}
+		q.First, q.BytesBefore = offsetOfMessageKey(it.Key()), m.Cumulative-int64(len(m.Body))
+	}
+	if it.Last() {
+		if err := read(&m); err != nil {
+			return q, err
+		}
+		q.End, q.Sum = offsetOfMessageKey(it.Key())+1, m.Cumulative
+	}
+	return q, it.Error()
+}
+
+// IsDeadLetter reports whether the message was made a dead letter of the group.
+func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
+	_, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
+	if err == pebble.ErrNotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the mark of a dead letter: %w", err)
+	}
+	return true, closer.Close()
+}
+
+// Topics and Groups call f with the name and settings of each.
+func (s *Store) Topics(f func(name string, v []byte) error) error { return s.settings(prefixTopic, f) }
+
+// AllGroups calls f with the name and settings of each group.
+func (s *Store) AllGroups(f func(name string, v []byte) error) error {
+	return s.settings(prefixGroup, f)
+}
+
+func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error {
+	return scan(s.messages, prefix, func(k, v []byte) error { return f(string(k[1:]), v) })
+}
+
+// LastNumber returns the last number given to a topic or group.
+func (s *Store) LastNumber() (uint32, error) {
+	v, closer, err := s.messages.Get([]byte{prefixNumber})
+	if err == pebble.ErrNotFound {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer closer.Close()
+	if len(v) != 4 {
+		return 0, fmt.Errorf("%w: the last number has %d bytes", errCorrupt, len(v))
+	}
+	return binary.BigEndian.Uint32(v), nil
+}
+
+// Cursors calls f with every cursor.
+func (s *Store) Cursors(f func(group, topic uint32, queue uint16, c Cursor) error) error {
+	return scan(s.groups, prefixCursor, func(k, v []byte) error {
+		g, t, q, ok := splitCursorKey(k)
+		if !ok || len(k) != cursorKeyLen {
+			return fmt.Errorf("%w: the key of a cursor", errCorrupt)
+		}
+		c, err := decodeCursor(v)
+		if err != nil {
+			return err
+		}
+		return f(g, t, q, c)
+	})
+}
+
+// Leases calls f with every lease, by queue and offset.
+func (s *Store) Leases(f func(group uint32, p Place, l Lease) error) error {
+	return scan(s.groups, prefixLease, func(k, v []byte) error {
+		g, p, ok := splitLeaseKey(k)
+		if !ok {
+			return fmt.Errorf("%w: the key of a lease", errCorrupt)
+		}
+		var l Lease
+		if err := decodeLease(v, &l); err != nil {
+			return fmt.Errorf("the lease of offset %d: %w", p.Offset, err)
+		}
+		return f(g, p, l)
+	})
+}
+
+func scan(db *pebble.DB, prefix byte, f func(k, v []byte) error) error {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if err := f(it.Key(), v); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}

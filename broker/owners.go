@@ -1,0 +1,87 @@
+package broker
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// ownedLease is the invisible duration of a delivery that its owner keeps
+	// alive (auto_renew; RocketMQ's proxy: 60 s).
+	ownedLease = time.Minute
+
+	// maxOwnedLease is how long one delivery can be kept alive in all.
+	maxOwnedLease = 3 * time.Hour
+
+	// ownerMemory is how long a client that gave no sign is remembered.
+	ownerMemory = 10 * time.Minute
+)
+
+// owners knows when each client gave its last sign of life. The zero value is ready.
+type owners struct {
+	mu    sync.Mutex
+	seen  map[string]time.Time // guarded by mu
+	sweep time.Time            // guarded by mu: when to forget old ones again
+}
+
+func (o *owners) touch(owner string, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.seen == nil {
+		o.seen = map[string]time.Time{}
+	}
+	o.seen[owner] = now
+	if now.Before(o.sweep) {
+		return
+	}
+	o.sweep = now.Add(ownerMemory)
+	for k, t := range o.seen {
+		if now.Sub(t) > ownerMemory {
+			delete(o.seen, k)
+		}
+	}
+}
+
+func (o *owners) forget(owner string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.seen, owner)
+}
+
+func (o *owners) lastSeen(owner string) (time.Time, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t, ok := o.seen[owner]
+	return t, ok
+}
+
+// renewedUntil returns until when a lease holds because its owner lives:
+// ownedLease after the owner's last sign of life, maxOwnedLease after the
+// delivery at most. Pure, but for its arguments.
+func renewedUntil(lastSeen, delivered time.Time) time.Time {
+	until := lastSeen.Add(ownedLease)
+	if limit := delivered.Add(maxOwnedLease); until.After(limit) {
+		return limit
+	}
+	return until
+}
+
+// Touch tells that a client is alive: what it received with Poll.Owner stays
+// invisible for others.
+func (b *Broker) Touch(owner string) { b.owners.touch(owner, time.Now()) }
+
+// Forget tells that a client has ended: what it received with Poll.Owner and
+// did not answer times out in a second.
+func (b *Broker) Forget(owner string) {
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	b.owners.forget(owner)
+	b.mu.RLock()
+	subs := b.subs.all()
+	b.mu.RUnlock()
+	for _, s := range subs {
+		s.disown(owner, time.Now().Add(time.Second))
+	}
+}

@@ -1,0 +1,404 @@
+package broker
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	// maxReceive is the largest batch of one receive (RocketMQ's proxy: 32).
+	maxReceive = 32
+
+	// maxReceiveBytes bounds the bodies of one receive beyond the first.
+	maxReceiveBytes = 16 << 20
+
+	// maxReplays is how many attempt IDs a subscription remembers.
+	maxReplays = 1024
+)
+
+// A Poll is a receive with what a server knows of the client.
+type Poll struct {
+	transport.ReceiveRequest
+
+	// Owner, if not empty, is a client whose signs of life (Broker.Touch) keep
+	// what it received invisible for others, in place of InvisibleDuration: for a
+	// minute after the last sign, for 3 hours in all.
+	Owner string
+}
+
+// A grant is one delivery about to be handed out.
+type grant struct {
+	lease   *lease
+	handle  handle
+	attempt int
+	due     time.Time
+	message store.Message
+	read    bool
+}
+
+// Receive is [Broker.Poll] without an owner.
+func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	return b.Poll(ctx, Poll{ReceiveRequest: r})
+}
+
+// Poll receives up to p.Max messages, at most 32, and waits for the first one
+// up to p.Wait. It returns none, and no error, if there was none. The attempt
+// number of every delivery is written before Poll returns it. A group that
+// does not exist is made; it begins with the oldest message. Max, Queue and
+// Wait below zero, and an invisible duration out of bounds (40011), are
+// refused. If ctx ends, Poll returns its cause and takes no message with it.
+func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
+	ds, err := b.poll(ctx, p)
+	return ds, withOp("ReceiveMessage", err)
+}
+
+func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
+	if !b.begin() {
+		return nil, closedError()
+	}
+	defer b.end()
+	match, err := b.checkPoll(&p)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.subscribe(ctx, p.Group, p.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if p.Queue >= len(*s.topic.queues.Load()) {
+		return nil, nil // RocketMQ: nothing is there
+	}
+	if p.Owner != "" {
+		b.Touch(p.Owner)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if grants := s.replay(&p); grants != nil {
+		return s.deliveries(grants)
+	}
+	var timeout <-chan time.Time
+	if p.Wait > 0 {
+		t := time.NewTimer(p.Wait)
+		defer t.Stop()
+		timeout = t.C
+	}
+	for {
+		grants, flight, w, err := s.take(&p, match)
+		if len(grants) > 0 {
+			return s.handOut(ctx, &p, grants, flight)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if w == nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			continue // what was there did not match, or has to wait for its message group
+		}
+		if p.Wait <= 0 {
+			s.leave(w)
+			return nil, nil
+		}
+		select {
+		case <-w.woken:
+		case <-timeout:
+			s.leave(w)
+			return nil, nil
+		case <-ctx.Done():
+			s.leave(w)
+			return nil, context.Cause(ctx)
+		case <-b.life.Done():
+			s.leave(w)
+			return nil, closedError()
+		}
+	}
+}
+
+func (b *Broker) checkPoll(p *Poll) (func(tag string) bool, error) {
+	if err := tidegate.ValidateGroup(p.Group); err != nil {
+		return nil, err
+	}
+	if p.Max == 0 {
+		p.Max = 1
+	}
+	switch {
+	case p.Max < 0:
+		return nil, newError(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
+	case p.Queue < transport.AnyQueue:
+		return nil, newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+	case p.Wait < 0:
+		return nil, newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+	}
+	p.Max = min(p.Max, maxReceive)
+	if p.Owner != "" {
+		p.InvisibleDuration = ownedLease
+	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
+		return nil, newError(tidegate.CodeIllegalInvisibleTime, "invisible duration", "it is %v; give %v to %v", d,
+			b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
+	}
+	return compileFilter(p.Filter)
+}
+
+// take reserves messages for a receive: those due again first, then new ones.
+// If there are none it returns a waiter, already in line, or neither if it
+// passed messages over and should be called again.
+func (s *subscription) take(p *Poll, match func(string) bool) (grants []grant, flight *store.Flight, w *waiter, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil, nil, nil, topicNotFound(s.topic.name)
+	}
+	budget := int64(maxReceiveBytes)
+	grants = s.takeReady(p, &budget)
+	if len(grants) > 0 {
+		ls := make([]*lease, len(grants))
+		for i, g := range grants {
+			ls[i] = g.lease
+		}
+		flight = s.save(nil, ls...)
+	}
+	passed := false
+	for len(grants) < p.Max && budget > 0 {
+		c := s.claim(p.Queue)
+		if c == nil {
+			break
+		}
+		from, to := c.next, c.queue.end.Load()
+		limit := p.Max - len(grants)
+		s.mu.Unlock()
+		ms, offsets, rerr := s.broker.store.Read(s.topic.id, c.queue.number, from, to, limit, budget)
+		s.mu.Lock()
+		c.claimed = false
+		if rerr != nil || s.gone {
+			if err = topicNotFound(s.topic.name); rerr != nil {
+				err = storeError(rerr)
+			}
+			break
+		}
+		var fresh []grant
+		fresh, flight = s.admit(c, to, ms, offsets, p, match)
+		passed = true
+		for _, g := range fresh {
+			budget -= int64(len(g.message.Body))
+		}
+		grants = append(grants, fresh...)
+		if c.next < c.queue.end.Load() {
+			s.wake(c.queue.end.Load()-c.next, c.queue.number)
+		}
+	}
+	s.arm()
+	if len(grants) == 0 && !passed && err == nil {
+		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
+		s.waiters = append(s.waiters, w)
+	}
+	return grants, flight, w, err
+}
+
+// takeReady delivers messages that are due again, or whose turn has come. mu is held.
+func (s *subscription) takeReady(p *Poll, budget *int64) (grants []grant) {
+	if s.counts[StateReady] == 0 {
+		return nil
+	}
+	now := time.Now()
+	for _, c := range s.cursors {
+		if p.Queue >= 0 && int(c.queue.number) != p.Queue {
+			continue
+		}
+		for len(c.ready) > 0 && len(grants) < p.Max && *budget > 0 {
+			l := heap.Pop(&c.ready).(*lease)
+			*budget -= l.Size
+			grants = append(grants, s.deliver(l, p, now))
+		}
+	}
+	return grants
+}
+
+// claim chooses a queue with new messages that no other receive reads. mu is held.
+func (s *subscription) claim(queue int) *cursor {
+	if s.counts[stateHeld] >= maxHeld {
+		return nil
+	}
+	for i := range s.cursors {
+		c := s.cursors[(s.turn+i)%len(s.cursors)]
+		if queue >= 0 && int(c.queue.number) != queue || c.claimed || c.next >= c.queue.end.Load() {
+			continue
+		}
+		s.turn = (s.turn + i + 1) % len(s.cursors)
+		c.claimed = true
+		return c
+	}
+	return nil
+}
+
+// admit moves a cursor over messages that were read: those that match are
+// delivered, or held until it is their turn. mu is held.
+func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []int64, p *Poll, match func(string) bool) ([]grant, *store.Flight) {
+	now := time.Now()
+	fifo := s.group.config.Load().FIFO
+	var grants []grant
+	ls := make([]*lease, 0, len(ms))
+	if len(ms) == 0 {
+		s.done(to-c.next, 0, now) // deleted meanwhile
+		c.next = to
+	}
+	for i := range ms {
+		m := &ms[i]
+		if skipped := offsets[i] - c.next; skipped > 0 {
+			s.done(skipped, 0, now)
+		}
+		c.next, c.bytes = offsets[i]+1, m.Cumulative
+		if match != nil && !match(m.Tag) {
+			s.done(1, int64(len(m.Body)), now)
+			continue
+		}
+		l := &lease{cursor: c, offset: offsets[i], timer: -1}
+		l.Size, l.Serial = int64(len(m.Body)), uint32(now.UnixMicro())
+		c.leases[l.offset] = l
+		ls = append(ls, l)
+		if fifo && m.MessageGroup != "" {
+			l.Group = m.MessageGroup
+			if mg := s.fifo[l.Group]; mg != nil {
+				mg.held = append(mg.held, l)
+				s.set(l, stateHeld)
+				continue
+			}
+			s.fifo[l.Group] = &messageGroup{head: l}
+		}
+		l.State = uint8(StateReady)
+		s.counts[StateReady]++
+		g := s.deliver(l, p, now)
+		g.message, g.read = *m, true
+		grants = append(grants, g)
+	}
+	return grants, s.save(c, ls...)
+}
+
+// deliver makes one delivery of a message that is ready. mu is held.
+func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
+	to, _ := l.state().next(eventDeliver, false, p.Push)
+	l.Attempt++
+	l.Serial++
+	l.Push, l.Owner = p.Push, p.Owner
+	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
+	s.set(l, to)
+	if l.Attempt > 1 {
+		s.redelivered++
+	}
+	return s.grant(l)
+}
+
+func (s *subscription) grant(l *lease) grant {
+	return grant{
+		lease: l, attempt: l.Attempt, due: l.Due,
+		handle: handle{group: s.group.id, place: s.place(l), serial: l.Serial},
+	}
+}
+
+// handOut returns deliveries once they are written, unless ctx ended meanwhile.
+func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
+	ds, err := s.deliveries(grants)
+	if werr := flight.Wait(); werr != nil {
+		return nil, storeError(errors.Join(werr, err))
+	}
+	if err != nil || ctx.Err() != nil {
+		s.release(grants)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	if p.AttemptID != "" && s.group.config.Load().FIFO {
+		s.remember(p.AttemptID, grants)
+	}
+	return ds, nil
+}
+
+// deliveries reads what was not read yet.
+func (s *subscription) deliveries(grants []grant) ([]*tidegate.Delivery, error) {
+	ds := make([]*tidegate.Delivery, 0, len(grants))
+	for i := range grants {
+		g := &grants[i]
+		if !g.read {
+			m, ok, err := s.broker.store.Get(g.handle.place)
+			if err != nil {
+				return nil, storeError(err)
+			}
+			if !ok { // deleted meanwhile: there is nothing to deliver any more
+				_ = s.broker.settleOne(g.handle, eventAck, nil)
+				continue
+			}
+			g.message, g.read = m, true
+		}
+		ds = append(ds, s.delivery(g))
+	}
+	return ds, nil
+}
+
+func (s *subscription) delivery(g *grant) *tidegate.Delivery {
+	d := &tidegate.Delivery{
+		Message: g.message.Message, ConsumerGroup: s.group.name, Attempt: g.attempt, Handle: g.handle.String(),
+		Endpoint: s.broker.name, Queue: int(g.handle.place.Queue), Offset: g.handle.place.Offset,
+		BornAt: g.message.BornAt, BornHost: g.message.BornHost, StoredAt: g.message.StoredAt, StoreHost: s.broker.host,
+		InvisibleUntil: g.due,
+	}
+	d.Topic = s.topic.name
+	return d
+}
+
+// remember keeps what an attempt ID was answered, for a client that lost the answer.
+func (s *subscription) remember(attemptID string, grants []grant) {
+	for i := range grants {
+		grants[i].message, grants[i].read = store.Message{}, false // read again if asked again
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.replays) >= maxReplays {
+		for id, old := range s.replays {
+			if !s.alive(old) {
+				delete(s.replays, id)
+			}
+		}
+	}
+	if len(s.replays) < maxReplays {
+		s.replays[attemptID] = grants
+	}
+}
+
+// replay returns what was handed out for the attempt ID before and is still in flight.
+func (s *subscription) replay(p *Poll) []grant {
+	if p.AttemptID == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []grant
+	for _, g := range s.replays[p.AttemptID] {
+		if s.alive([]grant{g}) {
+			out = append(out, g)
+		}
+	}
+	if out == nil {
+		delete(s.replays, p.AttemptID)
+	}
+	return out
+}
+
+// alive reports whether one of the grants is still the current delivery. mu is held.
+func (s *subscription) alive(grants []grant) bool {
+	now := time.Now()
+	for _, g := range grants {
+		l := g.lease
+		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.serial && now.Before(l.Due) {
+			return true
+		}
+	}
+	return false
+}

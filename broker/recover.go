@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// recover brings back what the store has. Nothing else runs yet.
+func (b *Broker) recover() error {
+	var err error
+	if b.number, err = b.store.LastNumber(); err != nil {
+		return err
+	}
+	topics, groups := map[uint32]*topic{}, map[uint32]*group{}
+	if err := b.store.Topics(func(name string, v []byte) error {
+		var st storedTopic
+		if err := json.Unmarshal(v, &st); err != nil {
+			return fmt.Errorf("the settings of topic %q: %w", name, err)
+		}
+		t := newTopic(name, st.ID, st.TopicConfig)
+		topics[st.ID], b.topics[name] = t, t
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := b.store.AllGroups(func(name string, v []byte) error {
+		var st storedGroup
+		if err := json.Unmarshal(v, &st); err != nil {
+			return fmt.Errorf("the settings of group %q: %w", name, err)
+		}
+		g := newGroup(name, st.ID, st.GroupConfig)
+		groups[st.ID], b.groups[name] = g, g
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if err := b.recoverQueues(t); err != nil {
+			return fmt.Errorf("topic %q: %w", t.name, err)
+		}
+	}
+	return b.recoverProgress(topics, groups)
+}
+
+func (b *Broker) recoverQueues(t *topic) error {
+	for _, q := range *t.queues.Load() {
+		state, err := b.store.Queue(t.id, q.number)
+		if err != nil {
+			return err
+		}
+		q.first, q.firstBytes, q.nextOffset, q.nextBytes = state.First, state.BytesBefore, state.End, state.Sum
+		q.end.Store(state.End)
+		t.messages.Add(state.End)
+		t.bytes.Add(state.Sum)
+	}
+	return nil
+}
+
+func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*group) error {
+	// Cursors and leases of what was deleted may be left from a power failure: they are passed over.
+	subscription := func(group, topic uint32, queue uint16) *subscription {
+		g, t := groups[group], topics[topic]
+		if g == nil || t == nil || int(queue) >= len(*t.queues.Load()) {
+			return nil
+		}
+		if s := b.subs[[2]uint32{group, topic}]; s != nil {
+			return s
+		}
+		return b.addSubscription(g, t)
+	}
+	if err := b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
+		s := subscription(group, topic, queue)
+		if s == nil {
+			return nil
+		}
+		c := s.cursors[queue]
+		s.doneMessages.Add(at.Next - c.next)
+		s.doneBytes.Add(at.Bytes - c.bytes)
+		c.next, c.bytes = at.Next, at.Bytes
+		return nil
+	}); err != nil {
+		return err
+	}
+	now := time.Now()
+	if err := b.store.Leases(func(group uint32, p store.Place, l store.Lease) error {
+		if s := subscription(group, p.Topic, p.Queue); s != nil {
+			s.restore(p, l)
+			if l.Owner != "" {
+				b.owners.touch(l.Owner, now) // a minute to come back
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, s := range b.subs.all() {
+		s.mu.Lock()
+		s.arm()
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// restore brings a lease back. Leases come in the order of their offsets, so
+// the first one of a message group is its head.
+func (s *subscription) restore(p store.Place, rec store.Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cursors[p.Queue]
+	l := &lease{Lease: rec, cursor: c, offset: p.Offset, timer: -1}
+	state := l.state()
+	l.State = 0
+	c.leases[p.Offset] = l
+	s.doneMessages.Add(-1)
+	s.doneBytes.Add(-rec.Size)
+	if l.Group != "" && s.group.config.Load().FIFO {
+		if mg := s.fifo[l.Group]; mg != nil {
+			mg.held = append(mg.held, l)
+			s.set(l, stateHeld)
+			return
+		}
+		s.fifo[l.Group] = &messageGroup{head: l}
+	}
+	switch state {
+	case StateInflight, StateWaitingRetry:
+		s.set(l, state)
+	default: // Ready, or held behind what is done meanwhile
+		s.set(l, StateReady)
+	}
+}

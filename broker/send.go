@@ -1,0 +1,272 @@
+package broker
+
+import (
+	"context"
+	"hash/fnv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Incoming is a message to store, with what only its producer knows.
+type Incoming struct {
+	*tidegate.Message
+	BornAt   time.Time // zero for now
+	BornHost string
+}
+
+// Send stores messages and returns a result for each, in their order, when
+// those accepted are on disk. See [Broker.Append].
+func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	in := make([]Incoming, len(msgs))
+	for i, m := range msgs {
+		in[i] = Incoming{Message: m, BornHost: b.host}
+	}
+	return b.Append(ctx, in)
+}
+
+// Append stores messages, which may be of several topics, and returns a
+// result for each, in their order, when those accepted are on disk. A message
+// is refused alone: for what is wrong with it (400xx, 413xx, 431xx), an unknown topic (40402), a type
+// that its topic does not take (40014), or with tidegate.ErrThrottled. If ctx
+// ends while the disk is waited for, the messages may be stored all the same.
+// Nothing of a message is kept once Append has returned.
+func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	if !b.begin() {
+		return failAll(results, "SendMessage", closedError())
+	}
+	defer b.end()
+	if ctx.Err() != nil {
+		return failAll(results, "SendMessage", context.Cause(ctx))
+	}
+	topics := make([]*topic, len(msgs))
+	accepted := false
+	for i, m := range msgs {
+		t, err := b.check(m)
+		if err != nil {
+			results[i].Err = withOp("SendMessage", err)
+			continue
+		}
+		topics[i], accepted = t, true
+	}
+	if !accepted {
+		return results
+	}
+	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
+	flight := b.store.Messages.Add(a.write, a.publish)
+	if flight == nil {
+		return failAll(results, "SendMessage", closedError())
+	}
+	if err := flight.WaitContext(ctx); err != nil {
+		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
+			Message: "the broker could not make sure that the message is on disk"}
+		for i := range results {
+			if results[i].Err == nil {
+				results[i] = transport.SendResult{Err: failed}
+			}
+		}
+	}
+	return results
+}
+
+func failAll(results []transport.SendResult, op string, err error) []transport.SendResult {
+	for i := range results {
+		results[i].Err = withOp(op, err)
+	}
+	return results
+}
+
+// check returns the topic of a message that the topic can take.
+func (b *Broker) check(m Incoming) (*topic, error) {
+	if err := m.Validate(b.opts.MaxBodySize); err != nil {
+		return nil, err
+	}
+	if m.ID == "" {
+		return nil, newError(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; a producer gives each message one")
+	}
+	t, err := b.topic(m.Topic)
+	if err != nil {
+		return nil, err
+	}
+	kind := TopicNormal
+	if m.MessageGroup != "" {
+		kind = TopicFIFO
+	}
+	want := t.config.Load().Type
+	switch {
+	case !m.DeliverAt.IsZero():
+		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic,
+			"the message has a delivery time, but the topic's type is %s: this broker does not delay messages", want)
+	case kind != want && want == TopicFIFO:
+		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is FIFO, but the message has no message group")
+	case kind != want && !isDeadLetterTopic(m.Topic):
+		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic,
+			"the topic's type is NORMAL, but the message has the message group %q; send it to a topic of type FIFO", m.MessageGroup)
+	}
+	return t, nil
+}
+
+// An appending is one Append within the message log.
+type appending struct {
+	broker  *Broker
+	msgs    []Incoming
+	topics  []*topic // nil for messages that were refused
+	results []transport.SendResult
+	queues  []*queue
+}
+
+// write gives out offsets and encodes what is accepted. The log calls it; all
+// appends of the broker are one after another here.
+func (a *appending) write(w *store.Batch) {
+	now := time.Now()
+	a.queues = make([]*queue, len(a.msgs))
+	for i, t := range a.topics {
+		if t == nil {
+			continue
+		}
+		if t.deleted.Load() {
+			a.results[i].Err = withOp("SendMessage", topicNotFound(t.name))
+			continue
+		}
+		if th := a.broker.throttle(t, now); th != nil {
+			a.results[i].Err = withOp("SendMessage", throttledError(*th))
+			continue
+		}
+		m := a.msgs[i]
+		q := t.pick(m.MessageGroup)
+		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}
+		if rec.BornAt.IsZero() {
+			rec.BornAt = now
+		}
+		offset := t.put(w, q, &rec, now)
+		a.queues[i] = q
+		a.results[i].Receipt = tidegate.Receipt{
+			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
+		}
+	}
+}
+
+// publish makes what was written visible to consumers.
+func (a *appending) publish(err error) {
+	if err != nil {
+		return // the store is broken: nothing is read or written any more
+	}
+	for i, q := range a.queues {
+		if q != nil {
+			q.end.Store(a.results[i].Receipt.Offset + 1)
+		}
+	}
+	for i, q := range a.queues {
+		if q != nil {
+			a.topics[i].wake(q, 1)
+		}
+	}
+}
+
+// put writes a message as the next one of a queue and returns its offset.
+// Only called within the message log's Add.
+func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) int64 {
+	offset := q.nextOffset
+	q.nextOffset++
+	q.nextBytes += int64(len(m.Body))
+	m.Cumulative, m.StoredAt = q.nextBytes, now
+	t.messages.Add(1)
+	t.bytes.Add(int64(len(m.Body)))
+	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
+	return offset
+}
+
+// publish returns what makes the next n messages of a queue visible.
+func (t *topic) publish(q *queue, n int64) func(error) {
+	return func(err error) {
+		if err == nil {
+			q.end.Add(n)
+			t.wake(q, n)
+		}
+	}
+}
+
+// wake ends the wait of receives for n new messages of a queue.
+func (t *topic) wake(q *queue, n int64) {
+	for _, s := range *t.subs.Load() {
+		s.mu.Lock()
+		s.wake(n, q.number)
+		s.mu.Unlock()
+	}
+}
+
+// pick returns the queue for a message: always the same one for a message
+// group, the next one otherwise.
+func (t *topic) pick(messageGroup string) *queue {
+	queues := *t.queues.Load()
+	if messageGroup == "" {
+		return queues[t.turn.Add(1)%uint32(len(queues))]
+	}
+	h := fnv.New32a()
+	h.Write([]byte(messageGroup))
+	return queues[h.Sum32()%uint32(len(queues))]
+}
+
+// backlog is the slowest group's backlog, or all that the topic holds if it has no group.
+func (t *topic) backlog() Limit {
+	subs := *t.subs.Load()
+	if len(subs) == 0 {
+		return Limit{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
+	}
+	var most Limit
+	for _, s := range subs {
+		l := s.backlog()
+		most.Messages, most.Bytes = max(most.Messages, l.Messages), max(most.Bytes, l.Bytes)
+	}
+	return most
+}
+
+// throttle returns the limit that refuses sends to a topic now, or nil.
+func (b *Broker) throttle(t *topic, now time.Time) *Throttle {
+	if isDeadLetterTopic(t.name) {
+		return nil
+	}
+	limit := t.config.Load().MaxBacklog
+	if limit == (Limit{}) {
+		limit = b.opts.MaxBacklog
+	}
+	subs := *t.subs.Load()
+	if limit != (Limit{}) {
+		t.gatesMu.Lock()
+		th := t.gates.check("topic", t.name, t.backlog(), limit, func() (float64, float64) { return slowest(subs, now) }, now)
+		t.gatesMu.Unlock()
+		if th != nil {
+			return th
+		}
+	}
+	for _, s := range subs {
+		limit := s.group.config.Load().MaxBacklog
+		if limit == (Limit{}) {
+			continue
+		}
+		s.gatesMu.Lock()
+		th := s.gates.check("group", s.group.name, s.backlog(), limit, func() (float64, float64) { return s.drain.rate(now) }, now)
+		s.gatesMu.Unlock()
+		if th != nil {
+			return th
+		}
+	}
+	return nil
+}
+
+// slowest returns the drain rate of the subscription with the largest backlog.
+func slowest(subs []*subscription, now time.Time) (messages, bytes float64) {
+	var of *subscription
+	for _, s := range subs {
+		if of == nil || s.backlog().Messages > of.backlog().Messages {
+			of = s
+		}
+	}
+	if of == nil {
+		return 0, 0
+	}
+	return of.drain.rate(now)
+}

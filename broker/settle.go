@@ -1,0 +1,280 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// locate returns the subscription that a handle is of. A handle of another
+// broker, or of a topic or group that was deleted, is not valid.
+func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
+	h, err := parseHandle(d.Handle)
+	if err != nil {
+		return nil, h, err
+	}
+	s := b.subscription(h)
+	if s == nil || int(h.place.Queue) >= len(*s.topic.queues.Load()) {
+		return nil, h, invalidHandle("its topic or consumer group is not there any more")
+	}
+	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name || d.Topic != "" && d.Topic != s.topic.name {
+		return nil, h, invalidHandle("it is of topic %q and group %q, not of %q and %q", s.topic.name, s.group.name, d.Topic, d.ConsumerGroup)
+	}
+	return s, h, nil
+}
+
+func (b *Broker) subscription(h handle) *subscription {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.subs[[2]uint32{h.group, h.place.Topic}]
+}
+
+// current returns the lease that a handle names, if it is in flight. mu is held.
+func (s *subscription) current(h handle, now time.Time) (*lease, error) {
+	l := s.cursors[h.place.Queue].leases[h.place.Offset]
+	switch {
+	case s.gone:
+		return nil, invalidHandle("its topic or consumer group is not there any more")
+	case l == nil || l.state() == StateDeadLetter:
+		return nil, invalidHandle("the message was acknowledged or given up already")
+	case l.Serial != h.serial:
+		return nil, invalidHandle("a later delivery of the message, or a change of its invisible duration, replaced it")
+	case l.state() != StateInflight || !now.Before(l.Due):
+		return nil, invalidHandle("its invisible duration is over")
+	}
+	return l, nil
+}
+
+// Ack marks deliveries as consumed, and returns an error for each, in their
+// order, once that is written: 40013 for a handle that is not valid any more.
+func (b *Broker) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	if !b.begin() {
+		for i := range errs {
+			errs[i] = closedError()
+		}
+		return errs
+	}
+	defer b.end()
+	flights := make([]*store.Flight, len(ds))
+	for i := 0; i < len(ds); {
+		s, _, err := b.locate(ds[i])
+		if err != nil {
+			errs[i] = withOp("AckMessage", err)
+			i++
+			continue
+		}
+		i += s.ack(ds[i:], errs[i:], flights[i:])
+	}
+	for i, f := range flights {
+		if errs[i] == nil {
+			if err := f.Wait(); err != nil {
+				errs[i] = withOp("AckMessage", storeError(err))
+			}
+		}
+	}
+	return errs
+}
+
+// ack acknowledges the deliveries at the beginning of ds that are of this
+// subscription, and returns how many these are.
+func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*store.Flight) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	done := make([]*lease, 0, len(ds))
+	n := 0
+	for ; n < len(ds); n++ {
+		other, h, err := s.broker.locate(ds[n])
+		if err == nil && other != s {
+			break
+		}
+		if err == nil {
+			var l *lease
+			if l, err = s.current(h, now); err == nil {
+				s.finish(l, StateCommit, now)
+				done = append(done, l)
+			}
+		}
+		errs[n] = withOp("AckMessage", err)
+	}
+	if len(done) > 0 {
+		f := s.remove(done...)
+		for i := range n {
+			flights[i] = f
+		}
+	}
+	return n
+}
+
+// Retry says that consuming failed. The message is delivered again after the
+// given time, which counts from now, or becomes a dead letter at once if it
+// had its last attempt; Retry returns when that is written. 40013 if the handle is not
+// valid any more.
+func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
+	if after < 0 || after > b.opts.MaxInvisibleDuration {
+		return withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, b.opts.MaxInvisibleDuration))
+	}
+	return withOp("Retry", b.settle(d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, ""))
+}
+
+// ChangeInvisibleDuration keeps the message invisible for another dur from
+// now on and returns the handle that replaces d.Handle. A dur of 0 ends the
+// delivery: it times out. 40013 if the handle is not valid any more.
+func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
+		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
+			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
+	}
+	var changed handle
+	err := b.settle(d, eventChange, func(l *lease, now time.Time) {
+		l.Due, l.Owner = now.Add(dur), ""
+		l.Serial++
+		changed.serial = l.Serial
+	}, "")
+	if err != nil {
+		return "", withOp("ChangeInvisibleDuration", err)
+	}
+	h, err := parseHandle(d.Handle)
+	h.serial = changed.serial
+	return h.String(), err
+}
+
+// DeadLetter makes the message a dead letter of its group at once, and
+// returns when that is written. Repeating it, or calling it for a message that
+// the group is done with, does nothing.
+func (b *Broker) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
+	return withOp("ForwardMessageToDeadLetterQueue", b.settle(d, eventDeadLetter, func(*lease, time.Time) {}, reason))
+}
+
+// settle applies an event to the delivery that d names, and waits until that is written.
+func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) error {
+	if !b.begin() {
+		return closedError()
+	}
+	defer b.end()
+	_, h, err := b.locate(d)
+	if err != nil {
+		return err
+	}
+	return b.settleWith(h, e, change, reason)
+}
+
+func (b *Broker) settleOne(h handle, e event, change func(*lease, time.Time)) error {
+	return b.settleWith(h, e, change, "")
+}
+
+func (b *Broker) settleWith(h handle, e event, change func(*lease, time.Time), reason string) error {
+	s := b.subscription(h)
+	if s == nil {
+		return invalidHandle("its topic or consumer group is not there any more")
+	}
+	flight, dying, err := s.apply(h, e, change, reason)
+	switch {
+	case err != nil:
+		return err
+	case dying != nil:
+		dying.start(b)
+		return dying.finish(b)
+	}
+	if err := flight.Wait(); err != nil {
+		return storeError(err)
+	}
+	return nil
+}
+
+var errDone = errors.New("done already")
+
+func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), reason string) (*store.Flight, *deadLetter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	l, err := s.current(h, now)
+	if e == eventDeadLetter {
+		l, err = s.forDeadLetter(h, l, err)
+		if errors.Is(err, errDone) {
+			return s.broker.store.Groups.Add(func(*store.Batch) {}, nil), nil, nil
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	to, ok := l.state().next(e, s.group.config.Load().exhausted(l.Attempt), l.Push)
+	if !ok && e != eventDeadLetter {
+		return nil, nil, invalidHandle("the message is %s", l.state())
+	}
+	switch to {
+	case StateDeadLetter:
+		if reason == "" {
+			reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
+		}
+		return nil, s.dying(l, reason), nil
+	case StateCommit:
+		s.finish(l, to, now)
+		return s.remove(l), nil, nil
+	}
+	change(l, now)
+	s.set(l, to)
+	s.arm()
+	return s.save(nil, l), nil, nil
+}
+
+// forDeadLetter loosens what current demands: official clients repeat the request until it
+// succeeds, so it succeeds when there is nothing left to do, and may come
+// late as long as nobody else received the message. mu is held.
+func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, error) {
+	if err == nil || s.gone {
+		return l, err
+	}
+	l = s.cursors[h.place.Queue].leases[h.place.Offset]
+	if l == nil || l.state() == StateDeadLetter {
+		return nil, errDone
+	}
+	return nil, err
+}
+
+// Release gives back deliveries that did not reach a consumer: they are ready
+// again at once, and the attempt does not count. Those that are not valid any more are
+// left alone.
+func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	for _, d := range ds {
+		if s, h, err := b.locate(d); err == nil {
+			s.release([]grant{{handle: h}})
+		}
+	}
+}
+
+func (s *subscription) release(grants []grant) {
+	s.mu.Lock()
+	now := time.Now()
+	var changed []*lease
+	for _, g := range grants {
+		l, err := s.current(g.handle, now)
+		if err != nil {
+			continue
+		}
+		to, _ := l.state().next(eventRelease, false, l.Push)
+		l.Attempt--
+		l.Serial++
+		l.Due = now
+		s.set(l, to)
+		s.wake(1, l.cursor.queue.number)
+		changed = append(changed, l)
+	}
+	var flight *store.Flight
+	if len(changed) > 0 {
+		flight = s.save(nil, changed...)
+	}
+	s.mu.Unlock()
+	if flight != nil {
+		_ = flight.Wait() // a store that fails tells everybody else
+	}
+}

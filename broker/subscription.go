@@ -1,0 +1,312 @@
+package broker
+
+import (
+	"container/heap"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// maxHeld is how many messages of blocked message groups a subscription
+// passes over; beyond it, those behind wait in their queue.
+const maxHeld = 1 << 16
+
+// A subscription is a group's consumption of one topic: a cursor for each
+// queue, and a lease for each message before a cursor that is not done.
+type subscription struct {
+	broker *Broker
+	group  *group
+	topic  *topic
+
+	// What is done, in messages and bytes since the topic's beginning.
+	doneMessages, doneBytes atomic.Int64
+	drain                   drain
+
+	gatesMu sync.Mutex
+	gates   gates // guarded by gatesMu: of the group's limit
+
+	mu      sync.Mutex
+	gone    bool                     // guarded by mu, as is all below: deleted
+	cursors []*cursor                // by queue number
+	turn    int                      // the cursor to look at first
+	timers  leaseHeap                // Inflight and WaitingRetry, by due time
+	timer   *time.Timer              // fires when the first of timers is due
+	armed   time.Time                // what timer is set to; zero if it is not
+	counts  [stateHeld + 1]int64     // leases by state
+	fifo    map[string]*messageGroup // FIFO groups: message groups with a message that is not done
+	waiters []*waiter
+	replays map[string][]grant // FIFO groups: what each attempt ID was answered
+
+	acked, redelivered, deadLetters int64
+}
+
+// A cursor is how far a group is in a queue.
+type cursor struct {
+	queue   *queue
+	next    int64 // first offset that was never handed out
+	bytes   int64 // of the messages before next
+	claimed bool  // a receive reads from next on
+	leases  map[int64]*lease
+	ready   offsetHeap // leases in StateReady
+}
+
+// A lease is a message that was handed out, or passed over, and is not done.
+type lease struct {
+	store.Lease
+	cursor *cursor
+	offset int64
+	timer  int // index in subscription.timers, -1 if not there
+}
+
+func (l *lease) state() State { return State(l.State) }
+
+// A messageGroup is the unfinished messages of one message group, in order.
+type messageGroup struct {
+	head *lease   // the only one that may be delivered
+	held []*lease // those after it
+}
+
+// A waiter is a receive that waits.
+type waiter struct {
+	queue int // or transport.AnyQueue
+	woken chan struct{}
+}
+
+func newSubscription(b *Broker, g *group, t *topic) *subscription {
+	s := &subscription{broker: b, group: g, topic: t, fifo: map[string]*messageGroup{}, replays: map[string][]grant{}}
+	s.timer = time.AfterFunc(time.Hour, s.expire)
+	s.timer.Stop()
+	s.growCursors()
+	return s
+}
+
+// growCursors adds cursors for queues that the topic got meanwhile.
+func (s *subscription) growCursors() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range (*s.topic.queues.Load())[len(s.cursors):] {
+		s.cursors = append(s.cursors, &cursor{queue: q, next: q.first, bytes: q.firstBytes, leases: map[int64]*lease{}})
+		s.doneMessages.Add(q.first)
+		s.doneBytes.Add(q.firstBytes)
+	}
+}
+
+func (s *subscription) place(l *lease) store.Place {
+	return store.Place{Topic: s.topic.id, Queue: l.cursor.queue.number, Offset: l.offset}
+}
+
+// set moves a lease to a state and puts it where leases of that state are. mu is held.
+func (s *subscription) set(l *lease, to State) {
+	if l.State != 0 {
+		s.counts[l.State]--
+	}
+	l.State = uint8(to)
+	s.counts[to]++
+	timed := to == StateInflight || to == StateWaitingRetry
+	switch {
+	case timed && l.timer >= 0:
+		heap.Fix(&s.timers, l.timer)
+	case timed:
+		heap.Push(&s.timers, l)
+	case l.timer >= 0:
+		heap.Remove(&s.timers, l.timer)
+	}
+	if to == StateReady {
+		heap.Push(&l.cursor.ready, l)
+	}
+}
+
+// finish ends a lease: the message is consumed or given up. mu is held.
+func (s *subscription) finish(l *lease, to State, now time.Time) {
+	if l.timer >= 0 {
+		heap.Remove(&s.timers, l.timer)
+	}
+	s.counts[l.State]--
+	delete(l.cursor.leases, l.offset)
+	if to == StateDeadLetter {
+		s.deadLetters++
+	} else {
+		s.acked++
+	}
+	s.done(1, l.Size, now)
+	if l.Group == "" || !s.group.config.Load().FIFO {
+		return
+	}
+	mg := s.fifo[l.Group]
+	if mg == nil || mg.head != l {
+		return
+	}
+	if len(mg.held) == 0 {
+		delete(s.fifo, l.Group)
+		return
+	}
+	mg.head, mg.held = mg.held[0], mg.held[1:]
+	to, _ = mg.head.state().next(eventTurn, false, false)
+	s.set(mg.head, to)
+	s.wake(1, mg.head.cursor.queue.number)
+}
+
+// done counts messages that are done.
+func (s *subscription) done(messages, bytes int64, now time.Time) {
+	s.doneMessages.Add(messages)
+	s.doneBytes.Add(bytes)
+	s.drain.add(messages, bytes, now)
+}
+
+// backlog is what the topic has and the group has not consumed.
+func (s *subscription) backlog() Limit {
+	return Limit{Messages: s.topic.messages.Load() - s.doneMessages.Load(), Bytes: s.topic.bytes.Load() - s.doneBytes.Load()}
+}
+
+func (s *subscription) describe() Subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := Subscription{
+		Topic:        s.topic.name,
+		Ready:        s.counts[StateReady] + s.counts[stateHeld],
+		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
+		WaitingRetry: s.counts[StateWaitingRetry],
+		Backlog:      s.backlog(),
+		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
+	}
+	for _, c := range s.cursors {
+		d.Ready += c.queue.end.Load() - c.next
+	}
+	return d
+}
+
+// save writes leases, and the cursor of c if it is not nil. mu is held, so
+// that the writes are in the order of the changes.
+func (s *subscription) save(c *cursor, ls ...*lease) *store.Flight {
+	return s.broker.store.Groups.Add(func(w *store.Batch) {
+		for _, l := range ls {
+			w.PutLease(s.group.id, s.place(l), &l.Lease)
+		}
+		if c != nil {
+			w.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
+		}
+	}, nil)
+}
+
+// remove writes that leases are no more. mu is held.
+func (s *subscription) remove(ls ...*lease) *store.Flight {
+	return s.broker.store.Groups.Add(func(w *store.Batch) {
+		for _, l := range ls {
+			w.DeleteLease(s.group.id, s.place(l))
+		}
+	}, nil)
+}
+
+// wake ends the wait of up to n receives that may read the queue. mu is held.
+func (s *subscription) wake(n int64, queue uint16) {
+	s.waiters = slices.DeleteFunc(s.waiters, func(w *waiter) bool {
+		if n <= 0 || w.queue >= 0 && w.queue != int(queue) {
+			return false
+		}
+		n--
+		close(w.woken)
+		return true
+	})
+}
+
+// wakeAll ends the wait of all receives. mu is held.
+func (s *subscription) wakeAll() {
+	for _, w := range s.waiters {
+		close(w.woken)
+	}
+	s.waiters = nil
+}
+
+// leave takes a waiter out. If it was woken meanwhile, that is passed on.
+func (s *subscription) leave(w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.waiters, w); i >= 0 {
+		s.waiters = slices.Delete(s.waiters, i, i+1)
+		return
+	}
+	s.wakeAll()
+}
+
+// close ends a subscription that is deleted: nothing is written for it any more.
+func (s *subscription) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	s.timer.Stop()
+	s.wakeAll()
+}
+
+func (s *subscription) stopTimer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Stop()
+}
+
+// subscriptionsByID finds subscriptions by group and topic.
+type subscriptionsByID map[[2]uint32]*subscription
+
+func (m subscriptionsByID) remove(s *subscription) { delete(m, [2]uint32{s.group.id, s.topic.id}) }
+
+func (m subscriptionsByID) all() []*subscription {
+	out := make([]*subscription, 0, len(m))
+	for _, s := range m {
+		out = append(out, s)
+	}
+	return out
+}
+
+func (m subscriptionsByID) of(group uint32) []*subscription {
+	var out []*subscription
+	for k, s := range m {
+		if k[0] == group {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// subscribe returns the subscription of a group to a topic; it begins with
+// the oldest message.
+func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription, error) {
+	t, err := b.topic(topicName)
+	if err != nil {
+		return nil, err
+	}
+	g, err := b.ensureGroup(ctx, groupName)
+	if err != nil {
+		return nil, err
+	}
+	key := [2]uint32{g.id, t.id}
+	b.mu.RLock()
+	s := b.subs[key]
+	b.mu.RUnlock()
+	if s != nil {
+		return s, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.subs[key]; s != nil {
+		return s, nil
+	}
+	if b.topics[topicName] != t {
+		return nil, topicNotFound(topicName)
+	}
+	if b.groups[groupName] != g {
+		return nil, groupNotFound(groupName)
+	}
+	return b.addSubscription(g, t), nil
+}
+
+// addSubscription adds one that is not there. b.mu is held.
+func (b *Broker) addSubscription(g *group, t *topic) *subscription {
+	s := newSubscription(b, g, t)
+	b.subs[[2]uint32{g.id, t.id}] = s
+	subs := append(slices.Clone(*t.subs.Load()), s)
+	t.subs.Store(&subs)
+	return s
+}

@@ -1,0 +1,262 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A topic is the running side of a Topic.
+type topic struct {
+	id   uint32
+	name string
+
+	config  atomic.Pointer[TopicConfig]
+	queues  atomic.Pointer[[]*queue] // only grows
+	subs    atomic.Pointer[[]*subscription]
+	turn    atomic.Uint32 // of the round robin over queues
+	deleted atomic.Bool
+
+	// What was appended, written or on its way: changed only within the store's Add.
+	messages, bytes atomic.Int64
+
+	gatesMu sync.Mutex
+	gates   gates // guarded by gatesMu
+}
+
+// A queue is one sequence of messages.
+type queue struct {
+	number uint16
+
+	// The offset of the oldest message when the broker was opened, and the
+	// bytes that were before it.
+	first, firstBytes int64
+
+	// What was given out; changed only within the store's Add.
+	nextOffset, nextBytes int64
+
+	// The offset after the last message that is on disk: up to here consumers see.
+	end atomic.Int64
+}
+
+// A storedTopic is the form in which a topic's settings are kept.
+type storedTopic struct {
+	ID uint32 `json:"id"`
+	TopicConfig
+}
+
+func newTopic(name string, id uint32, c TopicConfig) *topic {
+	t := &topic{id: id, name: name}
+	t.config.Store(&c)
+	t.queues.Store(&[]*queue{})
+	t.subs.Store(&[]*subscription{})
+	t.grow(c.Queues)
+	return t
+}
+
+func (t *topic) grow(n int) {
+	queues := slices.Clone(*t.queues.Load())
+	for len(queues) < n {
+		queues = append(queues, &queue{number: uint16(len(queues))})
+	}
+	t.queues.Store(&queues)
+}
+
+// lockAdmin makes changes of settings one after another.
+func (b *Broker) lockAdmin(ctx context.Context) error {
+	select {
+	case b.admin <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *Broker) unlockAdmin() { <-b.admin }
+
+func (b *Broker) topic(name string) (*topic, error) {
+	b.mu.RLock()
+	t := b.topics[name]
+	b.mu.RUnlock()
+	if t == nil {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return nil, err
+		}
+		return nil, topicNotFound(name)
+	}
+	return t, nil
+}
+
+// PutTopic creates a topic or changes its settings, and returns when that is
+// on disk. A topic's type cannot change, its number of queues not fall (40000).
+func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topic, error) {
+	if !b.begin() {
+		return Topic{}, closedError()
+	}
+	defer b.end()
+	if err := tidegate.ValidateTopic(name); err != nil {
+		return Topic{}, err
+	}
+	if err := b.lockAdmin(ctx); err != nil {
+		return Topic{}, err
+	}
+	defer b.unlockAdmin()
+	t, err := b.putTopic(name, c)
+	if err != nil {
+		return Topic{}, err
+	}
+	return b.describe(t), nil
+}
+
+// putTopic is PutTopic for who holds admin already.
+func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
+	b.mu.RLock()
+	t := b.topics[name]
+	b.mu.RUnlock()
+	if t != nil {
+		before := t.config.Load()
+		if c.Type == "" {
+			c.Type = before.Type
+		}
+		if c.Queues == 0 {
+			c.Queues = before.Queues
+		}
+		if c.Type != before.Type {
+			return nil, newError(tidegate.CodeBadRequest, name, "its type is %s and cannot become %s; make another topic", before.Type, c.Type)
+		}
+		if c.Queues < before.Queues {
+			return nil, newError(tidegate.CodeBadRequest, name, "it has %d queues and cannot have fewer (%d): their messages would be lost",
+				before.Queues, c.Queues)
+		}
+	}
+	c = c.withDefaults()
+	if err := c.validate(name); err != nil {
+		return nil, err
+	}
+	number := b.number
+	created := t == nil
+	if created {
+		number++
+		t = newTopic(name, number, c)
+	}
+	v, err := json.Marshal(storedTopic{t.id, c})
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		w.PutTopic(name, v)
+		w.PutNumber(number)
+	}, nil).Wait(); err != nil {
+		return nil, storeError(err)
+	}
+	b.number = number
+	t.config.Store(&c)
+	if created {
+		b.mu.Lock()
+		b.topics[name] = t
+		b.mu.Unlock()
+	} else {
+		t.grow(c.Queues)
+		for _, s := range *t.subs.Load() {
+			s.growCursors()
+		}
+	}
+	return t, nil
+}
+
+// TopicSettings returns a topic's settings with defaults filled in; 40402 if
+// there is none. It is cheap.
+func (b *Broker) TopicSettings(name string) (TopicConfig, error) {
+	t, err := b.topic(name)
+	if err != nil {
+		return TopicConfig{}, err
+	}
+	return *t.config.Load(), nil
+}
+
+// Topic returns a topic; 40402 if there is none.
+func (b *Broker) Topic(name string) (Topic, error) {
+	t, err := b.topic(name)
+	if err != nil {
+		return Topic{}, err
+	}
+	return b.describe(t), nil
+}
+
+// Topics returns all topics by name, dead letter topics included.
+func (b *Broker) Topics() []Topic {
+	b.mu.RLock()
+	ts := slices.Collect(maps.Values(b.topics))
+	b.mu.RUnlock()
+	out := make([]Topic, 0, len(ts))
+	for _, t := range ts {
+		out = append(out, b.describe(t))
+	}
+	slices.SortFunc(out, func(x, y Topic) int { return strings.Compare(x.Name, y.Name) })
+	return out
+}
+
+func (b *Broker) describe(t *topic) Topic {
+	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: t.backlog()}
+	for _, q := range *t.queues.Load() {
+		d.Messages += q.end.Load() - q.first
+		d.Bytes -= q.firstBytes
+	}
+	for _, s := range *t.subs.Load() {
+		d.Groups = append(d.Groups, s.group.name)
+	}
+	slices.Sort(d.Groups)
+	d.Throttle = b.throttle(t, time.Now())
+	return d
+}
+
+// DeleteTopic removes a topic with its messages and the groups' progress in it.
+func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
+	if !b.begin() {
+		return closedError()
+	}
+	defer b.end()
+	if err := b.lockAdmin(ctx); err != nil {
+		return err
+	}
+	defer b.unlockAdmin()
+	t, err := b.topic(name)
+	if err != nil {
+		return err
+	}
+	// Out of the maps first: no new send or receive finds it. Those under way
+	// write before the deletion, or notice deleted within Add and write nothing.
+	b.mu.Lock()
+	delete(b.topics, name)
+	subs := *t.subs.Load()
+	for _, s := range subs {
+		b.subs.remove(s)
+	}
+	b.mu.Unlock()
+	for _, s := range subs {
+		s.close()
+	}
+	deleted := b.store.Messages.Add(func(w *store.Batch) {
+		t.deleted.Store(true)
+		w.DeleteTopic(name, t.id)
+	}, nil)
+	progress := b.store.Groups.Add(func(w *store.Batch) {
+		for _, s := range subs {
+			w.DeleteSubscription(s.group.id, t.id)
+		}
+	}, nil)
+	for _, f := range []*store.Flight{deleted, progress} {
+		if err := f.Wait(); err != nil {
+			return storeError(err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package tidegate
+
+import (
+	"strconv"
+	"time"
+)
+
+// A Delivery is one handing-out of a message to a consumer group. It is plain
+// data: acknowledging it is a method of the consumer that received it.
+type Delivery struct {
+	Message
+
+	// ConsumerGroup is the group that the message was delivered to.
+	ConsumerGroup string
+
+	// Attempt is the number of this delivery: 1 the first time.
+	Attempt int
+
+	// Handle names this delivery, not the message: after the next delivery,
+	// or a change of the invisible duration, an older handle is refused with
+	// [ErrInvalidHandle]. It means something only to Endpoint.
+	Handle string
+
+	// Endpoint is the server that delivered, and so the one to acknowledge to.
+	Endpoint string
+
+	Queue  int   // the queue's number within the topic
+	Offset int64 // of the message in that queue
+
+	BornAt    time.Time // when the producer made it
+	BornHost  string    // the producer's host
+	StoredAt  time.Time // when the server stored it
+	StoreHost string    // the server's host
+
+	// InvisibleUntil is when the server delivers the message again unless it
+	// was acknowledged. Zero where the server does not tell.
+	InvisibleUntil time.Time
+}
+
+// The names of the properties that a dead letter carries beside those of the
+// original message. DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID are RocketMQ's
+// own; the others are tidegate's. A program that sends may not set them.
+const (
+	PropertyDeadLetterTopic     = "DLQ_ORIGIN_TOPIC"
+	PropertyDeadLetterMessageID = "DLQ_ORIGIN_MESSAGE_ID"
+	PropertyDeadLetterQueue     = "DLQ_ORIGIN_QUEUE"
+	PropertyDeadLetterOffset    = "DLQ_ORIGIN_OFFSET"
+	PropertyDeadLetterGroup     = "DLQ_GROUP"
+	PropertyDeadLetterAttempts  = "DLQ_ATTEMPTS"
+	PropertyDeadLetterReason    = "DLQ_REASON"
+)
+
+// DeadLetterPrefix and a group's name make the topic of the group's dead letters.
+const DeadLetterPrefix = "%DLQ%"
+
+// DeadLetterTopic returns the topic of a consumer group's dead letters.
+func DeadLetterTopic(group string) string { return DeadLetterPrefix + group }
+
+// A DeadLetter tells where a dead letter comes from and why it is one.
+type DeadLetter struct {
+	Topic     string // that the message was sent to
+	MessageID string
+	Queue     int
+	Offset    int64
+	Group     string // the consumer group that could not consume it
+	Attempts  int    // deliveries made before the message was given up
+	Reason    string
+}
+
+// DeadLetter returns where the message came from, and false if it is not a
+// dead letter of a tidegate broker. A real RocketMQ 5.2 keeps no origin.
+func (m *Message) DeadLetter() (DeadLetter, bool) {
+	topic, ok := m.Properties[PropertyDeadLetterTopic]
+	if !ok {
+		return DeadLetter{}, false
+	}
+	d := DeadLetter{
+		Topic:     topic,
+		MessageID: m.Properties[PropertyDeadLetterMessageID],
+		Group:     m.Properties[PropertyDeadLetterGroup],
+		Reason:    m.Properties[PropertyDeadLetterReason],
+	}
+	// A number that is missing or unreadable stays 0: the letter itself counts more.
+	d.Queue, _ = strconv.Atoi(m.Properties[PropertyDeadLetterQueue])
+	d.Offset, _ = strconv.ParseInt(m.Properties[PropertyDeadLetterOffset], 10, 64)
+	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])
+	return d, true
+}

@@ -1,0 +1,69 @@
+package tidegate
+
+import "time"
+
+// A Message is what a producer sends. A send never changes the caller's
+// value; do not change one while a send with it is under way.
+type Message struct {
+	// ID names the message for its whole life: over attempts, failover and
+	// dead letters. Empty: the producer makes one (see [NewMessageID]).
+	ID string
+
+	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-].
+	Topic string
+
+	// Tag is one word that a subscription can filter on. Empty: no tag.
+	Tag string
+
+	// Keys are words that the message can be looked up by. Nil: none.
+	Keys []string
+
+	// MessageGroup orders messages: those of one group are delivered in the
+	// order in which they were stored. At most 63 bytes. Empty: no order.
+	// Only topics of type FIFO take messages with a group.
+	MessageGroup string
+
+	// DeliverAt is the earliest time of delivery. Zero: at once.
+	// Only topics of type DELAY take messages with one.
+	DeliverAt time.Time
+
+	// Properties are the user's own words: at most 128 of them, 16 KiB in all
+	// with tag and keys. Nil: none.
+	Properties map[string]string
+
+	// TraceContext is the W3C trace context of the sender. Empty: none.
+	TraceContext string
+
+	// Body is the payload: 1 byte to 4 MiB.
+	Body []byte
+}
+
+// Clone returns a copy that shares nothing with m but the bytes of Body.
+func (m *Message) Clone() *Message {
+	c := *m
+	if m.Keys != nil {
+		c.Keys = append([]string(nil), m.Keys...)
+	}
+	if m.Properties != nil {
+		c.Properties = make(map[string]string, len(m.Properties))
+		for k, v := range m.Properties {
+			c.Properties[k] = v
+		}
+	}
+	return &c
+}
+
+// A Receipt tells where an accepted message lies.
+type Receipt struct {
+	MessageID string
+	Topic     string
+	Queue     int   // the queue's number; 0 where the server does not tell
+	Offset    int64 // in that queue
+
+	// Endpoint is the server that accepted the message.
+	Endpoint string
+
+	// Attempts is how many attempts the send took, the first included.
+	// A transport, which makes one, leaves it 0; the producer sets it.
+	Attempts int
+}

@@ -1,0 +1,80 @@
+package transport
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A Class says what to do about a failed request (design of the producer's
+// loop, after seed 004: retry at once, except when throttled).
+type Class int
+
+const (
+	// OK is no failure.
+	OK Class = iota
+	// Throttled: the same request may succeed later, at a slower pace.
+	Throttled
+	// Transient: the same request may succeed now, better elsewhere.
+	Transient
+	// Permanent: the same request will never succeed.
+	Permanent
+	// Cancelled: the caller does not want it any more, or closed the client.
+	Cancelled
+)
+
+// String returns the lower-case name.
+func (c Class) String() string {
+	switch c {
+	case OK:
+		return "ok"
+	case Throttled:
+		return "throttled"
+	case Transient:
+		return "transient"
+	case Permanent:
+		return "permanent"
+	case Cancelled:
+		return "cancelled"
+	}
+	return "unknown"
+}
+
+// Classify sorts the error of one attempt. It decides by code, never by text.
+// An error without a code is Transient, as a broken connection is, unless it
+// is the end of a context or tidegate.ErrClosed. Whether the caller's own
+// context ended, only the caller can tell: an attempt's deadline that passes
+// is Transient.
+func Classify(err error) Class {
+	if err == nil {
+		return OK
+	}
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code != 0 {
+		return classOf(e.Code)
+	}
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, tidegate.ErrClosed):
+		return Cancelled
+	case errors.Is(err, tidegate.ErrInvalid):
+		return Permanent
+	}
+	return Transient
+}
+
+func classOf(c tidegate.Code) Class {
+	switch {
+	case c == tidegate.CodeOK:
+		return OK
+	case c == tidegate.CodeTooManyRequests:
+		return Throttled
+	case c == tidegate.CodeRequestTimeout:
+		return Transient
+	case c == tidegate.CodeNotImplemented, c == tidegate.CodeUnsupported, c == tidegate.CodeVersionUnsupported,
+		c == tidegate.CodeVerifyFIFOMessageUnsupported:
+		return Permanent
+	case c >= 40000 && c < 50000:
+		return Permanent
+	}
+	return Transient
+}

@@ -1,0 +1,123 @@
+// Package transport is the contract between the SDK and whatever carries its
+// requests: transport/rocketmq for the gRPC of RocketMQ 5 and of the tidegate
+// broker, or the broker itself in the same process.
+//
+// A transport makes one attempt and never retries: retrying belongs to the
+// producer and the consumer, which see every attempt that way. The one
+// exception is gRPC's transparent retry, of requests that certainly never
+// reached a server. Package transporttest holds the suite that every
+// implementation passes.
+//
+// All methods may be called by several goroutines at once, block until the
+// answer is there or ctx ends, and then return an error that wraps
+// context.Cause(ctx). Their other errors are [*tidegate.Error].
+package transport
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A SendResult is what became of one message of a send: Receipt is valid if
+// Err is nil.
+type SendResult struct {
+	Receipt tidegate.Receipt
+	Err     error
+}
+
+// A Sender makes one attempt to send.
+type Sender interface {
+	// Send sends msgs, which are of one topic and have IDs, in one attempt
+	// and returns a result for each, in their order. It neither changes nor
+	// keeps the messages. A failure of the whole request is every message's.
+	Send(ctx context.Context, msgs []*tidegate.Message) []SendResult
+}
+
+// A Filter chooses messages by tag. The zero value takes all.
+type Filter struct {
+	// Expression is "*" or empty for all, or tags joined by "||".
+	Expression string
+	// SQL tells that Expression is a SQL92 expression instead.
+	SQL bool
+}
+
+// A ReceiveRequest asks for messages of one topic on behalf of a group.
+type ReceiveRequest struct {
+	Group string
+	Topic string
+
+	// Queue is the queue to receive from; AnyQueue for all of them.
+	Queue int
+
+	// Push tells that a push consumer asks: its timeouts go through the retry
+	// ladder (seed 000); false for a simple consumer.
+	Push bool
+
+	// Filter chooses messages. The others are not delivered to the group.
+	Filter Filter
+
+	// Max is the largest number of messages to return. 0 stands for 1; servers
+	// give at most 32 at once.
+	Max int
+
+	// InvisibleDuration is how long the messages are kept from other
+	// deliveries, counted from the moment the server hands them out.
+	InvisibleDuration time.Duration
+
+	// Wait is how long the server may wait for the first message. 0: it
+	// answers at once. Servers have bounds (RocketMQ: 5 s to 20 s).
+	Wait time.Duration
+
+	// AttemptID makes a repeated receive of a FIFO group answer what the first
+	// answered, if that answer was lost. Empty: every receive is new.
+	AttemptID string
+}
+
+// AnyQueue as ReceiveRequest.Queue receives from every queue of the topic.
+const AnyQueue = -1
+
+// A Receiver receives.
+type Receiver interface {
+	// Receive waits for messages and returns at least one, or none and a nil
+	// error if there was none within r.Wait.
+	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
+}
+
+// A Settler ends deliveries, or postpones their end. Its errors match
+// tidegate.ErrInvalidHandle if the delivery's handle is no longer valid. It
+// does not change d.
+type Settler interface {
+	// Ack marks deliveries of one topic and group as consumed, in one request, and
+	// returns an error for each, in their order: nil for those that are.
+	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
+
+	// Retry says that consuming failed: the message is delivered again after
+	// the delay, with the next attempt number, or becomes a dead letter if it had its
+	// last attempt. The handle is not valid afterwards.
+	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error
+
+	// ChangeInvisibleDuration keeps the message from other deliveries for
+	// another dur, counted from now, and returns the handle that replaces
+	// d.Handle. It says nothing about success or failure. A dur of 0 gives back
+	// a delivery that was not handled: it is ready again at once, and where the
+	// receive had Push set and the server has [Capabilities].Suspend, its
+	// attempt does not count.
+	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+
+	// DeadLetter makes the message a dead letter of the group at once. A
+	// second call for the same delivery succeeds and does nothing, on
+	// transports with [Capabilities].IdempotentDeadLetter.
+	DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error
+}
+
+// A Transport is all of it.
+type Transport interface {
+	Sender
+	Receiver
+	Settler
+	Configurer
+	io.Closer // ends what is under way; then every call returns tidegate.ErrClosed
+}

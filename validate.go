@@ -1,0 +1,151 @@
+package tidegate
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// The limits of RocketMQ 5's proxy, which the tidegate broker keeps too.
+const (
+	MaxTopicLength        = 127      // characters
+	MaxGroupLength        = 120      // characters
+	MaxBodySize           = 4 << 20  // bytes; a server may set another
+	MaxProperties         = 128      // user properties of a message
+	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
+	MaxMessageGroupLength = 63       // bytes
+)
+
+// Reserved property names are those that RocketMQ gives a meaning of its own.
+var reservedProperties = func() map[string]bool {
+	m := map[string]bool{}
+	for _, k := range strings.Fields(`TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+		MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY
+		MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO
+		EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
+		INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
+		TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
+		DLQ_ORIGIN_MESSAGE_ID __CRC32#`) {
+		m[k] = true
+	}
+	for _, k := range []string{
+		PropertyDeadLetterQueue, PropertyDeadLetterOffset, PropertyDeadLetterGroup,
+		PropertyDeadLetterAttempts, PropertyDeadLetterReason,
+	} {
+		m[k] = true
+	}
+	return m
+}()
+
+// ReservedProperty reports whether name has a meaning of its own in RocketMQ
+// or in tidegate, so that a message sent may not carry it.
+func ReservedProperty(name string) bool { return reservedProperties[name] }
+
+func invalid(code Code, field, format string, args ...any) *Error {
+	return &Error{Subject: field, Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can
+// have a topic of that name, and nil otherwise. Names of RocketMQ's own topics
+// are refused too.
+func ValidateTopic(name string) error {
+	if err := validateName("topic", name, MaxTopicLength, CodeIllegalTopic); err != nil {
+		return err
+	}
+	switch name {
+	case "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+		"OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC":
+		return invalid(CodeIllegalTopic, "topic", "%q is a topic of RocketMQ's own", name)
+	}
+	if strings.HasPrefix(name, "rmq_sys_") || strings.HasPrefix(name, "RMQ_SYS_") {
+		return invalid(CodeIllegalTopic, "topic", "%q begins as RocketMQ's own topics do", name)
+	}
+	return nil
+}
+
+// ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no
+// server can have a consumer group of that name, and nil otherwise.
+func ValidateGroup(name string) error {
+	if err := validateName("consumer group", name, MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
+		return err
+	}
+	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
+		return invalid(CodeIllegalConsumerGroup, "consumer group", "%q begins as RocketMQ's own groups do", name)
+	}
+	return nil
+}
+
+func validateName(field, name string, limit int, code Code) error {
+	if strings.TrimSpace(name) == "" {
+		return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
+	}
+	if len(name) > limit {
+		return invalid(code, field, "the name has %d characters, at most %d are allowed", len(name), limit)
+	}
+	for i, r := range name {
+		if !(r == '%' || r == '|' || r == '_' || r == '-' ||
+			r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
+			return invalid(code, field, "%q has %q at byte %d; allowed are letters, digits and %%|_-", name, r, i)
+		}
+	}
+	return nil
+}
+
+// Validate returns an [Error] that names the first field of m that no server
+// takes, with the value and the limit, and nil if there is none. A maxBody of
+// 0 or less stands for [MaxBodySize]. An empty ID is valid: a producer makes one.
+// What depends on the topic, such as its type, only the server can tell.
+func (m *Message) Validate(maxBody int) error {
+	if maxBody <= 0 {
+		maxBody = MaxBodySize
+	}
+	if err := ValidateTopic(m.Topic); err != nil {
+		return err
+	}
+	switch {
+	case len(m.Body) == 0:
+		return invalid(CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
+	case len(m.Body) > maxBody:
+		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes, at most %d are allowed", len(m.Body), maxBody)
+	case m.ID != "" && strings.TrimSpace(m.ID) == "":
+		return invalid(CodeIllegalMessageID, "message ID", "the ID is blank")
+	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || hasControl(m.Tag)):
+		return invalid(CodeIllegalMessageTag, "tag", "%q is blank or has '|' or a control character", m.Tag)
+	case len(m.MessageGroup) > MaxMessageGroupLength:
+		return invalid(CodeIllegalMessageGroup, "message group", "the group has %d bytes, at most %d are allowed",
+			len(m.MessageGroup), MaxMessageGroupLength)
+	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || hasControl(m.MessageGroup)):
+		return invalid(CodeIllegalMessageGroup, "message group", "%q is blank or has a control character", m.MessageGroup)
+	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
+		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude one another",
+			m.MessageGroup)
+	}
+	return m.validateProperties()
+}
+
+func (m *Message) validateProperties() error {
+	size := len(m.Tag)
+	for _, k := range m.Keys {
+		if strings.TrimSpace(k) == "" || hasControl(k) {
+			return invalid(CodeIllegalMessageKey, "key", "%q is blank or has a control character", k)
+		}
+		size += len(k)
+	}
+	if len(m.Properties) > MaxProperties {
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "the message has %d properties, at most %d are allowed",
+			len(m.Properties), MaxProperties)
+	}
+	for k, v := range m.Properties {
+		if k == "" || ReservedProperty(k) || hasControl(k) {
+			return invalid(CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved or has a control character", k)
+		}
+		size += len(k) + len(v)
+	}
+	if size > MaxPropertiesSize {
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes, at most %d are allowed",
+			size, MaxPropertiesSize)
+	}
+	return nil
+}
+
+func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
