@@ -83,7 +83,7 @@ func Open(o Options) (*Store, error) {
 
 // prepare makes the directory, locks it and checks its format.
 func (s *Store) prepare() (err error) {
-	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+	if err := s.makeDir(); err != nil {
 		return err
 	}
 	if u, err := s.fs.GetDiskUsage(s.dir); err == nil && u.TotalBytes > 0 && u.AvailBytes < minFreeDisk {
@@ -141,7 +141,37 @@ func (s *Store) writeFormat() error {
 	if err := s.fs.Rename(name+".new", name); err != nil {
 		return err
 	}
-	d, err := s.fs.OpenDir(s.dir)
+	return s.syncDir(s.dir)
+}
+
+// makeDir makes the directory and those above it, so that a power failure
+// does not take them back.
+func (s *Store) makeDir() error {
+	var parents []string
+	for d := s.dir; ; {
+		if _, err := s.fs.Stat(d); err == nil {
+			break
+		}
+		up := s.fs.PathDir(d)
+		parents = append(parents, up)
+		if up == d {
+			break
+		}
+		d = up
+	}
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	for _, d := range parents {
+		if err := s.syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) syncDir(name string) error {
+	d, err := s.fs.OpenDir(name)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestThrottledHysteresis(t *testing.T) {
+	for _, c := range []struct {
+		before bool
+		value  int64
+		want   bool
+	}{
+		{false, 0, false}, {false, 999, false}, {false, 1000, true}, {false, 5000, true},
+		{true, 1000, true}, {true, 801, true}, {true, 800, false}, {true, 0, false},
+	} {
+		if got := throttled(c.before, c.value, 1000, 800); got != c.want {
+			t.Errorf("throttled(%v, %d) = %v, want %v", c.before, c.value, got, c.want)
+		}
+	}
+	if throttled(true, 1<<60, 0, 0) {
+		t.Error("no limit throttles")
+	}
+}
+
+func TestResumeMarkIsBelowTheLimit(t *testing.T) {
+	for _, mark := range []int64{1, 2, 3, 99, 100, 101, 1000, 1<<63 - 1} {
+		r := resumeMark(mark)
+		if r < 0 || r >= mark || mark >= 100 && (r < mark/100*79 || r > mark/100*81+80) {
+			t.Errorf("resumeMark(%d) = %d", mark, r)
+		}
+	}
+	if resumeMark(1000) != 800 {
+		t.Errorf("resumeMark(1000) = %d, want 800", resumeMark(1000))
+	}
+}
+
+// Seed 004: "If the number of messages piling up exceeds the threshold,
+// throttling is triggered."
+func TestBacklogThrottlesSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "orders", TopicConfig{MaxBacklog: Limit{Messages: 1000}})
+		var accepted, refused int
+		var err error
+		batch := make([]*tidegate.Message, 100)
+		for range 11 {
+			for i := range batch {
+				batch[i] = &tidegate.Message{Topic: "orders", Body: []byte("x")}
+			}
+			for _, r := range send(t, b, batch...) {
+				if r.Err == nil {
+					accepted++
+				} else {
+					refused++
+					err = r.Err
+				}
+			}
+		}
+		if accepted != 1000 || refused != 100 {
+			t.Fatalf("%d accepted, %d refused, want 1000 and 100", accepted, refused)
+		}
+		e, ok := errors.AsType[*tidegate.Error](err)
+		if !ok || !errors.Is(err, tidegate.ErrThrottled) || e.ReplyCode() != 530 || e.RetryAfter != 0 {
+			t.Errorf("the refusal is %#v", err)
+		}
+		for _, w := range []string{"530 TOO_MANY_REQUESTS", "topic backlog messages", `"orders"`, "is 1000", "limit is 1000", "again at 800"} {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("the text does not say %q: %v", w, err)
+			}
+		}
+
+		// Draining to 801 is not enough, to 800 is.
+		consume := func(n int) {
+			t.Helper()
+			for n > 0 {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "orders", Max: min(n, 32)})
+				for _, err := range b.Ack(t.Context(), ds) {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				n -= len(ds)
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		consume(199)
+		r := send(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})[0]
+		if !errors.Is(r.Err, tidegate.ErrThrottled) {
+			t.Fatalf("a backlog of 801 is taken: %v", r.Err)
+		}
+		// About 300 messages a second were drained, and one is too many.
+		if e, _ := errors.AsType[*tidegate.Error](r.Err); e.RetryAfter < time.Millisecond || e.RetryAfter > 10*time.Millisecond {
+			t.Errorf("push-back is %v", e.RetryAfter)
+		}
+		if th, err := b.Topic("orders"); err != nil || th.Throttle == nil || th.Throttle.Value != 801 || th.Backlog.Messages != 801 {
+			t.Errorf("topic says %+v, %v", th.Throttle, err)
+		}
+		consume(1)
+		if r := send(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})[0]; r.Err != nil {
+			t.Errorf("a backlog of 800 is refused: %v", r.Err)
+		}
+	})
+}
+
+func TestGroupBacklogAndBytesThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{MaxBacklog: Limit{Bytes: 1000}})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "free", TopicConfig{MaxBacklog: Limit{Messages: 1 << 40}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 999)}, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
+		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), "topic backlog bytes") {
+			t.Errorf("by bytes: %v", r.Err)
+		}
+		putGroup(t, b, "slow", GroupConfig{MaxBacklog: Limit{Messages: 2}})
+		receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "free"})
+		mustSend(t, b, &tidegate.Message{Topic: "free", Body: make([]byte, 2000)}, &tidegate.Message{Topic: "free", Body: []byte("x")})
+		r = send(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})[0]
+		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), `group backlog messages of "slow"`) {
+			t.Errorf("by group: %v", r.Err)
+		}
+		putGroup(t, b, "slow", GroupConfig{}) // lifted while running
+		mustSend(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})
+	})
+}
+
+func TestPushBack(t *testing.T) {
+	for _, c := range []struct {
+		excess int64
+		rate   float64
+		want   time.Duration
+	}{
+		{100, 0, 0}, {100, -1, 0}, {100, 50, 2 * time.Second}, {1, 1e9, minPushBack}, {1 << 60, 1e-9, maxPushBack}, {0, 5, minPushBack},
+	} {
+		if got := pushBack(c.excess, c.rate); got != c.want {
+			t.Errorf("pushBack(%d, %g) = %v, want %v", c.excess, c.rate, got, c.want)
+		}
+	}
+}
+
+// The estimate is right within a factor of two in a steady drain, from its
+// first second on.
+func TestDrainRate(t *testing.T) {
+	for _, rate := range []int{10, 1000} {
+		var d drain
+		start := time.Now()
+		for i := 1; i < 60*rate; i++ {
+			now := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
+			d.add(1, 100, now)
+			if got, bytes := d.rate(now); i > rate && (got < float64(rate)/2 || got > float64(rate)*2 || bytes < got*99 || bytes > got*101) {
+				t.Fatalf("after %v the rate is %g messages and %g bytes, want %d and %d", now.Sub(start), got, bytes, rate, rate*100)
+			}
+		}
+		if got, _ := d.rate(start.Add(time.Hour)); got != 0 {
+			t.Errorf("after an hour of nothing the rate is %g", got)
+		}
+	}
+}
