@@ -66,7 +66,7 @@ type GroupConfig struct {
 
 	// Retry is the ladder: the retry interval after the first failed
 	// delivery, the second, and so on; the last step repeats. It holds for
-	// push consumers of groups that are not FIFO. Nil for backoff.RetryLadder().
+	// push consumers of groups that are not FIFO. Empty for backoff.RetryLadder().
 	Retry backoff.Steps `json:"retry,omitempty"`
 
 	// FIFORetryInterval is the fixed retry interval of a FIFO group.
@@ -93,7 +93,7 @@ func (c GroupConfig) withDefaults() GroupConfig {
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = DefaultMaxAttempts
 	}
-	if c.Retry == nil {
+	if len(c.Retry) == 0 {
 		c.Retry = backoff.RetryLadder()
 	}
 	if c.FIFORetryInterval == 0 {

@@ -1,0 +1,241 @@
+package backoff
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaultIsSeed004(t *testing.T) {
+	want := Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 2 * time.Minute, MinConnectTimeout: 20 * time.Second}
+	if Default() != want {
+		t.Errorf("Default() = %+v, want %+v", Default(), want)
+	}
+	if err := Default().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPublishedBugs has the values at which other clients go wrong.
+func TestPublishedBugs(t *testing.T) {
+	// rocketmq-clients (Go) keeps the delay in 32 bits of nanoseconds: 6.55 s
+	// becomes 2.26 s, 26.8 s becomes 1.07 s, and 42.9 s, ten times 2^32 ns, none.
+	want := []time.Duration{
+		1_000_000_000, 1_600_000_000, 2_560_000_000, 4_096_000_000, 6_553_600_000, 10_485_760_000, 16_777_216_000,
+		26_843_545_600, 42_949_672_960, 68_719_476_736, 109_951_162_778, 120_000_000_000, 120_000_000_000,
+	}
+	for n, d := range want {
+		if got := Default().Base(n); got != d {
+			t.Errorf("Default().Base(%d) = %v, want %v", n, got, d)
+		}
+	}
+
+	// pulsar-client-go #1384: shifting goes negative between n = 34 and 54.
+	double := Exponential{Initial: time.Second, Multiplier: 2, Max: 10 * time.Minute}
+	for n := range 200 {
+		want := 10 * time.Minute
+		if n < 10 {
+			want = time.Second << n
+		}
+		if got := double.Delay(n); got != want {
+			t.Errorf("Delay(%d) = %v, want %v", n, got, want)
+		}
+	}
+
+	// watermill's retry asks its policy for each report too, and every time
+	// the delay grows: asking must change nothing.
+	for range 5 {
+		if got := double.Delay(1); got != 2*time.Second {
+			t.Fatalf("Delay(1) = %v, want 2s however often it is asked", got)
+		}
+	}
+
+	// gRPC's own first delay has no jitter.
+	if lo, hi := Default().Range(0); lo != 800*time.Millisecond || hi != 1200*time.Millisecond {
+		t.Errorf("Default().Range(0) = %v, %v, want 800ms, 1.2s", lo, hi)
+	}
+}
+
+// TestFirstDelaysSpread: of a thousand clients refused at once no more than 5 %
+// may come back within the same 10 ms. It draws for a hundred such crowds, so
+// that chance cannot fail it: a bucket's share is 2.5 % give or take 0.05 %.
+func TestFirstDelaysSpread(t *testing.T) {
+	const draws = 100 * 1000
+	buckets := map[time.Duration]int{}
+	for range draws {
+		buckets[Default().Delay(0).Truncate(10*time.Millisecond)]++
+	}
+	if len(buckets) < 40 || len(buckets) > 41 { // 1.2 s itself may begin the 41st
+		t.Errorf("delays fall into %d buckets of 10 ms, want the 40 from 800 ms to 1.2 s", len(buckets))
+	}
+	for from, n := range buckets {
+		if n > draws*5/100 {
+			t.Errorf("%d of %d delays within 10 ms from %v, want at most 5 %%", n, draws, from)
+		}
+	}
+}
+
+func TestExponentialTable(t *testing.T) {
+	const longest = time.Duration(math.MaxInt64)
+	for _, c := range []struct {
+		name   string
+		e      Exponential
+		n      int
+		lo, hi time.Duration
+	}{
+		{"negative n is 0", Default(), -1, 800 * time.Millisecond, 1200 * time.Millisecond},
+		{"smallest n is 0", Default(), math.MinInt, 800 * time.Millisecond, 1200 * time.Millisecond},
+		{"jitter after the cap", Default(), 11, 96 * time.Second, 144 * time.Second},
+		{"n of 2^31-1", Default(), math.MaxInt32, 96 * time.Second, 144 * time.Second},
+		{"largest n", Default(), math.MaxInt, 96 * time.Second, 144 * time.Second},
+		{"power is infinite", Exponential{Initial: 1, Multiplier: math.MaxFloat64, Max: time.Hour}, 5, time.Hour, time.Hour},
+		{"initial 0 stays 0 though the power is infinite", Exponential{Multiplier: 2, Max: time.Hour}, math.MaxInt, 0, 0},
+		{"constant", Exponential{Initial: time.Minute, Multiplier: 1, Max: time.Hour}, math.MaxInt, time.Minute, time.Minute},
+		{"full jitter", Exponential{Initial: time.Minute, Multiplier: 2, Jitter: 1, Max: time.Hour}, 2, 0, 8 * time.Minute},
+		{"all zero but the multiplier", Exponential{Multiplier: 1}, 3, 0, 0},
+		{"longest duration", Exponential{Initial: longest, Multiplier: 3, Max: longest}, 1, longest, longest},
+		{"longest duration with jitter", Exponential{Initial: 1, Multiplier: 10, Jitter: 1, Max: longest / 2}, 99, 0, longest - 1},
+		{"initial is kept to the nanosecond", Exponential{Initial: 1<<60 + 1, Multiplier: 1, Max: longest}, 9, 1<<60 + 1, 1<<60 + 1},
+		{"1.7 is below 1.7 in binary, yet the result is whole", Exponential{Initial: time.Second, Multiplier: 1.7, Max: time.Hour}, 1,
+			1700 * time.Millisecond, 1700 * time.Millisecond},
+	} {
+		if err := c.e.Validate(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if lo, hi := c.e.Range(c.n); lo != c.lo || hi != c.hi {
+			t.Errorf("%s: Range(%d) = %v, %v, want %v, %v", c.name, c.n, lo, hi, c.lo, c.hi)
+		}
+	}
+}
+
+func TestExponentialValidate(t *testing.T) {
+	with := func(change func(*Exponential)) Exponential {
+		e := Default()
+		change(&e)
+		return e
+	}
+	for _, c := range []struct {
+		name string
+		e    Exponential
+		want []string // one for each line of the error
+	}{
+		{"zero value", Exponential{}, []string{"Multiplier is 0"}},
+		{"negative initial", with(func(e *Exponential) { e.Initial = -1 }), []string{"Initial is -1ns; legal is 0 or more"}},
+		{"initial above max", with(func(e *Exponential) { e.Initial = time.Hour }), []string{"Max is 2m0s; legal is Initial (1h0m0s) or more"}},
+		{"shrinking", with(func(e *Exponential) { e.Multiplier = 0.5 }), []string{"Multiplier is 0.5; legal is a finite number of at least 1"}},
+		{"multiplier NaN", with(func(e *Exponential) { e.Multiplier = math.NaN() }), []string{"Multiplier is NaN"}},
+		{"multiplier infinite", with(func(e *Exponential) { e.Multiplier = math.Inf(1) }), []string{"Multiplier is +Inf"}},
+		{"jitter NaN", with(func(e *Exponential) { e.Jitter = math.NaN() }), []string{"Jitter is NaN"}},
+		{"jitter negative", with(func(e *Exponential) { e.Jitter = -0.1 }), []string{"Jitter is -0.1"}},
+		{"jitter in percent", with(func(e *Exponential) { e.Jitter = 20 }), []string{"Jitter is 20; legal is a number from 0 to 1"}},
+		{"overflow", with(func(e *Exponential) { e.Max = math.MaxInt64 }), []string{"Max is 2562047h47m16.854775807s; legal is what is at most"}},
+		{"connect timeout", with(func(e *Exponential) { e.MinConnectTimeout = -time.Second }), []string{"MinConnectTimeout is -1s"}},
+		{"all at once", Exponential{-1, -2, -3, -4, -5}, []string{"Initial", "Multiplier", "Jitter", "Max", "MinConnectTimeout"}},
+	} {
+		err := c.e.Validate()
+		if err == nil {
+			t.Errorf("%s: no error", c.name)
+			continue
+		}
+		lines := strings.Split(err.Error(), "\n")
+		if len(lines) != len(c.want) {
+			t.Errorf("%s: %d faults, want %d:\n%v", c.name, len(lines), len(c.want), err)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.HasPrefix(lines[i], "backoff: Exponential."+want) {
+				t.Errorf("%s: %q, want it to begin with %q", c.name, lines[i], "backoff: Exponential."+want)
+			}
+		}
+		// A value that is refused waits for Max rather than not at all.
+		lo, hi := c.e.Range(7)
+		if want := max(c.e.Max, 0); lo != want || hi != want || c.e.Delay(7) != want || c.e.Base(7) != want {
+			t.Errorf("%s: Range = %v, %v, Delay = %v, want %v", c.name, lo, hi, c.e.Delay(7), want)
+		}
+	}
+}
+
+// checkExponential holds what is promised for a legal e and any n:
+//   - Initial <= Base(n) <= Base(n+1) <= Max
+//   - lo <= Delay(n) <= hi, and both lie around Base(n)
+//   - 0 <= lo and hi <= Max * (1 + Jitter), to the rounding
+func checkExponential(t *testing.T, e Exponential, n int) {
+	t.Helper()
+	base, d := e.Base(n), e.Delay(n)
+	lo, hi := e.Range(n)
+	if base < e.Initial || base > e.Max {
+		t.Errorf("%+v: Base(%d) = %d, want it between Initial and Max", e, n, base)
+	}
+	if n < math.MaxInt {
+		if next := e.Base(n + 1); next < base {
+			t.Errorf("%+v: Base(%d) = %d, Base(%d) = %d: decreases", e, n, base, n+1, next)
+		}
+	}
+	if lo < 0 || lo > base || hi < base || d < lo || d > hi {
+		t.Errorf("%+v: n %d: base %d, range %d to %d, delay %d", e, n, base, lo, hi, d)
+	}
+	limit := new(big.Float).SetPrec(200).SetFloat64(e.Jitter)
+	limit.Add(limit, big.NewFloat(1)).Mul(limit, new(big.Float).SetInt64(int64(e.Max)))
+	// One nanosecond, and what a float64 cannot tell from Max.
+	slack := new(big.Float).SetFloat64(1 + float64(e.Max)*0x1p-52)
+	if new(big.Float).SetInt64(int64(hi)).Cmp(limit.Add(limit, slack)) > 0 {
+		t.Errorf("%+v: n %d: hi %d is above Max * (1 + Jitter)", e, n, hi)
+	}
+}
+
+// TestExponentialProperties draws legal configurations of every size, with
+// multipliers close to 1 and n around powers of two, where math.Pow takes
+// another path to its result.
+func TestExponentialProperties(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 50_000 {
+		e := Exponential{
+			Initial:    time.Duration(r.Int64() >> r.IntN(63)),
+			Multiplier: 1 + math.Ldexp(r.Float64(), -r.IntN(54)),
+			Jitter:     []float64{0, 1, 0.2, r.Float64()}[r.IntN(4)],
+		}
+		e.Max = e.Initial + min(time.Duration(r.Int64()>>r.IntN(63)), math.MaxInt64-e.Initial)
+		if r.IntN(3) == 0 {
+			e.Multiplier = 1 + r.ExpFloat64()*10
+		}
+		if e.Validate() != nil {
+			continue // Max * (1 + Jitter) is too long
+		}
+		n := r.Int64N(1<<31+1) >> r.IntN(32)
+		for _, n := range []int64{n, n | (n - 1), 1 << 31} {
+			checkExponential(t, e, int(n)) // where int has 32 bits, 2^31 is negative and so 0
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func FuzzExponential(f *testing.F) {
+	f.Add(int64(time.Second), 1.6, 0.2, int64(2*time.Minute), int64(3))
+	f.Add(int64(time.Second), 2.0, 0.0, int64(10*time.Minute), int64(34))
+	f.Add(int64(1), math.MaxFloat64, 1.0, int64(math.MaxInt64/2), int64(1)<<31)
+	f.Add(int64(math.MaxInt64), 1.0, 0.0, int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Add(int64(-1), math.NaN(), math.Inf(1), int64(-1), int64(math.MinInt64))
+	f.Fuzz(func(t *testing.T, initial int64, multiplier, jitter float64, max, n int64) {
+		e := Exponential{Initial: time.Duration(initial), Multiplier: multiplier, Jitter: jitter, Max: time.Duration(max)}
+		if e.Validate() == nil {
+			checkExponential(t, e, int(n))
+		} else if d := e.Delay(int(n)); d < 0 {
+			t.Errorf("%+v is not legal, and Delay(%d) = %v", e, n, d)
+		}
+	})
+}
+
+func BenchmarkExponentialDelay(b *testing.B) {
+	e := Default()
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Delay(3)
+	}
+}

@@ -1,0 +1,56 @@
+package backoff
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestSleep(t *testing.T) {
+	stop := errors.New("stopped")
+	for _, c := range []struct {
+		name   string
+		d      time.Duration
+		end    time.Duration // when ctx ends; negative for never
+		want   error
+		waited time.Duration
+	}{
+		{"whole", time.Hour, -1, nil, time.Hour},
+		{"cut short", time.Hour, time.Minute, stop, time.Minute},
+		{"ended before", time.Hour, 0, stop, 0},
+		{"nothing to wait for", 0, -1, nil, 0},
+		{"negative", -time.Hour, -1, nil, 0},
+		{"nothing to wait for, ended before", 0, 0, stop, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if c.end == 0 {
+					cancel(stop)
+				} else if c.end > 0 {
+					defer time.AfterFunc(c.end, func() { cancel(stop) }).Stop()
+				}
+				start := time.Now()
+				if err := Sleep(ctx, c.d); err != c.want {
+					t.Errorf("Sleep = %v, want %v", err, c.want)
+				}
+				if waited := time.Since(start); waited != c.waited {
+					t.Errorf("waited for %v, want %v", waited, c.waited)
+				}
+			})
+		})
+	}
+}
+
+func TestSleepDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := Sleep(ctx, time.Hour); err != context.DeadlineExceeded {
+			t.Errorf("Sleep = %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
+}

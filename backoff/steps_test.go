@@ -1,0 +1,138 @@
+package backoff
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestStepsDelay(t *testing.T) {
+	ladder := Steps{time.Second, time.Minute, time.Hour}
+	for n, want := range map[int]time.Duration{
+		math.MinInt: time.Second, -1: time.Second, 0: time.Second, 1: time.Minute, 2: time.Hour, 3: time.Hour,
+		math.MaxInt: time.Hour,
+	} {
+		lo, hi := ladder.Range(n)
+		if d := ladder.Delay(n); d != want || lo != want || hi != want {
+			t.Errorf("n %d: Delay = %v, Range = %v, %v, want %v", n, d, lo, hi, want)
+		}
+	}
+	if d := (Steps{}).Delay(5); d != 0 {
+		t.Errorf("without steps: %v, want 0", d)
+	}
+	if d := (Steps{-time.Second}).Delay(0); d != 0 {
+		t.Errorf("negative step: %v, want 0", d)
+	}
+}
+
+func TestRetryLadderIsSeed000(t *testing.T) {
+	const want = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+	if got := RetryLadder().String(); got != want {
+		t.Errorf("RetryLadder() = %s, want %s", got, want)
+	}
+	if d := RetryLadder().Delay(16); d != 2*time.Hour {
+		t.Errorf("the 17th retry comes after %v, want 2h", d)
+	}
+	RetryLadder()[0] = 0
+	if d := RetryLadder().Delay(0); d != 10*time.Second {
+		t.Errorf("a caller changed the ladder of the others: the first delay is %v", d)
+	}
+}
+
+func TestParseSteps(t *testing.T) {
+	for text, want := range map[string]Steps{
+		"1s 5s 10s 30s 1m 2m": {time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute},
+		"\t500ms  1h30m\n":    {500 * time.Millisecond, 90 * time.Minute},
+		"0 0s":                {0, 0},
+		" ":                   nil,
+	} {
+		got, err := ParseSteps(text)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("ParseSteps(%q) = %v, %v, want %v", text, got, err, want)
+		}
+	}
+
+	_, err := ParseSteps("1s 5 1m -2s 1d")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for i, want := range []string{`step 2 of 5, "5", is no duration`, `step 4 of 5, "-2s", is negative`, `step 5 of 5, "1d", is no duration`} {
+		if i >= len(lines) || !strings.Contains(lines[i], want) {
+			t.Errorf("error\n%v\nhas no line %d with %q", err, i+1, want)
+		}
+	}
+}
+
+func TestStepsString(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		time.Minute: "1m", time.Hour: "1h", 90 * time.Minute: "1h30m", 10 * time.Minute: "10m", 70 * time.Minute: "1h10m",
+		time.Hour + time.Second: "1h0m1s", 500 * time.Millisecond: "500ms", 0: "0s", 100 * time.Hour: "100h",
+		time.Minute + 10*time.Second: "1m10s",
+	} {
+		if got := (Steps{d}).String(); got != want {
+			t.Errorf("%v prints as %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestStepsInJSON(t *testing.T) {
+	type config struct{ Retry, None Steps }
+	text, err := json.Marshal(config{Retry: Steps{time.Second, time.Minute}})
+	if want := `{"Retry":"1s 1m","None":""}`; err != nil || string(text) != want {
+		t.Errorf("Marshal = %s, %v, want %s", text, err, want)
+	}
+	var c config
+	if err := json.Unmarshal(text, &c); err != nil || c.Retry.String() != "1s 1m" || len(c.None) != 0 {
+		t.Errorf("Unmarshal = %+v, %v", c, err)
+	}
+	if err := c.Retry.UnmarshalText([]byte("2s x")); err == nil || c.Retry.String() != "1s 1m" {
+		t.Errorf("after a failed UnmarshalText (%v) the ladder is %v, want it unchanged", err, c.Retry)
+	}
+	if text, err := (Steps{0, -1}).MarshalText(); err == nil || !strings.Contains(err.Error(), "step 2 of 2 is -1ns") {
+		t.Errorf("MarshalText of a negative step = %q, %v", text, err)
+	}
+}
+
+// FuzzStepsRoundTrip: every duration of 0 or more is printed in a form without
+// blanks that is read back exactly, and no longer than time's own.
+func FuzzStepsRoundTrip(f *testing.F) {
+	for _, d := range []int64{0, 1, 999, 1001, 1e9, 60e9, 3600e9, 3660e9, 5400e9, 36000e9, 3600e9 + 1, math.MaxInt64} {
+		f.Add(d, d/7)
+	}
+	f.Fuzz(func(t *testing.T, a, b int64) {
+		in := Steps{time.Duration(a & math.MaxInt64), time.Duration(b & math.MaxInt64)}
+		out, err := ParseSteps(in.String())
+		if err != nil || !slices.Equal(in, out) {
+			t.Errorf("%d prints as %q and is read back as %d, %v", in, in, out, err)
+		}
+		if len(short(in[0])) > len(in[0].String()) {
+			t.Errorf("%q is longer than %q", short(in[0]), in[0])
+		}
+	})
+}
+
+// FuzzParseSteps: what is read is legal, has a step for every word, and means
+// the same when printed and read again.
+func FuzzParseSteps(f *testing.F) {
+	f.Add("1s 5s 10s 30s 1m 2m")
+	f.Add("1.5h -0s +3us 9223372036854775807ns 9223372036854775808ns")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseSteps(text)
+		if err != nil {
+			if s != nil {
+				t.Errorf("steps %v beside error %v", s, err)
+			}
+			return
+		}
+		if len(s) != len(strings.Fields(text)) || s.Validate() != nil {
+			t.Errorf("%q is read as %v (%v)", text, s, s.Validate())
+		}
+		if again, err := ParseSteps(s.String()); err != nil || !slices.Equal(s, again) {
+			t.Errorf("%q is read as %v, which is read as %v, %v", text, s, again, err)
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package ratelimit
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"golang.org/x/time/rate"
+)
+
+// MaxKeys is how many keys a [Keyed] remembers at most. When there are as many,
+// a new key takes the place of the one not used for the longest. If that has
+// not regained its burst yet, the new key is refused until it has: a key that
+// is forgotten earlier could use its burst twice.
+const MaxKeys = 1 << 16
+
+// A Keyed is one token bucket for each key, all with the same limit and burst.
+// Over any stretch of time a key is permitted at most
+//
+//	burst + limit * stretch
+//
+// events, however its waits are cancelled and however often it is forgotten: a
+// key is forgotten only when its bucket is full, which is how it will start
+// anew. It is forgotten when it was not used for the idle time, by one of the
+// next calls for any key; there is no goroutine.
+//
+// Waiting callers of a key are served in the order in which they came. One
+// that gives up takes no tokens, and those behind it move up. (That is why
+// Keyed is not made of [rate.Limiter]s: cancelling reservations there can give
+// back tokens that were never free.)
+//
+// K is used as the key of a map. Goroutines may share a Keyed. Make one with
+// [NewKeyed]; the zero value has no limit set and must not be used.
+type Keyed[K comparable] struct {
+	idle    time.Duration
+	maxKeys int // MaxKeys, but for tests
+
+	mu      sync.Mutex // guards what follows; not held while waiting
+	limit   rate.Limit
+	burst   int
+	changed chan struct{} // closed and replaced by SetLimit
+	keys    map[K]*bucket[K]
+	unused  list.List // the *bucket[K] that nobody waits for, last used first
+}
+
+// NewKeyed returns a Keyed that permits each key limit events a second and
+// burst at once. A limit of [rate.Inf] permits everything, whatever the burst.
+// A key not used for idle may be forgotten; 0 forgets it as soon as its bucket
+// is full. The error matches tidegate.ErrInvalid and names every argument that
+// is not legal: limit has to be above 0 (a bucket that is never refilled could
+// never be forgotten), burst 1 or more, idle 0 or more.
+func NewKeyed[K comparable](limit rate.Limit, burst int, idle time.Duration) (*Keyed[K], error) {
+	const op = "ratelimit.NewKeyed"
+	err := validate(op, limit, burst)
+	if idle < 0 {
+		err = errors.Join(err, invalid(op, "idle", "is %v; legal is 0s or more", idle))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Keyed[K]{
+		idle:    idle,
+		maxKeys: MaxKeys,
+		limit:   limit,
+		burst:   burst,
+		changed: make(chan struct{}),
+		keys:    map[K]*bucket[K]{},
+	}, nil
+}
+
+func validate(op string, limit rate.Limit, burst int) error {
+	var errs []error
+	if !(limit > 0) || math.IsInf(float64(limit), 0) { // NaN is not above 0
+		errs = append(errs, invalid(op, "limit", "is %v/s; legal is a number above 0, or rate.Inf", float64(limit)))
+	}
+	if burst < 1 && limit != rate.Inf {
+		errs = append(errs, invalid(op, "burst", "is %d; legal is 1 or more", burst))
+	}
+	return errors.Join(errs...)
+}
+
+func invalid(op, field, format string, args ...any) error {
+	return &tidegate.Error{Op: op, Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// SetLimit changes limit and burst for every key, also for callers that are
+// waiting. A key keeps the tokens that it has, as far as the new burst allows.
+// It takes time in proportion to the number of keys. The error is that of
+// NewKeyed, and then nothing changes.
+func (k *Keyed[K]) SetLimit(limit rate.Limit, burst int) error {
+	if err := validate("ratelimit.SetLimit", limit, burst); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	for _, b := range k.keys {
+		b.tokens, b.at = k.level(b, now), now // the new burst cuts it from now on
+	}
+	k.limit, k.burst = limit, burst
+	close(k.changed)
+	k.changed = make(chan struct{})
+	return nil
+}
+
+// Len returns the number of keys that are remembered, after forgetting all
+// that can be.
+func (k *Keyed[K]) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forget(time.Now(), k.maxKeys)
+	return len(k.keys)
+}
+
+// AllowN reports whether n events may happen for key now, and takes their
+// tokens if so. It never waits, and never overtakes callers that do. It is
+// false for an n that is negative or above the burst, and for a new key where
+// there is no room (see [MaxKeys]).
+func (k *Keyed[K]) AllowN(key K, n int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n <= 0 || k.limit == rate.Inf {
+		return n >= 0
+	}
+	if n > k.burst {
+		return false
+	}
+	now := time.Now()
+	b := k.use(key, now)
+	if b == nil || k.wait(b, n, now) > 0 {
+		return false
+	}
+	k.take(b, n, now)
+	return true
+}
+
+// DelayN tells how long it takes until n events for key would be permitted, if
+// nobody else asks: 0 for now. It takes nothing and never waits; a server can
+// answer with it when to come back. It is false if n is negative or above the
+// burst, so that no wait would help. For a new key without room (see
+// [MaxKeys]) it is the time until there may be some.
+func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n <= 0 || k.limit == rate.Inf {
+		return 0, n >= 0
+	}
+	if n > k.burst {
+		return 0, false
+	}
+	now := time.Now()
+	if b, ok := k.keys[key]; ok {
+		return k.wait(b, n, now), true
+	}
+	if len(k.keys) < k.maxKeys {
+		return 0, true
+	}
+	return k.untilRoom(now), true
+}
+
+// WaitN blocks until n events for key are permitted, or ctx ends. It returns
+// nil if they may happen, otherwise an error as that of [Wait], with exact
+// figures, or one that matches tidegate.ErrThrottled if there is no room for a
+// new key (see [MaxKeys]), with RetryAfter.
+func (k *Keyed[K]) WaitN(ctx context.Context, key K, n int) error {
+	// The key is printed here, where k.mu is not held: it may have a String
+	// method, and that may call k.
+	if err := k.waitN(ctx, key, n); err != nil {
+		return named(err, "ratelimit.WaitN", fmt.Sprint(key))
+	}
+	return nil
+}
+
+func (k *Keyed[K]) waitN(ctx context.Context, key K, n int) *tidegate.Error {
+	if n < 0 {
+		return negative(n)
+	}
+	if ctx.Err() != nil {
+		return ended(ctx, n, nil)
+	}
+	deadline, _ := ctx.Deadline() // zero for none
+	b, err := k.enter(key, n, deadline)
+	if b == nil {
+		return err
+	}
+
+	// The first waiting caller of a key has the turn, and only it looks at the
+	// bucket. The others wait in the channel's own queue, which is in order.
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-ctx.Done():
+		k.leave(b, n)
+		return ended(ctx, n, nil)
+	}
+	for {
+		// Asked here, as select may pick another case that is ready too.
+		if ctx.Err() != nil {
+			k.leave(b, n)
+			return ended(ctx, n, nil)
+		}
+		wait, changed, err := k.proceed(b, n, deadline)
+		if wait == 0 {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// enter takes n tokens if nobody has to wait for them, and returns no bucket
+// then, nor with an error. Otherwise it returns the bucket to wait for, among
+// whose waiting callers it has counted this one.
+func (k *Keyed[K]) enter(key K, n int, deadline time.Time) (*bucket[K], *tidegate.Error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n == 0 || k.limit == rate.Inf {
+		return nil, nil
+	}
+	if n > k.burst {
+		return nil, aboveBurst(n, k.limit, k.burst)
+	}
+	now := time.Now()
+	b := k.use(key, now)
+	if b == nil {
+		return nil, k.noRoom(now)
+	}
+	wait := k.wait(b, n, now)
+	if wait == 0 {
+		k.take(b, n, now)
+		return nil, nil
+	}
+	if misses(deadline, wait, now) {
+		return nil, tooLate(n, wait, deadline.Sub(now), k.limit, k.burst)
+	}
+	if b.turn == nil {
+		b.turn = make(chan struct{}, 1)
+	}
+	if b.elem != nil {
+		k.unused.Remove(b.elem)
+		b.elem = nil
+	}
+	b.callers++
+	b.waiting += float64(n)
+	return b, nil
+}
+
+// proceed takes n tokens for the caller that has b's turn, or tells how long
+// to wait before asking again, and what else to wait for. The caller is no
+// longer counted when there is nothing to wait for.
+func (k *Keyed[K]) proceed(b *bucket[K], n int, deadline time.Time) (time.Duration, <-chan struct{}, *tidegate.Error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	var err *tidegate.Error
+	if k.limit != rate.Inf {
+		wait := timeFor(float64(n)-k.level(b, now), k.limit)
+		switch {
+		case n > k.burst: // since SetLimit
+			err = aboveBurst(n, k.limit, k.burst)
+		case wait == 0:
+			k.take(b, n, now)
+		case misses(deadline, wait, now): // since SetLimit
+			err = tooLate(n, wait, deadline.Sub(now), k.limit, k.burst)
+		default:
+			return wait, k.changed, nil
+		}
+	}
+	k.leaveLocked(b, n, now)
+	return 0, nil, err
+}
+
+// misses reports whether a caller who waits that long misses its deadline. At
+// the very moment is too late: ctx would end then too.
+func misses(deadline time.Time, wait time.Duration, now time.Time) bool {
+	return !deadline.IsZero() && wait >= deadline.Sub(now)
+}
+
+func (k *Keyed[K]) leave(b *bucket[K], n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leaveLocked(b, n, time.Now())
+}

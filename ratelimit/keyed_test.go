@@ -1,0 +1,447 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"golang.org/x/time/rate"
+)
+
+func newKeyed[K comparable](t *testing.T, limit rate.Limit, burst int, idle time.Duration) *Keyed[K] {
+	t.Helper()
+	k, err := NewKeyed[K](limit, burst, idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestNewKeyedRefuses(t *testing.T) {
+	for _, c := range []struct {
+		limit rate.Limit
+		burst int
+		idle  time.Duration
+		want  []string // one for each line
+	}{
+		{0, 1, 0, []string{`"limit": 40000 BAD_REQUEST: is 0/s; legal is a number above 0`}},
+		{-1, 1, 0, []string{`"limit"`}},
+		{rate.Limit(math.NaN()), 1, 0, []string{`"limit"`}},
+		{rate.Limit(math.Inf(1)), 1, 0, []string{`"limit"`}},
+		{1, 0, 0, []string{`"burst": 40000 BAD_REQUEST: is 0; legal is 1 or more`}},
+		{0, -1, -time.Second, []string{`"limit"`, `"burst"`, `"idle": 40000 BAD_REQUEST: is -1s; legal is 0s or more`}},
+	} {
+		_, err := NewKeyed[string](c.limit, c.burst, c.idle)
+		checkError(t, err, []error{tidegate.ErrInvalid}, c.want)
+		if err == nil {
+			continue
+		}
+		if lines := strings.Count(err.Error(), "\n") + 1; lines != len(c.want) {
+			t.Errorf("%d faults, want %d: %v", lines, len(c.want), err)
+		}
+		k := newKeyed[string](t, 7, 7, time.Second)
+		if c.idle >= 0 && k.SetLimit(c.limit, c.burst) == nil {
+			t.Errorf("SetLimit(%v, %d) is accepted", c.limit, c.burst)
+		}
+		if k.limit != 7 || k.burst != 7 {
+			t.Errorf("a refused SetLimit changed the limit to %v, %d", k.limit, k.burst)
+		}
+	}
+}
+
+// TestKeyedPace: a key has its burst at once and then its pace, to the
+// nanosecond and without drift, whatever the other keys do.
+func TestKeyedPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, 3, 2, time.Minute)
+		start := time.Now()
+		if !k.AllowN("other", 2) || k.AllowN("other", 1) {
+			t.Error("other: want its burst of 2 and no more")
+		}
+		for i := range 3002 {
+			if err := k.WaitN(t.Context(), "a", 1); err != nil {
+				t.Fatal(err)
+			}
+			want := time.Duration(math.Round(float64(max(i-1, 0)) / 3 * 1e9))
+			if at := time.Since(start); at < want-1 || at > want+1 {
+				t.Fatalf("event %d after %v, want %v", i, at, want)
+			}
+		}
+	})
+}
+
+func TestKeyedWaitErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, 2, 10, time.Minute)
+		k.AllowN("a", 10)
+		deadline, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		defer cancel()
+		ended, stop := context.WithCancelCause(t.Context())
+		stop(errStop)
+		for _, c := range []struct {
+			name string
+			ctx  context.Context
+			n    int
+			is   []error
+			has  []string
+		}{
+			{"above burst", t.Context(), 11, []error{tidegate.ErrInvalid}, []string{`"a"`, "n is 11", "burst of 10"}},
+			{"negative", t.Context(), -1, []error{tidegate.ErrInvalid}, []string{`"a"`, "n is -1"}},
+			{"ended", ended, 1, []error{errStop}, []string{`"a"`, "n=1"}},
+			{"deadline", deadline, 6, []error{context.DeadlineExceeded},
+				[]string{`"a"`, "n=6", "wait 3s", "deadline is in 2.5s", "limit 2/s", "burst 10"}},
+			{"deadline at the very moment", deadline, 5, []error{context.DeadlineExceeded}, []string{"wait 2.5s"}},
+			{"nothing", t.Context(), 0, nil, nil},
+		} {
+			t.Log(c.name)
+			start := time.Now()
+			checkError(t, k.WaitN(c.ctx, "a", c.n), c.is, c.has)
+			if waited := time.Since(start); waited != 0 {
+				t.Errorf("%s: waited for %v", c.name, waited)
+			}
+		}
+		if k.AllowN("a", -1) || !k.AllowN("a", 0) || k.AllowN("b", 11) {
+			t.Error("AllowN: want false for -1, true for 0, false above the burst")
+		}
+		if err := k.WaitN(deadline, "a", 4); err != nil || k.AllowN("a", 1) {
+			t.Errorf("the refused calls took tokens, or this one did not: %v", err)
+		}
+	})
+}
+
+// waiter starts a WaitN whose end is told by the returned function.
+func waiter(ctx context.Context, k *Keyed[string], n int) (ended func() (time.Duration, error)) {
+	start := time.Now()
+	var after time.Duration
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = k.WaitN(ctx, "a", n)
+		after = time.Since(start)
+	}()
+	synctest.Wait() // it has its place in the queue
+	return func() (time.Duration, error) { <-done; return after, err }
+}
+
+// TestKeyedGivingUp: who gives up takes nothing, and those behind move up. The
+// order of events is one at which rate.Limiter gives back too much (10, 1, the
+// 10 cancelled, 1, the first 1 cancelled): 6 events more at once, at 1/s.
+func TestKeyedGivingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, 1, 10, time.Hour)
+		k.AllowN("a", 10)
+		ctxA, cancelA := context.WithCancelCause(t.Context())
+		ctxB, cancelB := context.WithCancelCause(t.Context())
+		a, b, c := waiter(ctxA, k, 10), waiter(ctxB, k, 1), waiter(t.Context(), k, 2)
+		if d, ok := k.DelayN("a", 1); d != 14*time.Second || !ok {
+			t.Errorf("DelayN behind three callers = %v, %v, want 14s", d, ok)
+		}
+		cancelA(errStop)
+		synctest.Wait()
+		if d, ok := k.DelayN("a", 1); d != 4*time.Second || !ok {
+			t.Errorf("DelayN after the first gave up = %v, %v, want 4s", d, ok)
+		}
+		d := waiter(t.Context(), k, 1)
+		cancelB(errStop)
+		synctest.Wait()
+		if k.AllowN("a", 1) {
+			t.Error("AllowN overtakes those who wait")
+		}
+		for _, w := range []struct {
+			name  string
+			ended func() (time.Duration, error)
+			after time.Duration
+			is    []error
+		}{
+			{"a", a, 0, []error{errStop}}, {"b", b, 0, []error{errStop}},
+			{"c", c, 2 * time.Second, nil}, {"d", d, 3 * time.Second, nil},
+		} {
+			after, err := w.ended()
+			if after != w.after {
+				t.Errorf("%s ended after %v, want %v", w.name, after, w.after)
+			}
+			checkError(t, err, w.is, nil)
+		}
+		if got := count(k, 10); got != 0 {
+			t.Errorf("%d events more are permitted at once, want none", got)
+		}
+	})
+}
+
+func count(k *Keyed[string], most int) (n int) {
+	for n < most && k.AllowN("a", 1) {
+		n++
+	}
+	return n
+}
+
+func TestKeyedSetLimit(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		limit rate.Limit
+		burst int
+		after time.Duration // when a caller ends that waits for 4 tokens at 1/s, the limit being set after 1 s
+		is    []error
+		left  int // tokens then
+	}{
+		{"faster", 3, 10, 2 * time.Second, nil, 0},
+		{"slower", 0.5, 10, 7 * time.Second, nil, 0},
+		{"smaller burst", 1, 4, 4 * time.Second, nil, 0},
+		{"burst too small for the caller", 1, 3, time.Second, []error{tidegate.ErrInvalid}, 1},
+		{"too slow for the caller's deadline", 0.01, 10, time.Second, []error{context.DeadlineExceeded}, 1},
+		{"none", rate.Inf, 0, time.Second, nil, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKeyed[string](t, 1, 10, time.Hour)
+				k.AllowN("a", 10)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				w := waiter(ctx, k, 4)
+				time.Sleep(time.Second)
+				if err := k.SetLimit(c.limit, c.burst); err != nil {
+					t.Fatal(err)
+				}
+				after, err := w()
+				if after != c.after {
+					t.Errorf("ended after %v, want %v", after, c.after)
+				}
+				checkError(t, err, c.is, nil)
+				if got := count(k, 10); got != c.left {
+					t.Errorf("%d tokens are left, want %d", got, c.left)
+				}
+			})
+		})
+	}
+}
+
+// TestKeyedSetLimitKeepsTokens: also a key that nobody asks for between two
+// changes regains by each of the limits for as long as it holds.
+func TestKeyedSetLimitKeepsTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, 100, 1000, 0)
+		k.AllowN("a", 1000)
+		time.Sleep(time.Second) // 100
+		k.SetLimit(1, 1000)
+		time.Sleep(50 * time.Second) // 150
+		k.SetLimit(10, 1000)
+		time.Sleep(5 * time.Second) // 200
+		k.SetLimit(1, 190)
+		k.SetLimit(1, 1000)
+		k.SetLimit(1, 1000)
+		if n := count(k, 1000); n != 190 {
+			t.Errorf("%d tokens, want 190: the smaller burst cuts, the larger brings none", n)
+		}
+	})
+}
+
+func TestKeyedForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[int](t, 1, 60, 30*time.Second)
+		for i := range 100 {
+			k.AllowN(i, 1)
+		}
+		k.AllowN(100, 60)
+		if n := k.Len(); n != 101 {
+			t.Errorf("Len = %d, want 101", n)
+		}
+		time.Sleep(30*time.Second - 1)
+		if n := k.Len(); n != 101 {
+			t.Errorf("just before the idle time Len = %d, want 101", n)
+		}
+		time.Sleep(1)
+		if n := k.Len(); n != 1 {
+			t.Errorf("after the idle time Len = %d, want 1: the key whose bucket is not full", n)
+		}
+		if k.AllowN(100, 31) || !k.AllowN(100, 30) {
+			t.Error("the key that used its burst has other than 30 tokens after 30 s")
+		}
+		time.Sleep(time.Hour)
+		if n := k.Len(); n != 0 {
+			t.Errorf("after an hour Len = %d, want 0", n)
+		}
+	})
+}
+
+// TestKeyedForgetsTheUnused: a key in use does not keep those from being
+// forgotten that came after it and are not.
+func TestKeyedForgetsTheUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[int](t, 1000, 10, 10*time.Second)
+		for i := range 5 {
+			k.AllowN(i, 1)
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			k.AllowN(0, 1)
+		}
+		if n := k.Len(); n != 1 {
+			t.Errorf("Len = %d, want 1: the key in use", n)
+		}
+	})
+}
+
+// TestKeyedForgetsOnTheWay: nobody calls Len, and still what is remembered
+// stays near what is in use.
+func TestKeyedForgetsOnTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[int](t, 1000, 10, time.Second)
+		for i := range 20_000 { // a new key each millisecond
+			k.AllowN(i, 1)
+			if n := len(k.keys); n > 1001 {
+				t.Fatalf("after %d keys %d are remembered, want those of the last second", i, n)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// TestKeyedKeepsWhoWaits: a key with a caller that waits for long is not
+// forgotten, and does not keep the others from being.
+func TestKeyedKeepsWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, 0.001, 1, 0)
+		k.AllowN("a", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		w := waiter(ctx, k, 1)
+		w2 := waiter(ctx, k, 1)
+		k.AllowN("b", 1)
+		time.Sleep(1500 * time.Second)
+		if n := k.Len(); n != 1 {
+			t.Errorf("Len = %d, want 1", n)
+		}
+		cancel()
+		w()
+		w2()
+		time.Sleep(1500 * time.Second)
+		if n := k.Len(); n != 0 {
+			t.Errorf("Len = %d, want 0", n)
+		}
+	})
+}
+
+func TestKeyedIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[int](t, 1, 10, time.Hour)
+		if k.maxKeys != MaxKeys {
+			t.Errorf("maxKeys = %d, want %d", k.maxKeys, MaxKeys)
+		}
+		k.maxKeys = 3
+		for i := range 3 {
+			k.AllowN(i, 4)
+			time.Sleep(time.Second)
+		}
+		// Key 0 has 9 of 10 tokens now.
+		if d, ok := k.DelayN(3, 1); k.AllowN(3, 1) || d != time.Second || !ok {
+			t.Errorf("a fourth key is permitted, or DelayN = %v, %v, want 1s", d, ok)
+		}
+		err := k.WaitN(t.Context(), 3, 1)
+		checkError(t, err, []error{tidegate.ErrThrottled}, []string{`"3"`, "3 keys", "in 1s"})
+		if e := err.(*tidegate.Error); e.RetryAfter != time.Second {
+			t.Errorf("RetryAfter = %v, want 1s", e.RetryAfter)
+		}
+		time.Sleep(time.Second)
+		if !k.AllowN(3, 10) || k.AllowN(3, 1) || k.Len() != 3 {
+			t.Errorf("after 1s the fourth key has not taken the place of the first; %d keys", k.Len())
+		}
+	})
+}
+
+func TestKeyedNoLimit(t *testing.T) {
+	k := newKeyed[string](t, rate.Inf, 0, 0)
+	if d, ok := k.DelayN("a", 1<<30); !k.AllowN("a", 1<<30) || d != 0 || !ok || k.WaitN(t.Context(), "a", 1<<30) != nil {
+		t.Error("rate.Inf does not permit everything")
+	}
+	if k.AllowN("a", -1) {
+		t.Error("-1 is permitted")
+	}
+}
+
+// TestKeyedSlowest: a wait longer than any time.Duration lasts until ctx ends.
+func TestKeyedSlowest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[string](t, math.SmallestNonzeroFloat64, 1, 0)
+		k.AllowN("a", 1)
+		if d, ok := k.DelayN("a", 1); d != math.MaxInt64 || !ok {
+			t.Errorf("DelayN = %v, %v, want the longest duration", d, ok)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		w := waiter(ctx, k, 1)
+		time.Sleep(24 * time.Hour)
+		cancel(errStop)
+		after, err := w()
+		if after != 24*time.Hour {
+			t.Errorf("ended after %v, want 24h", after)
+		}
+		checkError(t, err, []error{errStop}, nil)
+	})
+}
+
+// selfish is a key that uses its Keyed to print itself.
+type selfish struct {
+	k  **Keyed[selfish]
+	id int
+}
+
+func (s selfish) String() string { return fmt.Sprint((*s.k).Len()) }
+
+// TestKeyedPrintsKeysUnlocked hangs if a key is printed under the lock.
+func TestKeyedPrintsKeysUnlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed[selfish](t, 1, 2, time.Hour)
+		k.maxKeys = 1
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(500*time.Millisecond, func() { cancel(errStop) })
+		key := selfish{k: &k}
+		if err := k.WaitN(ctx, key, 2); err != nil {
+			t.Fatal(err)
+		}
+		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer stop()
+		checkError(t, k.WaitN(ctx, key, -1), []error{tidegate.ErrInvalid}, []string{`"1"`})
+		checkError(t, k.WaitN(ctx, key, 3), []error{tidegate.ErrInvalid}, []string{`"1"`})
+		checkError(t, k.WaitN(short, key, 1), []error{context.DeadlineExceeded}, []string{`"1"`})
+		checkError(t, k.WaitN(ctx, selfish{&k, 2}, 1), []error{tidegate.ErrThrottled}, []string{`"1"`})
+		checkError(t, k.WaitN(ctx, key, 1), []error{errStop}, []string{`"1"`})
+	})
+}
+
+// TestKeyedRace lets real goroutines meet, for the race detector.
+func TestKeyedRace(t *testing.T) {
+	k := newKeyed[int](t, 1e6, 10, 0)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 300 {
+				k.WaitN(t.Context(), (g+i)%3, 1+i%5)
+				k.AllowN(i%7, 2)
+				k.DelayN(i%7, 2)
+				k.Len()
+				if i%50 == 0 {
+					k.SetLimit(rate.Limit(1e6+i), 10)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkKeyedAllowN(b *testing.B) {
+	k, err := NewKeyed[int](1e9, 1000, time.Second)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		k.AllowN(i&1023, 1)
+		i++
+	}
+}

@@ -1,0 +1,121 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"golang.org/x/time/rate"
+)
+
+// limiterFunc is a Limiter that tells nothing about itself.
+type limiterFunc func(ctx context.Context, n int) error
+
+func (f limiterFunc) WaitN(ctx context.Context, n int) error { return f(ctx, n) }
+
+var errStop = errors.New("stopped by the user")
+
+func TestWait(t *testing.T) {
+	opaque := errors.New("no more today")
+	for _, c := range []struct {
+		name    string
+		limiter Limiter
+		n       int
+		timeout time.Duration // of ctx; 0 for none
+		cancel  time.Duration // when ctx is cancelled; 0 for never, negative for before
+		waited  time.Duration
+		is      []error  // that the error matches; none for success
+		has     []string // that its text contains
+	}{
+		{name: "at once", limiter: rate.NewLimiter(2, 10), n: 10},
+		{name: "after a wait", limiter: drained(2, 10), n: 5, waited: 2500 * time.Millisecond},
+		{name: "after a wait, before the deadline", limiter: drained(2, 10), n: 5, timeout: 3 * time.Second, waited: 2500 * time.Millisecond},
+		{name: "nothing", limiter: drained(0, 10), n: 0},
+		{name: "no limit", limiter: rate.NewLimiter(rate.Inf, 0), n: 1000},
+		{name: "deadline cannot be met", limiter: drained(2, 10), n: 5, timeout: 2 * time.Second,
+			is:  []error{context.DeadlineExceeded},
+			has: []string{"n=5", "wait 2.5s", "deadline is in 2s", "limit 2/s", "burst 10"}},
+		{name: "never refilled", limiter: drained(0, 10), n: 1, timeout: time.Second,
+			is: []error{context.DeadlineExceeded}, has: []string{"for ever"}},
+		{name: "above burst", limiter: rate.NewLimiter(2, 10), n: 11, timeout: time.Hour,
+			is: []error{tidegate.ErrInvalid}, has: []string{"n is 11", "burst of 10"}},
+		{name: "negative", limiter: rate.NewLimiter(2, 10), n: -1, is: []error{tidegate.ErrInvalid}, has: []string{"n is -1"}},
+		{name: "cancelled", limiter: drained(2, 10), n: 5, cancel: time.Second, waited: time.Second,
+			is: []error{errStop, context.Canceled}, has: []string{"n=5"}},
+		{name: "cancelled before", limiter: rate.NewLimiter(2, 10), n: 1, cancel: -1, is: []error{errStop}},
+		{name: "nothing, cancelled before", limiter: rate.NewLimiter(2, 10), n: 0, cancel: -1, is: []error{errStop}},
+		{name: "deadline passes in a limiter that does not look", n: 1, timeout: time.Second, waited: time.Second,
+			limiter: limiterFunc(func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }),
+			is:      []error{context.DeadlineExceeded}},
+		{name: "refused by a limiter that tells nothing", n: 3, timeout: time.Second,
+			limiter: limiterFunc(func(context.Context, int) error { return opaque }),
+			is:      []error{opaque}, has: []string{"n=3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if c.cancel < 0 {
+					cancel(errStop)
+				} else if c.cancel > 0 {
+					defer time.AfterFunc(c.cancel, func() { cancel(errStop) }).Stop()
+				}
+				if c.timeout > 0 {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(ctx, c.timeout)
+					defer stop()
+				}
+				start := time.Now()
+				err := Wait(ctx, c.limiter, c.n)
+				if waited := time.Since(start); waited != c.waited {
+					t.Errorf("waited for %v, want %v", waited, c.waited)
+				}
+				checkError(t, err, c.is, c.has)
+			})
+		})
+	}
+}
+
+// TestWaitKeepsCodes: a caller that asks for the code finds the limiter's, not
+// the 0 of another Error around it.
+func TestWaitKeepsCodes(t *testing.T) {
+	refused := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second}
+	err := Wait(t.Context(), limiterFunc(func(context.Context, int) error { return refused }), 1)
+	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != refused.Code || e.RetryAfter != time.Second {
+		t.Errorf("error %v, want the limiter's %v", err, refused)
+	}
+}
+
+// drained returns a limiter without tokens.
+func drained(limit rate.Limit, burst int) *rate.Limiter {
+	l := rate.NewLimiter(limit, burst)
+	l.AllowN(bubbleStart, burst)
+	return l
+}
+
+// bubbleStart is when time begins in every bubble.
+var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func checkError(t *testing.T, err error, is []error, has []string) {
+	t.Helper()
+	if len(is) == 0 && err != nil {
+		t.Errorf("error %v, want none", err)
+	}
+	for _, target := range is {
+		if !errors.Is(err, target) {
+			t.Errorf("error %v, want one that matches %v", err, target)
+		}
+	}
+	if _, ok := errors.AsType[*tidegate.Error](err); !ok && err != nil {
+		t.Errorf("error %v is no *tidegate.Error", err)
+	}
+	for _, s := range has {
+		if err == nil || !strings.Contains(err.Error(), s) {
+			t.Errorf("error %v, want %q in it", err, s)
+		}
+	}
+}
