@@ -23,7 +23,7 @@ type ProducerSettings struct {
 // field means that the server said nothing about it.
 type ConsumerSettings struct {
 	FIFO             bool    // one message of a message group at a time, in order
-	MaxAttempts      int     // deliveries of one message, the first included
+	MaxAttempts      int     // deliveries of one message, the first included; negative: for ever
 	Retry            Delayer // the ladder: the delay after delivery n+1 failed
 	ReceiveBatchSize int     // messages per receive
 	LongPolling      time.Duration

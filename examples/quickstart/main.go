@@ -1,0 +1,65 @@
+// Command quickstart tells the story of tidegate in a few seconds, with a real
+// producer and real consumers over gRPC on this machine:
+//
+// A backlog grows to its limit, and the broker refuses the next send with 530
+// TOO_MANY_REQUESTS. The producer backs off as gRPC connections do. A consumer
+// drains the backlog, and the send succeeds. Another handler fails on one
+// message again and again: it climbs the retry ladder into the dead letters.
+//
+// It asserts what it tells: it exits with 1 if any of it did not happen.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	b, err := broker.Open(broker.Options{MinInvisibleDuration: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	s, err := server.New(b, server.Options{MinLongPolling: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go s.Serve(lis)
+
+	t, err := rocketmq.New(lis.Addr().String(), rocketmq.Options{})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	story := &story{out: out, broker: b, transport: t, start: time.Now()}
+	story.say("a broker with a backlog limit of %d messages is on %s", limit, lis.Addr())
+	if err := story.throttle(ctx); err != nil {
+		return err
+	}
+	if err := story.retry(ctx); err != nil {
+		return err
+	}
+	return story.end()
+}

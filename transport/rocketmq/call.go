@@ -1,0 +1,86 @@
+package rocketmq
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// featuresKey is the response header in which a server announces what it can
+// do beyond RocketMQ 5.2.
+const featuresKey = "x-tidegate-features"
+
+// A request is what all unary calls have in common.
+type request struct {
+	ep      *endpoint
+	id      identity
+	op      string
+	subject string   // of errors
+	headers []string // more of them, in pairs
+}
+
+type answer interface{ GetStatus() *rmqpb.Status }
+
+// call makes one unary call. The error is nil for the statuses OK and
+// MULTIPLE_RESULTS. The answer is valid with an error too, if there was one:
+// parts of it may say more. trailer is of that answer.
+func call[Req any, Res answer](
+	ctx context.Context, c *Client, r request,
+	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
+) (res Res, trailer metadata.MD, _ *tidegate.Error) {
+	if c.isClosed() {
+		return res, nil, closedError(r.op, r.subject)
+	}
+	var info struct {
+		peer            peer.Peer
+		header, trailer metadata.MD
+		opts            [3]grpc.CallOption
+	}
+	opts := append(info.opts[:0], grpc.Peer(&info.peer), grpc.Trailer(&info.trailer))
+	// Sends are many, and the header is the same for all: copying it once, and
+	// with the calls that repeat themselves anyway, is enough.
+	look := r.op != opSend || r.ep.features.Load() == nil
+	if look {
+		opts = append(opts, grpc.Header(&info.header))
+	}
+	rctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer cancel()
+	rctx = c.headers.outgoing(rctx, r.id, r.headers...)
+	res, err := method(r.ep.api(), rctx, req, opts...)
+	if err != nil {
+		e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil, c.isClosed())
+		if e.Code == 0 && ctx.Err() == nil {
+			r.ep.failed.Store(time.Now().UnixNano())
+		}
+		return res, nil, e
+	}
+	r.ep.good()
+	if look {
+		r.ep.learn(info.header)
+	}
+	if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
+		return res, info.trailer, statusError(r.op, r.subject, r.ep.key, st, info.trailer)
+	}
+	return res, info.trailer, nil
+}
+
+// good notes that the endpoint answers.
+func (e *endpoint) good() {
+	if e.failed.Load() != 0 { // a plain load: every send comes here
+		e.failed.Store(0)
+	}
+}
+
+// learn notes what the endpoint announced.
+func (e *endpoint) learn(header metadata.MD) {
+	f := parseFeatures(header.Get(featuresKey))
+	if old := e.features.Load(); old == nil || *old != f {
+		e.features.Store(&f)
+	}
+}

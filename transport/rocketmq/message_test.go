@@ -1,0 +1,157 @@
+package rocketmq
+
+import (
+	"bytes"
+	"compress/zlib"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
+	m := &rmqpb.Message{
+		Topic: &rmqpb.Resource{Name: "t"}, Body: []byte("hello"), UserProperties: map[string]string{"p": "v"},
+		SystemProperties: &rmqpb.SystemProperties{
+			Tag: new("a"), Keys: []string{"k"}, MessageId: "id", BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_FIFO,
+			BodyDigest:    &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: "5D41402ABC4B2A76B9719D911017C592"},
+			BornTimestamp: timestamppb.New(time.Unix(10, 0)), BornHost: "born", StoreTimestamp: timestamppb.New(time.Unix(11, 0)), StoreHost: "store",
+			DeliveryTimestamp: timestamppb.New(time.Unix(12, 0)), ReceiptHandle: new("h"), QueueId: 3, QueueOffset: new(int64(4)),
+			DeliveryAttempt: new(int32(5)), MessageGroup: new("g"), TraceContext: new("tc"),
+		},
+	}
+	if change != nil {
+		change(m)
+	}
+	return m
+}
+
+func TestDecode(t *testing.T) {
+	d, err := decodeMessage(delivered(nil), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.ID != "id" || d.Topic != "t" || d.Tag != "a" || d.Keys[0] != "k" || d.MessageGroup != "g" || d.DeliverAt.Unix() != 12 ||
+		d.Properties["p"] != "v" || d.TraceContext != "tc" || string(d.Body) != "hello" || d.Attempt != 5 || d.Handle != "h" ||
+		d.Queue != 3 || d.Offset != 4 || d.BornAt.Unix() != 10 || d.BornHost != "born" || d.StoredAt.Unix() != 11 || d.StoreHost != "store" {
+		t.Errorf("%+v", d)
+	}
+	d, err = decodeMessage(delivered(func(m *rmqpb.Message) {
+		m.UserProperties = nil
+		m.SystemProperties.DeliveryAttempt = nil
+		m.SystemProperties.DeadLetterQueue = &rmqpb.DeadLetterQueue{Topic: "orders", MessageId: "1"}
+	}), 100)
+	if err != nil || d.Attempt != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if l, isDead := d.DeadLetter(); !isDead || l.Topic != "orders" || l.MessageID != "1" {
+		t.Errorf("dead letter %+v", l)
+	}
+}
+
+// A body whose CRC32 begins with zeros.
+const (
+	zeroCRC    = "tide 302"
+	zeroCRCSum = "002F6FC0"
+)
+
+func TestDigest(t *testing.T) {
+	for _, tt := range []struct {
+		body     string
+		kind     rmqpb.DigestType
+		checksum string
+		want     bool
+	}{
+		{"hello", rmqpb.DigestType_MD5, "5d41402abc4b2a76b9719d911017c592", true},
+		{"hello", rmqpb.DigestType_MD5, "5D41402ABC4B2A76B9719D911017C592", true},
+		{"hello", rmqpb.DigestType_MD5, "5D41402ABC4B2A76B9719D911017C593", false},
+		{"hello", rmqpb.DigestType_SHA1, "AAF4C61DDCC5E8A2DABEDE0F3B482CD9AEA9434D", true},
+		{"hello", rmqpb.DigestType_SHA1, "BAF4C61DDCC5E8A2DABEDE0F3B482CD9AEA9434D", false},
+		{"hello", rmqpb.DigestType_CRC32, "3610A686", true},
+		{"hello", rmqpb.DigestType_CRC32, "3610a686", true},
+		{"hello", rmqpb.DigestType_CRC32, "907060870", false}, // decimal
+		{zeroCRC, rmqpb.DigestType_CRC32, zeroCRCSum, true},
+		{zeroCRC, rmqpb.DigestType_CRC32, strings.TrimLeft(zeroCRCSum, "0"), true},
+		{"hello", rmqpb.DigestType_CRC32, "", true},
+		{"hello", rmqpb.DigestType_DIGEST_TYPE_UNSPECIFIED, "xyz", true},
+		{"hello", 77, "xyz", true},
+	} {
+		err := checkDigest([]byte(tt.body), &rmqpb.Digest{Type: tt.kind, Checksum: tt.checksum})
+		if (err == nil) != tt.want {
+			t.Errorf("%s %q of %q: %v", tt.kind, tt.checksum, tt.body, err)
+		}
+	}
+	if err := checkDigest([]byte("x"), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDecompress(t *testing.T) {
+	plain := bytes.Repeat([]byte("tide"), 1000)
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	w.Write(plain)
+	w.Close()
+	for name, tt := range map[string]struct {
+		body  []byte
+		limit int
+		want  bool
+	}{
+		"gzip":      {compress(plain), 4000, true},
+		"zlib":      {z.Bytes(), 4000, true},
+		"bomb":      {compress(make([]byte, 4<<20)), 4000, false},
+		"too large": {compress(plain), 3999, false},
+		"truncated": {compress(plain)[:20], 4000, false},
+		"garbage":   {[]byte("hello"), 4000, false},
+		"empty":     {nil, 4000, false},
+	} {
+		got, err := decompress(tt.body, rmqpb.Encoding_GZIP, tt.limit)
+		if (err == nil) != tt.want || tt.want && !bytes.Equal(got, plain) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, m := range []*rmqpb.Message{
+		delivered(nil), {},
+		delivered(func(m *rmqpb.Message) {
+			m.Body = compress(m.Body)
+			m.SystemProperties.BodyEncoding = rmqpb.Encoding_GZIP
+			m.SystemProperties.BodyDigest = nil
+		}),
+		delivered(func(m *rmqpb.Message) {
+			m.SystemProperties.BornTimestamp = &timestamppb.Timestamp{Seconds: 1 << 60, Nanos: -1}
+			m.SystemProperties.DeliveryAttempt = new(int32(-1))
+		}),
+	} {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := new(rmqpb.Message)
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		const limit = 1000
+		d, err := decodeMessage(m, limit)
+		if (d == nil) == (err == nil) {
+			t.Fatal("neither or both")
+		}
+		if d == nil {
+			return
+		}
+		if d.Attempt < 1 || d.Handle == "" || len(d.Body) > max(limit, len(m.GetBody())) || d.BornAt.Year() > 9999 {
+			t.Errorf("%+v", d)
+		}
+		var _ tidegate.Delivery = *d
+	})
+}

@@ -1,0 +1,164 @@
+package rocketmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// Options are the choices of a [Client]. The zero value is a plain-text client
+// without credentials.
+type Options struct {
+	// TLS is the configuration of encrypted connections; set InsecureSkipVerify
+	// in it for a server with a self-signed certificate. Nil: plain text.
+	TLS *tls.Config
+
+	// Credentials sign every request. Zero: requests are not signed.
+	Credentials Credentials
+
+	// Namespace is put before the names of topics and groups by servers that
+	// know namespaces. Empty: none.
+	Namespace string
+
+	// ClientID names this client to the server; each consumer group's session
+	// gets it with "@" and the group's name behind. No two clients may have
+	// the same. Empty: host@process@number@random, as RocketMQ's clients do.
+	ClientID string
+
+	// RequestTimeout bounds every request, together with the caller's ctx; a
+	// receive has it on top of its waiting time. 0: 3 s.
+	RequestTimeout time.Duration
+
+	// ConnectBackoff paces attempts to connect, and to re-open a session that
+	// was lost. Zero: backoff.Default().
+	ConnectBackoff backoff.Exponential
+
+	// Dialer makes connections, for in-memory networks and the like; addr is
+	// host:port. Nil: TCP.
+	Dialer func(ctx context.Context, addr string) (net.Conn, error)
+
+	// HeartbeatInterval is how often a session says that it lives. 0: 10 s.
+	HeartbeatInterval time.Duration
+
+	// RouteRefresh is how often the route of a topic in use is asked for. 0: 30 s.
+	RouteRefresh time.Duration
+
+	// SettingsSync is how often a session repeats its settings. 0: 5 min.
+	SettingsSync time.Duration
+
+	// MaxReceiveSize bounds, in bytes, one received gRPC message and a body
+	// after decompression. 0: 32 MiB.
+	MaxReceiveSize int
+
+	// Compression is the size in bytes above which bodies are sent gzipped,
+	// if that makes them smaller. 0: never.
+	Compression int
+
+	// FixedEndpoint sends everything to the endpoints given to New, whatever
+	// addresses a route names: for servers behind NAT or mapped ports, whose
+	// routes name addresses that cannot be reached. False: as the route says.
+	FixedEndpoint bool
+
+	// Logger gets what no caller is told: lost sessions, corrupted messages.
+	// Nil: silent.
+	Logger *slog.Logger
+}
+
+// Credentials are the keys of RocketMQ's ACL.
+type Credentials struct {
+	AccessKey    string
+	SecretKey    string
+	SessionToken string // of temporary keys; empty: none
+}
+
+// withDefaults returns o with every zero field replaced, or an error that
+// names all fields at fault.
+func (o Options) withDefaults() (Options, error) {
+	var errs []error
+	fault := func(field string, value any, want string) {
+		errs = append(errs, &tidegate.Error{Op: "rocketmq.New", Subject: "Options." + field, Code: tidegate.CodeBadRequest,
+			Message: fmt.Sprintf("%v is not allowed; give %s", value, want)})
+	}
+	duration := func(field string, d *time.Duration, def time.Duration) {
+		if *d < 0 {
+			fault(field, *d, fmt.Sprintf("0 for %v, or more", def))
+		}
+		if *d == 0 {
+			*d = def
+		}
+	}
+	size := func(field string, n *int, def int) {
+		if *n < 0 {
+			fault(field, *n, "0 or more bytes")
+		}
+		if *n == 0 {
+			*n = def
+		}
+	}
+	duration("RequestTimeout", &o.RequestTimeout, 3*time.Second)
+	duration("HeartbeatInterval", &o.HeartbeatInterval, 10*time.Second)
+	duration("RouteRefresh", &o.RouteRefresh, 30*time.Second)
+	duration("SettingsSync", &o.SettingsSync, 5*time.Minute)
+	size("MaxReceiveSize", &o.MaxReceiveSize, 32<<20)
+	size("Compression", &o.Compression, 0)
+	if o.ConnectBackoff == (backoff.Exponential{}) {
+		o.ConnectBackoff = backoff.Default()
+	}
+	if err := o.ConnectBackoff.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("rocketmq.New %q: %w", "Options.ConnectBackoff", err))
+	}
+	for _, h := range []struct{ field, value string }{
+		{"Namespace", o.Namespace}, {"ClientID", o.ClientID},
+		{"Credentials.AccessKey", o.Credentials.AccessKey}, {"Credentials.SessionToken", o.Credentials.SessionToken},
+	} {
+		if !headerSafe(h.value) {
+			fault(h.field, strconv.Quote(h.value), "printable ASCII without spaces, since it goes into a header")
+		}
+	}
+	if k := o.Credentials; (k.AccessKey == "") != (k.SecretKey == "") || k.AccessKey == "" && k.SessionToken != "" {
+		fault("Credentials", "a part of the keys", "AccessKey and SecretKey together, or none")
+	}
+	if o.ClientID == "" {
+		o.ClientID = newClientID()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, errors.Join(errs...)
+}
+
+func headerSafe(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+var clientNumber atomic.Int64
+
+// newClientID has the form that RocketMQ's clients use.
+func newClientID() string {
+	host := strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '-'
+		}
+		return r
+	}, hostname())
+	return fmt.Sprintf("%s@%d@%d@%s", host, os.Getpid(), clientNumber.Add(1)-1,
+		strconv.FormatInt(time.Now().UnixMicro(), 36))
+}
+
+func hostname() string {
+	if name, err := os.Hostname(); err == nil {
+		return name
+	}
+	return "unknown"
+}

@@ -1,0 +1,227 @@
+package rocketmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// masterBroker is the broker id of the server that takes writes; the others of
+// the same name are its copies.
+const masterBroker = 0
+
+// A queue is one that can be written to.
+type queue struct {
+	ep     *endpoint
+	broker string
+	id     int32
+}
+
+// A route tells where a topic's queues are. It is never changed.
+type route struct {
+	byGroup []queue           // writable, by broker and id: what message groups are hashed over
+	inTurn  []queue           // the same, neighbours on different brokers
+	readers []broker          // that have a readable queue, by name
+	by      map[string]broker // readers by name
+}
+
+// A broker is one that can be read from.
+type broker struct {
+	ep *endpoint
+	pb *rmqpb.Broker
+}
+
+// newRoute makes a route of the queues that a server named.
+func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tidegate.Error) {
+	r := &route{by: map[string]broker{}}
+	var unusable error
+	for _, mq := range mqs {
+		if mq.GetBroker().GetId() != masterBroker {
+			continue
+		}
+		ep, err := c.endpointOf(mq.GetBroker())
+		if err != nil {
+			unusable = err
+			continue
+		}
+		p := mq.GetPermission()
+		if p == rmqpb.Permission_WRITE || p == rmqpb.Permission_READ_WRITE {
+			r.byGroup = append(r.byGroup, queue{ep, mq.GetBroker().GetName(), mq.GetId()})
+		}
+		if p == rmqpb.Permission_READ || p == rmqpb.Permission_READ_WRITE {
+			r.by[mq.GetBroker().GetName()] = broker{ep, mq.GetBroker()}
+		}
+	}
+	if len(r.byGroup) == 0 && len(r.by) == 0 {
+		e := fail("QueryRoute", name, tidegate.CodeForbidden, "the route names no queue that can be written or read")
+		e.Endpoint, e.Err = c.access.key, unusable
+		return nil, e
+	}
+	slices.SortFunc(r.byGroup, func(a, b queue) int {
+		return cmp.Or(cmp.Compare(a.broker, b.broker), cmp.Compare(a.id, b.id))
+	})
+	r.inTurn = interleave(r.byGroup)
+	for _, b := range r.by {
+		r.readers = append(r.readers, b)
+	}
+	slices.SortFunc(r.readers, func(a, b broker) int { return cmp.Compare(a.pb.GetName(), b.pb.GetName()) })
+	return r, nil
+}
+
+// endpointOf returns where a broker is: what it says, unless the client was
+// told to stay with its own endpoints or it says nothing.
+func (c *Client) endpointOf(b *rmqpb.Broker) (*endpoint, error) {
+	if c.opts.FixedEndpoint || len(b.GetEndpoints().GetAddresses()) == 0 {
+		return c.access, nil
+	}
+	return c.endpoint(b.GetEndpoints())
+}
+
+// interleave orders queues, sorted by broker, so that neighbours are on
+// different brokers as far as possible: the next attempt goes elsewhere then.
+func interleave(sorted []queue) []queue {
+	type ranked struct {
+		queue
+		rank int // within its broker
+	}
+	list := make([]ranked, len(sorted))
+	for i, q := range sorted {
+		list[i].queue = q
+		if i > 0 && list[i-1].broker == q.broker {
+			list[i].rank = list[i-1].rank + 1
+		}
+	}
+	slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	out := make([]queue, len(list))
+	for i, q := range list {
+		out[i] = q.queue
+	}
+	return out
+}
+
+// forGroup returns the queue of a message group: always the same as long as
+// the set of writable queues is.
+func (r *route) forGroup(group string) queue {
+	h := fnv.New32a()
+	h.Write([]byte(group))
+	return r.byGroup[h.Sum32()%uint32(len(r.byGroup))]
+}
+
+// nextQueue returns the queue whose turn it is, passing over servers that
+// failed lately if there are others.
+func (t *topic) nextQueue(r *route, now time.Time) queue {
+	n := t.next.Add(1) - 1
+	for i := range uint64(len(r.inTurn)) {
+		if q := r.inTurn[(n+i)%uint64(len(r.inTurn))]; !q.ep.shaky(now) {
+			return q
+		}
+	}
+	return r.inTurn[n%uint64(len(r.inTurn))]
+}
+
+// Queue numbers. The contract names a queue by one number, RocketMQ by broker
+// and id. A broker's place in topic.brokers makes one of the two:
+//
+//	number      queue
+//	-1          any queue of the brokers in turn (transport.AnyQueue)
+//	-2-b        any queue of broker b
+//	b<<20 | id  queue id of broker b, so with one broker the id itself
+const brokerShift = 20
+
+// noteBrokers gives every broker of r a place. t.mu is held.
+func (t *topic) noteBrokers(r *route) {
+	for _, b := range r.readers {
+		t.place(b.pb.GetName())
+	}
+}
+
+// place returns the broker's place. t.mu is held.
+func (t *topic) place(name string) int {
+	if i := slices.Index(t.brokers, name); i >= 0 {
+		return i
+	}
+	t.brokers = append(t.brokers, name)
+	return len(t.brokers) - 1
+}
+
+// source returns what the queue number means: a broker of r, and the queue's id there.
+func (t *topic) source(r *route, number int) (b broker, id int32, ok bool) {
+	if len(r.readers) == 0 {
+		return b, 0, false
+	}
+	if number == transport.AnyQueue {
+		n := t.poll.Add(1) - 1
+		return r.readers[n%uint64(len(r.readers))], transport.AnyQueue, true
+	}
+	place := number >> brokerShift
+	id = int32(number & (1<<brokerShift - 1))
+	if number < 0 {
+		place, id = -2-number, transport.AnyQueue
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if place >= len(t.brokers) {
+		return b, 0, false
+	}
+	b, ok = r.by[t.brokers[place]]
+	return b, id, ok
+}
+
+// Queues returns numbers that mean something to Receive of this client only:
+// where a topic lies on several brokers, the broker is part of them.
+func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, error) {
+	const op = "QueryAssignment"
+	if err := tidegate.ValidateGroup(group); err != nil {
+		return nil, err
+	}
+	t, r, err := c.route(ctx, op, topicName)
+	if err != nil {
+		return nil, err
+	}
+	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group, true}), op: op, subject: topicName},
+		rmqpb.MessagingServiceClient.QueryAssignment,
+		&rmqpb.QueryAssignmentRequest{Topic: c.resource(topicName), Group: c.resource(group), Endpoints: c.access.pb})
+	if err != nil {
+		c.doubtIf(t, err)
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var numbers []int
+	for _, a := range res.GetAssignments() {
+		mq := a.GetMessageQueue()
+		name := mq.GetBroker().GetName()
+		if _, known := r.by[name]; !known {
+			continue // a broker the route does not let us read from
+		}
+		place := t.place(name)
+		switch {
+		case mq.GetId() >= 0:
+			numbers = append(numbers, place<<brokerShift|int(mq.GetId()))
+		case len(r.readers) == 1:
+			numbers = append(numbers, transport.AnyQueue)
+		default:
+			numbers = append(numbers, -2-place)
+		}
+	}
+	if len(numbers) == 0 {
+		return nil, fail(op, topicName, tidegate.CodeForbidden, "the assignment names no queue that can be read")
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers), nil
+}
+
+// doubtIf doubts the topic's route if the error may come from a wrong one.
+func (c *Client) doubtIf(t *topic, err *tidegate.Error) {
+	if err.Code == tidegate.CodeTopicNotFound || err.Code == tidegate.CodeMessagePropertyConflict ||
+		errors.Is(err, tidegate.ErrUnavailable) && err.Code == 0 {
+		c.doubt(t)
+	}
+}

@@ -1,0 +1,219 @@
+package rocketmq
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	opReceive = "ReceiveMessage"
+
+	// minPolling is how long RocketMQ lets a receive wait at least, whatever
+	// it asked for.
+	minPolling = 5 * time.Second
+
+	// clocksAgree is how far a server's clock may be behind ours for its time
+	// to be believed.
+	clocksAgree = 5 * time.Second
+)
+
+// Receive asks one server for messages as [transport.Receiver] says; with
+// several servers and AnyQueue, the next one each time. It waits for the
+// group's session with the server first, and opens it if there is none.
+//
+// Messages that came before the stream broke, or ctx ended, are not returned: the
+// server may have taken them back already. They are given back in case it did
+// not, so that they need not wait for the end of their invisible time. Those
+// that were still on their way then have to. A message whose body is corrupted is not returned but
+// logged, and left alone: the server delivers it again when its invisible time
+// is over, and makes a dead letter of it after the last attempt.
+func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	if err := tidegate.ValidateGroup(r.Group); err != nil {
+		return nil, err
+	}
+	t, rt, err := c.route(ctx, opReceive, r.Topic)
+	if err != nil {
+		return nil, err
+	}
+	from, id, ok := t.source(rt, r.Queue)
+	if !ok {
+		c.doubt(t)
+		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route has no such queue any more: ask Queues again")
+	}
+	filter := filterOf(r.Filter)
+	s, err := c.session(opReceive, from.ep, role{r.Group, r.Push}, r.Topic, filter)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.await(ctx, opReceive, r.Topic); err != nil {
+		c.doubtIf(t, err)
+		return nil, err
+	}
+	list, err := c.receive(ctx, s, &r, &rmqpb.ReceiveMessageRequest{
+		Group: c.resource(r.Group),
+		MessageQueue: &rmqpb.MessageQueue{
+			Topic:      c.resource(r.Topic),
+			Id:         id,
+			Permission: rmqpb.Permission_READ_WRITE,
+			Broker:     from.pb,
+		},
+		FilterExpression:   filter,
+		BatchSize:          int32(max(min(r.Max, 1<<20), 1)),
+		InvisibleDuration:  durationpb.New(r.InvisibleDuration),
+		LongPollingTimeout: durationpb.New(r.Wait),
+		AttemptId:          attemptID(r.AttemptID),
+	})
+	if err != nil {
+		c.doubtIf(t, err)
+		return nil, err
+	}
+	return list, nil
+}
+
+func attemptID(id string) *string {
+	if id == "" {
+		return nil
+	}
+	return &id
+}
+
+func filterOf(f transport.Filter) *rmqpb.FilterExpression {
+	switch {
+	case f.SQL:
+		return &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: f.Expression}
+	case f.Expression == "":
+		return tagFilter("*")
+	}
+	return tagFilter(f.Expression)
+}
+
+func tagFilter(expr string) *rmqpb.FilterExpression {
+	return &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expr}
+}
+
+// receive makes the call and reads its stream to the end. Frames may come in
+// any order.
+func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) ([]*tidegate.Delivery, *tidegate.Error) {
+	// The server takes a deadline for the time that it may wait. It must not
+	// learn the caller's, which may be too short for it: RocketMQ refuses less
+	// than 5 s. The caller's end cancels instead.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.Wait, minPolling)+c.opts.RequestTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	defer context.AfterFunc(c.ctx, cancel)()
+
+	failed := func(err error) *tidegate.Error {
+		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
+		if e.Code == 0 && ctx.Err() == nil {
+			s.ep.failed.Store(time.Now().UnixNano())
+		}
+		return e
+	}
+	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req)
+	if err != nil {
+		return nil, failed(err)
+	}
+	var got frames
+	for {
+		frame, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			got.err = failed(err)
+			break
+		}
+		got.add(frame, time.Now())
+	}
+	if got.err == nil {
+		s.ep.good()
+		code := got.status.GetCode()
+		silent := got.status == nil && len(got.messages) > 0 // some servers think that messages say enough
+		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {
+			got.err = statusError(opReceive, r.Topic, s.ep.key, got.status, stream.Trailer())
+		}
+	}
+	list := c.deliveries(s, r, &got)
+	if got.err != nil {
+		c.giveBack(s, list)
+		return nil, got.err
+	}
+	return list, nil
+}
+
+// giveBack makes messages that nobody will handle visible again, in the
+// background. What the server says to it changes nothing: the handle may be
+// invalid already.
+func (c *Client) giveBack(s *session, list []*tidegate.Delivery) {
+	if len(list) == 0 {
+		return
+	}
+	c.spawn(func() {
+		for _, d := range list {
+			r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
+			_, err := c.changeInvisible(c.ctx, r, d, 0, true)
+			c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
+		}
+	})
+}
+
+// frames is what a receive brought.
+type frames struct {
+	status   *rmqpb.Status
+	messages []*rmqpb.Message
+	began    time.Time // of the first frame's arrival
+	server   time.Time // when the server began to deliver, by its clock
+	err      *tidegate.Error
+}
+
+func (f *frames) add(frame *rmqpb.ReceiveMessageResponse, now time.Time) {
+	if f.began.IsZero() {
+		f.began = now
+	}
+	switch x := frame.GetContent().(type) {
+	case *rmqpb.ReceiveMessageResponse_Status:
+		f.status = x.Status
+	case *rmqpb.ReceiveMessageResponse_Message:
+		f.messages = append(f.messages, x.Message)
+	case *rmqpb.ReceiveMessageResponse_DeliveryTimestamp:
+		f.server = timeOf(x.DeliveryTimestamp)
+	}
+}
+
+// handedOut returns when the messages' invisible time began: by the server's
+// clock if it agrees with ours, else when the first frame came, which is a
+// little late, but not by hours.
+func (f *frames) handedOut() time.Time {
+	if late := f.began.Sub(f.server); late >= 0 && late <= clocksAgree {
+		return f.server
+	}
+	return f.began
+}
+
+func (c *Client) deliveries(s *session, r *transport.ReceiveRequest, got *frames) []*tidegate.Delivery {
+	var list []*tidegate.Delivery
+	for _, m := range got.messages {
+		d, err := decodeMessage(m, c.opts.MaxReceiveSize)
+		if err != nil {
+			c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
+				"group", r.Group, "message", m.GetSystemProperties().GetMessageId(), "endpoint", s.ep.key, "err", err)
+			continue
+		}
+		d.ConsumerGroup = r.Group
+		d.Endpoint = s.ep.key
+		invisible := r.InvisibleDuration
+		if x := durationOf(m.GetSystemProperties().GetInvisibleDuration()); x > 0 {
+			invisible = x
+		}
+		d.InvisibleUntil = got.handedOut().Add(invisible)
+		list = append(list, d)
+	}
+	return list
+}

@@ -1,0 +1,278 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+type receiveStream = rmqpb.MessagingService_ReceiveMessageServer
+
+func sendStatus(st receiveStream, c rmqpb.Code) {
+	st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: &rmqpb.Status{Code: c, Message: "text"}}})
+}
+
+func sendMessage(st receiveStream, change func(*rmqpb.Message)) {
+	st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(change)}})
+}
+
+func sendTime(st receiveStream, at time.Time) {
+	st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.New(at)}})
+}
+
+func empty(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+	sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
+	sendTime(st, time.Now())
+	return nil
+}
+
+var request1 = transport.ReceiveRequest{
+	Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true, Filter: transport.Filter{Expression: "a||b"}, Max: 16,
+	InvisibleDuration: 30 * time.Second, Wait: 20 * time.Second, AttemptID: "att",
+}
+
+func TestReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		var left time.Duration
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			at, _ := st.Context().Deadline()
+			left = time.Until(at)
+			sendTime(st, time.Now().Add(-time.Second)) // any order will do
+			sendMessage(st, nil)
+			sendStatus(st, rmqpb.Code_OK)
+			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = new("h2") })
+			return nil
+		}
+		c := newClient(t, n, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // the server does not learn it
+		defer cancel()
+		list, err := c.Receive(ctx, request1)
+		if err != nil || len(list) != 2 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		d := list[0]
+		if d.ConsumerGroup != "g" || d.Endpoint != testAddr || d.Handle != "h" || list[1].Handle != "h2" ||
+			!d.InvisibleUntil.Equal(time.Now().Add(29*time.Second)) {
+			t.Errorf("%+v", d)
+		}
+		if left != 23*time.Second {
+			t.Errorf("the server has %v, want 23s", left)
+		}
+		r := s.of("receive")[0].req.(*rmqpb.ReceiveMessageRequest)
+		if r.GetGroup().GetName() != "g" || r.GetMessageQueue().GetId() != -1 || r.GetMessageQueue().GetBroker().GetName() != "broker-a" ||
+			r.GetFilterExpression().GetExpression() != "a||b" || r.GetFilterExpression().GetType() != rmqpb.FilterType_TAG ||
+			r.GetBatchSize() != 16 || r.GetInvisibleDuration().AsDuration() != 30*time.Second ||
+			r.GetLongPollingTimeout().AsDuration() != 20*time.Second || r.GetAttemptId() != "att" || r.GetAutoRenew() {
+			t.Errorf("request %v", r)
+		}
+		set := s.of("settings")
+		e := set[0].req.(*rmqpb.TelemetryCommand).GetSettings().GetSubscription().GetSubscriptions()[0].GetExpression()
+		if len(set) != 1 || e.GetExpression() != "a||b" {
+			t.Errorf("settings %v", set)
+		}
+	})
+}
+
+func TestReceiveOutcomes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		serve func(receiveStream) error
+		n     int
+		code  tidegate.Code
+		is    error
+		after time.Duration
+		retry time.Duration
+		back  int // messages given back
+	}{
+		"empty": {serve: func(st receiveStream) error { return empty(nil, st) }},
+		"throttled": {serve: func(st receiveStream) error {
+			st.SetTrailer(metadata.Pairs(pushbackKey, "700"))
+			sendStatus(st, rmqpb.Code_TOO_MANY_REQUESTS)
+			return nil
+		}, code: 42900, is: tidegate.ErrThrottled, retry: 700 * time.Millisecond},
+		"no frame":         {serve: func(receiveStream) error { return nil }, code: 50001, is: tidegate.ErrUnavailable},
+		"empty frame":      {serve: func(st receiveStream) error { return st.Send(&rmqpb.ReceiveMessageResponse{}) }, code: 50001},
+		"messages, silent": {serve: func(st receiveStream) error { sendMessage(st, nil); return nil }, n: 1},
+		"broken before":    {serve: func(receiveStream) error { return status.Error(codes.Unavailable, "x") }, is: tidegate.ErrUnavailable},
+		"broken after": {serve: func(st receiveStream) error {
+			sendMessage(st, nil)
+			return status.Error(codes.Unavailable, "x")
+		}, is: tidegate.ErrUnavailable, back: 1},
+		"refused after": {serve: func(st receiveStream) error {
+			sendMessage(st, nil)
+			sendMessage(st, nil)
+			sendStatus(st, rmqpb.Code_INTERNAL_SERVER_ERROR)
+			return nil
+		}, code: 50001, back: 2},
+		"never ends": {serve: func(st receiveStream) error { <-st.Context().Done(); return nil }, is: tidegate.ErrUnavailable, after: 23 * time.Second},
+		"corrupted": {serve: func(st receiveStream) error {
+			sendStatus(st, rmqpb.Code_OK)
+			sendMessage(st, func(m *rmqpb.Message) { m.Body = []byte("hallo") })
+			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = nil })
+			sendMessage(st, nil)
+			return nil
+		}, n: 1},
+		"too large": {serve: func(st receiveStream) error {
+			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
+			return nil
+		}, code: 41300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { return tt.serve(st) }
+				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+				}
+				c := newClient(t, n, func(o *Options) { o.MaxReceiveSize = 100 << 10 })
+				begin := time.Now()
+				list, err := c.Receive(t.Context(), request1)
+				if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
+					t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
+				}
+				if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
+					t.Errorf("%+v", e)
+				}
+				synctest.Wait()
+				back := s.of("ChangeInvisibleDuration")
+				if len(back) != tt.back {
+					t.Errorf("%d messages given back, want %d", len(back), tt.back)
+				}
+				for _, b := range back {
+					if r := b.req.(*rmqpb.ChangeInvisibleDurationRequest); r.GetInvisibleDuration().AsDuration() != 0 || !r.GetSuspend() || r.GetReceiptHandle() != "h" {
+						t.Errorf("given back: %v", r)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The server's clock is used if it agrees with ours, and else not.
+func TestInvisibleUntil(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for off, want := range map[time.Duration]time.Duration{0: 0, -5 * time.Second: -5 * time.Second, -6 * time.Second: 0, time.Second: 0} {
+		f := frames{began: now, server: now.Add(off)}
+		if got := f.handedOut().Sub(now); got != want {
+			t.Errorf("clock off by %v: %v, want %v", off, got, want)
+		}
+	}
+	if f := (frames{began: now}); !f.handedOut().Equal(now) {
+		t.Error("no server time")
+	}
+}
+
+// Who waits in a receive is freed by the end of ctx and by Close.
+func TestReceiveEnds(t *testing.T) {
+	park := func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+		<-st.Context().Done()
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = park
+		c := newClient(t, n, nil)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
+		defer cancel()
+		if _, err := c.Receive(ctx, request1); !errors.Is(err, errGone) || time.Since(s.began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(s.began))
+		}
+		time.AfterFunc(time.Second, func() { c.Close() })
+		if _, err := c.Receive(t.Context(), request1); !errors.Is(err, tidegate.ErrClosed) || time.Since(s.began) != 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(s.began))
+		}
+		synctest.Wait()
+		bye := s.of("NotifyClientTermination")
+		if len(bye) != 1 || bye[0].req.(*rmqpb.NotifyClientTerminationRequest).GetGroup().GetName() != "g" ||
+			!strings.HasSuffix(bye[0].md.Get("x-mq-client-id")[0], "@g") {
+			t.Errorf("good-byes %v", bye)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		for op, err := range map[string]error{
+			"Send":                    c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err,
+			"Receive":                 second(c.Receive(t.Context(), request1)),
+			"Ack":                     c.Ack(t.Context(), []*tidegate.Delivery{{Endpoint: testAddr}})[0],
+			"Retry":                   c.Retry(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0),
+			"ChangeInvisibleDuration": second(c.ChangeInvisibleDuration(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0)),
+			"DeadLetter":              c.DeadLetter(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, ""),
+			"ProducerSettings":        second(c.ProducerSettings(t.Context(), "t")),
+			"ConsumerSettings":        second(c.ConsumerSettings(t.Context(), "g", "t")),
+			"Queues":                  second(c.Queues(t.Context(), "g", "t")),
+		} {
+			if !errors.Is(err, tidegate.ErrClosed) {
+				t.Errorf("%s after Close: %v", op, err)
+			}
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Close takes a second at most when the server is silent.
+func TestCloseBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		n.mu.Lock()
+		n.hang = true
+		n.mu.Unlock()
+		c.reconnect(c.access) // so that the good-bye has to connect, and cannot
+		synctest.Wait()
+		begin := time.Now()
+		c.Close()
+		if took := time.Since(begin); took != closeTimeout {
+			t.Errorf("Close took %v, want %v", took, closeTimeout)
+		}
+	})
+}
+
+// 200 clients that did something leave no goroutine. (Each bubble checks its
+// own too; this is the sum, outside of one.)
+func TestNoLeak(t *testing.T) {
+	n := newNetwork()
+	s := newServer(t, n, testAddr)
+	s.receive = empty
+	before := runtime.NumGoroutine()
+	for range 200 {
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Receive(t.Context(), request1); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	s.stop()
+	for range 1000 { // the server's side ends a little later
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		runtime.Gosched()
+		time.Sleep(time.Millisecond)
+	}
+	buf := make([]byte, 1<<20)
+	t.Errorf("%d goroutines before, %d after\n%s", before, runtime.NumGoroutine(), buf[:runtime.Stack(buf, true)])
+}

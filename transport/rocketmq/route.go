@@ -1,0 +1,196 @@
+package rocketmq
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// refreshGap is the least time between two routes asked for because
+	// something looked wrong.
+	refreshGap = time.Second
+
+	// parallelRefreshes bounds the routes asked for at the same time.
+	parallelRefreshes = 8
+
+	// forgetAfter is after how many refreshes without use a route is dropped.
+	forgetAfter = 10
+)
+
+// A topic is what the client knows about one topic.
+type topic struct {
+	name string
+	next atomic.Uint64 // of the queues that sends without a group take in turn
+	poll atomic.Uint64 // of the brokers that receives from any queue take in turn
+	used atomic.Bool   // since the last refresh
+
+	mu       sync.Mutex
+	route    *route    // the last good one; nil before the first
+	inflight *fetching // nil if no route is being asked for
+	tried    time.Time // when the last one was asked for
+	unused   int       // refreshes in a row without use
+	brokers  []string  // every name ever seen; its index is part of queue numbers
+}
+
+// fetching is a route being asked for. route and err are valid once done is closed.
+type fetching struct {
+	done  chan struct{}
+	route *route
+	err   *tidegate.Error
+}
+
+// route returns the topic's route: the known one, however old, or the answer
+// to a question that this call asks, or shares with others that ask it.
+func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *tidegate.Error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, nil, closedError(op, name)
+	}
+	t := c.topics[name]
+	if t == nil {
+		t = &topic{name: name}
+		c.topics[name] = t
+	}
+	c.mu.Unlock()
+	t.used.Store(true)
+
+	t.mu.Lock()
+	r := t.route
+	t.mu.Unlock()
+	if r != nil {
+		return t, r, nil
+	}
+	f := c.fetch(t)
+	if f == nil {
+		return t, nil, closedError(op, name)
+	}
+	select {
+	case <-f.done:
+		if f.err != nil {
+			e := *f.err // shared by all who waited
+			return t, nil, &e
+		}
+		return t, f.route, nil
+	case <-ctx.Done():
+		return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: context.Cause(ctx)}
+	}
+}
+
+// fetch asks for the topic's route, unless that is under way. It returns nil if
+// the client is closed.
+func (c *Client) fetch(t *topic) *fetching {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.inflight != nil {
+		return t.inflight
+	}
+	f := &fetching{done: make(chan struct{})}
+	ok := c.spawn(func() {
+		f.route, f.err = c.queryRoute(t.name)
+		t.mu.Lock()
+		t.inflight = nil
+		if f.err == nil {
+			t.route = f.route
+			t.noteBrokers(f.route)
+		}
+		kept := t.route != nil
+		t.mu.Unlock()
+		if f.err != nil && kept {
+			c.opts.Logger.Debug("rocketmq: route not refreshed, the old one stays", "topic", t.name, "err", f.err)
+		}
+		close(f.done)
+	})
+	if !ok {
+		return nil
+	}
+	t.inflight, t.tried = f, time.Now()
+	return f
+}
+
+// doubt asks for the topic's route anew, in the background, because a call that
+// followed it failed. The old route serves meanwhile, and stays if the question
+// fails: a server that restarts says for a while that it knows no topic.
+func (c *Client) doubt(t *topic) {
+	t.mu.Lock()
+	again := t.inflight == nil && time.Since(t.tried) >= refreshGap
+	t.mu.Unlock()
+	if again {
+		c.fetch(t)
+	}
+}
+
+// refreshRoutes keeps the routes of the topics in use fresh until Close.
+func (c *Client) refreshRoutes() {
+	ticker := time.NewTicker(c.opts.RouteRefresh)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.ctx.Done():
+			return
+		}
+		slots := make(chan struct{}, parallelRefreshes)
+		for _, t := range c.topicsInUse() {
+			select {
+			case slots <- struct{}{}:
+			case <-c.ctx.Done():
+				return
+			}
+			c.spawn(func() {
+				defer func() { <-slots }()
+				if f := c.fetch(t); f != nil {
+					<-f.done // ends with the client's ctx
+				}
+			})
+		}
+	}
+}
+
+// topicsInUse returns the topics used since it was last called, and forgets
+// those that were not used for long or never had a route.
+func (c *Client) topicsInUse() []*topic {
+	c.mu.Lock()
+	all := make([]*topic, 0, len(c.topics))
+	for _, t := range c.topics {
+		all = append(all, t)
+	}
+	c.mu.Unlock()
+	var list []*topic
+	var forget []string
+	for _, t := range all { // t.mu is taken before c.mu, never after
+		if t.used.Swap(false) {
+			list = append(list, t)
+		}
+		t.mu.Lock()
+		t.unused++
+		if len(list) > 0 && list[len(list)-1] == t {
+			t.unused = 0
+		}
+		if t.inflight == nil && (t.unused >= forgetAfter || t.unused > 0 && t.route == nil) {
+			forget = append(forget, t.name)
+		}
+		t.mu.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range forget {
+		delete(c.topics, name)
+	}
+	return list
+}
+
+func (c *Client) queryRoute(name string) (*route, *tidegate.Error) {
+	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: name},
+		rmqpb.MessagingServiceClient.QueryRoute,
+		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.pb})
+	if err != nil {
+		return nil, err
+	}
+	return c.newRoute(name, res.GetMessageQueues())
+}

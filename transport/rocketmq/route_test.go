@@ -1,0 +1,291 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const otherAddr = "127.0.0.2:8081"
+
+// One question serves all who need the answer; a topic in use is asked about
+// every 30 s, another one no more.
+func TestRouteRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				if _, err := sendOne(t.Context(), c, message(fmt.Sprint(i))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		expectTimes(t, "routes", s.of("QueryRoute"), 0)
+		time.Sleep(20 * time.Second)
+		sendOne(t.Context(), c, message("x"))
+		time.Sleep(35 * time.Second)
+		sendOne(t.Context(), c, message("y")) // at 55 s, with the route of 30 s
+		time.Sleep(10 * time.Minute)
+		expectTimes(t, "routes", s.of("QueryRoute"), 0, 30*time.Second, time.Minute)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.topics) != 0 {
+			t.Error("the route of a topic without use is kept")
+		}
+	})
+}
+
+// A good route serves on when the question fails, but is doubted, at most once
+// a second, when what follows it fails.
+func TestRouteKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		s.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}
+		}
+		good := s.send
+		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE}}, nil
+		}
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			if _, err := sendOne(t.Context(), c, message("1")); err == nil || err.Code != tidegate.CodeMessagePropertyConflict {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		expectTimes(t, "routes", s.of("QueryRoute"), 0, 10*time.Second)
+		s.send = good
+		if _, err := sendOne(t.Context(), c, message("2")); err != nil {
+			t.Errorf("with the old route: %v", err)
+		}
+		if r := c.Send(t.Context(), []*tidegate.Message{{ID: "x", Topic: "unknown", Body: []byte("x")}}); !errors.Is(r[0].Err, tidegate.ErrTopicNotFound) {
+			t.Errorf("unknown topic: %v", r[0].Err)
+		}
+	})
+}
+
+// A moved topic is found within a second of the first failure.
+func TestRouteMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		front := newServer(t, n, testAddr)
+		old := newServer(t, n, "127.0.0.3:8081")
+		newServer(t, n, otherAddr)
+		addr := old.addr
+		front.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "b", 1)}
+		}
+		c := newClient(t, n, nil)
+		if r, err := sendOne(t.Context(), c, message("0")); err != nil || r.Endpoint != old.addr {
+			t.Fatal(r, err)
+		}
+		addr = otherAddr
+		old.stop()
+		time.Sleep(2 * time.Second)
+		if _, err := sendOne(t.Context(), c, message("1")); !errors.Is(err, tidegate.ErrUnavailable) || err.MaybeStored {
+			t.Errorf("%+v", err)
+		}
+		synctest.Wait()
+		if r, err := sendOne(t.Context(), c, message("1")); err != nil || r.Endpoint != otherAddr {
+			t.Error(r, err)
+		}
+	})
+}
+
+// Messages without a group take all writable queues in turn, over the brokers,
+// and pass over one that failed; those of a group stay where they are.
+func TestQueueChoice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+		a.route = func() *rmqpb.QueryRouteResponse {
+			mqs := append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...)
+			mqs[0].Permission = rmqpb.Permission_READ
+			mqs[5].Permission = rmqpb.Permission_NONE
+			copied := queues("127.0.0.9:1", "a", 4)
+			for _, q := range copied {
+				q.Broker.Id = 1
+			}
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(copied, mqs...)}
+		}
+		c := newClient(t, n, nil)
+		count := func() map[string]int {
+			m := map[string]int{}
+			for _, s := range []*server{a, b} {
+				for _, g := range s.of("SendMessage") {
+					id := g.req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties().GetQueueId()
+					m[fmt.Sprintf("%s/%d", s.addr, id)]++
+				}
+				s.calls = nil
+			}
+			return m
+		}
+		for range 60 {
+			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m := count(); len(m) != 6 || m[testAddr+"/0"] != 0 || m[otherAddr+"/1"] != 0 || m[testAddr+"/3"] != 10 {
+			t.Errorf("in turn: %v", m)
+		}
+		used := map[string]bool{}
+		for g := range 50 {
+			for range 5 {
+				if _, err := sendOne(t.Context(), c, inGroup("x", fmt.Sprint("group", g))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := count()
+			if len(m) != 1 {
+				t.Errorf("group %d: %v", g, m)
+			}
+			for q := range m {
+				used[q] = true
+			}
+		}
+		if len(used) != 6 {
+			t.Errorf("50 groups use %v, want all six", used)
+		}
+		b.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return nil, status.Error(codes.Unavailable, "broken")
+		}
+		failures := 0
+		for range 20 {
+			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+				failures++
+			}
+		}
+		if failures != 1 {
+			t.Errorf("%d failures, want one: then the other broker", failures)
+		}
+	})
+}
+
+func TestInterleave(t *testing.T) {
+	var in []queue
+	for _, q := range []string{"a0", "a1", "a2", "b0", "c0", "c1"} {
+		in = append(in, queue{broker: q[:1], id: int32(q[1] - '0')})
+	}
+	var got []string
+	for _, q := range interleave(in) {
+		got = append(got, fmt.Sprint(q.broker, q.id))
+	}
+	if want := []string{"a0", "b0", "c0", "a1", "c1", "a2"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestBadRoutes(t *testing.T) {
+	for name, mqs := range map[string][]*rmqpb.MessageQueue{
+		"none": nil,
+		"no address": {{Permission: rmqpb.Permission_READ_WRITE, Broker: &rmqpb.Broker{Name: "b",
+			Endpoints: &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{Host: "", Port: 0}}}}}},
+		"no permission": {{Broker: &rmqpb.Broker{Name: "b"}}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			newServer(t, n, testAddr).route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+			}
+			c := newClient(t, n, nil)
+			if _, err := sendOne(t.Context(), c, message("x")); !errors.Is(err, tidegate.ErrForbidden) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+}
+
+func TestFixedEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues("10.0.0.1:9", "b", 1)}
+		}
+		c := newClient(t, n, func(o *Options) { o.FixedEndpoint = true })
+		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != testAddr {
+			t.Error(r, err)
+		}
+	})
+}
+
+func TestQueues(t *testing.T) {
+	assign := func(name string, ids ...int32) []*rmqpb.Assignment {
+		var list []*rmqpb.Assignment
+		for _, id := range ids {
+			list = append(list, &rmqpb.Assignment{MessageQueue: &rmqpb.MessageQueue{Id: id, Broker: &rmqpb.Broker{Name: name}}})
+		}
+		return list
+	}
+	for name, tt := range map[string]struct {
+		brokers []string
+		assign  []*rmqpb.Assignment
+		want    []int
+		names   []string // broker and id of each
+	}{
+		"any queue":   {[]string{"a"}, assign("a", -1), []int{transport.AnyQueue}, []string{"a/-1"}},
+		"FIFO":        {[]string{"a"}, assign("a", 2, 0, 1), []int{0, 1, 2}, []string{"a/0", "a/1", "a/2"}},
+		"two brokers": {[]string{"a", "b"}, append(assign("a", -1), assign("b", -1)...), []int{-3, -2}, []string{"b/-1", "a/-1"}},
+		"two brokers, FIFO": {[]string{"a", "b"}, append(assign("a", 0), assign("b", 0)...),
+			[]int{0, 1 << brokerShift}, []string{"a/0", "b/0"}},
+		"unknown broker": {[]string{"a"}, assign("x", 0), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.route = func() *rmqpb.QueryRouteResponse {
+					r := &rmqpb.QueryRouteResponse{Status: ok}
+					for _, b := range tt.brokers {
+						r.MessageQueues = append(r.MessageQueues, queues(testAddr, b, 2)...)
+					}
+					return r
+				}
+				s.assign = func() *rmqpb.QueryAssignmentResponse {
+					return &rmqpb.QueryAssignmentResponse{Status: ok, Assignments: tt.assign}
+				}
+				s.receive = empty
+				c := newClient(t, n, nil)
+				got, err := c.Queues(t.Context(), "g", "t")
+				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
+					t.Fatalf("%v, %v, want %v", got, err, tt.want)
+				}
+				var names []string
+				for _, q := range got {
+					if _, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: q}); err != nil {
+						t.Error(err)
+					}
+				}
+				for _, g := range s.of("receive") {
+					mq := g.req.(*rmqpb.ReceiveMessageRequest).GetMessageQueue()
+					names = append(names, fmt.Sprintf("%s/%d", mq.GetBroker().GetName(), mq.GetId()))
+				}
+				if !slices.Equal(names, tt.names) {
+					t.Errorf("received from %v, want %v", names, tt.names)
+				}
+			})
+		})
+	}
+}

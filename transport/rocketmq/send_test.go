@@ -1,0 +1,316 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func message(id string) *tidegate.Message {
+	return &tidegate.Message{ID: id, Topic: "t", Body: []byte("body " + id)}
+}
+
+func inGroup(id, group string) *tidegate.Message {
+	m := message(id)
+	m.MessageGroup = group
+	return m
+}
+
+func sendOne(ctx context.Context, c *Client, m *tidegate.Message) (tidegate.Receipt, *tidegate.Error) {
+	r := c.Send(ctx, []*tidegate.Message{m})[0]
+	e, _ := errors.AsType[*tidegate.Error](r.Err)
+	return r.Receipt, e
+}
+
+func TestSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, func(o *Options) { o.Compression = 100 })
+		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
+			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
+		r, err := sendOne(t.Context(), c, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (tidegate.Receipt{MessageID: "id", Topic: "t", Offset: 40, Endpoint: testAddr}); r != want {
+			t.Errorf("receipt %+v, want %+v", r, want)
+		}
+		pb := s.of("SendMessage")[0].req.(*rmqpb.SendMessageRequest).GetMessages()[0]
+		sys := pb.GetSystemProperties()
+		if sys.GetMessageType() != rmqpb.MessageType_DELAY || !sys.GetDeliveryTimestamp().AsTime().Equal(m.DeliverAt) ||
+			sys.GetTag() != "a" || !slices.Equal(sys.GetKeys(), m.Keys) || sys.GetTraceContext() != "00-1" || sys.GetMessageId() != "id" ||
+			!sys.GetBornTimestamp().AsTime().Equal(time.Now()) || sys.GetBornHost() == "" || sys.GetBodyEncoding() != rmqpb.Encoding_GZIP ||
+			pb.GetUserProperties()["p"] != "v" || pb.GetTopic().GetName() != "t" {
+			t.Errorf("sent %v", pb)
+		}
+		if body, err := decompress(pb.GetBody(), rmqpb.Encoding_GZIP, 1000); err != nil || len(body) != 1000 {
+			t.Errorf("body of %d bytes, %v", len(body), err)
+		}
+		if len(m.Body) != 1000 {
+			t.Error("the caller's message was changed")
+		}
+	})
+}
+
+func TestMessageType(t *testing.T) {
+	for m, want := range map[*tidegate.Message]rmqpb.MessageType{
+		message("n"):                          rmqpb.MessageType_NORMAL,
+		inGroup("f", "g"):                     rmqpb.MessageType_FIFO,
+		{ID: "d", DeliverAt: time.Unix(1, 0)}: rmqpb.MessageType_DELAY,
+	} {
+		if got := typeOf(m); got != want {
+			t.Errorf("%s: %s, want %s", m.ID, got, want)
+		}
+	}
+}
+
+// One request per message without the feature, one for all with it.
+func TestSendSeveral(t *testing.T) {
+	for _, features := range []string{"", "pushback, Batch"} {
+		t.Run(features, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.features = features
+				c := newClient(t, n, nil)
+				var msgs []*tidegate.Message
+				for i := range 100 {
+					msgs = append(msgs, message(fmt.Sprint(i)))
+				}
+				for i, r := range c.Send(t.Context(), msgs) {
+					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID {
+						t.Fatalf("message %d: %+v", i, r)
+					}
+				}
+				want := 100
+				if features != "" {
+					want = 1
+				}
+				if got := len(s.of("SendMessage")); got != want {
+					t.Errorf("%d requests, want %d", got, want)
+				}
+				if got := c.Capabilities(); got.Batch != (features != "") || got.PushBack != got.Batch || got.Suspend {
+					t.Errorf("capabilities %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// Messages of a group go one after the other; what follows one that may still
+// be stored later waits for it, what follows a hopeless one does not.
+func TestSendGroupInOrder(t *testing.T) {
+	for code, wantSent := range map[rmqpb.Code][]string{
+		rmqpb.Code_TOO_MANY_REQUESTS:      {"a1", "a2", "b1", "b2"},
+		rmqpb.Code_MESSAGE_BODY_TOO_LARGE: {"a1", "a2", "a3", "b1", "b2"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			var mu sync.Mutex
+			var sent []string
+			s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				id := r.GetMessages()[0].GetSystemProperties().GetMessageId()
+				time.Sleep(time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, id)
+				if id == "a2" {
+					return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: code}}, nil
+				}
+				return sentAll(r), nil
+			}
+			c := newClient(t, n, nil)
+			results := c.Send(t.Context(), []*tidegate.Message{
+				inGroup("a1", "a"), inGroup("b1", "b"), inGroup("a2", "a"), inGroup("a3", "a"), inGroup("b2", "b")})
+			slices.Sort(sent)
+			if !slices.Equal(sent, wantSent) {
+				t.Errorf("%s: sent %v, want %v", code, sent, wantSent)
+			}
+			held := errors.Is(results[3].Err, tidegate.ErrThrottled)
+			if results[2].Err == nil || held != (code == rmqpb.Code_TOO_MANY_REQUESTS) || results[4].Err != nil {
+				t.Errorf("%s: results %+v", code, results)
+			}
+		})
+	}
+}
+
+func TestSendEntries(t *testing.T) {
+	st := func(c rmqpb.Code) *rmqpb.Status { return &rmqpb.Status{Code: c, Message: "text"} }
+	entry := func(id string, c rmqpb.Code) *rmqpb.SendResultEntry {
+		return &rmqpb.SendResultEntry{MessageId: id, Status: st(c)}
+	}
+	type result struct {
+		code  tidegate.Code
+		maybe bool
+	}
+	for name, tt := range map[string]struct {
+		res  *rmqpb.SendMessageResponse
+		want [2]result
+	}{
+		"all well": {&rmqpb.SendMessageResponse{Status: ok, Entries: []*rmqpb.SendResultEntry{
+			entry("0", rmqpb.Code_OK), entry("1", rmqpb.Code_OK)}}, [2]result{}},
+		"OK without entries": {&rmqpb.SendMessageResponse{Status: ok}, [2]result{}},
+		"mixed": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS), Entries: []*rmqpb.SendResultEntry{
+			entry("0", rmqpb.Code_TOO_MANY_REQUESTS), entry("1", rmqpb.Code_OK)}}, [2]result{{42900, false}, {}}},
+		"one entry missing": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS), Entries: []*rmqpb.SendResultEntry{
+			entry("1", rmqpb.Code_OK)}}, [2]result{{50001, true}, {}}},
+		"one entry missing of OK": {&rmqpb.SendMessageResponse{Status: ok, Entries: []*rmqpb.SendResultEntry{
+			entry("1", rmqpb.Code_OK)}}, [2]result{{50001, true}, {}}},
+		"throttled": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_TOO_MANY_REQUESTS)}, [2]result{{42900, false}, {42900, false}}},
+		"flushed late": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MASTER_PERSISTENCE_TIMEOUT), Entries: []*rmqpb.SendResultEntry{
+			entry("", rmqpb.Code_MASTER_PERSISTENCE_TIMEOUT), entry("", rmqpb.Code_SLAVE_PERSISTENCE_TIMEOUT)}},
+			[2]result{{50401, true}, {50402, true}}},
+		"proxy timeout":  {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_PROXY_TIMEOUT)}, [2]result{{50400, true}, {50400, true}}},
+		"no status":      {&rmqpb.SendMessageResponse{}, [2]result{{50001, false}, {50001, false}}},
+		"multiple, none": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS)}, [2]result{{50001, true}, {50001, true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.features = "batch"
+				s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+					return tt.res, nil
+				}
+				for i, r := range newClient(t, n, nil).Send(t.Context(), []*tidegate.Message{message("0"), message("1")}) {
+					var got result
+					if e, isErr := errors.AsType[*tidegate.Error](r.Err); isErr {
+						got = result{e.Code, e.MaybeStored}
+						if e.Op != "SendMessage" || e.Subject != "t" || e.Endpoint != testAddr {
+							t.Errorf("message %d: %v", i, e)
+						}
+					} else if r.Receipt.MessageID != fmt.Sprint(i) {
+						t.Errorf("message %d: receipt %+v", i, r.Receipt)
+					}
+					if got != tt.want[i] {
+						t.Errorf("message %d: %+v, want %+v (%v)", i, got, tt.want[i], r.Err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestThrottled(t *testing.T) {
+	for trailer, want := range map[string]time.Duration{"": 0, "1500": 1500 * time.Millisecond, "-5": -1, "soon": -1} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.send = func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				if trailer != "" {
+					grpc.SetTrailer(ctx, metadata.Pairs(pushbackKey, trailer))
+				}
+				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOO_MANY_REQUESTS, Message: "530 TOO_MANY_REQUESTS: full"}}, nil
+			}
+			_, err := sendOne(t.Context(), newClient(t, n, nil), message("m"))
+			if err == nil || !errors.Is(err, tidegate.ErrThrottled) || err.ReplyCode() != 530 || err.RetryAfter != want || err.MaybeStored {
+				t.Errorf("trailer %q: %+v, want RetryAfter %v", trailer, err, want)
+			}
+		})
+	}
+}
+
+// What a lost answer, a dead server and a silent one look like.
+func TestSendFailures(t *testing.T) {
+	type env struct {
+		n *network
+		s *server
+		c *Client
+	}
+	for name, tt := range map[string]struct {
+		prepare     func(*env)
+		timeout     time.Duration // of the caller; 0: none
+		cancelAfter time.Duration // of the caller; 0: never
+		after       time.Duration
+		maybe       bool
+		unavailable bool
+		cause       error
+	}{
+		"answer lost": {prepare: func(e *env) {
+			e.s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				go e.s.stop()
+				return silent(ctx, r)
+			}
+		}, maybe: true, unavailable: true},
+		"connection refused": {prepare: func(e *env) { e.s.stop() }, unavailable: true},
+		"connect black hole": {prepare: func(e *env) {
+			e.n.mu.Lock()
+			e.n.hang = true
+			e.n.mu.Unlock()
+			e.s.stop()
+		}, after: 3 * time.Second, unavailable: true},
+		"server silent": {prepare: func(e *env) { e.s.send = silent }, after: 3 * time.Second, maybe: true, unavailable: true},
+		"caller's deadline": {prepare: func(e *env) { e.s.send = silent }, timeout: time.Second, after: time.Second, maybe: true,
+			cause: context.DeadlineExceeded},
+		"caller's cancel": {prepare: func(e *env) { e.s.send = silent }, cancelAfter: time.Second, after: time.Second, maybe: true,
+			cause: errGone},
+		"closed": {prepare: func(e *env) {
+			e.s.send = silent
+			time.AfterFunc(time.Second, func() { e.c.Close() })
+		}, after: time.Second, maybe: true, cause: tidegate.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
+				if _, err := sendOne(t.Context(), e.c, message("0")); err != nil {
+					t.Fatal(err)
+				}
+				tt.prepare(e)
+				synctest.Wait() // for the connection to notice
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if tt.cancelAfter > 0 {
+					time.AfterFunc(tt.cancelAfter, func() { cancel(errGone) })
+				}
+				if tt.timeout > 0 {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(ctx, tt.timeout)
+					defer stop()
+				}
+				begin := time.Now()
+				_, err := sendOne(ctx, e.c, message("1"))
+				if err == nil {
+					t.Fatal("sent")
+				}
+				if took := time.Since(begin); took != tt.after {
+					t.Errorf("took %v, want %v", took, tt.after)
+				}
+				if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 {
+					t.Errorf("%+v, want MaybeStored %t, unavailable %t", err, tt.maybe, tt.unavailable)
+				}
+				if tt.cause != nil && !errors.Is(err, tt.cause) {
+					t.Errorf("%v does not wrap %v", err, tt.cause)
+				}
+				want := transport.Transient
+				if tt.cause == tidegate.ErrClosed {
+					want = transport.Cancelled
+				}
+				if got := transport.Classify(err); got != want {
+					t.Errorf("class %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+var errGone = errors.New("the caller has gone")
+
+func silent(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}

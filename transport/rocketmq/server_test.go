@@ -1,0 +1,271 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const testAddr = "127.0.0.1:8081"
+
+// A network is an in-memory network of addresses.
+type network struct {
+	mu    sync.Mutex
+	ports map[string]*bufconn.Listener
+	hang  bool // attempts to connect are never answered
+}
+
+func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	l, hang := n.ports[addr], n.hang
+	n.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	return l.DialContext(ctx)
+}
+
+// A got is one call that the server received.
+type got struct {
+	method string
+	at     time.Duration // since the server's start
+	md     metadata.MD
+	req    proto.Message
+}
+
+// A server is scripted: what a nil function stands for is in newServer.
+type server struct {
+	rmqpb.UnimplementedMessagingServiceServer
+	t     *testing.T
+	net   *network
+	addr  string
+	grpc  *grpc.Server
+	began time.Time
+
+	mu    sync.Mutex
+	calls []got
+
+	features  string
+	route     func() *rmqpb.QueryRouteResponse
+	assign    func() *rmqpb.QueryAssignmentResponse
+	send      func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error)
+	receive   func(*rmqpb.ReceiveMessageRequest, rmqpb.MessagingService_ReceiveMessageServer) error
+	ack       func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse
+	change    func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse
+	telemetry func(rmqpb.MessagingService_TelemetryServer) error
+	heartbeat func() *rmqpb.Status
+}
+
+var ok = &rmqpb.Status{Code: rmqpb.Code_OK}
+
+// newServer starts a server that answers OK to everything, with one queue.
+func newServer(t *testing.T, n *network, addr string) *server {
+	s := &server{t: t, net: n, addr: addr, began: time.Now()}
+	s.route = func() *rmqpb.QueryRouteResponse {
+		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "broker-a", 1)}
+	}
+	s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+		return sentAll(r), nil
+	}
+	s.telemetry = s.answerSettings
+	s.start()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *server) start() {
+	l := bufconn.Listen(1 << 20)
+	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	rmqpb.RegisterMessagingServiceServer(s.grpc, s)
+	s.net.mu.Lock()
+	s.net.ports[s.addr] = l
+	s.net.mu.Unlock()
+	go s.grpc.Serve(l)
+}
+
+// stop is what a killed process looks like.
+func (s *server) stop() {
+	s.net.mu.Lock()
+	delete(s.net.ports, s.addr)
+	s.net.mu.Unlock()
+	s.grpc.Stop()
+}
+
+func (s *server) note(ctx context.Context, method string, req any) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	m, _ := req.(proto.Message)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, got{method: method[len("/apache.rocketmq.v2.MessagingService/"):], at: time.Since(s.began), md: md, req: m})
+}
+
+// of returns the calls of a method so far.
+func (s *server) of(method string) []got {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []got
+	for _, c := range s.calls {
+		if c.method == method {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	s.note(ctx, info.FullMethod, req)
+	if s.features != "" {
+		grpc.SetHeader(ctx, metadata.Pairs(featuresKey, s.features))
+	}
+	return next(ctx, req)
+}
+
+func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	s.note(ss.Context(), info.FullMethod, nil)
+	if s.features != "" {
+		ss.SetHeader(metadata.Pairs(featuresKey, s.features))
+	}
+	return next(srv, ss)
+}
+
+func (s *server) QueryRoute(context.Context, *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	return s.route(), nil
+}
+
+func (s *server) QueryAssignment(context.Context, *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+	return s.assign(), nil
+}
+
+func (s *server) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	return s.send(ctx, r)
+}
+
+func (s *server) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+	s.note(st.Context(), "/apache.rocketmq.v2.MessagingService/receive", r)
+	return s.receive(r, st)
+}
+
+func (s *server) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+	return s.ack(r), nil
+}
+
+func (s *server) ChangeInvisibleDuration(_ context.Context, r *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+	return s.change(r), nil
+}
+
+func (s *server) ForwardMessageToDeadLetterQueue(context.Context, *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
+	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: ok}, nil
+}
+
+func (s *server) Heartbeat(context.Context, *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	if s.heartbeat != nil {
+		return &rmqpb.HeartbeatResponse{Status: s.heartbeat()}, nil
+	}
+	return &rmqpb.HeartbeatResponse{Status: ok}, nil
+}
+
+func (s *server) NotifyClientTermination(context.Context, *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	return &rmqpb.NotifyClientTerminationResponse{Status: ok}, nil
+}
+
+func (s *server) Telemetry(st rmqpb.MessagingService_TelemetryServer) error { return s.telemetry(st) }
+
+// answerSettings serves a Telemetry stream as RocketMQ does, and notes the
+// client's commands as calls of "settings" and "command".
+func (s *server) answerSettings(st rmqpb.MessagingService_TelemetryServer) error {
+	for {
+		cmd, err := st.Recv()
+		if err != nil {
+			return nil
+		}
+		kind := "command"
+		if cmd.GetSettings() != nil {
+			kind = "settings"
+		}
+		s.note(st.Context(), "/apache.rocketmq.v2.MessagingService/"+kind, cmd)
+		if kind == "settings" {
+			st.Send(serverSettings(cmd.GetSettings()))
+		}
+	}
+}
+
+// serverSettings is what RocketMQ 5.2 makes of a client's settings.
+func serverSettings(x *rmqpb.Settings) *rmqpb.TelemetryCommand {
+	if p := x.GetPublishing(); p != nil {
+		p.MaxBodySize = 4 << 20
+		x.BackoffPolicy = &rmqpb.RetryPolicy{MaxAttempts: 3, Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{
+			ExponentialBackoff: &rmqpb.ExponentialBackoff{
+				Initial: durationpb.New(10 * time.Millisecond), Max: durationpb.New(time.Second), Multiplier: 2}}}
+	}
+	if sub := x.GetSubscription(); sub != nil {
+		sub.Fifo = new(true)
+		sub.ReceiveBatchSize = new(int32(32))
+		sub.LongPollingTimeout = durationpb.New(20 * time.Second)
+		x.BackoffPolicy = &rmqpb.RetryPolicy{MaxAttempts: 17, Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
+			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{
+				durationpb.New(time.Second), durationpb.New(5 * time.Second)}}}}
+	}
+	return &rmqpb.TelemetryCommand{Status: ok, Command: &rmqpb.TelemetryCommand_Settings{Settings: x}}
+}
+
+// queues returns n queues of a broker at addr, readable and writable.
+func queues(addr, name string, n int) []*rmqpb.MessageQueue {
+	pb, err := parseEndpoints(addr)
+	if err != nil {
+		panic(err)
+	}
+	var list []*rmqpb.MessageQueue
+	for i := range n {
+		list = append(list, &rmqpb.MessageQueue{
+			Id: int32(i), Permission: rmqpb.Permission_READ_WRITE,
+			Broker: &rmqpb.Broker{Name: name, Endpoints: pb},
+		})
+	}
+	return list
+}
+
+func sentAll(r *rmqpb.SendMessageRequest) *rmqpb.SendMessageResponse {
+	res := &rmqpb.SendMessageResponse{Status: ok}
+	for i, m := range r.GetMessages() {
+		res.Entries = append(res.Entries, &rmqpb.SendResultEntry{
+			Status: ok, MessageId: m.GetSystemProperties().GetMessageId(), Offset: int64(40 + i)})
+	}
+	return res
+}
+
+func newNetwork() *network { return &network{ports: map[string]*bufconn.Listener{}} }
+
+// newClient returns a client on the network that is closed with the test, with
+// a connection backoff without chance.
+func newClient(t *testing.T, n *network, change func(*Options)) *Client {
+	t.Helper()
+	o := Options{Dialer: n.dial}
+	o.ConnectBackoff.Initial = time.Second
+	o.ConnectBackoff.Multiplier = 1.6
+	o.ConnectBackoff.Max = 120 * time.Second
+	o.ConnectBackoff.MinConnectTimeout = 20 * time.Second
+	if change != nil {
+		change(&o)
+	}
+	c, err := New(testAddr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}

@@ -1,0 +1,313 @@
+package rocketmq
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// settingsTimeout, with the request timeout on top, is how long a server
+	// may take to answer a session's first settings. A server that does not
+	// like them may never answer.
+	settingsTimeout = 3 * time.Second
+
+	// minReopen is how soon a lost session is opened again if somebody waits
+	// for it, and minPause how soon in any case.
+	minReopen = time.Second
+	minPause  = 100 * time.Millisecond
+
+	opTelemetry = "Telemetry"
+)
+
+// A role is what a client ID stands for to the server.
+type role struct {
+	group string // empty: producer
+	push  bool   // of consumers: messages that time out go through the ladder
+}
+
+// A sessionKey names a session.
+type sessionKey struct {
+	endpoint string
+	role     role
+}
+
+// A session is a Telemetry stream, opened again whenever it was lost: servers
+// keep settings by client ID, and know no consumer without. Two goroutines own
+// it, run and heartbeats, which end with the client.
+type session struct {
+	c    *Client
+	ep   *endpoint
+	role role
+	id   identity
+	ctx  context.Context // the client's, or ended earlier for want of use
+	end  context.CancelFunc
+	kick chan struct{} // of capacity 1: look what changed
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced when ready or failures change
+	ready    bool          // the stream is open and the settings were answered
+	settings *rmqpb.Settings
+	failures int             // streams that ended
+	lastErr  *tidegate.Error // of the last of them
+	waiting  int             // callers
+	usedAt   time.Time
+	topics   map[string]*rmqpb.FilterExpression // nil values for producers
+	unsent   bool                               // topics changed since they were sent
+}
+
+// session returns the session with the server for the role, which it opens if
+// there is none, and has it name the topic. A nil filter leaves the topic's
+// filter as it is.
+func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqpb.FilterExpression) (*session, *tidegate.Error) {
+	key := sessionKey{ep.key, as}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, closedError(op, topic)
+	}
+	s := c.sessions[key]
+	if s == nil {
+		s = &session{
+			c: c, ep: ep, role: as, id: c.identity(as),
+			kick: make(chan struct{}, 1), changed: make(chan struct{}),
+			topics: map[string]*rmqpb.FilterExpression{}, usedAt: time.Now(),
+		}
+		s.ctx, s.end = context.WithCancel(c.ctx)
+		s.name(topic, f)
+		c.sessions[key] = s
+		c.wg.Go(s.run)
+		c.wg.Go(s.heartbeats)
+		return s, nil
+	}
+	s.name(topic, f)
+	return s, nil
+}
+
+// identity returns the headers of a role: servers keep settings by client ID,
+// so that each role has one of its own.
+func (c *Client) identity(as role) identity {
+	if as.group == "" {
+		return c.id
+	}
+	if id, ok := c.ids.Load(as); ok {
+		return id.(identity)
+	}
+	clientID := c.opts.ClientID + "@" + as.group
+	if !as.push {
+		clientID += "@simple"
+	}
+	id, _ := c.ids.LoadOrStore(as, newIdentity(&c.opts, clientID))
+	return id.(identity)
+}
+
+// name adds a topic to the settings, which are sent again if that is new.
+func (s *session) name(topic string, f *rmqpb.FilterExpression) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.usedAt = time.Now()
+	old, ok := s.topics[topic]
+	if ok && (f == nil || old.GetType() == f.GetType() && old.GetExpression() == f.GetExpression()) {
+		return
+	}
+	if f == nil && s.role.group != "" {
+		f = tagFilter("*")
+	}
+	s.topics[topic] = f
+	s.unsent = true
+	s.poke()
+}
+
+// poke makes run look what changed.
+func (s *session) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default: // it is about to look
+	}
+}
+
+func (s *session) isReady() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready
+}
+
+// await returns the server's settings as soon as the session is open, or why
+// the attempt to open it failed that is under way now or comes next.
+func (s *session) await(ctx context.Context, op, subject string) (*rmqpb.Settings, *tidegate.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready {
+		return s.settings, nil
+	}
+	limit := settingsTimeout + s.c.opts.RequestTimeout
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	s.waiting++
+	defer func() { s.waiting-- }()
+	for before := s.failures; !s.ready; {
+		if s.failures != before {
+			e := *s.lastErr
+			return nil, &e
+		}
+		changed := s.changed
+		s.poke()
+		var err *tidegate.Error
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-timer.C:
+			err = fail(op, subject, 0, "the session did not open within "+limit.String())
+			err.Endpoint, err.Err = s.ep.key, tidegate.ErrUnavailable
+		case <-ctx.Done():
+			err = &tidegate.Error{Op: op, Subject: subject, Endpoint: s.ep.key, Err: context.Cause(ctx)}
+		case <-s.ctx.Done():
+			err = closedError(op, subject)
+		}
+		s.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.settings, nil
+}
+
+// update changes what await looks at.
+func (s *session) update(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// run keeps a stream open until the client is closed, or the session has been
+// lost and without use for a while.
+func (s *session) run() {
+	defer s.end()
+	for n := 0; s.ctx.Err() == nil; n++ {
+		err := s.stream()
+		idle := false
+		s.update(func() {
+			if s.ready {
+				n = 0
+			}
+			s.ready = false
+			s.failures++
+			s.lastErr = err
+			idle = s.waiting == 0 && time.Since(s.usedAt) > 2*s.c.opts.SettingsSync
+		})
+		if s.ctx.Err() != nil || idle && s.c.forget(s) {
+			return
+		}
+		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.key, "group", s.role.group, "err", err)
+		s.pause(max(s.c.opts.ConnectBackoff.Delay(n), minPause))
+	}
+}
+
+// forget removes a session, unless somebody got hold of it meanwhile.
+func (c *Client) forget(s *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting > 0 || time.Since(s.usedAt) <= 2*c.opts.SettingsSync {
+		return false
+	}
+	delete(c.sessions, sessionKey{s.ep.key, s.role})
+	return true
+}
+
+// pause waits for d, or for minReopen if somebody waits for the session.
+func (s *session) pause(d time.Duration) {
+	begin := time.Now()
+	for {
+		s.mu.Lock()
+		if s.waiting > 0 {
+			d = min(d, minReopen)
+		}
+		s.mu.Unlock()
+		left := d - time.Since(begin)
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-s.kick:
+		case <-s.ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// heartbeats sends one when the session opens and then one every interval.
+func (s *session) heartbeats() {
+	for s.untilReady() {
+		_, _, err := call(s.ctx, s.c, request{ep: s.ep, id: s.id, op: "Heartbeat", subject: s.role.group},
+			rmqpb.MessagingServiceClient.Heartbeat,
+			&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
+		if err != nil {
+			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.key, "group", s.role.group, "err", err)
+			if err.Code == tidegate.CodeUnrecognizedClientType { // the server lost our settings
+				s.mu.Lock()
+				s.unsent = true
+				s.mu.Unlock()
+				s.poke()
+			}
+		}
+		if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {
+			return
+		}
+	}
+}
+
+// untilReady waits until the session is open, and returns false if it ended.
+func (s *session) untilReady() bool {
+	for {
+		s.mu.Lock()
+		ready, changed := s.ready, s.changed
+		s.mu.Unlock()
+		if ready {
+			return s.ctx.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// groupResource returns the group's name, nil for producers.
+func (s *session) groupResource() *rmqpb.Resource {
+	if s.role.group == "" {
+		return nil
+	}
+	return s.c.resource(s.role.group)
+}
+
+func (r role) clientType() rmqpb.ClientType {
+	switch {
+	case r.group == "":
+		return rmqpb.ClientType_PRODUCER
+	case r.push:
+		return rmqpb.ClientType_PUSH_CONSUMER
+	}
+	return rmqpb.ClientType_SIMPLE_CONSUMER
+}
+
+// takeTopics returns the topics to send.
+func (s *session) takeTopics() map[string]*rmqpb.FilterExpression {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsent = false
+	return maps.Clone(s.topics)
+}

@@ -1,0 +1,329 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func times(calls []got) []time.Duration {
+	var list []time.Duration
+	for _, c := range calls {
+		list = append(list, c.at)
+	}
+	return list
+}
+
+func expectTimes(t *testing.T, what string, calls []got, want ...time.Duration) {
+	t.Helper()
+	if got := times(calls); !slices.Equal(got, want) {
+		t.Errorf("%s at %v, want %v", what, got, want)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, func(o *Options) { o.Namespace = "ns" })
+		p, err := c.ProducerSettings(t.Context(), "t")
+		want := transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: 4 << 20, Backoff: backoff.Exponential{
+			Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2, Jitter: 0.2}}
+		if err != nil || p != want {
+			t.Errorf("producer: %+v, %v, want %+v", p, err, want)
+		}
+		for range 2 { // the second time nobody is asked
+			g, err := c.ConsumerSettings(t.Context(), "g", "t")
+			steps, _ := g.Retry.(backoff.Steps)
+			g.Retry = nil
+			if want := (transport.ConsumerSettings{FIFO: true, MaxAttempts: 17, ReceiveBatchSize: 32, LongPolling: 20 * time.Second}); err != nil || g != want ||
+				!slices.Equal(steps, backoff.Steps{time.Second, 5 * time.Second}) {
+				t.Errorf("consumer: %+v, %v, %v, want %+v", g, steps, err, want)
+			}
+		}
+		sent := s.of("settings")
+		if len(sent) != 2 {
+			t.Fatalf("%d settings, want 2", len(sent))
+		}
+		producer := sent[0].req.(*rmqpb.TelemetryCommand).GetSettings()
+		consumer := sent[1].req.(*rmqpb.TelemetryCommand).GetSettings()
+		if producer.GetClientType() != rmqpb.ClientType_PRODUCER || producer.GetPublishing().GetTopics()[0].GetName() != "t" {
+			t.Errorf("producer sent %v", producer)
+		}
+		sub := consumer.GetSubscription()
+		if consumer.GetClientType() != rmqpb.ClientType_PUSH_CONSUMER || sub.GetGroup().GetName() != "g" ||
+			sub.GetGroup().GetResourceNamespace() != "ns" || len(sub.GetSubscriptions()) != 1 ||
+			consumer.GetAccessPoint().GetAddresses()[0].GetPort() != 8081 || consumer.GetUserAgent().GetLanguage() != rmqpb.Language_GOLANG {
+			t.Errorf("consumer sent %v", consumer)
+		}
+		a, b := sent[0].md.Get("x-mq-client-id"), sent[1].md.Get("x-mq-client-id")
+		if a[0] == b[0] {
+			t.Errorf("producer and consumer have one client ID: %v", a)
+		}
+		// Another topic is told at once, on the same stream.
+		if _, err := c.ConsumerSettings(t.Context(), "g", "u"); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		sent = s.of("settings")
+		if len(sent) != 3 || len(sent[2].req.(*rmqpb.TelemetryCommand).GetSettings().GetSubscription().GetSubscriptions()) != 2 {
+			t.Errorf("after another topic: %v", sent)
+		}
+		if got := len(s.of("Telemetry")); got != 2 {
+			t.Errorf("%d streams, want 2", got)
+		}
+	})
+}
+
+// Settings are repeated every 5 min; heartbeats come when the session opens
+// and every 10 s.
+func TestCadence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11*time.Minute - time.Second)
+		expectTimes(t, "settings", s.of("settings"), 0, 5*time.Minute, 10*time.Minute)
+		beats := s.of("Heartbeat")
+		if len(beats) != 66 {
+			t.Fatalf("%d heartbeats, want 66", len(beats))
+		}
+		for i, b := range beats {
+			r := b.req.(*rmqpb.HeartbeatRequest)
+			if b.at != time.Duration(i)*10*time.Second || r.GetGroup().GetName() != "g" || r.GetClientType() != rmqpb.ClientType_PUSH_CONSUMER {
+				t.Errorf("heartbeat %d at %v: %v", i, b.at, r)
+			}
+		}
+	})
+}
+
+// A server that says it does not know us gets the settings again.
+func TestHeartbeatForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.heartbeat = func() *rmqpb.Status {
+			if time.Since(s.began) == 10*time.Second {
+				return &rmqpb.Status{Code: rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE}
+			}
+			return ok
+		}
+		c := newClient(t, n, nil)
+		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		expectTimes(t, "settings", s.of("settings"), 0, 10*time.Second)
+		if g := s.of("Heartbeat")[0].req.(*rmqpb.HeartbeatRequest); g.Group != nil || g.GetClientType() != rmqpb.ClientType_PRODUCER {
+			t.Errorf("heartbeat of a producer: %v", g)
+		}
+	})
+}
+
+// A server that never answers settings is given 3 s and the request timeout.
+func TestSettingsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			<-st.Context().Done()
+			return nil
+		}
+		c := newClient(t, n, nil)
+		begin := time.Now()
+		_, err := c.ConsumerSettings(t.Context(), "g", "t")
+		if took := time.Since(begin); took != 6*time.Second || !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("%v after %v, want unavailable after 6s", err, took)
+		}
+		synctest.Wait() // that attempt is over
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
+		defer cancel()
+		if _, err := c.ConsumerSettings(ctx, "g", "t"); !errors.Is(err, errGone) {
+			t.Errorf("%v, want the caller's cause", err)
+		}
+	})
+}
+
+// A server that refuses the settings is quoted at once.
+func TestSettingsRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		telemetry func(rmqpb.MessagingService_TelemetryServer) error
+		want      tidegate.Code
+	}{
+		"command": {func(st rmqpb.MessagingService_TelemetryServer) error {
+			st.Send(&rmqpb.TelemetryCommand{Status: &rmqpb.Status{Code: rmqpb.Code_CLIENT_ID_REQUIRED}})
+			<-st.Context().Done()
+			return nil
+		}, tidegate.CodeClientIDRequired},
+		"stream": {func(rmqpb.MessagingService_TelemetryServer) error {
+			return status.Error(codes.InvalidArgument, "no")
+		}, tidegate.CodeBadRequest},
+		"end": {func(rmqpb.MessagingService_TelemetryServer) error { return nil }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				newServer(t, n, testAddr).telemetry = tt.telemetry
+				c := newClient(t, n, nil)
+				begin := time.Now()
+				_, err := c.ConsumerSettings(t.Context(), "g", "t")
+				e, isErr := errors.AsType[*tidegate.Error](err)
+				if !isErr || e.Code != tt.want || time.Since(begin) != 0 || errors.Is(err, tidegate.ErrUnavailable) != (tt.want == 0) {
+					t.Errorf("%v after %v, want code %d at once", err, time.Since(begin), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Lost streams are opened again with the backoff, which starts anew after a
+// stream that worked; a caller that waits has to wait a second at most.
+func TestSessionReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		var broken atomic.Bool
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			if broken.Load() {
+				return status.Error(codes.Unavailable, "broken")
+			}
+			go func() { // it works for 10 s
+				time.Sleep(10 * time.Second)
+				broken.Store(true)
+			}()
+			cmd, err := st.Recv()
+			if err != nil {
+				return nil
+			}
+			st.Send(serverSettings(cmd.GetSettings()))
+			time.Sleep(10 * time.Second)
+			return nil
+		}
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		sec := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+		time.Sleep(19 * time.Second)
+		expectTimes(t, "streams", s.of("Telemetry"), 0, sec(11), sec(12.6), sec(15.16)) // 1 s, 1.6 s, 2.56 s, then 4.096 s
+		_, err := c.ConsumerSettings(t.Context(), "g", "t")                             // asks for an attempt now
+		if !errors.Is(err, tidegate.ErrUnavailable) || time.Since(s.began) != sec(19) {
+			t.Errorf("at %v: %v", time.Since(s.began), err)
+		}
+		broken.Store(false)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil || time.Since(s.began) != sec(20) {
+			t.Errorf("at %v: %v; want settings a second after the last attempt", time.Since(s.began), err)
+		}
+		time.Sleep(12 * time.Second) // ends at 30 s, and the backoff is 1 s again
+		list := times(s.of("Telemetry"))
+		if got := list[len(list)-1]; got != sec(31) {
+			t.Errorf("streams at %v, want the last at 31s", list)
+		}
+	})
+}
+
+// A session survives the server's restart, and one that nobody uses any more
+// does not ask for a dead server for ever.
+func TestSessionRestartAndIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		time.Sleep(10 * time.Second)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("server down: %v", err)
+		}
+		s.start()
+		time.Sleep(30 * time.Second)
+		if got := len(s.of("settings")); got != 2 {
+			t.Errorf("%d settings after the restart, want 2", got)
+		}
+		s.stop()
+		time.Sleep(15 * time.Minute)
+		c.mu.Lock()
+		left := len(c.sessions)
+		c.mu.Unlock()
+		if left != 0 {
+			t.Error("the session is still there")
+		}
+		s.start()
+		c.ResetConnectBackoff()
+		synctest.Wait()
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Errorf("a new session: %v", err)
+		}
+	})
+}
+
+// What the server may ask for on the stream.
+func TestCommands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.features = "batch"
+		asked := false
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			if !asked {
+				asked = true
+				go func() {
+					time.Sleep(time.Second)
+					st.Send(&rmqpb.TelemetryCommand{})
+					st.Send(&rmqpb.TelemetryCommand{Status: &rmqpb.Status{Code: rmqpb.Code_BAD_REQUEST}})
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{}})
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_PrintThreadStackTraceCommand{
+						PrintThreadStackTraceCommand: &rmqpb.PrintThreadStackTraceCommand{Nonce: "n1"}}})
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageCommand{
+						VerifyMessageCommand: &rmqpb.VerifyMessageCommand{Nonce: "n2"}}})
+					time.Sleep(time.Second)
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ReconnectEndpointsCommand{
+						ReconnectEndpointsCommand: &rmqpb.ReconnectEndpointsCommand{}}})
+				}()
+			}
+			return s.answerSettings(st)
+		}
+		c := newClient(t, n, nil)
+		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		before := c.access.link.Load()
+		time.Sleep(5 * time.Second)
+		answers := s.of("command")
+		if len(answers) != 2 {
+			t.Fatalf("%d answers, want 2", len(answers))
+		}
+		for i, want := range []string{"n1", "n2"} {
+			cmd := answers[i].req.(*rmqpb.TelemetryCommand)
+			nonce := cmd.GetThreadStackTrace().GetNonce() + cmd.GetVerifyMessageResult().GetNonce()
+			if nonce != want || cmd.GetStatus().GetCode() != rmqpb.Code_UNSUPPORTED {
+				t.Errorf("answer %d: %v", i, cmd)
+			}
+		}
+		expectTimes(t, "streams", s.of("Telemetry"), 0, 3*time.Second)
+		if c.access.link.Load() == before {
+			t.Error("the connection was not replaced")
+		}
+		time.Sleep(2 * time.Minute)
+		if got := before.conn.GetState().String(); got != "SHUTDOWN" {
+			t.Errorf("the old connection is %s", got)
+		}
+	})
+}

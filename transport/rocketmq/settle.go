@@ -1,0 +1,195 @@
+package rocketmq
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	opAck        = "AckMessage"
+	opChange     = "ChangeInvisibleDuration"
+	opDeadLetter = "ForwardMessageToDeadLetterQueue"
+
+	// reasonKey is the header that carries a dead letter's reason,
+	// percent-encoded. RocketMQ does not know it.
+	reasonKey = "x-tidegate-reason"
+)
+
+// settling returns what requests about a delivery have in common: they go to
+// the server that delivered, if it is one of this client's, in the name of a
+// client that has a session there, since RocketMQ fails without. That is the
+// push consumer or, unless push is demanded, the simple one.
+func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*endpoint) bool) (request, *tidegate.Error) {
+	as := role{d.ConsumerGroup, true}
+	c.mu.Lock()
+	closed, ep := c.closed, c.endpoints[d.Endpoint]
+	known := c.sessions[sessionKey{d.Endpoint, as}] != nil
+	simple := c.sessions[sessionKey{d.Endpoint, role{d.ConsumerGroup, false}}] != nil
+	c.mu.Unlock()
+	if closed {
+		return request{}, closedError(op, d.Topic)
+	}
+	if ep == nil {
+		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "the delivery did not come from a server of this client: settle it where it came from")
+		e.Endpoint = d.Endpoint
+		return request{}, e
+	}
+	switch {
+	case !known && simple && (push == nil || !push(ep)):
+		as.push = false
+	case !known || push != nil && push(ep):
+		s, err := c.session(op, ep, as, d.Topic, nil)
+		if err != nil {
+			return request{}, err
+		}
+		if _, err := s.await(ctx, op, d.Topic); err != nil {
+			return request{}, err
+		}
+	}
+	return request{ep: ep, id: c.identity(as), op: op, subject: d.Topic}, nil
+}
+
+// Ack acknowledges as [transport.Settler] says: one request for each server
+// that the deliveries came from.
+func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	byServer := map[string][]int{}
+	for i, d := range ds {
+		byServer[d.Endpoint] = append(byServer[d.Endpoint], i)
+	}
+	if len(byServer) == 1 {
+		c.ack(ctx, ds, byServer[ds[0].Endpoint], errs)
+		return errs
+	}
+	var wg sync.WaitGroup
+	for _, indexes := range byServer {
+		wg.Go(func() { c.ack(ctx, ds, indexes, errs) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// ack acknowledges the deliveries of one server.
+func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int, errs []error) {
+	first := ds[indexes[0]]
+	r, err := c.settling(ctx, opAck, first, nil)
+	if err != nil {
+		for _, i := range indexes {
+			errs[i] = err
+		}
+		return
+	}
+	req := &rmqpb.AckMessageRequest{Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic)}
+	for _, i := range indexes {
+		req.Entries = append(req.Entries, &rmqpb.AckMessageEntry{MessageId: ds[i].ID, ReceiptHandle: ds[i].Handle})
+	}
+	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.AckMessage, req)
+	for n, i := range indexes {
+		entry := ackEntryOf(res, n, len(indexes), ds[i].Handle)
+		st := entry.GetStatus()
+		switch {
+		case st.GetCode() == rmqpb.Code_OK:
+		case st.GetCode() != 0:
+			errs[i] = statusError(opAck, first.Topic, r.ep.key, st, trailer)
+		case err != nil:
+			errs[i] = err
+		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
+			errs[i] = statusError(opAck, first.Topic, r.ep.key, &rmqpb.Status{
+				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the answer says nothing about this delivery",
+			}, nil)
+		}
+	}
+}
+
+// ackEntryOf returns the entry of delivery n of total: by its place if there
+// are as many as deliveries, else by its handle; nil if there is none.
+func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmqpb.AckMessageResultEntry {
+	entries := res.GetEntries()
+	if len(entries) == total {
+		return entries[n]
+	}
+	for _, e := range entries {
+		if e.GetReceiptHandle() == handle {
+			return e
+		}
+	}
+	return nil
+}
+
+// Retry makes the message visible again after a while, which RocketMQ counts
+// as a failed delivery. A negative delay is treated as 0. A tidegate broker
+// hears it from push consumers only, so Retry opens the group's session as such
+// if there is none yet, for deliveries that were not received as one.
+func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+	r, err := c.settling(ctx, opChange, d, func(ep *endpoint) bool { return ep.capabilities().Suspend })
+	if err != nil {
+		return err
+	}
+	_, err = c.changeInvisible(ctx, r, d, max(after, 0), false)
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// ChangeInvisibleDuration is said with the flag suspend, so that a server that
+// knows it does not count it as a failure. The handle is empty with an error.
+func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	r, err := c.settling(ctx, opChange, d, nil)
+	if err != nil {
+		return "", err
+	}
+	handle, err := c.changeInvisible(ctx, r, d, dur, true)
+	if err != nil {
+		return "", err
+	}
+	return handle, nil
+}
+
+func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Delivery, dur time.Duration, suspend bool) (string, *tidegate.Error) {
+	res, _, err := call(ctx, c, r, rmqpb.MessagingServiceClient.ChangeInvisibleDuration, &rmqpb.ChangeInvisibleDurationRequest{
+		Group:             c.resource(d.ConsumerGroup),
+		Topic:             c.resource(d.Topic),
+		ReceiptHandle:     d.Handle,
+		InvisibleDuration: durationpb.New(dur),
+		MessageId:         d.ID,
+		Suspend:           &suspend,
+	})
+	if err != nil {
+		return "", err // a server may echo the old handle with it
+	}
+	return res.GetReceiptHandle(), nil
+}
+
+// DeadLetter makes the message a dead letter. The reason reaches tidegate
+// brokers only, at most 1 KiB of it.
+func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	r, err := c.settling(ctx, opDeadLetter, d, nil)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		r.headers = []string{reasonKey, encodeReason(reason)}
+	}
+	// The largest number of attempts is only for information there; this
+	// delivery was the last.
+	_, _, err = call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
+		&rmqpb.ForwardMessageToDeadLetterQueueRequest{
+			Group:               c.resource(d.ConsumerGroup),
+			Topic:               c.resource(d.Topic),
+			ReceiptHandle:       d.Handle,
+			MessageId:           d.ID,
+			DeliveryAttempt:     int32(d.Attempt),
+			MaxDeliveryAttempts: int32(d.Attempt),
+		})
+	if err != nil {
+		return err
+	}
+	return nil
+}

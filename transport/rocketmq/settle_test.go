@@ -1,0 +1,194 @@
+package rocketmq
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func delivery(handle, endpoint string) *tidegate.Delivery {
+	return &tidegate.Delivery{Message: tidegate.Message{ID: "m-" + handle, Topic: "t"}, ConsumerGroup: "g", Attempt: 3, Handle: handle, Endpoint: endpoint}
+}
+
+func TestAck(t *testing.T) {
+	st := func(c rmqpb.Code) *rmqpb.Status { return &rmqpb.Status{Code: c} }
+	entry := func(h string, c rmqpb.Code) *rmqpb.AckMessageResultEntry {
+		return &rmqpb.AckMessageResultEntry{ReceiptHandle: h, Status: st(c)}
+	}
+	for name, tt := range map[string]struct {
+		res  *rmqpb.AckMessageResponse
+		want [2]tidegate.Code
+	}{
+		"all":     {&rmqpb.AckMessageResponse{Status: ok, Entries: []*rmqpb.AckMessageResultEntry{entry("1", 20000), entry("2", 20000)}}, [2]tidegate.Code{}},
+		"silent":  {&rmqpb.AckMessageResponse{Status: ok}, [2]tidegate.Code{}},
+		"mixed":   {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 40013), entry("2", 20000)}}, [2]tidegate.Code{40013, 0}},
+		"partial": {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("2", 20000)}}, [2]tidegate.Code{50001, 0}},
+		"refused": {&rmqpb.AckMessageResponse{Status: st(42900)}, [2]tidegate.Code{42900, 42900}},
+		"expired": {&rmqpb.AckMessageResponse{Status: st(40013), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 40013), entry("2", 40013)}}, [2]tidegate.Code{40013, 40013}},
+		"nothing": {&rmqpb.AckMessageResponse{}, [2]tidegate.Code{50001, 50001}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return tt.res }
+				c := newClient(t, n, nil)
+				for i, err := range c.Ack(t.Context(), []*tidegate.Delivery{delivery("1", testAddr), delivery("2", testAddr)}) {
+					var code tidegate.Code
+					if e, isErr := errors.AsType[*tidegate.Error](err); isErr {
+						code = e.Code
+					}
+					if code != tt.want[i] {
+						t.Errorf("delivery %d: %v, want code %d", i, err, tt.want[i])
+					}
+				}
+				r := s.of("AckMessage")[0].req.(*rmqpb.AckMessageRequest)
+				if r.GetGroup().GetName() != "g" || r.GetTopic().GetName() != "t" || len(r.GetEntries()) != 2 ||
+					r.GetEntries()[1].GetMessageId() != "m-2" || r.GetEntries()[1].GetReceiptHandle() != "2" {
+					t.Errorf("request %v", r)
+				}
+			})
+		})
+	}
+}
+
+// Deliveries go back to where they came from, and nowhere else.
+func TestSettleElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+		a.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
+		}
+		all := func(r *rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
+			return &rmqpb.AckMessageResponse{Status: ok}
+		}
+		a.ack, b.ack = all, all
+		c := newClient(t, n, nil)
+		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		errs := c.Ack(t.Context(), []*tidegate.Delivery{
+			delivery("1", testAddr), delivery("2", otherAddr), delivery("3", "10.0.0.1:1"), delivery("4", ""), delivery("5", otherAddr)})
+		for i, want := range []bool{true, true, false, false, true} {
+			if (errs[i] == nil) != want || !want && !errors.Is(errs[i], tidegate.ErrInvalid) {
+				t.Errorf("delivery %d: %v", i, errs[i])
+			}
+		}
+		if x, y := len(a.of("AckMessage")), len(b.of("AckMessage")); x != 1 || y != 1 {
+			t.Errorf("%d and %d requests, want one each", x, y)
+		}
+		if err := c.Retry(t.Context(), delivery("1", "10.0.0.1:1"), 0); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Error(err)
+		}
+		if errs := c.Ack(t.Context(), nil); len(errs) != 0 {
+			t.Error(errs)
+		}
+	})
+}
+
+func TestChangeRetryDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		code := rmqpb.Code_OK
+		s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+			return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}, ReceiptHandle: "new"}
+		}
+		c := newClient(t, n, nil)
+		d := delivery("h", testAddr)
+		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "new" || err != nil || d.Handle != "h" {
+			t.Errorf("%q, %v, %+v", h, err, d)
+		}
+		if err := c.Retry(t.Context(), d, time.Hour); err != nil {
+			t.Error(err)
+		}
+		code = rmqpb.Code_INVALID_RECEIPT_HANDLE
+		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "" || !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Errorf("%q, %v", h, err)
+		}
+		if err := c.DeadLetter(t.Context(), d, "no such order: 7"); err != nil {
+			t.Error(err)
+		}
+		calls := s.of("ChangeInvisibleDuration")
+		for i, want := range []struct {
+			suspend bool
+			dur     time.Duration
+		}{{true, time.Minute}, {false, time.Hour}} {
+			r := calls[i].req.(*rmqpb.ChangeInvisibleDurationRequest)
+			if r.Suspend == nil || r.GetSuspend() != want.suspend || r.GetInvisibleDuration().AsDuration() != want.dur ||
+				r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || r.GetGroup().GetName() != "g" || r.GetTopic().GetName() != "t" {
+				t.Errorf("call %d: %v", i, r)
+			}
+		}
+		f := s.of("ForwardMessageToDeadLetterQueue")[0]
+		r := f.req.(*rmqpb.ForwardMessageToDeadLetterQueueRequest)
+		if got := f.md.Get(reasonKey); len(got) != 1 || got[0] != "no%20such%20order:%207" {
+			t.Errorf("reason %q", got)
+		}
+		if r.GetDeliveryAttempt() != 3 || r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || f.md.Get("x-mq-client-id")[0] != c.opts.ClientID+"@g" {
+			t.Errorf("%v %v", r, f.md)
+		}
+	})
+}
+
+// A tidegate broker counts a Retry as a failure of consuming only if a push
+// consumer says it: a simple one's opens that session first.
+func TestRetryOfSimpleConsumer(t *testing.T) {
+	for _, features := range []string{"", "suspend"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = features
+			s.receive = empty
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+			}
+			c := newClient(t, n, nil)
+			r := request1
+			r.Push = false
+			if _, err := c.Receive(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Retry(t.Context(), delivery("h", testAddr), 0); err != nil {
+				t.Fatal(err)
+			}
+			var kinds []rmqpb.ClientType
+			for _, g := range s.of("settings") {
+				kinds = append(kinds, g.req.(*rmqpb.TelemetryCommand).GetSettings().GetClientType())
+			}
+			want := []rmqpb.ClientType{rmqpb.ClientType_SIMPLE_CONSUMER}
+			if features != "" {
+				want = append(want, rmqpb.ClientType_PUSH_CONSUMER)
+			}
+			if !slices.Equal(kinds, want) {
+				t.Errorf("features %q: sessions %v, want %v", features, kinds, want)
+			}
+			if _, err := c.ChangeInvisibleDuration(t.Context(), delivery("h", testAddr), 0); err != nil {
+				t.Fatal(err)
+			}
+			receiver := s.of("ReceiveMessage")[0].md.Get("x-mq-client-id")[0]
+			if receiver != c.opts.ClientID+"@g@simple" {
+				t.Errorf("received as %s", receiver)
+			}
+			// RocketMQ fails for a client without a session, so nobody else may speak.
+			speaker := c.opts.ClientID + "@g"
+			if features == "" {
+				speaker = receiver
+			}
+			for _, g := range s.of("ChangeInvisibleDuration") {
+				if got := g.md.Get("x-mq-client-id")[0]; got != speaker {
+					t.Errorf("features %q: settled as %s, want %s", features, got, speaker)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package rocketmq
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+type telemetryStream = grpc.BidiStreamingClient[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
+
+// stream opens a Telemetry stream, sends the settings and serves the stream
+// until it ends. It returns why.
+func (s *session) stream() *tidegate.Error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	limit := settingsTimeout + s.c.opts.RequestTimeout
+	var late atomic.Bool
+	patience := time.AfterFunc(limit, func() { // for connecting and the first answer
+		late.Store(true)
+		cancel()
+	})
+	defer patience.Stop()
+
+	err := s.serve(ctx, cancel, patience)
+	switch {
+	case s.ctx.Err() != nil:
+		return closedError(opTelemetry, s.role.group)
+	case late.Load() && !s.isReady():
+		e := fail(opTelemetry, s.role.group, 0, "the server did not answer the settings within "+limit.String())
+		e.Endpoint, e.Err = s.ep.key, tidegate.ErrUnavailable
+		return e
+	}
+	return err
+}
+
+func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
+	st, err := s.ep.api().Telemetry(s.c.headers.outgoing(ctx, s.id))
+	if err != nil {
+		return s.streamError(err)
+	}
+	commands := make(chan *rmqpb.TelemetryCommand)
+	var recvErr error // valid once commands is closed
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // before Wait
+	wg.Go(func() {
+		defer close(commands)
+		for {
+			cmd, err := st.Recv()
+			if err != nil {
+				recvErr = err
+				return
+			}
+			select {
+			case commands <- cmd:
+			case <-ctx.Done():
+				recvErr = ctx.Err()
+				return
+			}
+		}
+	})
+	repeat := time.NewTicker(s.c.opts.SettingsSync)
+	defer repeat.Stop()
+	send := true
+	for {
+		if send {
+			// An error of Send says nothing: that of Recv does, and follows.
+			_ = st.Send(s.settingsCommand())
+		}
+		send = false
+		select {
+		case cmd, ok := <-commands:
+			if !ok {
+				return s.streamError(recvErr)
+			}
+			if stop, err := s.obey(st, cmd); stop {
+				return err
+			}
+			if s.isReady() {
+				patience.Stop()
+			}
+		case <-s.kick:
+			s.mu.Lock()
+			send = s.unsent
+			s.mu.Unlock()
+		case <-repeat.C:
+			send = true
+		}
+	}
+}
+
+func (s *session) streamError(err error) *tidegate.Error {
+	if err == io.EOF {
+		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
+	}
+	return transportError(s.ctx, opTelemetry, s.role.group, s.ep.key, err, false, false)
+}
+
+// obey does what the server says, and reports whether the stream must end.
+func (s *session) obey(st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
+	log := s.c.opts.Logger.With("endpoint", s.ep.key, "group", s.role.group)
+	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
+		err := statusError(opTelemetry, s.role.group, s.ep.key, cmd.GetStatus(), nil)
+		if !s.isReady() {
+			return true, err
+		}
+		log.Warn("rocketmq: the server refused a command", "err", err)
+		return false, nil
+	}
+	switch {
+	case cmd.GetSettings() != nil:
+		s.learn(st, cmd.GetSettings())
+	case cmd.GetReconnectEndpointsCommand() != nil:
+		s.c.reconnect(s.ep)
+		e := fail(opTelemetry, s.role.group, 0, "the server asked for a new connection")
+		e.Endpoint, e.Err = s.ep.key, tidegate.ErrUnavailable
+		return true, e
+	case cmd.GetPrintThreadStackTraceCommand() != nil:
+		// Stacks are nothing for a server to read.
+		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{
+			ThreadStackTrace: &rmqpb.ThreadStackTrace{Nonce: cmd.GetPrintThreadStackTraceCommand().GetNonce()}}}))
+	case cmd.GetVerifyMessageCommand() != nil:
+		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{
+			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
+	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
+		log.Debug("rocketmq: the server asks about a transaction, but this client makes none",
+			"transaction", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
+	default:
+		log.Debug("rocketmq: command not understood", "command", cmd.String())
+	}
+	return false, nil
+}
+
+func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
+	cmd.Status = &rmqpb.Status{Code: rmqpb.Code_UNSUPPORTED, Message: "not supported by this client"}
+	return cmd
+}
+
+// learn notes the server's settings.
+func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
+	// There already, since an answer has come. A stream without the header, of a
+	// server that sent its own too early, proves nothing.
+	if header, err := st.Header(); err == nil && len(header.Get(featuresKey)) > 0 {
+		s.ep.learn(header)
+	}
+	s.ep.good()
+	s.update(func() {
+		s.ready, s.settings = true, settings
+	})
+}
