@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/ratelimit"
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory
@@ -28,6 +29,10 @@ type Options struct {
 	// MaxBacklog throttles sends to topics that have no limit of their own.
 	// Zero: no limit.
 	MaxBacklog Limit
+
+	// ClientQuota bounds how fast one client may send, told by
+	// Incoming.Client. Zero: no bound.
+	ClientQuota Quota
 
 	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
 	MaxBodySize int
@@ -70,6 +75,9 @@ func (o Options) validate() error {
 	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
 	}
+	if err := o.ClientQuota.validate("ClientQuota"); err != nil {
+		errs = append(errs, err)
+	}
 	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("MaxBodySize is %d: give 1 to %d bytes", o.MaxBodySize, 1<<30))
 	}
@@ -92,6 +100,7 @@ type Broker struct {
 	host   string
 	name   string // the Endpoint of its receipts and deliveries
 	owners owners
+	quotas *ratelimit.Keyed[string] // by client; nil for none
 
 	// admin is held, as a token, while settings are changed: their I/O is one
 	// after another.
@@ -120,12 +129,16 @@ func Open(o Options) (*Broker, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
 	}
+	quotas, err := o.ClientQuota.limiters()
+	if err != nil {
+		return nil, fmt.Errorf("broker options: ClientQuota: %w", err)
+	}
 	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes})
 	if err != nil {
 		return nil, err
 	}
 	b := &Broker{
-		opts: o, logger: o.Logger, store: s, name: "in-process",
+		opts: o, logger: o.Logger, store: s, name: "in-process", quotas: quotas,
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
 	}

@@ -89,7 +89,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		defer t.Stop()
 		timeout = t.C
 	}
-	for {
+	for last := false; ; {
 		grants, flight, w, err := s.take(&p, match)
 		if len(grants) > 0 {
 			return s.handOut(ctx, &p, grants, flight)
@@ -103,15 +103,17 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 			}
 			continue // what was there did not match, or has to wait for its message group
 		}
-		if p.Wait <= 0 {
+		if p.Wait <= 0 || last {
 			s.leave(w)
 			return nil, nil
 		}
 		select {
 		case <-w.woken:
 		case <-timeout:
+			// What is due in this very moment is looked at once more.
 			s.leave(w)
-			return nil, nil
+			s.expire()
+			last = true
 		case <-ctx.Done():
 			s.leave(w)
 			return nil, context.Cause(ctx)

@@ -15,6 +15,10 @@ type Incoming struct {
 	*tidegate.Message
 	BornAt   time.Time // zero for now
 	BornHost string
+
+	// Client is who sends it, for Options.ClientQuota. Empty: nobody whose
+	// quota could be asked, such as this program itself.
+	Client string
 }
 
 // Send stores messages and returns a result for each, in their order, when
@@ -89,6 +93,9 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	}
 	t, err := b.topic(m.Topic)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.withinQuota(m.Client); err != nil {
 		return nil, err
 	}
 	kind := TopicNormal

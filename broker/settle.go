@@ -123,18 +123,27 @@ func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Durat
 }
 
 // ChangeInvisibleDuration keeps the message invisible for another dur from
-// now on and returns the handle that replaces d.Handle. A dur of 0 ends the
-// delivery: it times out. 40013 if the handle is not valid any more.
+// now on and returns the handle that replaces d.Handle. A dur of 0 gives the
+// message back: for a simple consumer that is a time-out; a push consumer,
+// whose failures are told by Retry, has not handled it, and the attempt does
+// not count. 40013 if the handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
 	var changed handle
-	err := b.settle(d, eventChange, func(l *lease, now time.Time) {
+	e := eventChange
+	if dur == 0 {
+		e = eventGiveBack
+	}
+	err := b.settle(d, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Serial++
 		changed.serial = l.Serial
+		if dur == 0 && l.Push {
+			l.Attempt--
+		}
 	}, "")
 	if err != nil {
 		return "", withOp("ChangeInvisibleDuration", err)
@@ -203,6 +212,11 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 	if err != nil {
 		return nil, nil, err
 	}
+	if e == eventGiveBack {
+		if e = eventTimeout; l.Push {
+			e = eventRelease
+		}
+	}
 	to, ok := l.state().next(e, s.group.config.Load().exhausted(l.Attempt), l.Push)
 	if !ok && e != eventDeadLetter {
 		return nil, nil, invalidHandle("the message is %s", l.state())
@@ -220,6 +234,9 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 	change(l, now)
 	s.set(l, to)
 	s.arm()
+	if to == StateReady {
+		s.wake(1, l.cursor.queue.number)
+	}
 	return s.save(nil, l), nil, nil
 }
 

@@ -45,6 +45,7 @@ const (
 	eventTimeout                 // the invisible duration is over without an answer
 	eventChange                  // the consumer changes the invisible duration
 	eventRelease                 // it did not reach the consumer, or was not looked at
+	eventGiveBack                // the consumer wants no more of it: eventRelease for push consumers, eventTimeout for simple ones
 	eventDue                     // the retry interval is over
 	eventDeadLetter              // the consumer wants it among the dead letters
 	eventTurn                    // the message before it in its message group is done

@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestSettingsSurviveAndAreChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		topic := TopicConfig{Type: TopicFIFO, Queues: 3, MaxBacklog: Limit{Messages: 7}}
+		group := GroupConfig{FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9}}
+		putTopic(t, b, "t", topic)
+		putGroup(t, b, "g", group)
+		topic.Queues = 5
+		putTopic(t, b, "t", topic)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs})
+		if got, err := b.Topic("t"); err != nil || got.TopicConfig != topic {
+			t.Errorf("topic: %+v, %v; want %+v", got, err, topic)
+		}
+		if got, err := b.Group("g"); err != nil || fmt.Sprint(got.GroupConfig) != fmt.Sprint(group) {
+			t.Errorf("group: %+v, %v; want %+v", got, err, group)
+		}
+		for name, c := range map[string]struct {
+			topic string
+			c     TopicConfig
+			says  []string
+		}{
+			"type":    {"t", TopicConfig{Type: TopicNormal}, []string{"FIFO", "NORMAL"}},
+			"fewer":   {"t", TopicConfig{Queues: 4}, []string{"5 queues", "4"}},
+			"several": {"new", TopicConfig{Type: "ODD", Queues: 5000, MaxBacklog: Limit{Bytes: -1}}, []string{"ODD", "5000", "1024", "max_backlog"}},
+			"name":    {"a b", TopicConfig{}, []string{"a b"}},
+		} {
+			_, err := b.PutTopic(t.Context(), c.topic, c.c)
+			if !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			for _, w := range c.says {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%s: the error does not say %q: %v", name, w, err)
+				}
+			}
+		}
+		if _, err := b.PutGroup(t.Context(), "x", GroupConfig{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}}); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("group: %v", err)
+		}
+	})
+}
+
+// A topic is deleted while it is used: senders and receivers get 40402, what
+// comes after it under the same name is new, and so it is after a restart.
+func TestDeleteTopicInUse(t *testing.T) {
+	fs := vfs.NewMem()
+	b := open(t, Options{Dir: "data", fs: fs})
+	for round := range 5 {
+		putTopic(t, b, "t", TopicConfig{})
+		if info, err := b.Topic("t"); err != nil || info.Messages != 0 {
+			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.Messages, err)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					r := b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}})
+					if errors.Is(r[0].Err, tidegate.ErrTopicNotFound) {
+						return
+					} else if r[0].Err != nil {
+						t.Error(r[0].Err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Minute})
+					if errors.Is(err, tidegate.ErrTopicNotFound) {
+						return
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, err := range b.Ack(t.Context(), ds) {
+						if err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		<-time.After(5 * time.Millisecond)
+		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+	if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+		t.Error(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b = open(t, Options{Dir: "data", fs: fs})
+	if len(b.Topics()) != 0 || len(b.Groups()) != 0 || len(b.subs) != 0 {
+		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), b.subs)
+	}
+}

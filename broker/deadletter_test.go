@@ -1,0 +1,117 @@
+package broker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// The process ends after the dead letter is written and before its lease is
+// removed: after the restart there is one dead letter, and nothing else.
+func TestDeadLetterOnceAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
+		_, h, err := b.locate(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := b.subscription(h)
+		s.mu.Lock()
+		dying := s.dying(s.cursors[0].leases[0], "the end is near")
+		s.mu.Unlock()
+		dying.start(b)
+		if err := dying.flight.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs})
+		<-time.After(2 * time.Minute) // the lease, still there, runs out
+		synctest.Wait()
+		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 {
+			t.Errorf("%d dead letters, want 1", len(ds))
+		}
+		if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 0 {
+			t.Errorf("the group is left with %+v, %v", g.Topics, err)
+		}
+	})
+}
+
+// Official clients repeat the request until it succeeds.
+func TestDeadLetterIsIdempotent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		for range 3 {
+			if err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ds := receiveAll(t, b, "%DLQ%g")
+		if len(ds) != 1 {
+			t.Fatalf("%d dead letters", len(ds))
+		}
+		if o, _ := ds[0].DeadLetter(); o.Reason != "no use" || o.Attempts != 1 {
+			t.Errorf("it says %+v", o)
+		}
+		// A dead letter that fails again keeps its first origin.
+		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
+		if err := b.DeadLetter(t.Context(), again, "still no use"); err != nil {
+			t.Fatal(err)
+		}
+		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
+		if o.Topic != "t" || o.Group != "h" || o.Reason != "still no use" {
+			t.Errorf("the second one says %+v", o)
+		}
+	})
+}
+
+// Seed 000: the maximum is in the group's metadata; a change holds for
+// messages under way. "If the maximum number of retries is three, the message can be delivered four times".
+func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 4})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		deliveries := 0
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})
+			if len(ds) == 0 {
+				break
+			}
+			deliveries++
+			if err := b.Retry(t.Context(), ds[0], time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if deliveries != 4 {
+			t.Errorf("%d deliveries, want 4", deliveries)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		if err := b.Retry(t.Context(), d, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
+			t.Errorf("delivered attempt %d of at most 1", ds[0].Attempt)
+		}
+		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 2 {
+			t.Errorf("%d dead letters, want 2", len(ds))
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package broker
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/ratelimit"
+)
+
+// quotaIdle is how long a client's use of its quota is remembered at least.
+const quotaIdle = time.Minute
+
+// A Quota bounds a rate of messages. Its zero value does not.
+type Quota struct {
+	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
+
+	// Burst is how many messages may come at once after a pause. 0: as many
+	// as in one second, at least 1.
+	Burst int `json:"burst,omitempty"`
+}
+
+func (q Quota) validate(field string) error {
+	if !(q.MessagesPerSecond >= 0) || math.IsInf(q.MessagesPerSecond, 0) || q.Burst < 0 || q.MessagesPerSecond == 0 && q.Burst > 0 {
+		return fmt.Errorf("%s is %g messages a second with a burst of %d: give a rate above 0 and a burst of 0 or more, or zero for no bound",
+			field, q.MessagesPerSecond, q.Burst)
+	}
+	return nil
+}
+
+func (q Quota) burst() int {
+	if q.Burst > 0 {
+		return q.Burst
+	}
+	return int(min(max(1, math.Ceil(q.MessagesPerSecond)), math.MaxInt32))
+}
+
+// limiters returns one limiter for each client; nil for no bound.
+func (q Quota) limiters() (*ratelimit.Keyed[string], error) {
+	if q == (Quota{}) {
+		return nil, nil
+	}
+	return ratelimit.NewKeyed[string](rate.Limit(q.MessagesPerSecond), q.burst(), quotaIdle)
+}
+
+// withinQuota takes one message from a client's quota. A message that is
+// refused afterwards, for a backlog or for what is wrong with it, has used it all the same.
+func (b *Broker) withinQuota(client string) error {
+	if b.quotas == nil || client == "" || b.quotas.AllowN(client, 1) {
+		return nil
+	}
+	wait, _ := b.quotas.DelayN(client, 1)
+	wait = min(max(wait, minPushBack), maxPushBack)
+	q := b.opts.ClientQuota
+	return &tidegate.Error{
+		Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
+		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); the next one is taken in %v",
+			tidegate.ReplyTooManyRequests, client, q.MessagesPerSecond, q.burst(), wait),
+	}
+}

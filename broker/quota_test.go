@@ -1,0 +1,64 @@
+package broker
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+func TestClientQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 5}})
+		putTopic(t, b, "t", TopicConfig{})
+		send := func(client string) error {
+			return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
+		}
+		accepted := 0
+		var refusal error
+		for range 100 { // 10 s of 10 a second, tried twice as often
+			if err := send("greedy"); err == nil {
+				accepted++
+			} else {
+				refusal = err
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		if accepted < 50 || accepted > 55 {
+			t.Errorf("%d accepted in 5 s, want 50 to 55", accepted)
+		}
+		e, ok := errors.AsType[*tidegate.Error](refusal)
+		if !ok || !errors.Is(refusal, tidegate.ErrThrottled) || e.RetryAfter <= 0 || e.RetryAfter > 100*time.Millisecond {
+			t.Errorf("the refusal is %#v", refusal)
+		}
+		for _, w := range []string{"530 TOO_MANY_REQUESTS", `"greedy"`, "10 messages a second", "burst 5"} {
+			if !strings.Contains(refusal.Error(), w) {
+				t.Errorf("the text does not say %q: %v", w, refusal)
+			}
+		}
+		for _, client := range []string{"modest", ""} {
+			if err := send(client); err != nil {
+				t.Errorf("client %q: %v", client, err)
+			}
+		}
+	})
+}
+
+func TestBadOptions(t *testing.T) {
+	_, err := Open(Options{
+		MaxBacklog: Limit{Messages: -1}, ClientQuota: Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
+		MinInvisibleDuration: time.Hour, MaxInvisibleDuration: time.Minute, CacheBytes: -1,
+	})
+	if err == nil {
+		t.Fatal("it was opened")
+	}
+	for _, w := range []string{"MaxBacklog", "ClientQuota", "MaxBodySize is -1", "MinInvisibleDuration is 1h0m0s", "CacheBytes is -1"} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+}
