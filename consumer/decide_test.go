@@ -1,0 +1,135 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestJudge(t *testing.T) {
+	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
+	bounded := rules{maxAttempts: 3, ladder: steps}
+	endless := rules{ladder: steps}
+	broken := errors.New("no connection")
+	for _, tt := range []struct {
+		name    string
+		attempt int
+		err     error
+		rules   rules
+		want    verdict
+	}{
+		{"success", 1, nil, bounded, verdict{action: ack}},
+		{"success at the last attempt", 3, nil, bounded, verdict{action: ack}},
+		{"first failure", 1, broken, bounded, verdict{action: retry, delay: time.Second}},
+		{"second failure", 2, broken, bounded, verdict{action: retry, delay: time.Minute}},
+		{"last attempt", 3, broken, bounded, verdict{action: deadLetterNow, reason: "no connection"}},
+		{"more than the last", 9, broken, bounded, verdict{action: deadLetterNow, reason: "no connection"}},
+		{"no limit known", 99, broken, endless, verdict{action: retry, delay: time.Hour}},
+		{"an attempt that a server did not count", 0, broken, endless, verdict{action: retry, delay: time.Second}},
+		{"retry after", 1, RetryAfter(7*time.Second, broken), bounded, verdict{action: retry, delay: 7 * time.Second}},
+		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", RetryAfter(0, broken))), bounded, verdict{action: retry}},
+		{"retry after, negative", 1, RetryAfter(-1, nil), bounded, verdict{action: retry}},
+		{"retry after the last", 3, RetryAfter(time.Second, broken), bounded, verdict{action: deadLetterNow, reason: "no connection"}},
+		{"dead letter", 1, DeadLetter(broken), bounded, verdict{action: deadLetterNow, reason: "no connection"}},
+		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", DeadLetter(broken)), endless,
+			verdict{action: deadLetterNow, reason: "order 7: no connection"}},
+		{"dead letter without a reason", 1, DeadLetter(nil), endless,
+			verdict{action: deadLetterNow, reason: "dead letter by the handler's wish"}},
+		{"dead letter beats retry after", 1, DeadLetter(RetryAfter(time.Second, broken)), bounded,
+			verdict{action: deadLetterNow, reason: "no connection"}},
+		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict{action: retry, delay: time.Minute}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := judge(tt.attempt, tt.err, tt.rules); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMakeRules(t *testing.T) {
+	own, pushed := backoff.Steps{time.Second}, backoff.Steps{time.Minute}
+	ours := transport.Capabilities{Suspend: true}
+	for _, tt := range []struct {
+		name    string
+		own     backoff.Policy
+		pushed  transport.ConsumerSettings
+		caps    transport.Capabilities
+		attempt int
+		delay   time.Duration
+	}{
+		{"nothing known", nil, transport.ConsumerSettings{}, transport.Capabilities{}, 0, 10 * time.Second},
+		{"a silent server of ours", nil, transport.ConsumerSettings{}, ours, 17, 10 * time.Second},
+		{"pushed", nil, transport.ConsumerSettings{MaxAttempts: 4, Retry: pushed}, transport.Capabilities{}, 4, time.Minute},
+		{"for ever", nil, transport.ConsumerSettings{MaxAttempts: -1}, ours, 0, 10 * time.Second},
+		{"own ladder", own, transport.ConsumerSettings{MaxAttempts: 4, Retry: pushed}, ours, 4, time.Second},
+	} {
+		if r := makeRules(tt.own, tt.pushed, tt.caps); r.maxAttempts != tt.attempt || r.ladder.Delay(0) != tt.delay {
+			t.Errorf("%s: got %+v, want %d attempts and a first delay of %v", tt.name, r, tt.attempt, tt.delay)
+		}
+	}
+}
+
+func TestReasonIsBounded(t *testing.T) {
+	for _, text := range []string{
+		"", "  \n ", "a\nb\tc\x00d", strings.Repeat("ü", 2000), strings.Repeat("x", 1<<20), "\xff\xfe", strings.Repeat("\xff", 5000),
+		strings.Repeat("a", maxReason-1) + "ü",
+	} {
+		r := reason(errors.New(text))
+		if r == "" || len(r) > maxReason || !utf8.ValidString(r) || strings.ContainsAny(r, "\n\t\x00") {
+			t.Errorf("reason of %.20q… (%d bytes) is %.40q… (%d bytes)", text, len(text), r, len(r))
+		}
+	}
+}
+
+func FuzzReason(f *testing.F) {
+	f.Add("a\nb")
+	f.Add(strings.Repeat("ü", 600))
+	// Never empty, bounded, valid UTF-8, without control characters.
+	f.Fuzz(func(t *testing.T, text string) {
+		r := reason(errors.New(text))
+		if r == "" || len(r) > maxReason || !utf8.ValidString(r) || strings.ContainsFunc(r, func(r rune) bool { return r < ' ' }) {
+			t.Errorf("%q", r)
+		}
+	})
+}
+
+func TestFatalAndRepeat(t *testing.T) {
+	code := func(c tidegate.Code) error { return fmt.Errorf("wrapped: %w", &tidegate.Error{Code: c}) }
+	for _, tt := range []struct {
+		err               error
+		fatal             bool
+		ack, dead, deadOK bool // repeated? deadOK: where dead letters are idempotent
+	}{
+		{errors.New("connection lost"), false, true, false, true},
+		{code(tidegate.CodeInternalServerError), false, true, false, true},
+		{code(tidegate.CodeTooManyRequests), false, true, true, true},
+		{code(tidegate.CodeTopicNotFound), false, false, false, false},
+		{code(tidegate.CodeConsumerGroupNotFound), false, false, false, false},
+		{code(tidegate.CodeInvalidReceiptHandle), true, false, false, false},
+		{code(tidegate.CodeIllegalConsumerGroup), true, false, false, false},
+		{code(tidegate.CodeUnauthorized), true, false, false, false},
+		{code(tidegate.CodeForbidden), true, false, false, false},
+		{code(tidegate.CodeUnsupported), true, false, false, false},
+		{fmt.Errorf("transport %w", tidegate.ErrClosed), true, false, false, false},
+	} {
+		if got := fatal(tt.err); got != tt.fatal {
+			t.Errorf("fatal(%v) = %v", tt.err, got)
+		}
+		got := []bool{
+			canRepeat(ack, tt.err, transport.Capabilities{}),
+			canRepeat(deadLetterNow, tt.err, transport.Capabilities{}),
+			canRepeat(deadLetterNow, tt.err, transport.Capabilities{IdempotentDeadLetter: true}),
+		}
+		if want := []bool{tt.ack, tt.dead, tt.deadOK}; fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("canRepeat of %v: ack, dead letter, idempotent: %v, want %v", tt.err, got, want)
+		}
+	}
+}

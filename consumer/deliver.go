@@ -1,0 +1,144 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// deliver owns one delivery from its receipt to its settlement. The handler
+// gets a goroutine of its own, so that this one can keep the lease.
+func (r *run) deliver(h *held) {
+	o := Outcome{
+		Topic: h.d.Topic, Group: r.sub.Group, MessageID: h.d.ID,
+		MessageGroup: h.d.MessageGroup, Attempt: h.d.Attempt,
+	}
+	r.handle(h, &o)
+	if o.Disposition != Acked && o.Disposition != DeadLettered {
+		r.lines.fail(h.turn) // also where the server was told first, and refused
+	}
+	r.lines.finish(h.turn)
+	r.observe(o)
+}
+
+func (r *run) handle(h *held, o *Outcome) {
+	switch e := r.awaitTurn(h); {
+	case e == leaseLost:
+		o.Disposition, o.SettleErr = LeaseLost, h.lostErr
+		return
+	case e == stopped:
+		r.release(h, o)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.handlers)
+	defer cancel(nil)
+	start := time.Now()
+	done := make(chan struct{})
+	r.work.Go(func() {
+		defer close(done)
+		defer func() { r.slots <- struct{}{} }()
+		r.call(ctx, h.d, &o.Err)
+	})
+	if r.keep(h, done, nil) == leaseLost {
+		cancel(h.loss())
+		<-done
+	}
+	o.Duration = time.Since(start)
+	switch {
+	case h.lost:
+		o.Disposition, o.SettleErr = LeaseLost, h.lostErr
+	case o.Err != nil && errors.Is(context.Cause(r.handlers), ErrShutdown):
+		// It failed because it was not let finish: that is not the message's fault.
+		r.release(h, o)
+	default:
+		r.settle(h, o)
+	}
+}
+
+// awaitTurn waits for the turn in the message group and then for a slot,
+// which it leaves taken if it returns happened.
+func (r *run) awaitTurn(h *held) event {
+	if e := r.keep(h, h.turn.before(), r.stop); e != happened {
+		return e
+	}
+	if h.turn.passedOver() {
+		return stopped
+	}
+	if e := r.keep(h, r.slots, r.stop); e != happened {
+		return e
+	}
+	select {
+	case <-r.stop: // the select in keep does not prefer it
+		r.slots <- struct{}{}
+		return stopped
+	default:
+		return happened
+	}
+}
+
+// call runs the handler and sets err, by a pointer because the goroutine may
+// end within the handler.
+func (r *run) call(ctx context.Context, d *tidegate.Delivery, err *error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		v := recover()
+		if v == nil {
+			v = "runtime.Goexit was called" // which cannot be stopped: only the goroutine ends
+		}
+		p := &PanicError{Value: v, Stack: debug.Stack()}
+		*err = p
+		r.logPanic(ctx, "handler panicked", d.ID, v, p.Stack)
+	}()
+	*err = r.handler(ctx, d)
+	returned = true
+}
+
+// settle tells the server what became of the delivery.
+func (r *run) settle(h *held, o *Outcome) {
+	rules := r.currentRules()
+	v := judge(h.d.Attempt, o.Err, rules)
+	if v.action == retry {
+		r.lines.fail(h.turn)
+	}
+	err := r.tell(h, v)
+	if v.action == deadLetterNow && err != nil && permanent(err) {
+		// The server keeps no dead letters for us. Nothing may get lost.
+		r.log.Warn("dead letter refused, retrying the message", "topic", h.d.Topic, "message_id", h.d.ID, "error", err)
+		v = ladderVerdict(h.d.Attempt, o.Err, rules)
+		r.lines.fail(h.turn)
+		err = r.tell(h, v)
+	}
+	o.SettleErr = err
+	switch {
+	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
+		o.Disposition = LeaseLost
+	case err != nil:
+		o.Disposition = Unsettled
+	case v.action == ack:
+		o.Disposition = Acked
+	case v.action == deadLetterNow:
+		o.Disposition = DeadLettered
+	default:
+		o.Disposition, o.Delay = Retried, v.delay
+	}
+}
+
+// release gives the delivery back. Its invisible time ends now instead of later;
+// on servers with Capabilities.Suspend that is not even a failed attempt.
+func (r *run) release(h *held, o *Outcome) {
+	r.lines.fail(h.turn)
+	ctx, cancel := context.WithDeadline(r.detached, earliest(h.until, time.Now().Add(settleTimeout)))
+	defer cancel()
+	if _, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, 0); err != nil {
+		o.Disposition, o.SettleErr = Unsettled, fmt.Errorf("release: %w", err)
+		return
+	}
+	o.Disposition = Released
+}

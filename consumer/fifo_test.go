@@ -1,0 +1,251 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// orderWatch checks what a FIFO group is promised: of one message group one
+// message at a time, and none before those ahead of it are done.
+type orderWatch struct {
+	t       *testing.T
+	mu      sync.Mutex
+	next    map[string]int // message group → the message that is due
+	working map[string]bool
+}
+
+func (w *orderWatch) begin(d *tidegate.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.working[d.MessageGroup] {
+		w.t.Errorf("%s: two messages are handled at the same time", d.MessageGroup)
+	}
+	w.working[d.MessageGroup] = true
+	var i int
+	fmt.Sscan(string(d.Body), &i)
+	// At least once: one that was done may come again, none may come early.
+	if i > w.next[d.MessageGroup] {
+		w.t.Errorf("%s: message %d is handled, %d is not done", d.MessageGroup, i, w.next[d.MessageGroup])
+	}
+}
+
+func (w *orderWatch) end(d *tidegate.Delivery, done bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.working[d.MessageGroup] = false
+	var i int
+	fmt.Sscan(string(d.Body), &i)
+	if done && i == w.next[d.MessageGroup] {
+		w.next[d.MessageGroup]++
+	}
+}
+
+// Whatever fails, is lost, panics or takes long, the order holds, everything
+// is consumed or a dead letter in the end, and the bounds are kept.
+func TestFIFOProperty(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	var mu sync.Mutex // of rnd
+	chance := func(percent int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return rnd.IntN(100) < percent
+	}
+	upTo := func(d time.Duration) time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Duration(rnd.Int64N(int64(d)))
+	}
+	for range 40 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps.Suspend = chance(50)
+			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Second}}
+			if chance(50) {
+				s.queues = []int{0, 1, 2}
+			}
+			const groups, each = 6, 10
+			for i := range each {
+				for g := range groups {
+					s.add(g%3, &tidegate.Message{
+						ID: fmt.Sprint(g, "/", i), Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i),
+					})
+				}
+			}
+			if s.queues[0] == transport.AnyQueue {
+				for _, e := range s.entries {
+					e.queue = 0
+				}
+			}
+			flaky := func(*tidegate.Delivery) error {
+				if chance(10) {
+					return errors.New("connection lost")
+				}
+				return nil
+			}
+			s.onAck, s.onRetry, s.onChange, s.onDead = flaky, flaky, flaky, flaky
+			w := &orderWatch{t: t, next: map[string]int{}, working: map[string]bool{}}
+			concurrency := 1 + int(upTo(12))
+			// A delivery that could not be settled is in hand for the server, and
+			// not for the consumer. The consumer's count has the bound.
+			var inHand, most atomic.Int64
+			s.onHandOut = func(n int) {
+				if k := inHand.Add(int64(n)); k > most.Load() {
+					most.Store(k)
+				}
+			}
+			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
+				w.begin(d)
+				done := true
+				defer func() { w.end(d, done) }()
+				time.Sleep(upTo(20 * time.Second))
+				switch {
+				case chance(20):
+					done = d.Attempt >= 5
+					return errors.New("failed")
+				case chance(5):
+					done = d.Attempt >= 5
+					panic("failed")
+				case chance(5):
+					return DeadLetter(errors.New("hopeless"))
+				}
+				return nil
+			}, PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(Outcome) { inHand.Add(-1) }})
+			time.Sleep(6 * time.Hour)
+			stop()
+			if n := s.left(); n != 0 {
+				t.Errorf("%d messages are left", n)
+			}
+			q := len(s.queues)
+			if limit := (concurrency + q - 1) / q * q; int(most.Load()) > limit {
+				t.Errorf("%d in hand, concurrency %d, %d queues", most.Load(), concurrency, q)
+			}
+		})
+	}
+}
+
+// A failure gives back what was received behind it, and other groups go on.
+func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Minute}}
+		s.caps.Suspend = true
+		for i := range 3 {
+			for _, g := range []string{"a", "b"} {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(g, i), Topic: "orders", MessageGroup: g, Body: []byte("x")})
+			}
+		}
+		var mu sync.Mutex
+		var order []string
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			mu.Lock()
+			order = append(order, fmt.Sprint(d.ID, "#", d.Attempt))
+			mu.Unlock()
+			time.Sleep(time.Second)
+			if d.ID == "a0" && d.Attempt == 1 {
+				return errors.New("failed")
+			}
+			return nil
+		}, PushOptions{Concurrency: 7, OnDelivery: seen.add})
+		time.Sleep(30 * time.Second)
+		if s.left() != 3 || len(s.released) != 2 {
+			t.Errorf("%d messages left, released %q; want group b done, and a1 and a2 given back", s.left(), s.released)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		var a []string
+		for _, o := range order {
+			if o[0] == 'a' {
+				a = append(a, o)
+			}
+		}
+		if fmt.Sprint(a) != "[a0#1 a0#2 a1#1 a2#1]" || s.left() != 0 {
+			t.Errorf("handled %v, %d left", order, s.left())
+		}
+	})
+}
+
+// Without Suspend, what is given back loses an attempt. A message that fails
+// does not take those behind it along into the dead letters.
+func TestFIFOFailureCostsOthersNothing(t *testing.T) {
+	for _, suspend := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps.Suspend = suspend
+			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{time.Second}}
+			for i := range 4 {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
+			}
+			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				if d.ID == "0" {
+					return errors.New("poison")
+				}
+				if d.Attempt != 1 {
+					t.Errorf("suspend %v: message %s has attempt %d", suspend, d.ID, d.Attempt)
+				}
+				return nil
+			}, PushOptions{})
+			time.Sleep(time.Minute)
+			stop()
+			if s.left() != 0 || len(s.dead) != 1 || s.dead["0"] != "poison" {
+				t.Errorf("suspend %v: %d left, dead letters %v", suspend, s.left(), s.dead)
+			}
+		})
+	}
+}
+
+// After a receive whose answer may be lost, the same attempt ID asks for the
+// same answer; after an answer a new one is used.
+func TestFIFOAttemptIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings = transport.ConsumerSettings{FIFO: true}
+		n := 0
+		s.onReceive = func() error {
+			if n++; n == 2 || n == 3 {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		time.Sleep(2 * time.Minute)
+		stop()
+		a := s.attempts
+		if len(a) < 6 || a[0] == "" || a[1] == a[0] || a[2] != a[1] || a[3] != a[1] || a[4] == a[3] {
+			t.Errorf("attempt IDs %q", a)
+		}
+	})
+}
+
+func TestNoOrderWithoutFIFO(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		for i := range 5 {
+			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
+		}
+		begin := time.Now()
+		var last atomic.Int64
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(time.Second)
+			return nil
+		}, PushOptions{OnDelivery: func(Outcome) { last.Store(int64(time.Since(begin))) }, Concurrency: 5})
+		time.Sleep(10 * time.Second)
+		stop()
+		if d := time.Duration(last.Load()); d != time.Second {
+			t.Errorf("took %v, want all at the same time", d)
+		}
+	})
+}

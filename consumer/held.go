@@ -1,0 +1,112 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A held delivery is one in hand. Only the goroutine that owns it uses it,
+// and so an extension and a settlement never meet.
+type held struct {
+	d       *tidegate.Delivery // as received: the handler's, and not touched here
+	current tidegate.Delivery  // the same, with the handle that is valid now
+	turn    *turn
+
+	until   time.Time // the end of the invisible time, by our clock
+	renew   time.Time // when to extend it
+	last    time.Time // no extension begins after that
+	lost    bool
+	lostErr error // why, if the server said so
+}
+
+func (r *run) hold(d *tidegate.Delivery, t *turn, now time.Time) *held {
+	h := &held{d: d, current: *d, turn: t, until: now.Add(r.opts.InvisibleDuration)}
+	if r.opts.MaxExtension > 0 {
+		h.last = now.Add(r.opts.MaxExtension)
+	}
+	h.plan(now.Add(r.opts.InvisibleDuration / 3))
+	return h
+}
+
+// plan sets the time of the next extension; there is none after last, and
+// then the only thing left to happen is the end of the lease.
+func (h *held) plan(t time.Time) {
+	if t.After(h.last) || t.After(h.until) {
+		t = h.until
+	}
+	h.renew = t
+}
+
+type event int
+
+const (
+	happened event = iota
+	stopped
+	leaseLost
+)
+
+// keep extends h's invisible time until something happens: what is received
+// from what, a close of stop, or the loss of the lease. Either channel may be
+// nil; a nil what happens at once.
+func (r *run) keep(h *held, what, stop <-chan struct{}) event {
+	if what == nil {
+		return happened
+	}
+	timer := time.NewTimer(time.Until(h.renew))
+	defer timer.Stop()
+	for {
+		select {
+		case <-what:
+			return happened
+		case <-stop:
+			return stopped
+		case <-timer.C:
+			if !r.extend(h) {
+				return leaseLost
+			}
+			timer.Reset(time.Until(h.renew))
+		}
+	}
+}
+
+// extend makes one attempt to extend the lease. It returns false if it is lost.
+func (r *run) extend(h *held) bool {
+	now := time.Now()
+	if !now.Before(h.until) {
+		h.lost = true
+		return false
+	}
+	inv := r.opts.InvisibleDuration
+	// The handler may be done meanwhile and has to wait for the answer: which
+	// handle is the valid one is not known before.
+	ctx, cancel := context.WithTimeout(r.detached, min(inv/3, h.until.Sub(now)))
+	defer cancel()
+	handle, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, inv)
+	switch {
+	case err == nil:
+		if handle != "" {
+			h.current.Handle = handle
+		}
+		h.until = now.Add(inv) // from before the call: rather too early than too late
+		h.plan(now.Add(inv / 3))
+		return true
+	case errors.Is(err, tidegate.ErrInvalidHandle):
+		h.lost, h.lostErr = true, err
+		return false
+	}
+	r.log.Warn("extending the invisible time failed", "topic", h.d.Topic, "message_id", h.d.ID, "error", err)
+	h.plan(time.Now().Add(inv / 10))
+	return true
+}
+
+// loss is the cause for the handler's context.
+func (h *held) loss() error {
+	if h.lostErr != nil {
+		return fmt.Errorf("%w: %w", ErrLeaseLost, h.lostErr)
+	}
+	return ErrLeaseLost
+}

@@ -1,0 +1,184 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestLeaseIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(3)
+		var calls atomic.Int64
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			calls.Add(1)
+			handle := d.Handle
+			time.Sleep(5 * time.Minute)
+			if ctx.Err() != nil || d.Handle != handle {
+				t.Errorf("ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
+			}
+			return nil
+		}, PushOptions{OnDelivery: seen.add})
+		time.Sleep(6 * time.Minute)
+		stop()
+		if calls.Load() != 3 || s.left() != 0 {
+			t.Errorf("%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
+		}
+		for _, d := range s.changes {
+			if d != DefaultInvisibleDuration {
+				t.Errorf("extended by %v", d)
+			}
+		}
+		// Every 10 s, for 5 min, three times; at the very end either may be first.
+		if n := len(s.changes); n < 3*29 || n > 3*30 {
+			t.Errorf("%d extensions", n)
+		}
+	})
+}
+
+func TestLeaseLost(t *testing.T) {
+	invalid := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
+	lost := errors.New("connection lost")
+	for _, tt := range []struct {
+		name   string
+		answer error
+		opts   PushOptions
+		at     time.Duration // when the handler sees it
+		calls  int           // of ChangeInvisibleDuration
+	}{
+		{"the server says so", invalid, PushOptions{}, 10 * time.Second, 1},
+		{"the server cannot be reached", lost, PushOptions{}, 30 * time.Second, 7}, // at 10 s and every 3 s, and not at the end
+		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 50 * time.Second, 2},
+		{"never extended", nil, PushOptions{MaxExtension: -1}, 30 * time.Second, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				calls := 0
+				s.onChange = func(*tidegate.Delivery) error { calls++; return tt.answer }
+				s.onAck = func(*tidegate.Delivery) error { t.Error("acknowledged"); return nil }
+				s.onRetry = func(*tidegate.Delivery) error { t.Error("retried"); return nil }
+				seen := make(chan Outcome, 10)
+				tt.opts.OnDelivery = func(o Outcome) { seen <- o }
+				tt.opts.Concurrency = 1
+				begin := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
+					defer cancel()
+					<-hctx.Done()
+					if d := time.Since(begin); d != tt.at {
+						t.Errorf("the handler's context ended after %v, want %v", d, tt.at)
+					}
+					cause := context.Cause(hctx)
+					if !errors.Is(cause, ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
+						t.Errorf("cause %v", cause)
+					}
+					time.Sleep(time.Second) // a handler may be slow to notice
+					return nil
+				}, tt.opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if o := <-seen; o.Disposition != LeaseLost || o.Duration != tt.at+time.Second || len(seen) != 0 {
+					t.Errorf("outcome %+v and %d more", o, len(seen))
+				}
+				if calls != tt.calls {
+					t.Errorf("%d attempts to extend, want %d", calls, tt.calls)
+				}
+			})
+		})
+	}
+}
+
+// The handler returns while an extension is under way: the acknowledgement
+// waits for the handle that is valid then.
+func TestSettleWaitsForTheExtension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		s.onChange = func(*tidegate.Delivery) error { time.Sleep(2 * time.Second); return nil }
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(11 * time.Second)
+			return nil
+		}, PushOptions{OnDelivery: seen.add})
+		time.Sleep(time.Minute)
+		stop()
+		if len(seen.list) != 1 || seen.list[0].Disposition != Acked {
+			t.Errorf("outcomes %+v", seen.list)
+		}
+	})
+}
+
+func TestAckIsRepeated(t *testing.T) {
+	busy := &tidegate.Error{Code: tidegate.CodeTooManyRequests}
+	for _, tt := range []struct {
+		name string
+		errs []error // of the first tries; the last one repeats
+		want Disposition
+		min  int
+		max  int
+	}{
+		{"in the end it works", []error{busy, errors.New("lost"), nil}, Acked, 3, 3},
+		{"the handle is gone", []error{errors.New("lost"), &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 2, 2},
+		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
+		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				n := 0
+				s.onAck = func(d *tidegate.Delivery) error {
+					if d.Attempt > 1 {
+						return nil
+					}
+					n++
+					return tt.errs[min(n, len(tt.errs))-1]
+				}
+				var seen outcomes
+				var after []time.Duration
+				begin := time.Now()
+				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+					PushOptions{Concurrency: 1, OnDelivery: func(o Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
+				time.Sleep(35 * time.Second)
+				stop()
+				if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
+					t.Errorf("%d tries in %v, outcome %+v", n, after[0], first)
+				}
+				if s.left() != 0 {
+					t.Error("the message was not delivered again")
+				}
+			})
+		})
+	}
+}
+
+func TestDeadLetterRefusedIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings = transport.ConsumerSettings{MaxAttempts: 1}
+		s.fill(1)
+		s.onDead = func(*tidegate.Delivery) error { return &tidegate.Error{Code: tidegate.CodeNotImplemented} }
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
+			PushOptions{OnDelivery: seen.add})
+		synctest.Wait()
+		stop()
+		if list := seen.all(); len(list) != 1 || list[0].Disposition != Retried || len(s.retries) != 1 {
+			t.Errorf("outcomes %+v, retries %v", list, s.retries)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"time"
+)
+
+// A Disposition says what became of a delivery.
+type Disposition int
+
+// What can become of a delivery.
+const (
+	Acked        Disposition = iota // consumed
+	Retried                         // failed; delivered again after Outcome.Delay
+	DeadLettered                    // failed for good
+	LeaseLost                       // its invisible time ended first; it is delivered again
+	Released                        // not handled, or not to its end; given back for another consumer
+	Unsettled                       // the server could not be told; delivered again when its invisible time ends
+)
+
+// String returns the name in lower case.
+func (d Disposition) String() string {
+	switch d {
+	case Acked:
+		return "acked"
+	case Retried:
+		return "retried"
+	case DeadLettered:
+		return "dead-lettered"
+	case LeaseLost:
+		return "lease lost"
+	case Released:
+		return "released"
+	case Unsettled:
+		return "unsettled"
+	}
+	return "unknown"
+}
+
+// An Outcome is what became of one delivery.
+type Outcome struct {
+	Topic        string
+	Group        string
+	MessageID    string
+	MessageGroup string
+	Attempt      int // the delivery's number, 1 the first time
+
+	Disposition Disposition
+	Delay       time.Duration // of a retry
+	Duration    time.Duration // of the handler; 0 if it was not called
+
+	// Err is what the handler returned; a [*PanicError] if it panicked.
+	Err error
+
+	// SettleErr is why the server could not be told, for Unsettled and
+	// LeaseLost as far as known.
+	SettleErr error
+}
+
+// observe logs an outcome and hands it to the observer.
+func (r *run) observe(o Outcome) {
+	level, text := slog.LevelDebug, "delivery settled"
+	switch o.Disposition {
+	case DeadLettered:
+		level, text = slog.LevelWarn, "message is a dead letter now"
+	case LeaseLost:
+		level, text = slog.LevelWarn, "lease lost, message will be delivered again"
+	case Unsettled:
+		level, text = slog.LevelWarn, "delivery could not be settled"
+	}
+	if r.log.Enabled(r.detached, level) {
+		r.log.LogAttrs(r.detached, level, text,
+			slog.String("topic", o.Topic), slog.String("group", o.Group), slog.String("message_id", o.MessageID),
+			slog.Int("attempt", o.Attempt), slog.String("disposition", o.Disposition.String()),
+			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
+			slog.Any("error", o.Err), slog.Any("settle_error", o.SettleErr))
+	}
+	if r.opts.OnDelivery == nil {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			r.logPanic(r.detached, "OnDelivery panicked", o.MessageID, v, debug.Stack())
+		}
+	}()
+	r.opts.OnDelivery(o)
+}
+
+func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {
+	r.log.LogAttrs(ctx, slog.LevelError, text,
+		slog.String("message_id", messageID), slog.Any("panic", value), slog.String("stack", string(stack)))
+}

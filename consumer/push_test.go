@@ -1,0 +1,388 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestHandledAndAcked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(100)
+		var n atomic.Int64
+		var seen outcomes
+		type key struct{}
+		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+			if ctx.Value(key{}) != "value" {
+				t.Error("the handler's context lacks the values of Run's")
+			}
+			n.Add(1)
+			time.Sleep(time.Second)
+			return nil
+		}, PushOptions{OnDelivery: seen.add})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Minute)
+		defer cancel()
+		if err := p.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > DefaultConcurrency {
+			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
+		}
+		want := Outcome{
+			Topic: "orders", Group: "billing", MessageID: seen.list[0].MessageID, Attempt: 1,
+			Disposition: Acked, Duration: time.Second,
+		}
+		if seen.list[0] != want {
+			t.Errorf("outcome %+v, want %+v", seen.list[0], want)
+		}
+		r := s.requests[0]
+		if !r.Push || r.InvisibleDuration != DefaultInvisibleDuration || r.Wait != DefaultLongPolling || r.AttemptID != "" || r.Max != 20 {
+			t.Errorf("request %+v", r)
+		}
+	})
+}
+
+// Seventeen deliveries over 4 h 46 m, and then the dead letter.
+func TestWholeLadder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = transport.Capabilities{Suspend: true}
+		s.fill(1)
+		var at []time.Duration
+		begin := time.Now()
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			at = append(at, time.Since(begin))
+			if d.Attempt != len(at) {
+				t.Errorf("attempt %d, want %d", d.Attempt, len(at))
+			}
+			return errors.New("still broken")
+		}, PushOptions{})
+		time.Sleep(24 * time.Hour)
+		stop()
+		var sum time.Duration
+		want := []time.Duration{0}
+		for i := range 16 {
+			sum += backoff.RetryLadder().Delay(i)
+			want = append(want, sum)
+		}
+		if !reflect.DeepEqual(at, want) || sum != 17140*time.Second {
+			t.Errorf("delivered at %v\nwant %v", at, want)
+		}
+		if s.dead["m0"] != "still broken" {
+			t.Errorf("dead letters %q", s.dead)
+		}
+	})
+}
+
+func TestOtherLadders(t *testing.T) {
+	own, pushed := backoff.Steps{3 * time.Second}, backoff.Steps{time.Second, 2 * time.Second}
+	for _, tt := range []struct {
+		name   string
+		sub    Subscription
+		pushed transport.ConsumerSettings
+		err    error
+		want   []time.Duration
+		dead   bool
+	}{
+		{"pushed", Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 4}, errors.New("x"),
+			[]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}, true},
+		{"own", Subscription{Group: "billing", Topic: "orders", Retry: own}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 3},
+			errors.New("x"), []time.Duration{3 * time.Second, 3 * time.Second}, true},
+		{"the handler's", Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 2},
+			fmt.Errorf("busy: %w", RetryAfter(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
+		{"dead letter at once", Subscription{}, transport.ConsumerSettings{}, DeadLetter(errors.New("x")), nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.settings = tt.pushed
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, PushOptions{OnDelivery: seen.add})
+				time.Sleep(time.Hour)
+				stop()
+				var got []time.Duration
+				for i, r := range s.retries {
+					got = append(got, r.delay)
+					if seen.list[i].Disposition != Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
+						t.Errorf("outcome %+v of %+v", seen.list[i], r)
+					}
+				}
+				last := seen.list[len(seen.list)-1]
+				if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != DeadLettered {
+					t.Errorf("delays %v, dead letters %v, last outcome %+v; want %v", got, s.dead, last, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Without a word of the server about attempts, its own count decides.
+func TestUnknownLimitNeverDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, PushOptions{})
+		time.Sleep(48 * time.Hour)
+		stop()
+		if len(s.retries) < 20 || len(s.dead) != 0 {
+			t.Errorf("%d retries, dead letters %v", len(s.retries), s.dead)
+		}
+	})
+}
+
+func TestPanicsAreFailures(t *testing.T) {
+	cause := errors.New("an error as a panic")
+	for name, tt := range map[string]struct {
+		handler Handler
+		text    string
+	}{
+		"panic":  {func(context.Context, *tidegate.Delivery) error { panic(cause) }, "handler panicked: an error as a panic"},
+		"nil":    {func(context.Context, *tidegate.Delivery) error { panic(nil) }, "handler panicked: panic called with nil argument"},
+		"Goexit": {func(context.Context, *tidegate.Delivery) error { runtime.Goexit(); return nil }, "handler panicked: runtime.Goexit was called"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, Subscription{}, tt.handler, PushOptions{OnDelivery: seen.add})
+				time.Sleep(15 * time.Second)
+				stop()
+				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != Retried || seen.list[0].Delay != 10*time.Second {
+					t.Fatalf("outcomes %+v", seen.list)
+				}
+				e, ok := errors.AsType[*PanicError](seen.list[0].Err)
+				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "push_test.go") {
+					t.Errorf("error %v", seen.list[0].Err)
+				}
+				if name == "panic" && !errors.Is(e, cause) {
+					t.Errorf("%v does not wrap the panic's error", e)
+				}
+			})
+		})
+	}
+}
+
+func TestObserverThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(30)
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{Concurrency: 1, OnDelivery: func(Outcome) { panic("observer") }})
+		synctest.Wait()
+		if err := stop(); err != nil || s.left() != 0 {
+			t.Errorf("Run: %v, %d messages left", err, s.left())
+		}
+	})
+}
+
+func TestReceiveFailures(t *testing.T) {
+	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second}
+	transient := errors.New("connection lost")
+	missing := &tidegate.Error{Code: tidegate.CodeTopicNotFound}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		errs := []error{transient, missing, transient, nil, transient, throttled}
+		n := 0
+		s.onReceive = func() error {
+			n++
+			if n <= len(errs) {
+				return errs[n-1]
+			}
+			return nil
+		}
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{ReceiveBackoff: backoff.Steps{time.Second, 2 * time.Second, 4 * time.Second}})
+		time.Sleep(100 * time.Second)
+		stop()
+		var gaps []time.Duration
+		for i := range len(errs) {
+			gaps = append(gaps, s.polls[i+1].Sub(s.polls[i]))
+		}
+		// After the success, which is a poll of 20 s, the backoff begins anew.
+		want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 20 * time.Second, time.Second, 40 * time.Second}
+		if !reflect.DeepEqual(gaps, want) {
+			t.Errorf("gaps %v, want %v", gaps, want)
+		}
+	})
+}
+
+func TestDefaultReceiveBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.onReceive = func() error { return errors.New("connection lost") }
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		time.Sleep(10 * time.Minute)
+		stop()
+		for i := 1; i < len(s.polls); i++ {
+			gap := s.polls[i].Sub(s.polls[i-1])
+			if lo, hi := receiveBackoff.Range(i - 1); gap < lo || gap > hi {
+				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
+			}
+		}
+	})
+}
+
+func TestFatalReceiveEndsRun(t *testing.T) {
+	forbidden := &tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}
+	for _, want := range []error{forbidden, fmt.Errorf("transport: %w", tidegate.ErrClosed)} {
+		for _, where := range []string{"receive", "settings"} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(3)
+				handled := 0
+				refuse := func() error {
+					if where == "settings" || handled > 0 {
+						return want
+					}
+					return nil
+				}
+				if where == "settings" {
+					s.onSettings = refuse
+				} else {
+					s.onReceive = refuse
+				}
+				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+					time.Sleep(time.Second)
+					handled++
+					return nil
+				}, PushOptions{Concurrency: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = p.Run(t.Context())
+				if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), `consume "orders" for "billing": `) {
+					t.Errorf("%s: Run: %v", where, err)
+				}
+				if where == "receive" && s.left() != 2 {
+					t.Errorf("%d messages left, want the first to be acknowledged", s.left())
+				}
+			})
+		}
+	}
+}
+
+func TestSettingsAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		n := 0
+		s.onSettings = func() error {
+			if n++; n <= 2 {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{ReceiveBackoff: backoff.Steps{time.Second}})
+		begin := time.Now()
+		time.Sleep(time.Minute)
+		stop()
+		if first := s.polls[0].Sub(begin); first != 2*time.Second {
+			t.Errorf("the first receive came after %v, want it when the settings were there, after 2s", first)
+		}
+		if s.left() != 0 {
+			t.Error("not handled")
+		}
+	})
+}
+
+// A server that answers empty receives at once is not asked in a hot loop.
+func TestEmptyAnswersArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{LongPolling: time.Nanosecond})
+		time.Sleep(10 * time.Second)
+		stop()
+		if n := len(s.polls); n < 90 || n > 110 {
+			t.Errorf("%d receives in 10 s", n)
+		}
+	})
+}
+
+func TestQueuesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.queues = []int{0, 1}
+		var got atomic.Int64
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { got.Add(1); return nil }, PushOptions{})
+		add := func(q int) {
+			s.add(q, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")})
+		}
+		add(0)
+		add(1)
+		add(2)
+		time.Sleep(time.Second)
+		if got.Load() != 2 {
+			t.Errorf("%d handled, want those of the queues 0 and 1", got.Load())
+		}
+		s.mu.Lock()
+		s.queues = []int{2}
+		s.mu.Unlock()
+		time.Sleep(2 * refresh)
+		add(0)
+		add(2)
+		time.Sleep(time.Second)
+		if got.Load() != 4 {
+			t.Errorf("%d handled, want both of queue 2 besides", got.Load())
+		}
+		stop()
+	})
+}
+
+func TestRunTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			s.fill(3)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := p.Run(ctx); err != nil || s.left() != 0 {
+				t.Errorf("Run: %v, %d left", err, s.left())
+			}
+			cancel()
+		}
+	})
+}
+
+func TestNewPushTellsAllFaults(t *testing.T) {
+	_, err := NewPush(nil, Subscription{Group: "a b", Topic: "", Retry: backoff.Steps{-1}}, nil, PushOptions{
+		Concurrency: -1, InvisibleDuration: 13 * time.Hour, LongPolling: -1, ShutdownTimeout: -1,
+		ReceiveBackoff: backoff.Exponential{Initial: -1},
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		"transport", "handler", "Subscription.Group", "Subscription.Topic", "Subscription.Retry",
+		"Concurrency", "InvisibleDuration", "13h", "LongPolling", "ShutdownTimeout", "ReceiveBackoff",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+	if !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("%v does not match ErrInvalid", err)
+	}
+}

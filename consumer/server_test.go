@@ -1,0 +1,294 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// server is a small server in one piece: what it keeps of FIFO groups is
+// RocketMQ's way, several messages of a message group in one answer.
+type server struct {
+	t        *testing.T
+	settings transport.ConsumerSettings
+	queues   []int
+	caps     transport.Capabilities
+
+	// Called without a lock before the server does anything; an error is the answer.
+	onReceive, onSettings func() error
+	onAck, onRetry        func(d *tidegate.Delivery) error
+	onChange, onDead      func(d *tidegate.Delivery) error
+	onHandOut             func(n int) // called with the lock held
+
+	mu       sync.Mutex
+	entries  []*entry
+	wake     chan struct{}
+	serial   int
+	polls    []time.Time
+	retries  []retryCall
+	changes  []time.Duration
+	released []string
+	dead     map[string]string
+	handed   int // deliveries not settled
+	maxHand  int
+	attempts []string // attempt IDs of receives
+	requests []transport.ReceiveRequest
+}
+
+type entry struct {
+	msg     *tidegate.Message
+	queue   int
+	attempt int
+	due     time.Time
+	handle  string
+	done    bool
+}
+
+type retryCall struct {
+	id      string
+	attempt int
+	delay   time.Duration
+}
+
+func newServer(t *testing.T) *server {
+	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}}
+}
+
+func (s *server) changed() {
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
+func (s *server) add(queue int, msgs ...*tidegate.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range msgs {
+		s.entries = append(s.entries, &entry{msg: m, queue: queue})
+	}
+	s.changed()
+}
+
+// fill adds n messages.
+func (s *server) fill(n int) {
+	for i := range n {
+		s.add(0, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "orders", Body: []byte("x")})
+	}
+}
+
+func (s *server) left() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		if !e.done {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery, next time.Time) {
+	out := map[string]bool{} // message groups with something in flight or waiting for a retry
+	for _, e := range s.entries {
+		if !e.done && now.Before(e.due) {
+			out[e.msg.MessageGroup] = s.settings.FIFO && e.msg.MessageGroup != ""
+			if next.IsZero() || e.due.Before(next) {
+				next = e.due
+			}
+		}
+	}
+	for i, e := range s.entries {
+		if e.done || now.Before(e.due) || out[e.msg.MessageGroup] || len(ds) == r.Max ||
+			r.Queue != transport.AnyQueue && r.Queue != e.queue {
+			continue
+		}
+		if e.handle != "" { // timed out
+			s.handed--
+		}
+		s.serial++
+		e.attempt++
+		e.handle, e.due = fmt.Sprint(i, "/", s.serial), now.Add(r.InvisibleDuration)
+		s.handed++
+		s.maxHand = max(s.maxHand, s.handed)
+		ds = append(ds, &tidegate.Delivery{
+			Message: *e.msg.Clone(), ConsumerGroup: r.Group, Attempt: e.attempt, Handle: e.handle,
+			Queue: e.queue, Offset: int64(i), InvisibleUntil: e.due,
+		})
+	}
+	if s.onHandOut != nil {
+		s.onHandOut(len(ds))
+	}
+	return ds, next
+}
+
+func (s *server) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	s.mu.Lock()
+	s.polls = append(s.polls, time.Now())
+	s.attempts = append(s.attempts, r.AttemptID)
+	s.requests = append(s.requests, r)
+	s.mu.Unlock()
+	if s.onReceive != nil {
+		if err := s.onReceive(); err != nil {
+			return nil, err
+		}
+	}
+	end := time.Now().Add(r.Wait)
+	for {
+		now := time.Now()
+		s.mu.Lock()
+		if ctx.Err() != nil {
+			s.mu.Unlock()
+			return nil, context.Cause(ctx)
+		}
+		ds, next := s.take(r, now)
+		wake := s.wake
+		s.mu.Unlock()
+		if len(ds) > 0 || !now.Before(end) {
+			return ds, nil
+		}
+		if next.IsZero() || next.After(end) {
+			next = end
+		}
+		timer := time.NewTimer(next.Sub(now))
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+func (s *server) settle(ctx context.Context, d *tidegate.Delivery, hook func(*tidegate.Delivery) error, change func(*entry)) error {
+	if hook != nil {
+		if err := hook(d); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[d.Offset]
+	if e.done || e.handle != d.Handle || !time.Now().Before(e.due) {
+		return &tidegate.Error{Subject: d.ID, Code: tidegate.CodeInvalidReceiptHandle}
+	}
+	change(e)
+	s.changed()
+	return nil
+}
+
+func (s *server) end(e *entry, due time.Time) {
+	e.handle, e.due = "", due
+	s.handed--
+}
+
+func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		errs[i] = s.settle(ctx, d, s.onAck, func(e *entry) { e.done = true; s.end(e, e.due) })
+	}
+	return errs
+}
+
+func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+	return s.settle(ctx, d, s.onRetry, func(e *entry) {
+		s.retries = append(s.retries, retryCall{d.ID, d.Attempt, after})
+		s.end(e, time.Now().Add(after))
+	})
+}
+
+func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	err = s.settle(ctx, d, s.onChange, func(e *entry) {
+		if dur == 0 {
+			s.released = append(s.released, d.ID)
+			if s.caps.Suspend {
+				e.attempt--
+			}
+			s.end(e, time.Now())
+			return
+		}
+		s.changes = append(s.changes, dur)
+		s.serial++
+		e.handle, e.due = fmt.Sprint(d.Offset, "/", s.serial), time.Now().Add(dur)
+		handle = e.handle
+	})
+	return handle, err
+}
+
+func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	return s.settle(ctx, d, s.onDead, func(e *entry) {
+		s.dead[d.ID] = reason
+		e.done = true
+		s.end(e, e.due)
+	})
+}
+
+func (s *server) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	return transport.ProducerSettings{}, nil
+}
+
+func (s *server) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
+	if s.onSettings != nil {
+		if err := s.onSettings(); err != nil {
+			return transport.ConsumerSettings{}, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings, nil
+}
+
+func (s *server) Queues(context.Context, string, string) ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queues, nil
+}
+
+func (s *server) Capabilities() transport.Capabilities { return s.caps }
+
+// start runs a push consumer until stop is called, which returns what Run did.
+func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions) (stop func() error) {
+	t.Helper()
+	if sub.Group == "" {
+		sub.Group, sub.Topic = "billing", "orders"
+	}
+	p, err := NewPush(s, sub, h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	stop = func() error {
+		cancel()
+		err := <-done
+		done <- err
+		return err
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// outcomes collects what OnDelivery tells.
+type outcomes struct {
+	mu   sync.Mutex
+	list []Outcome
+}
+
+func (o *outcomes) add(out Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, out)
+}
+
+func (o *outcomes) all() []Outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]Outcome(nil), o.list...)
+}

@@ -1,0 +1,71 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// settleTimeout bounds one attempt to settle.
+const settleTimeout = 3 * time.Second
+
+// settleBackoff paces repeated settlements.
+var settleBackoff = backoff.Exponential{
+	Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second, MinConnectTimeout: 20 * time.Second,
+}
+
+// tell carries out a verdict, again and again where that can help and as long
+// as the delivery is ours. It does not stop with Run's ctx: an unsaid
+// acknowledgement is a duplicate.
+func (r *run) tell(h *held, v verdict) error {
+	ctx, cancel := context.WithDeadline(r.detached, h.until)
+	defer cancel()
+	for n := 0; ; n++ {
+		err := r.tellOnce(ctx, h, v)
+		if err == nil || !canRepeat(v.action, err, r.transport.Capabilities()) {
+			return err
+		}
+		delay := settleBackoff.Delay(n)
+		if e, ok := errors.AsType[*tidegate.Error](err); ok {
+			delay = max(delay, e.RetryAfter)
+		}
+		if backoff.Sleep(ctx, delay) != nil {
+			return err
+		}
+	}
+}
+
+func (r *run) tellOnce(ctx context.Context, h *held, v verdict) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	switch v.action {
+	case ack:
+		return ackOne(ctx, r.transport, &h.current)
+	case deadLetterNow:
+		return r.transport.DeadLetter(ctx, &h.current, v.reason)
+	}
+	return r.transport.Retry(ctx, &h.current, v.delay)
+}
+
+func ackOne(ctx context.Context, s transport.Settler, d *tidegate.Delivery) error {
+	errs := s.Ack(ctx, []*tidegate.Delivery{d})
+	if len(errs) != 1 {
+		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport did not return one result for one delivery"}
+	}
+	return errs[0]
+}
+
+func permanent(err error) bool {
+	return transport.Classify(err) == transport.Permanent && !errors.Is(err, tidegate.ErrInvalidHandle)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,167 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// SimpleOptions are what a simple consumer can be told. The zero value is sound.
+type SimpleOptions struct {
+	// InvisibleDuration is how long a received message is kept from other
+	// deliveries: the time to acknowledge it in, and the delay until it comes
+	// again if that did not happen. At most 12 h; a real RocketMQ refuses less
+	// than 10 s. 0 for 30 s.
+	InvisibleDuration time.Duration
+
+	// LongPolling is how long the server may hold a receive when there is no
+	// message. 0 for 20 s.
+	LongPolling time.Duration
+
+	// BatchSize is how many messages [Simple.All] receives at once, at most
+	// 32. The invisible time of all of them runs while the first are worked
+	// on, and those that the loop leaves unseen come again when it is over. 0 for 1.
+	BatchSize int
+}
+
+// A SimpleTransport is what a simple consumer needs of a transport.
+type SimpleTransport interface {
+	transport.Receiver
+	transport.Settler
+}
+
+// A Simple consumer receives messages when asked to. A message that is not
+// acknowledged within its invisible time is delivered again. Goroutines may
+// share it; a delivery belongs to one at a time. It owns no goroutine and needs
+// no closing. Make one with [NewSimple].
+type Simple struct {
+	transport SimpleTransport
+	sub       Subscription
+	opts      SimpleOptions
+}
+
+// NewSimple returns a consumer of sub that receives through t. The error joins
+// all faults of the arguments.
+func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple, error) {
+	var f faults
+	if t == nil {
+		f.add("transport", "it is nil; give the one to receive through")
+	}
+	if sub.Retry != nil {
+		f.add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
+	}
+	f.invisible(opts.InvisibleDuration)
+	f.notNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
+	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {
+		f.add("BatchSize", "%d is not between 1 and %d, nor 0 for 1", opts.BatchSize, maxBatch)
+	}
+	if err := joinFaults(f, sub.validate()); err != nil {
+		return nil, err
+	}
+	if opts.InvisibleDuration == 0 {
+		opts.InvisibleDuration = DefaultInvisibleDuration
+	}
+	if opts.LongPolling == 0 {
+		opts.LongPolling = DefaultLongPolling
+	}
+	if opts.BatchSize == 0 {
+		opts.BatchSize = 1
+	}
+	return &Simple{transport: t, sub: sub, opts: opts}, nil
+}
+
+// Receive waits for messages and returns between 1 and n of them, or none
+// and nil if there was none within LongPolling. It ends early with ctx, whose
+// cause the error wraps then. n is 1 to 32.
+func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, error) {
+	if n < 1 || n > maxBatch {
+		return nil, fmt.Errorf("consumer: %w", &tidegate.Error{
+			Op: "ReceiveMessage", Subject: "n", Code: tidegate.CodeBadRequest,
+			Message: fmt.Sprintf("%d is not between 1 and %d", n, maxBatch),
+		})
+	}
+	return s.transport.Receive(ctx, transport.ReceiveRequest{
+		Group: s.sub.Group, Topic: s.sub.Topic, Queue: transport.AnyQueue, Filter: s.sub.Filter,
+		Max: n, InvisibleDuration: s.opts.InvisibleDuration, Wait: s.opts.LongPolling,
+	})
+}
+
+// Ack ends the delivery: the message is consumed. The error matches
+// tidegate.ErrInvalidHandle if the invisible time was over. Ack makes one attempt.
+func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
+	return ackOne(ctx, s.transport, d)
+}
+
+// ChangeInvisibleDuration has the invisible time end dur from now: more if the
+// work takes longer, less to have the message delivered again sooner. It sets
+// d.Handle and d.InvisibleUntil if the server agreed, and leaves d alone
+// otherwise. The error matches tidegate.ErrInvalidHandle if the time was over before.
+func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	if dur < 0 || dur > maxInvisibleDuration {
+		return fmt.Errorf("consumer: %w", &tidegate.Error{
+			Op: "ChangeInvisibleDuration", Subject: "duration", Code: tidegate.CodeIllegalInvisibleTime,
+			Message: fmt.Sprintf("%v is not between 0 and %v", dur, maxInvisibleDuration),
+		})
+	}
+	now := time.Now()
+	handle, err := s.transport.ChangeInvisibleDuration(ctx, d, dur)
+	if err != nil {
+		return err
+	}
+	if handle != "" {
+		d.Handle = handle
+	}
+	d.InvisibleUntil = now.Add(dur)
+	return nil
+}
+
+// DeadLetter makes the message a dead letter of the group at once. It makes
+// one attempt; repeating one that failed may make a second dead letter on a
+// real RocketMQ.
+func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	return s.transport.DeadLetter(ctx, d, reason)
+}
+
+// All receives messages until ctx ends, and then ends without an error. A
+// failure to receive is yielded with a nil delivery; if the loop goes on, the
+// next receive comes after a wait of 1 s, 1.6 s, … up to 30 s. After a failure
+// that is for good, such as a missing permission, All ends.
+//
+//	for d, err := range c.All(ctx) {
+//		if err != nil { log.Print(err); continue }
+//		…
+//		err = c.Ack(ctx, d)
+//	}
+func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
+	return func(yield func(*tidegate.Delivery, error) bool) {
+		for failures := 0; ctx.Err() == nil; {
+			start := time.Now()
+			ds, err := s.Receive(ctx, s.opts.BatchSize)
+			if err != nil {
+				if ctx.Err() != nil || !yield(nil, err) || fatal(err) {
+					return
+				}
+				wait := max(receiveBackoff.Delay(failures), pushBack(err))
+				failures++
+				if backoff.Sleep(ctx, wait) != nil {
+					return
+				}
+				continue
+			}
+			failures = 0
+			if rest := minPoll - time.Since(start); len(ds) == 0 && rest > 0 && backoff.Sleep(ctx, rest) != nil {
+				return
+			}
+			for _, d := range ds {
+				if !yield(d, nil) {
+					return
+				}
+			}
+		}
+	}
+}

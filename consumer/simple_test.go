@@ -1,0 +1,206 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/mocks"
+	"github.com/tidegate/tidegate/transport"
+	"go.uber.org/mock/gomock"
+)
+
+var sub = consumer.Subscription{Group: "billing", Topic: "orders", Filter: transport.Filter{Expression: "a||b"}}
+
+func newSimple(t *testing.T, o consumer.SimpleOptions) (*consumer.Simple, *mocks.MockTransport) {
+	t.Helper()
+	m := mocks.NewMockTransport(gomock.NewController(t))
+	s, err := consumer.NewSimple(m, sub, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, m
+}
+
+func deliveries(ids ...string) []*tidegate.Delivery {
+	var ds []*tidegate.Delivery
+	for _, id := range ids {
+		ds = append(ds, &tidegate.Delivery{Message: tidegate.Message{ID: id}, Handle: "handle of " + id, Attempt: 1})
+	}
+	return ds
+}
+
+func TestSimpleReceiveAndAck(t *testing.T) {
+	s, m := newSimple(t, consumer.SimpleOptions{InvisibleDuration: time.Minute})
+	want := deliveries("1", "2")
+	m.EXPECT().Receive(gomock.Any(), transport.ReceiveRequest{
+		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Filter: sub.Filter, Max: 7,
+		InvisibleDuration: time.Minute, Wait: 20 * time.Second,
+	}).Return(want, nil)
+	got, err := s.Receive(t.Context(), 7)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	stale := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
+	m.EXPECT().Ack(gomock.Any(), got[:1]).Return([]error{nil})
+	m.EXPECT().Ack(gomock.Any(), got[1:]).Return([]error{stale})
+	m.EXPECT().DeadLetter(gomock.Any(), got[1], "because").Return(nil)
+	if err := s.Ack(t.Context(), got[0]); err != nil {
+		t.Error(err)
+	}
+	if err := s.Ack(t.Context(), got[1]); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		t.Errorf("got %v", err)
+	}
+	if err := s.DeadLetter(t.Context(), got[1], "because"); err != nil {
+		t.Error(err)
+	}
+	for _, n := range []int{0, -1, 33} {
+		if _, err := s.Receive(t.Context(), n); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("Receive of %d: %v", n, err)
+		}
+	}
+	m.EXPECT().Ack(gomock.Any(), gomock.Any()).Return(nil) // breaks the contract
+	if err := s.Ack(t.Context(), got[0]); err == nil {
+		t.Error("an acknowledgement without a result is a success")
+	}
+}
+
+// The handle is replaced by a success only.
+func TestSimpleChangeInvisibleDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newSimple(t, consumer.SimpleOptions{})
+		d := deliveries("1")[0]
+		before := *d
+		m.EXPECT().ChangeInvisibleDuration(gomock.Any(), d, time.Minute).Return("a handle that is none", errors.New("lost"))
+		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err == nil || !reflect.DeepEqual(*d, before) {
+			t.Errorf("error %v, delivery %+v", err, d)
+		}
+		m.EXPECT().ChangeInvisibleDuration(gomock.Any(), d, time.Minute).Return("new", nil)
+		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err != nil || d.Handle != "new" ||
+			!d.InvisibleUntil.Equal(time.Now().Add(time.Minute)) {
+			t.Errorf("error %v, delivery %+v", err, d)
+		}
+		for _, dur := range []time.Duration{-1, 13 * time.Hour} {
+			if err := s.ChangeInvisibleDuration(t.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%v: %v", dur, err)
+			}
+		}
+	})
+}
+
+func TestSimpleAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newSimple(t, consumer.SimpleOptions{BatchSize: 2})
+		busy := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Minute}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		gomock.InOrder(
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("1", "2"), nil),
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(nil, nil),
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(nil, busy),
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("3"), nil),
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).DoAndReturn(
+				func(ctx context.Context, _ transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+					cancel()
+					return nil, context.Cause(ctx)
+				}),
+		)
+		begin := time.Now()
+		var got []string
+		for d, err := range s.All(ctx) {
+			if err != nil {
+				got = append(got, "error")
+				continue
+			}
+			got = append(got, d.ID)
+		}
+		if !reflect.DeepEqual(got, []string{"1", "2", "error", "3"}) {
+			t.Errorf("got %q", got)
+		}
+		if d := time.Since(begin); d < time.Minute || d > time.Minute+time.Second {
+			t.Errorf("took %v, want the minute that the server asked for", d)
+		}
+	})
+}
+
+func TestSimpleAllEnds(t *testing.T) {
+	for _, last := range []error{&tidegate.Error{Code: tidegate.CodeForbidden}, tidegate.ErrClosed} {
+		s, m := newSimple(t, consumer.SimpleOptions{})
+		m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(nil, last)
+		n := 0
+		for _, err := range s.All(t.Context()) {
+			if n++; !errors.Is(err, last) {
+				t.Error(err)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d errors, want one", n)
+		}
+	}
+	s, m := newSimple(t, consumer.SimpleOptions{BatchSize: 3})
+	m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("1", "2", "3"), nil)
+	for range s.All(t.Context()) {
+		break
+	}
+}
+
+func TestNewSimpleTellsAllFaults(t *testing.T) {
+	_, err := consumer.NewSimple(nil, consumer.Subscription{Group: " ", Topic: "a b", Retry: backoff.Steps{1}},
+		consumer.SimpleOptions{InvisibleDuration: -1, LongPolling: -1, BatchSize: 33})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"transport", "Subscription.Group", "Subscription.Topic", "Subscription.Retry", "InvisibleDuration", "LongPolling", "BatchSize", "33"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+}
+
+// A real RocketMQ makes a second dead letter of a repeated request: after an
+// answer that was lost there is no second attempt, on a server that is known
+// to do better there is.
+func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
+	for _, caps := range []transport.Capabilities{{}, {IdempotentDeadLetter: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mocks.NewMockTransport(gomock.NewController(t))
+			m.EXPECT().Capabilities().Return(caps).AnyTimes()
+			m.EXPECT().ConsumerSettings(gomock.Any(), "billing", "orders").Return(transport.ConsumerSettings{MaxAttempts: 1}, nil).AnyTimes()
+			m.EXPECT().Queues(gomock.Any(), "billing", "orders").Return([]int{transport.AnyQueue}, nil).AnyTimes()
+			first := m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("1"), nil)
+			m.EXPECT().Receive(gomock.Any(), gomock.Any()).After(first.Call).AnyTimes().DoAndReturn(
+				func(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+					return nil, backoff.Sleep(ctx, r.Wait)
+				})
+			lost := m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").Return(errors.New("the answer was lost"))
+			if caps.IdempotentDeadLetter {
+				m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").After(lost.Call).Return(nil)
+			}
+			var got []consumer.Disposition
+			p, err := consumer.NewPush(m, sub, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
+				consumer.PushOptions{OnDelivery: func(o consumer.Outcome) { got = append(got, o.Disposition) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := p.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			want := consumer.Unsettled
+			if caps.IdempotentDeadLetter {
+				want = consumer.DeadLettered
+			}
+			if len(got) != 1 || got[0] != want {
+				t.Errorf("%+v: %v, want %v", caps, got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,14 @@
+// Package mocks holds mocks of the transport contract for tests in which "the
+// transport returned exactly this" is the point: how often it was called,
+// with what, in which order. Where a test needs a transport that works, use
+// package broker/brokertest instead.
+//
+//	ctrl := gomock.NewController(t)
+//	s := mocks.NewMockSender(ctrl)
+//	s.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: err}}).Times(3)
+//
+// The mocks are typed: an expectation with a wrong argument of Return or
+// DoAndReturn does not compile. They are generated; see the go:generate line.
+package mocks
+
+//go:generate go tool mockgen -typed -write_package_comment=false -package mocks -destination mocks.go github.com/tidegate/tidegate/transport Sender,Receiver,Settler,Configurer,Transport

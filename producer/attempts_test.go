@@ -1,0 +1,72 @@
+package producer_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/mocks"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"go.uber.org/mock/gomock"
+)
+
+// Every code of the protocol, and how many attempts of three a send makes that
+// is answered with it every time.
+func TestAttemptsByCode(t *testing.T) {
+	attempts := map[tidegate.Code]int{
+		0:                                3, // no answer
+		tidegate.CodeRequestTimeout:      3,
+		tidegate.CodeTooManyRequests:     3,
+		tidegate.CodeInternalError:       3,
+		tidegate.CodeInternalServerError: 3, tidegate.CodeHANotAvailable: 3,
+		tidegate.CodeProxyTimeout: 3, tidegate.CodeMasterPersistenceTimeout: 3, tidegate.CodeSlavePersistenceTimeout: 3,
+		tidegate.CodeFailedToConsumeMessage: 3, tidegate.CodeMultipleResults: 3,
+		tidegate.CodeNotImplemented: 1, tidegate.CodeUnsupported: 1, tidegate.CodeVersionUnsupported: 1,
+		tidegate.CodeVerifyFIFOMessageUnsupported: 1,
+	}
+	for c := tidegate.CodeBadRequest; c < 50000; c++ {
+		if _, ok := attempts[c]; !ok && c.String()[0] >= 'A' { // it has a name
+			attempts[c] = 1
+		}
+	}
+	if len(attempts) < 45 {
+		t.Fatalf("only %d codes", len(attempts))
+	}
+	for code, want := range attempts {
+		t.Run(code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := mocks.NewMockTransport(gomock.NewController(t))
+				answer := &tidegate.Error{Op: "SendMessage", Subject: "orders", Code: code}
+				m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: answer}}).Times(want)
+				m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{}, nil).MaxTimes(1)
+				p, err := producer.New(m, producer.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
+				e, ok := errors.AsType[*producer.SendError](err)
+				if !ok || e.Attempts != want || !errors.Is(err, answer) {
+					t.Errorf("got %+v, want %d attempts", err, want)
+				}
+			})
+		})
+	}
+}
+
+// A transport that breaks the contract is an error like another, not a panic.
+func TestTransportWithoutResults(t *testing.T) {
+	m := mocks.NewMockTransport(gomock.NewController(t))
+	m.EXPECT().Send(gomock.Any(), gomock.Any()).Return(nil).Times(2)
+	m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{MaxAttempts: 2}, nil)
+	p, err := producer.New(m, producer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
+	e, ok := errors.AsType[*producer.SendError](err)
+	if !ok || !e.MaybeStored || e.Attempts != 2 {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package producer
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A Source says who set a value.
+type Source int
+
+// Who set a value, the strongest first.
+const (
+	Client  Source = iota // Options
+	Server                // the server's pushed settings
+	Default               // this package
+)
+
+// String returns the lower-case name.
+func (s Source) String() string {
+	switch s {
+	case Client:
+		return "client"
+	case Server:
+		return "server"
+	case Default:
+		return "default"
+	}
+	return "unknown"
+}
+
+// Settings are the values that hold for sends to one topic, each with who set
+// it. A value of the client beats the server's, and that one the default.
+type Settings struct {
+	MaxAttempts     int // of one send, the first included
+	MaxAttemptsFrom Source
+
+	Backoff     backoff.Policy // after a throttled attempt
+	BackoffFrom Source
+
+	MaxBodySize     int // bytes
+	MaxBodySizeFrom Source
+}
+
+// merge is the precedence: client, server, default.
+func merge(o Options, s transport.ProducerSettings) Settings {
+	e := Settings{
+		MaxAttempts: DefaultMaxAttempts, MaxAttemptsFrom: Default,
+		Backoff: backoff.Default(), BackoffFrom: Default,
+		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: Default,
+	}
+	switch {
+	case o.MaxAttempts > 0:
+		e.MaxAttempts, e.MaxAttemptsFrom = o.MaxAttempts, Client
+	case s.MaxAttempts > 0:
+		e.MaxAttempts, e.MaxAttemptsFrom = s.MaxAttempts, Server
+	}
+	switch {
+	case o.Backoff != nil:
+		e.Backoff, e.BackoffFrom = o.Backoff, Client
+	case s.Backoff != nil:
+		e.Backoff, e.BackoffFrom = s.Backoff, Server
+	}
+	switch {
+	case o.MaxBodySize > 0:
+		e.MaxBodySize, e.MaxBodySizeFrom = o.MaxBodySize, Client
+	case s.MaxBodySize > 0:
+		e.MaxBodySize, e.MaxBodySizeFrom = s.MaxBodySize, Server
+	}
+	return e
+}
+
+const (
+	settingsMaxAge = 30 * time.Second // settings older than this are read again
+	settingsRetry  = 5 * time.Second  // after they could not be read
+	settingsWait   = time.Second      // a send waits no longer for them
+)
+
+// A topic is what the producer remembers of a topic.
+type topic struct {
+	good   atomic.Bool            // a send to it was accepted
+	answer atomic.Pointer[answer] // of the server, as last asked; nil before
+	asking chan struct{}          // holds a token while one goroutine asks
+}
+
+// An answer is what came of asking the server.
+type answer struct {
+	settings Settings // that hold; the earlier ones if err is not nil
+	err      error
+	until    time.Time // when to ask again
+}
+
+func (p *Producer) topic(name string) *topic {
+	if t, ok := p.topics.Load(name); ok {
+		return t.(*topic)
+	}
+	t, _ := p.topics.LoadOrStore(name, &topic{asking: make(chan struct{}, 1)})
+	return t.(*topic)
+}
+
+// settings returns what is known without asking.
+func (p *Producer) settings(t *topic) Settings {
+	if a := t.answer.Load(); a != nil {
+		return a.settings
+	}
+	return p.unasked
+}
+
+// askedSettings asks the server if the last answer is old. Only one goroutine
+// asks at a time; the others wait for its answer. The error tells why there is
+// none; the settings that hold come with it.
+func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Settings, error) {
+	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+		return a.settings, a.err
+	}
+	select {
+	case t.asking <- struct{}{}:
+		defer func() { <-t.asking }()
+	case <-ctx.Done():
+		return p.settings(t), context.Cause(ctx)
+	}
+	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+		return a.settings, a.err // the goroutine before us asked
+	}
+	pushed, err := p.transport.ProducerSettings(ctx, name)
+	a := &answer{err: err}
+	if err == nil {
+		a.settings, a.until = merge(p.opts, pushed), time.Now().Add(settingsMaxAge)
+	} else {
+		a.settings, a.until = p.settings(t), time.Now().Add(settingsRetry)
+	}
+	t.answer.Store(a)
+	return a.settings, a.err
+}
+
+// retrySettings returns the settings for a decision. They are not waited for
+// longer than a second, nor longer than an attempt may take: a send must not
+// lose its time to a question that a default answers.
+func (p *Producer) retrySettings(ctx context.Context, name string, t *topic, wait time.Duration) Settings {
+	if p.opts.MaxAttempts > 0 && p.opts.Backoff != nil {
+		return p.settings(t)
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(wait, settingsWait))
+	defer cancel()
+	s, err := p.askedSettings(ctx, name, t)
+	if err != nil {
+		p.log.Debug("the server's settings could not be read", "topic", name, "error", err)
+	}
+	return s
+}
+
+// Effective returns the settings that hold for sends to the topic and who set
+// each. It asks the server if what is known of it is older than 30 seconds,
+// and blocks until there is an answer or ctx ends. If the error is not nil it
+// tells why the server's settings could not be read, and the returned settings
+// hold nevertheless: what the client set, what was read before, the defaults.
+// A failure is remembered for 5 seconds.
+func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error) {
+	if err := tidegate.ValidateTopic(topic); err != nil {
+		return p.unasked, err
+	}
+	return p.askedSettings(ctx, topic, p.topic(topic))
+}

@@ -1,0 +1,153 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestEffectivePrecedence(t *testing.T) {
+	pushed := transport.ProducerSettings{
+		MaxAttempts: 7, MaxBodySize: 1000,
+		Backoff: backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second},
+	}
+	own := backoff.Steps{time.Minute}
+	for _, tt := range []struct {
+		name   string
+		opts   Options
+		pushed transport.ProducerSettings
+		want   Settings
+	}{
+		{"default", Options{}, transport.ProducerSettings{},
+			Settings{3, Default, backoff.Default(), Default, tidegate.MaxBodySize, Default}},
+		{"server", Options{}, pushed,
+			Settings{7, Server, pushed.Backoff, Server, 1000, Server}},
+		{"client", Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
+			Settings{2, Client, own, Client, 10, Client}},
+		{"mixed", Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
+			Settings{2, Client, backoff.Default(), Default, 1000, Server}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) { return tt.pushed, nil }}
+			got, err := newProducer(t, f, tt.opts).Effective(t.Context(), "orders")
+			if err != nil || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, %v\nwant %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestServerSettingsDecide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := always(throttled(0))
+		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+			return transport.ProducerSettings{MaxAttempts: 5, Backoff: backoff.Steps{10 * time.Millisecond, 20 * time.Millisecond}}, nil
+		}
+		_, err := newProducer(t, f, Options{}).Send(t.Context(), message())
+		if e := sendError(t, err); e.Attempts != 5 || e.MaxAttempts != 5 {
+			t.Errorf("got %+v", e)
+		}
+		const ms = time.Millisecond
+		if got, want := f.gaps(), []time.Duration{10 * ms, 20 * ms, 20 * ms, 20 * ms}; !reflect.DeepEqual(got, want) {
+			t.Errorf("gaps %v, want %v", got, want)
+		}
+		f = always(throttled(0))
+		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+			return transport.ProducerSettings{MaxAttempts: 1}, nil
+		}
+		_, err = newProducer(t, f, Options{MaxAttempts: 4}).Send(t.Context(), message())
+		if e := sendError(t, err); e.Attempts != 4 {
+			t.Errorf("the server's 1 beat the client's 4: %+v", e)
+		}
+	})
+}
+
+func TestSettingsAreAskedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail error
+		f := always(codeError(tidegate.CodeInternalServerError))
+		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+			time.Sleep(100 * time.Millisecond)
+			return transport.ProducerSettings{MaxAttempts: 2}, fail
+		}
+		p := newProducer(t, f, Options{})
+		burst := func(wantAttempts int) {
+			t.Helper()
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() {
+					_, err := p.Send(t.Context(), message())
+					if e := sendError(t, err); e.Attempts != wantAttempts {
+						t.Errorf("got %+v, want %d attempts", e, wantAttempts)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		burst(2)
+		burst(2)
+		if n := f.asked.Load(); n != 1 {
+			t.Errorf("asked %d times, want once for all", n)
+		}
+		time.Sleep(settingsMaxAge)
+		fail = errors.New("gone")
+		burst(2) // what was read before holds
+		if n := f.asked.Load(); n != 2 {
+			t.Errorf("asked %d times, want a second time after %v", n, settingsMaxAge)
+		}
+		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != Server {
+			t.Errorf("Effective: %+v, %v", s, err)
+		}
+		time.Sleep(settingsRetry)
+		fail = nil
+		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 2 || f.asked.Load() != 3 {
+			t.Errorf("Effective: %+v, %v", s, err)
+		}
+	})
+}
+
+func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
+	f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) {
+		return transport.ProducerSettings{MaxBodySize: 8 << 20}, nil
+	}}
+	p := newProducer(t, f, Options{})
+	msg := message()
+	msg.Body = make([]byte, 5<<20)
+	if _, err := p.Send(t.Context(), msg); err != nil {
+		t.Error(err)
+	}
+	msg.Body = make([]byte, 9<<20)
+	if _, err := p.Send(t.Context(), msg); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "8388608") {
+		t.Errorf("got %v, want the server's limit", err)
+	}
+}
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := New(&fake{}, Options{
+		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4,
+		Backoff: backoff.Exponential{Initial: -1}, Pacing: backoff.Steps{-1},
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "Backoff: ", "Pacing: "} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+	if !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("%v does not match ErrInvalid", err)
+	}
+	if _, err := New(nil, Options{}); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("nil transport: %v", err)
+	}
+}

@@ -1,0 +1,115 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+var errEnough = errors.New("the caller has enough")
+
+var endCases = []testCase{
+	{"CancelledReceiveTakesNothing", func(e *env) {
+		e.setup(Normal)
+		ctx, cancel := context.WithCancelCause(e.Context())
+		start := time.Now()
+		wait := later(func() {
+			e.sleep(e.unit / 2)
+			cancel(errEnough)
+		})
+		ds, err := e.Transport.Receive(ctx, e.request())
+		e.after(start, e.unit/2, "the cancelled receive returned")
+		wait()
+		if len(ds) != 0 || !errors.Is(err, errEnough) {
+			e.Fatalf("got %s, %v; want the cause of the context", describe(ds), err)
+		}
+		e.send(newMessage("x"))
+		start = time.Now()
+		if d := e.one(); d.Attempt != 1 {
+			e.Errorf("attempt %d, want 1: the cancelled receive had taken it", d.Attempt)
+		}
+		e.after(start, 0, "the next receive returned")
+	}},
+	{"CancelledReceivesRaceSends", func(e *env) {
+		e.setup(Normal)
+		for range 20 {
+			ctx, cancel := context.WithCancelCause(e.Context())
+			var ds []*tidegate.Delivery
+			wait := later(func() {
+				r := e.request()
+				r.Max = 32
+				ds, _ = e.Transport.Receive(ctx, r)
+			})
+			msg := newMessage("x")
+			go cancel(errEnough)
+			e.send(msg)
+			wait()
+			if len(ds) == 0 {
+				ds = e.receive(e.request())
+			}
+			if len(ds) != 1 || ds[0].ID != msg.ID {
+				e.Fatalf("received %s, want the one message", describe(ds))
+			}
+			// Given back by the server or never taken: either way it is there
+			// at once. That its attempt counts is allowed.
+			e.mustAck(ds[0])
+		}
+	}},
+	{"DeadContext", func(e *env) {
+		e.setup(Normal)
+		ctx, cancel := context.WithCancelCause(e.Context())
+		cancel(errEnough)
+		e.send(newMessage("x"))
+		if ds, err := e.Transport.Receive(ctx, e.request()); len(ds) != 0 || !errors.Is(err, errEnough) {
+			e.Errorf("Receive: %s, %v; want the cause of the context", describe(ds), err)
+		}
+		for _, r := range e.Transport.Send(ctx, []*tidegate.Message{newMessage("y")}) {
+			if !errors.Is(r.Err, errEnough) {
+				e.Errorf("Send: %v; want the cause of the context", r.Err)
+			}
+		}
+		e.one()
+	}},
+	{"CloseEndsReceives", func(e *env) {
+		e.setup(Normal)
+		start := time.Now()
+		var err error
+		wait := later(func() { _, err = e.Transport.Receive(e.Context(), e.request()) })
+		e.sleep(e.unit / 2)
+		if err := e.Transport.Close(); err != nil {
+			e.Errorf("Close: %v", err)
+		}
+		wait()
+		e.after(start, e.unit/2, "the receive returned")
+		if !errors.Is(err, tidegate.ErrClosed) {
+			e.Errorf("Receive: %v, want ErrClosed", err)
+		}
+	}},
+	{"ClosedForGood", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		d := e.one()
+		for range 2 {
+			if err := e.Transport.Close(); err != nil {
+				e.Errorf("Close: %v", err)
+			}
+		}
+		ctx := e.Context()
+		_, receive := e.Transport.Receive(ctx, e.request())
+		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.unit)
+		for name, err := range map[string]error{
+			"Send":                    e.Transport.Send(ctx, []*tidegate.Message{newMessage("y")})[0].Err,
+			"Receive":                 receive,
+			"Ack":                     e.ack(d),
+			"Retry":                   e.Transport.Retry(ctx, d, 0),
+			"ChangeInvisibleDuration": change,
+			"DeadLetter":              e.Transport.DeadLetter(ctx, d, "closed"),
+		} {
+			if !errors.Is(err, tidegate.ErrClosed) {
+				e.Errorf("%s after Close: %v, want ErrClosed", name, err)
+			}
+		}
+	}},
+}

@@ -1,0 +1,172 @@
+package transporttest
+
+import (
+	"fmt"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var fifoCases = []testCase{
+	{"FIFOSettings", func(e *env) {
+		e.setup(FIFO)
+		s, err := e.Transport.ConsumerSettings(e.Context(), group, topic)
+		if err != nil || !s.FIFO {
+			e.Errorf("got %+v, %v; want FIFO", s, err)
+		}
+	}},
+	{"FIFONeedsAGroup", func(e *env) {
+		if !e.beyond() {
+			return
+		}
+		e.setup(FIFO)
+		results := e.Transport.Send(e.Context(), []*tidegate.Message{newMessage("x")})
+		e.wantCode(results[0].Err, tidegate.CodeMessagePropertyConflict)
+	}},
+	{"FIFOOrder", func(e *env) {
+		e.setup(FIFO)
+		const groups, each = 3, 8
+		for i := range each {
+			for g := range groups {
+				e.send(ordered(g, i))
+			}
+		}
+		next := map[string]int{}
+		r := e.fifoRequest()
+		r.Max = 5
+		for range groups * each {
+			ds := e.receive(r)
+			if len(ds) == 0 {
+				break
+			}
+			for _, d := range ds {
+				if want := fmt.Sprint(next[d.MessageGroup]); string(d.Body) != want {
+					e.Fatalf("%s: delivered %s, want %s", d.MessageGroup, d.Body, want)
+				}
+				next[d.MessageGroup]++
+				e.mustAck(d)
+			}
+		}
+		for g, n := range next {
+			if n != each {
+				e.Errorf("%s: %d of %d messages were delivered", g, n, each)
+			}
+		}
+		if len(next) != groups {
+			e.Errorf("messages of %d groups were delivered, want %d", len(next), groups)
+		}
+	}},
+	{"FIFOFailedGroupWaitsOthersFlow", func(e *env) {
+		if !e.beyond() {
+			return // a real RocketMQ locks the queue, with all its groups
+		}
+		e.setup(FIFO)
+		const each = 3
+		for i := range each {
+			e.send(ordered(0, i), ordered(1, i))
+		}
+		r := e.fifoRequest()
+		var failed *tidegate.Delivery
+		got := map[string][]string{}
+		for range each + 1 { // everything of group1, and the first of group0, which fails
+			d := e.oneOf(r)
+			got[d.MessageGroup] = append(got[d.MessageGroup], string(d.Body))
+			if d.MessageGroup == "group0" {
+				failed = d
+				if err := e.Transport.Retry(e.Context(), d, 3*e.unit); err != nil {
+					e.Fatal(err)
+				}
+				continue
+			}
+			e.mustAck(d)
+		}
+		if failed == nil || fmt.Sprint(got["group0"], got["group1"]) != "[0] [0 1 2]" {
+			e.Fatalf("delivered %v", got)
+		}
+		e.none(r)
+		e.sleep(3 * e.unit)
+		for i := range each {
+			d := e.oneOf(r)
+			wantAttempt := 1
+			if i == 0 {
+				wantAttempt = 2
+			}
+			if string(d.Body) != fmt.Sprint(i) || d.Attempt != wantAttempt {
+				e.Errorf("delivered %s, want %d, attempt %d", describe([]*tidegate.Delivery{d}), i, wantAttempt)
+			}
+			e.mustAck(d)
+		}
+	}},
+	{"FIFOInFlightGroupWaits", func(e *env) {
+		e.setup(FIFO)
+		e.send(ordered(0, 0), ordered(0, 1))
+		r := e.fifoRequest()
+		first := e.oneOf(r)
+		e.none(r)
+		e.sleep(2*e.unit + e.unit/2)
+		if e.beyond() {
+			e.sleep(e.unit) // a push consumer's timeout takes the ladder
+		}
+		if d := e.oneOf(r); d.ID != first.ID || d.Attempt != 2 {
+			e.Errorf("after the invisible time delivered %s, want the first again", describe([]*tidegate.Delivery{d}))
+		}
+	}},
+	{"FIFOAttemptID", func(e *env) {
+		e.setup(FIFO)
+		e.send(ordered(0, 0), ordered(1, 0), ordered(0, 1))
+		r := e.fifoRequest()
+		r.Max = 2
+		r.AttemptID = "attempt-1"
+		first := e.receive(r)
+		again := e.receive(r)
+		if len(first) == 0 || fmt.Sprint(ids(first)) != fmt.Sprint(ids(again)) {
+			e.Fatalf("first %s, repeated %s", describe(first), describe(again))
+		}
+		for _, d := range again {
+			if d.Attempt != 1 {
+				e.Errorf("a repeated answer has attempt %d, want 1", d.Attempt)
+			}
+			e.mustAck(d)
+		}
+		r.AttemptID = "attempt-2"
+		for _, d := range e.receive(r) {
+			for _, f := range first {
+				if d.ID == f.ID {
+					e.Errorf("%q came again after its acknowledgement", d.ID)
+				}
+			}
+		}
+	}},
+	{"FIFODeadLetterLetsTheNextGo", func(e *env) {
+		e.setup(FIFO)
+		e.send(ordered(0, 0), ordered(0, 1))
+		r := e.fifoRequest()
+		if err := e.Transport.DeadLetter(e.Context(), e.oneOf(r), "hopeless"); err != nil {
+			e.Fatal(err)
+		}
+		if d := e.oneOf(r); string(d.Body) != "1" || d.Attempt != 1 {
+			e.Errorf("delivered %s, want the next", describe([]*tidegate.Delivery{d}))
+		}
+	}},
+}
+
+func ordered(g, i int) *tidegate.Message {
+	m := newMessage(fmt.Sprint(i))
+	m.MessageGroup = fmt.Sprint("group", g)
+	return m
+}
+
+// fifoRequest is a receive of a push consumer, since order is theirs.
+func (e *env) fifoRequest() transport.ReceiveRequest {
+	r := e.request()
+	r.Push = true
+	return r
+}
+
+func ids(ds []*tidegate.Delivery) []string {
+	var s []string
+	for _, d := range ds {
+		s = append(s, d.ID)
+	}
+	return s
+}

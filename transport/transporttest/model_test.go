@@ -1,0 +1,403 @@
+package transporttest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A model is the contract in its shortest form: it exists to test the suite.
+type model struct {
+	mu      sync.Mutex
+	topics  map[string]TopicType
+	groups  map[string]GroupConfig
+	log     []*tidegate.Delivery // of every message, as delivered the first time
+	copies  map[string]*subCopy  // group, log index → what the group made of it
+	replays map[string][]*tidegate.Delivery
+	wake    chan struct{} // closed and replaced at every change
+	closed  chan struct{}
+	serial  int
+	fault   string // makes the model break one promise; empty for none
+}
+
+type subCopy struct {
+	attempt int
+	due     time.Time // when it can be delivered (again)
+	held    bool      // in flight, as opposed to waiting
+	push    bool
+	handle  string
+	done    bool
+}
+
+type ladderSteps []time.Duration
+
+func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
+
+func newModel() *model {
+	return &model{
+		topics: map[string]TopicType{}, groups: map[string]GroupConfig{}, copies: map[string]*subCopy{},
+		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
+	}
+}
+
+func (m *model) changed() {
+	close(m.wake)
+	m.wake = make(chan struct{})
+}
+
+func (m *model) isClosed() bool {
+	select {
+	case <-m.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func fault(c tidegate.Code) error { return &tidegate.Error{Code: c} }
+
+func (m *model) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.isClosed() {
+		close(m.closed)
+	}
+	return nil
+}
+
+func (m *model) check(msg *tidegate.Message) error {
+	if err := msg.Validate(0); err != nil {
+		return err
+	}
+	t, ok := m.topics[msg.Topic]
+	switch {
+	case !ok:
+		return fault(tidegate.CodeTopicNotFound)
+	case (t == FIFO) != (msg.MessageGroup != ""):
+		return fault(tidegate.CodeMessagePropertyConflict)
+	}
+	return nil
+}
+
+func (m *model) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	results := make([]transport.SendResult, len(msgs))
+	for i, msg := range msgs {
+		err := m.check(msg)
+		switch {
+		case m.isClosed():
+			err = tidegate.ErrClosed
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		d := m.store(msg)
+		if m.fault == "share body" {
+			d.Body = msg.Body
+		}
+		results[i].Receipt = tidegate.Receipt{MessageID: d.ID, Topic: d.Topic, Offset: d.Offset}
+	}
+	if m.fault != "wake nobody" {
+		m.changed()
+	}
+	if m.fault == "reverse results" {
+		slices.Reverse(results)
+	}
+	return results
+}
+
+func (m *model) store(msg *tidegate.Message) *tidegate.Delivery {
+	d := &tidegate.Delivery{Message: *msg.Clone(), Offset: int64(len(m.log)), BornAt: time.Now(), StoredAt: time.Now(), BornHost: "model"}
+	d.Body = slices.Clone(msg.Body)
+	m.log = append(m.log, d)
+	return d
+}
+
+func (m *model) copy(group string, i int) *subCopy {
+	key := fmt.Sprint(group, "/", i)
+	if m.copies[key] == nil {
+		m.copies[key] = &subCopy{}
+	}
+	return m.copies[key]
+}
+
+// expire applies the passing of time to one copy.
+func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
+	if c.done || now.Before(c.due) || c.attempt == 0 {
+		return
+	}
+	if c.held {
+		c.held, c.handle = false, ""
+		if c.attempt >= m.groups[group].MaxAttempts {
+			m.bury(group, i, c, "timed out")
+		} else if c.push && m.fault != "no ladder for timeouts" {
+			c.due = c.due.Add(ladderSteps(m.groups[group].Retry).Delay(c.attempt - 1))
+			m.expire(group, i, c, now)
+		}
+	}
+}
+
+func (m *model) bury(group string, i int, c *subCopy, reason string) {
+	c.done, c.held, c.handle = true, false, ""
+	d := m.log[i]
+	letter := d.Clone()
+	letter.Topic = tidegate.DeadLetterTopic(group)
+	if letter.Properties == nil {
+		letter.Properties = map[string]string{}
+	}
+	maps.Copy(letter.Properties, map[string]string{
+		tidegate.PropertyDeadLetterTopic: d.Topic, tidegate.PropertyDeadLetterMessageID: d.ID,
+		tidegate.PropertyDeadLetterQueue: "0", tidegate.PropertyDeadLetterOffset: strconv.Itoa(i),
+		tidegate.PropertyDeadLetterGroup: group, tidegate.PropertyDeadLetterAttempts: strconv.Itoa(c.attempt),
+		tidegate.PropertyDeadLetterReason: reason,
+	})
+	if m.fault == "lose the reason" {
+		delete(letter.Properties, tidegate.PropertyDeadLetterReason)
+	}
+	m.topics[letter.Topic] = Normal
+	m.store(letter)
+}
+
+func matches(f transport.Filter, tag string) bool {
+	if f.Expression == "" || f.Expression == "*" {
+		return true
+	}
+	for t := range strings.SplitSeq(f.Expression, "||") {
+		if t = strings.TrimSpace(t); t == tag {
+			return true
+		}
+	}
+	return false
+}
+
+// hash is Java's, on which RocketMQ's broker filters.
+func hash(s string) (h int32) {
+	for _, r := range s {
+		h = 31*h + r
+	}
+	return h
+}
+
+// take returns what can be delivered now, and when to look again.
+func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery, next time.Time) {
+	blocked := map[string]bool{}
+	for i := 0; i < len(m.log); i++ {
+		d := m.log[i]
+		byHash := m.fault == "filter by hash" && hash(r.Filter.Expression) == hash(d.Tag)
+		if d.Topic != r.Topic || !matches(r.Filter, d.Tag) && !byHash {
+			continue
+		}
+		c := m.copy(r.Group, i)
+		m.expire(r.Group, i, c, now)
+		if c.done {
+			continue
+		}
+		if now.Before(c.due) {
+			if next.IsZero() || c.due.Before(next) {
+				next = c.due
+			}
+		} else if len(ds) < max(1, r.Max) && !blocked[d.MessageGroup] {
+			m.serial++
+			c.attempt++
+			c.held, c.push, c.due, c.handle = true, r.Push, now.Add(r.InvisibleDuration), fmt.Sprint(r.Group, "/", i, "/", m.serial)
+			out := *d
+			out.Message = *d.Clone()
+			out.Body = slices.Clone(d.Body)
+			out.ConsumerGroup, out.Attempt, out.Handle, out.InvisibleUntil = r.Group, c.attempt, c.handle, c.due
+			ds = append(ds, &out)
+		}
+		if d.MessageGroup != "" && m.fault != "no order" {
+			blocked[d.MessageGroup] = true
+		}
+	}
+	return ds, next
+}
+
+func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	if err := tidegate.ValidateGroup(r.Group); err != nil {
+		return nil, err
+	}
+	end := time.Now().Add(r.Wait)
+	for {
+		now := time.Now()
+		m.mu.Lock()
+		if m.topics[r.Topic] == "" {
+			m.mu.Unlock()
+			return nil, fault(tidegate.CodeTopicNotFound)
+		}
+		if ds := m.replays[r.AttemptID]; ds != nil {
+			m.mu.Unlock()
+			return ds, nil
+		}
+		if m.isClosed() || ctx.Err() != nil {
+			if m.fault == "swallow when cancelled" {
+				m.take(r, now)
+				go func() {
+					<-m.wake
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.take(r, time.Now())
+				}()
+			}
+			m.mu.Unlock()
+			if m.fault == "hide the cause" && ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, cmp.Or(context.Cause(ctx), tidegate.ErrClosed)
+		}
+		ds, next := m.take(r, now)
+		if m.fault == "forget attempt IDs" {
+			r.AttemptID = ""
+		}
+		if len(ds) > 0 && r.AttemptID != "" {
+			m.replays[r.AttemptID] = ds
+		}
+		wake := m.wake
+		m.mu.Unlock()
+		if len(ds) > 0 || !now.Before(end) {
+			return ds, nil
+		}
+		if next.IsZero() || next.After(end) {
+			next = end
+		}
+		timer := time.NewTimer(next.Sub(now))
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-m.closed:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// settle finds the copy that d's handle names now and changes it.
+func (m *model) settle(d *tidegate.Delivery, change func(i int, c *subCopy)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.isClosed() && m.fault != "open after Close" {
+		return tidegate.ErrClosed
+	}
+	i := int(d.Offset)
+	c := m.copy(d.ConsumerGroup, i)
+	m.expire(d.ConsumerGroup, i, c, time.Now())
+	valid := c.handle == d.Handle || m.fault == "handles name messages"
+	if c.handle == "" || !valid {
+		return fault(tidegate.CodeInvalidReceiptHandle)
+	}
+	change(i, c)
+	m.changed()
+	return nil
+}
+
+func (m *model) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		errs[i] = m.settle(d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
+	}
+	return errs
+}
+
+func (m *model) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
+	return m.settle(d, func(i int, c *subCopy) {
+		c.held, c.handle, c.due = false, "", time.Now().Add(after)
+		switch m.fault {
+		case "retry early":
+			c.due = c.due.Add(-after / 4)
+		case "retry late":
+			c.due = c.due.Add(after / 4)
+		case "retry does not count":
+			c.attempt--
+		}
+		if c.attempt >= m.groups[d.ConsumerGroup].MaxAttempts {
+			m.bury(d.ConsumerGroup, i, c, "failed")
+		}
+	})
+}
+
+func (m *model) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	err = m.settle(d, func(_ int, c *subCopy) {
+		m.serial++
+		if m.fault == "change counts from the receipt" {
+			c.due = c.due.Add(dur)
+		} else {
+			c.due = time.Now().Add(dur)
+		}
+		c.handle = fmt.Sprint(c.handle, "+", m.serial)
+		if dur == 0 && c.push {
+			c.held, c.handle = false, ""
+			c.attempt--
+		}
+		handle = c.handle
+	})
+	return handle, err
+}
+
+func (m *model) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
+	m.mu.Lock()
+	over := m.copy(d.ConsumerGroup, int(d.Offset)).done && !m.isClosed()
+	m.mu.Unlock()
+	if over {
+		return nil
+	}
+	return m.settle(d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
+}
+
+func (m *model) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	return transport.ProducerSettings{}, nil
+}
+
+func (m *model) ConsumerSettings(_ context.Context, group, _ string) (transport.ConsumerSettings, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.groups[group]
+	return transport.ConsumerSettings{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: ladderSteps(c.Retry)}, nil
+}
+
+func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.topics[topic] == "" {
+		return nil, fault(tidegate.CodeTopicNotFound)
+	}
+	return []int{transport.AnyQueue}, nil
+}
+
+func (m *model) Capabilities() transport.Capabilities {
+	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+}
+
+func modelFixture(*testing.T) Fixture {
+	m := newModel()
+	m.fault = os.Getenv(faultVariable)
+	return Fixture{
+		Transport: m,
+		CreateTopic: func(_ context.Context, name string, t TopicType) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.topics[name] = t
+			return nil
+		},
+		CreateGroup: func(_ context.Context, name string, c GroupConfig) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.groups[name] = c
+			return nil
+		},
+	}
+}

@@ -1,0 +1,230 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+var receiveCases = []testCase{
+	{"ReceiveNothing", func(e *env) {
+		e.setup(Normal)
+		start := time.Now()
+		if ds := e.receive(e.request()); len(ds) != 0 {
+			e.Errorf("received %s", describe(ds))
+		}
+		e.after(start, e.unit, "an empty receive returned")
+		start = time.Now()
+		e.none(e.request())
+		e.after(start, 0, "a receive without a wait returned")
+	}},
+	{"ReceiveIsWoken", func(e *env) {
+		e.setup(Normal)
+		start := time.Now()
+		wait := later(func() {
+			e.sleep(e.unit / 2)
+			e.Transport.Send(e.Context(), []*tidegate.Message{newMessage("wake up")})
+		})
+		defer wait()
+		e.one()
+		e.after(start, e.unit/2, "the message arrived")
+	}},
+	{"ReceiveMax", func(e *env) {
+		e.setup(Normal)
+		for i := range 40 {
+			e.send(newMessage(fmt.Sprint(i)))
+		}
+		r := e.request()
+		seen := map[string]bool{}
+		for _, n := range []int{0, 1, 3, 32, 32} {
+			r.Max = n
+			ds := e.receive(r)
+			if len(ds) == 0 && len(seen) < 40 || len(ds) > max(1, n) {
+				e.Errorf("Max %d brought %d deliveries after %d", n, len(ds), len(seen))
+			}
+			for _, d := range ds {
+				if seen[d.ID] {
+					e.Errorf("%s was delivered twice", describe([]*tidegate.Delivery{d}))
+				}
+				seen[d.ID] = true
+			}
+		}
+	}},
+	{"EveryQueue", func(e *env) {
+		e.setup(Normal)
+		want := map[string]bool{}
+		for i := range 32 {
+			m := newMessage(fmt.Sprint(i))
+			want[m.ID] = true
+			e.send(m)
+		}
+		queues, err := e.Transport.Queues(e.Context(), group, topic)
+		if err != nil || len(queues) == 0 {
+			e.Fatalf("Queues: %v, %v", queues, err)
+		}
+		for _, q := range queues {
+			r := e.request()
+			r.Queue, r.Max = q, 32
+			for _, d := range e.drain(r) {
+				if !want[d.ID] {
+					e.Errorf("%q came twice", d.ID)
+				}
+				delete(want, d.ID)
+			}
+		}
+		if len(want) != 0 {
+			e.Errorf("%d messages are in no queue of %v", len(want), queues)
+		}
+	}},
+	{"NoSuchTopic", func(e *env) {
+		e.createGroup(group, GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
+		_, err := e.Transport.Receive(e.Context(), e.request())
+		if !errors.Is(err, tidegate.ErrTopicNotFound) {
+			e.Errorf("Receive: %v, want ErrTopicNotFound", err)
+		}
+		if _, err := e.Transport.Queues(e.Context(), group, topic); !errors.Is(err, tidegate.ErrTopicNotFound) {
+			e.Errorf("Queues: %v, want ErrTopicNotFound", err)
+		}
+	}},
+	{"BadGroup", func(e *env) {
+		e.setup(Normal)
+		r := e.request()
+		r.Group = "a b"
+		_, err := e.Transport.Receive(e.Context(), r)
+		e.wantCode(err, tidegate.CodeIllegalConsumerGroup)
+	}},
+	{"TagFilterIsExact", func(e *env) {
+		e.setup(Normal)
+		// Aa and BB have the same hash in Java, on which RocketMQ filters first.
+		tags := []string{"Aa", "BB", "A", "", "AaBB", "aa"}
+		for i, c := range []struct {
+			expression string
+			want       []string
+		}{
+			{"*", tags},
+			{"", tags},
+			{"Aa", []string{"Aa"}},
+			{"BB", []string{"BB"}},
+			{"A||BB", []string{"A", "BB"}},
+			{" A || BB ", []string{"A", "BB"}},
+			{"none", nil},
+		} {
+			r := e.request()
+			r.Group = fmt.Sprint("filter", i)
+			r.Filter.Expression = c.expression
+			r.Max = 32
+			e.createGroup(r.Group, GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
+			for _, tag := range tags {
+				m := newMessage(fmt.Sprintf("%d %s", i, tag))
+				m.Tag = tag
+				e.send(m)
+			}
+			var got []string
+			for _, d := range e.drain(r) {
+				if body := string(d.Body); strings.HasPrefix(body, fmt.Sprint(i, " ")) {
+					got = append(got, d.Tag)
+				}
+			}
+			want := slices.Clone(c.want)
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				e.Errorf("filter %q delivered the tags %q, want %q", c.expression, got, want)
+			}
+		}
+	}},
+	{"GroupsAreApart", func(e *env) {
+		e.setup(Normal)
+		e.createGroup("shipping", GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
+		e.send(newMessage("for both"))
+		other := e.request()
+		other.Group = "shipping"
+		a, b := e.one(), e.oneOf(other)
+		if a.ID != b.ID || a.ConsumerGroup != group || b.ConsumerGroup != "shipping" {
+			e.Errorf("delivered %+v and %+v", a, b)
+		}
+		e.mustAck(b)
+		if err := e.Transport.Retry(e.Context(), a, 0); err != nil {
+			e.Fatal(err)
+		}
+		if a = e.one(); a.Attempt != 2 {
+			e.Errorf("attempt %d, want 2", a.Attempt)
+		}
+		e.none(other)
+	}},
+	{"ConsumerSettings", func(e *env) {
+		e.setup(Normal)
+		s, err := e.Transport.ConsumerSettings(e.Context(), group, topic)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if s.FIFO || s.MaxAttempts != 0 && s.MaxAttempts != 3 {
+			e.Errorf("got %+v, want no order and 3 attempts", s)
+		}
+		if s.Retry != nil {
+			for i, want := range e.ladder() {
+				if got := s.Retry.Delay(i); got != want {
+					e.Errorf("the ladder's step %d is %v, want %v", i, got, want)
+				}
+			}
+		}
+	}},
+	{"Concurrent", func(e *env) {
+		e.setup(Normal)
+		const senders, each = 4, 50
+		var wg, receivers sync.WaitGroup
+		for s := range senders {
+			wg.Go(func() {
+				for i := range each {
+					for _, r := range e.Transport.Send(e.Context(), []*tidegate.Message{newMessage(fmt.Sprint(s, "/", i))}) {
+						if r.Err != nil {
+							e.Error(r.Err)
+						}
+					}
+				}
+			})
+		}
+		var mu sync.Mutex
+		seen := map[string]int{}
+		for range 4 {
+			receivers.Go(func() {
+				r := e.request()
+				r.Max = 7
+				for {
+					ds, err := e.Transport.Receive(e.Context(), r)
+					if err != nil || len(ds) == 0 {
+						if err != nil {
+							e.Error(err)
+						}
+						return
+					}
+					for _, err := range e.Transport.Ack(e.Context(), ds) {
+						if err != nil {
+							e.Error(err)
+						}
+					}
+					mu.Lock()
+					for _, d := range ds {
+						seen[string(d.Body)]++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		receivers.Wait()
+		if len(seen) != senders*each {
+			e.Errorf("%d of %d messages were delivered", len(seen), senders*each)
+		}
+		for body, n := range seen {
+			if n != 1 {
+				e.Errorf("%s was delivered %d times", body, n)
+			}
+		}
+	}},
+}

@@ -1,0 +1,153 @@
+package transporttest
+
+import (
+	"bytes"
+	"maps"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var retryCases = []testCase{
+	{"RetryAfter", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		d := e.one()
+		for i, delay := range []time.Duration{e.unit / 2, 0} {
+			start := time.Now()
+			if err := e.Transport.Retry(e.Context(), d, delay); err != nil {
+				e.Fatal(err)
+			}
+			old := d
+			d = e.one() // a parked receive is woken by it
+			e.after(start, delay, "the message came again")
+			if d.ID != old.ID || d.Attempt != i+2 {
+				e.Errorf("delivered attempt %d of %q, want %d of %q", d.Attempt, d.ID, i+2, old.ID)
+			}
+			e.stale(old)
+		}
+		e.mustAck(d)
+		e.none(e.request())
+	}},
+	{"RetryOutlivesTheLease", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		start := time.Now()
+		if err := e.Transport.Retry(e.Context(), e.one(), 3*e.unit); err != nil {
+			e.Fatal(err)
+		}
+		e.sleep(2*e.unit + e.unit/2)
+		e.none(e.request())
+		e.one()
+		e.after(start, 3*e.unit, "the message came again")
+	}},
+	{"AttemptsExhausted", func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("doomed")
+		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
+		e.send(msg)
+		var last *tidegate.Delivery
+		for i := range 3 {
+			last = e.one()
+			if last.Attempt != i+1 {
+				e.Fatalf("attempt %d, want %d", last.Attempt, i+1)
+			}
+			if err := e.Transport.Retry(e.Context(), last, 0); err != nil {
+				e.Fatal(err)
+			}
+		}
+		e.none(e.request())
+		e.deadLetter(msg, last, "")
+	}},
+	{"TimeoutsExhaustAttempts", func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("ignored")
+		e.send(msg)
+		r := e.request()
+		r.InvisibleDuration, r.Wait = e.unit, 2*e.unit
+		var last *tidegate.Delivery
+		for range 3 {
+			last = e.oneOf(r)
+		}
+		if ds := e.receive(r); len(ds) != 0 {
+			e.Fatalf("after 3 attempts received %s", describe(ds))
+		}
+		e.deadLetter(msg, last, "")
+	}},
+	{"PushTimeoutsTakeTheLadder", func(e *env) {
+		if !e.beyond() {
+			return // a real RocketMQ delivers again at once
+		}
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		r := e.request()
+		r.Push = true
+		start := time.Now()
+		e.oneOf(r)
+		r.Wait = 2 * e.unit
+		e.sleep(2 * e.unit)
+		if d := e.oneOf(r); d.Attempt != 2 {
+			e.Errorf("attempt %d, want 2", d.Attempt)
+		}
+		e.after(start, 3*e.unit, "after the invisible time and the ladder's first step the message came again")
+	}},
+	{"DeadLetter", func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("hopeless")
+		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
+		e.send(msg)
+		d := e.one()
+		if err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
+			e.Fatal(err)
+		}
+		if e.Transport.Capabilities().IdempotentDeadLetter {
+			if err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
+				e.Errorf("a second time: %v", err)
+			}
+		}
+		e.stale(d)
+		e.sleep(3 * e.unit)
+		e.none(e.request())
+		e.deadLetter(msg, d, "no such customer: Müller")
+	}},
+}
+
+// deadLetter receives the only dead letter of the group and compares it with
+// the message that was sent and its last delivery. An empty reason stands for any.
+func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason string) {
+	e.Helper()
+	e.createGroup("undertaker", GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
+	r := transport.ReceiveRequest{
+		Group: "undertaker", Topic: tidegate.DeadLetterTopic(group), Queue: transport.AnyQueue, Max: 1,
+		InvisibleDuration: 2 * e.unit, Wait: e.unit,
+	}
+	d := e.oneOf(r)
+	if d.ID != msg.ID || !bytes.Equal(d.Body, msg.Body) || d.Tag != msg.Tag || len(d.Keys) != len(msg.Keys) {
+		e.Errorf("dead letter %+v\nof message %+v", d.Message, *msg)
+	}
+	e.mustAck(d)
+	e.none(r)
+	if !e.beyond() {
+		return
+	}
+	got, ok := d.DeadLetter()
+	want := tidegate.DeadLetter{
+		Topic: topic, MessageID: msg.ID, Queue: last.Queue, Offset: last.Offset, Group: group,
+		Attempts: last.Attempt, Reason: reason,
+	}
+	if reason == "" {
+		if got.Reason == "" {
+			e.Error("the dead letter has no reason")
+		}
+		want.Reason = got.Reason
+	}
+	if !ok || got != want {
+		e.Errorf("origin %+v, want %+v", got, want)
+	}
+	rest := maps.Clone(d.Properties)
+	maps.DeleteFunc(rest, func(k, _ string) bool { return tidegate.ReservedProperty(k) })
+	if !maps.Equal(rest, msg.Properties) {
+		e.Errorf("properties %v, want those of the message: %v", d.Properties, msg.Properties)
+	}
+}

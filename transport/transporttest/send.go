@@ -1,0 +1,228 @@
+package transporttest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+var sendCases = []testCase{
+	{"SendOne", func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("hello")
+		r := e.send(msg)[0]
+		if r.MessageID != msg.ID || r.Topic != topic || r.Attempts != 0 {
+			e.Errorf("receipt %+v, want ID %q, topic %q, and the attempts left to the producer", r, msg.ID, topic)
+		}
+		d := e.one()
+		if d.ID != msg.ID || string(d.Body) != "hello" || d.Attempt != 1 {
+			e.Errorf("delivered %+v", d)
+		}
+		if e.beyond() && (r.Queue != 0 && r.Queue != d.Queue || r.Offset != d.Offset) {
+			e.Errorf("receipt says queue %d, offset %d; delivery says %d, %d", r.Queue, r.Offset, d.Queue, d.Offset)
+		}
+		e.mustAck(d)
+		e.none(e.request())
+	}},
+	{"SendMany", func(e *env) {
+		e.setup(Normal)
+		want := map[string]string{}
+		var msgs []*tidegate.Message
+		for i := range 50 {
+			m := newMessage(fmt.Sprint("body ", i))
+			m.Tag, m.Keys = fmt.Sprint("tag", i), []string{fmt.Sprint("key", i)}
+			m.Properties = map[string]string{"i": fmt.Sprint(i)}
+			msgs = append(msgs, m)
+			want[m.ID] = fmt.Sprint(m.Tag, m.Keys, m.Properties, string(m.Body))
+		}
+		for i, r := range e.send(msgs...) {
+			if r.MessageID != msgs[i].ID {
+				e.Errorf("receipt %d is of %q, want %q", i, r.MessageID, msgs[i].ID)
+			}
+		}
+		r := e.request()
+		r.Max = 32
+		for _, d := range e.drain(r) {
+			if got := fmt.Sprint(d.Tag, d.Keys, d.Properties, string(d.Body)); got != want[d.ID] {
+				e.Errorf("message %q: got %s, want %s (or it came twice)", d.ID, got, want[d.ID])
+			}
+			delete(want, d.ID)
+		}
+		if len(want) != 0 {
+			e.Errorf("%d messages were not delivered", len(want))
+		}
+	}},
+	{"SendPartFails", func(e *env) {
+		e.setup(Normal)
+		bad := newMessage("bad")
+		bad.MessageGroup = "a group on a topic without order"
+		msgs := []*tidegate.Message{newMessage("first"), bad, newMessage("last")}
+		results := e.Transport.Send(e.Context(), msgs)
+		if len(results) != 3 {
+			e.Fatalf("%d results for 3 messages", len(results))
+		}
+		for i, wantErr := range []bool{false, true, false} {
+			if (results[i].Err != nil) != wantErr {
+				e.Errorf("result %d: error %v", i, results[i].Err)
+			}
+		}
+		e.wantCode(results[1].Err, tidegate.CodeMessagePropertyConflict)
+		var got []string
+		for _, d := range e.drain(e.request()) {
+			got = append(got, string(d.Body))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"first", "last"}) {
+			e.Errorf("delivered %q", got)
+		}
+	}},
+	{"SendRefused", func(e *env) {
+		e.setup(Normal)
+		for _, c := range []struct {
+			name   string
+			change func(*tidegate.Message)
+			code   tidegate.Code
+		}{
+			{"no such topic", func(m *tidegate.Message) { m.Topic = "nowhere" }, tidegate.CodeTopicNotFound},
+			{"bad topic", func(m *tidegate.Message) { m.Topic = "a b" }, tidegate.CodeIllegalTopic},
+			{"no body", func(m *tidegate.Message) { m.Body = nil }, tidegate.CodeMessageBodyEmpty},
+			{"big body", func(m *tidegate.Message) { m.Body = make([]byte, tidegate.MaxBodySize+1) }, tidegate.CodeMessageBodyTooLarge},
+			{"bad tag", func(m *tidegate.Message) { m.Tag = "a|b" }, tidegate.CodeIllegalMessageTag},
+			{"blank key", func(m *tidegate.Message) { m.Keys = []string{" "} }, tidegate.CodeIllegalMessageKey},
+			{"long group", func(m *tidegate.Message) { m.MessageGroup = strings.Repeat("g", 64) }, tidegate.CodeIllegalMessageGroup},
+			{"reserved property", func(m *tidegate.Message) { m.Properties = map[string]string{"UNIQ_KEY": "x"} },
+				tidegate.CodeIllegalMessagePropertyKey},
+			{"many properties", func(m *tidegate.Message) {
+				m.Properties = map[string]string{}
+				for i := range tidegate.MaxProperties + 1 {
+					m.Properties[fmt.Sprint("p", i)] = "x"
+				}
+			}, tidegate.CodeMessagePropertiesTooLarge},
+			{"big properties", func(m *tidegate.Message) {
+				m.Properties = map[string]string{"p": strings.Repeat("x", tidegate.MaxPropertiesSize+1)}
+			}, tidegate.CodeMessagePropertiesTooLarge},
+		} {
+			msg := newMessage("x")
+			c.change(msg)
+			results := e.Transport.Send(e.Context(), []*tidegate.Message{msg})
+			if len(results) != 1 || results[0].Err == nil {
+				e.Errorf("%s: got %+v, want an error", c.name, results)
+				continue
+			}
+			if te, ok := errors.AsType[*tidegate.Error](results[0].Err); !ok || te.Code != c.code || te.MaybeStored {
+				e.Errorf("%s: got %v, want %d %s and nothing stored", c.name, results[0].Err, int(c.code), c.code)
+			}
+		}
+		e.none(e.request())
+	}},
+	{"RoundTrip", func(e *env) {
+		e.setup(FIFO)
+		body := make([]byte, 256)
+		for i := range body {
+			body[i] = byte(i)
+		}
+		msg := &tidegate.Message{
+			ID: "caller's own ID", Topic: topic, Tag: "tag-ü", Keys: []string{"k1", "k2"}, MessageGroup: "gröup",
+			Properties:   map[string]string{"user": "日本", "quote\"": "x=y&z;\\", "empty": ""},
+			TraceContext: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Body: body,
+		}
+		// A field that is added to Message is tested as well.
+		for f, v := range reflect.ValueOf(*msg).Fields() {
+			if v.IsZero() && f.Name != "DeliverAt" {
+				e.Fatalf("the case leaves Message.%s out", f.Name)
+			}
+		}
+		before := time.Now().Truncate(time.Millisecond)
+		e.send(msg)
+		after := time.Now()
+		d := e.one()
+		got := d.Message
+		if !e.beyond() {
+			delete(got.Properties, "TRACE_CONTEXT") // RocketMQ adds it
+		}
+		if !maps.Equal(got.Properties, msg.Properties) || !reflect.DeepEqual(withoutProperties(got), withoutProperties(*msg)) {
+			e.Errorf("delivered %+v\nsent      %+v", got, *msg)
+		}
+		if d.ConsumerGroup != group || d.Attempt != 1 || d.Handle == "" || d.Queue < 0 || d.Offset < 0 {
+			e.Errorf("delivery %+v", d)
+		}
+		if d.BornAt.Before(before) || d.BornAt.After(after) || d.StoredAt.Before(before) || d.StoredAt.After(after) {
+			e.Errorf("born %v, stored %v; sent between %v and %v", d.BornAt, d.StoredAt, before, after)
+		}
+		if d.BornHost == "" {
+			e.Error("the delivery does not tell the producer's host")
+		}
+	}},
+	{"BodyOfEverySize", func(e *env) {
+		e.setup(Normal)
+		for _, size := range []int{1, 4095, 4097, 1 << 20, tidegate.MaxBodySize} {
+			for _, fill := range []string{"easy to compress ", "\x00\xff\x1f\x8b"} {
+				msg := newMessage("x")
+				msg.Body = bytes.Repeat([]byte(fill), size/len(fill)+1)[:size]
+				e.send(msg)
+				d := e.one()
+				if !bytes.Equal(d.Body, msg.Body) {
+					e.Errorf("%d bytes of %q came back as %d others", size, fill, len(d.Body))
+				}
+				e.mustAck(d)
+			}
+		}
+	}},
+	{"NothingIsShared", func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("original")
+		msg.Keys, msg.Properties = []string{"key"}, map[string]string{"p": "original"}
+		want := msg.Clone()
+		want.Body = bytes.Clone(msg.Body)
+		e.send(msg)
+		spoil := func(m *tidegate.Message) {
+			copy(m.Body, "SPOILED!")
+			m.Keys[0], m.Properties["p"], m.Tag = "SPOILED", "SPOILED", "SPOILED"
+		}
+		if !reflect.DeepEqual(msg, want) {
+			e.Errorf("Send changed the message to %+v", msg)
+		}
+		spoil(msg)
+		d := e.one()
+		for range 2 {
+			if !reflect.DeepEqual(&d.Message, want) {
+				e.Fatalf("delivered %+v, sent %+v", d.Message, *want)
+			}
+			again := *d
+			spoil(&d.Message)
+			if err := e.Transport.Retry(e.Context(), &again, 0); err != nil {
+				e.Fatal(err)
+			}
+			d = e.one()
+		}
+	}},
+	{"ProducerSettings", func(e *env) {
+		e.setup(Normal)
+		s, err := e.Transport.ProducerSettings(e.Context(), topic)
+		if err != nil || s.MaxAttempts < 0 || s.MaxBodySize < 0 {
+			e.Errorf("got %+v, %v", s, err)
+		}
+		if s.Backoff != nil && s.Backoff.Delay(0) < 0 {
+			e.Errorf("the pushed backoff begins with %v", s.Backoff.Delay(0))
+		}
+	}},
+}
+
+func withoutProperties(m tidegate.Message) tidegate.Message {
+	m.Properties = nil
+	return m
+}
+
+func (e *env) wantCode(err error, code tidegate.Code) {
+	e.Helper()
+	if te, ok := errors.AsType[*tidegate.Error](err); !ok || te.Code != code {
+		e.Errorf("got %v, want an error with %d %s", err, int(code), code)
+	}
+}

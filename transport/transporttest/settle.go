@@ -1,0 +1,187 @@
+package transporttest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+var settleCases = []testCase{
+	{"AckEndsIt", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		e.mustAck(e.one())
+		e.sleep(3 * e.unit)
+		e.none(e.request())
+	}},
+	{"AckMany", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("0"), newMessage("1"), newMessage("2"))
+		var ds []*tidegate.Delivery
+		for range 3 {
+			ds = append(ds, e.one())
+		}
+		if err := e.Transport.Retry(e.Context(), ds[1], 0); err != nil {
+			e.Fatal(err)
+		}
+		errs := e.Transport.Ack(e.Context(), ds)
+		if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], tidegate.ErrInvalidHandle) {
+			e.Errorf("got %v, want only the second refused", errs)
+		}
+		if d := e.one(); d.ID != ds[1].ID || d.Attempt != 2 {
+			e.Errorf("delivered %s of %q, want attempt 2 of the second", describe([]*tidegate.Delivery{d}), d.ID)
+		}
+		e.none(e.request())
+	}},
+	{"InvisibleUntilTheTimeIsOver", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		start := time.Now()
+		first := e.one()
+		if u := first.InvisibleUntil; !u.IsZero() {
+			if d := u.Sub(start); d < 2*e.unit-2*time.Millisecond || d > 2*e.unit+e.slack {
+				e.Errorf("InvisibleUntil is %v after the receive, want %v", d, 2*e.unit)
+			}
+		}
+		e.none(e.request())
+		r := e.request()
+		r.Wait = 2*e.unit - e.unit/4
+		if ds := e.receive(r); len(ds) != 0 {
+			e.Fatalf("received %s before its time", describe(ds))
+		}
+		second := e.one()
+		e.after(start, 2*e.unit, "the message came again")
+		if second.ID != first.ID || second.Attempt != 2 {
+			e.Errorf("delivered %+v", second)
+		}
+		e.stale(first)
+		e.mustAck(second)
+	}},
+	{"ChangeInvisibleDuration", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		first := e.one()
+		e.sleep(e.unit)
+		changed := time.Now()
+		before := *first
+		handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.unit)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if handle == "" || handle == first.Handle || first.Handle != before.Handle {
+			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
+		}
+		e.stale(first)
+		e.sleep(2 * e.unit) // past the first lease
+		e.none(e.request())
+		r := e.request()
+		r.Wait = 2 * e.unit
+		second := e.oneOf(r)
+		e.after(changed, 3*e.unit, "after a change the message came again")
+		if second.Attempt != 2 {
+			e.Errorf("attempt %d, want 2", second.Attempt)
+		}
+		renewed := *first
+		renewed.Handle = handle
+		e.stale(&renewed)
+		e.mustAck(second)
+	}},
+	{"ChangeAndAck", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		d := e.one()
+		for range 3 {
+			e.sleep(e.unit)
+			handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.unit)
+			if err != nil {
+				e.Fatal(err)
+			}
+			d.Handle = handle
+		}
+		e.mustAck(d)
+		e.sleep(3 * e.unit)
+		e.none(e.request())
+		e.stale(d)
+	}},
+	{"ChangeToShorter", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		d := e.one()
+		start := time.Now()
+		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit/2); err != nil {
+			e.Fatal(err)
+		}
+		e.one()
+		e.after(start, e.unit/2, "the message came again")
+	}},
+	{"GiveBack", func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		for _, push := range []bool{true, false} {
+			r := e.request()
+			r.Push = push
+			d := e.oneOf(r)
+			start := time.Now()
+			if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+				e.Fatal(err)
+			}
+			again := e.oneOf(r)
+			e.after(start, 0, "what was given back came again")
+			want := d.Attempt + 1
+			if push && e.Transport.Capabilities().Suspend {
+				want = d.Attempt // it was not handled
+			}
+			if again.Attempt != want {
+				e.Errorf("push %v: given back attempt %d, got attempt %d, want %d", push, d.Attempt, again.Attempt, want)
+			}
+			e.stale(d)
+			if err := e.Transport.Retry(e.Context(), again, 0); err != nil {
+				e.Fatal(err)
+			}
+		}
+	}},
+	{"SuspendIsNoFailure", func(e *env) {
+		if !e.Transport.Capabilities().Suspend {
+			return // what remains is in ChangeInvisibleDuration
+		}
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		r := e.request()
+		r.Push = true
+		for range 5 { // more often than the group has attempts
+			d := e.oneOf(r)
+			if d.Attempt != 1 {
+				e.Fatalf("attempt %d, want 1", d.Attempt)
+			}
+			for range 4 {
+				h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit)
+				if err != nil {
+					e.Fatal(err)
+				}
+				d.Handle = h
+			}
+			if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+				e.Fatal(err)
+			}
+		}
+	}},
+}
+
+// stale checks that d's handle is refused by everything, and that nothing
+// comes of trying. A real RocketMQ takes some of it and forgets it.
+func (e *env) stale(d *tidegate.Delivery) {
+	e.Helper()
+	if !e.beyond() {
+		return
+	}
+	if err := e.ack(d); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		e.Errorf("Ack with an old handle: %v, want ErrInvalidHandle", err)
+	}
+	if err := e.Transport.Retry(e.Context(), d, 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
+	}
+	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
+	}
+}
