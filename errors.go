@@ -116,7 +116,10 @@ func (e *Error) codeText() string {
 	case e.Code == CodeTooManyRequests:
 		return ErrThrottled.Error()
 	}
-	return fmt.Sprintf("%d %s", int(e.Code), e.Code)
+	if name, ok := codeNames[e.Code]; ok {
+		return fmt.Sprintf("%d %s", int(e.Code), name)
+	}
+	return e.Code.String()
 }
 
 // Unwrap returns the cause.

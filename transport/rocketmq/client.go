@@ -60,7 +60,7 @@ func New(endpoints string, opts Options) (*Client, error) {
 		sessions:  map[sessionKey]*session{},
 		topics:    map[string]*topic{},
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's own life, not a request's
 	if c.access, err = c.endpoint(access); err != nil {
 		c.cancel()
 		return nil, err

@@ -22,6 +22,7 @@ type settings struct {
 	grpc, http, data, advertise string
 	topics                      []string
 	backlog                     broker.Limit
+	quota                       broker.Quota
 	minInvisible                time.Duration
 	minPoll                     time.Duration
 	insecure                    bool
@@ -71,6 +72,7 @@ Consumer groups are made on their first receive.`,
 	f.StringArrayVar(&s.topics, "topic", nil, "`name` of a topic to make if it is not there, or name:FIFO; can be repeated")
 	f.Int64Var(&s.backlog.Messages, "max-backlog", 0, "throttle sends to a topic while this many `messages` wait to be consumed (0: no limit)")
 	f.Int64Var(&s.backlog.Bytes, "max-backlog-bytes", 0, "throttle sends to a topic while this many `bytes` wait to be consumed (0: no limit)")
+	f.Float64Var(&s.quota.MessagesPerSecond, "max-client-rate", 0, "throttle a client that sends more `messages` a second than this (0: no limit)")
 	f.DurationVar(&s.minInvisible, "min-invisible-duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for")
 	f.DurationVar(&s.minPoll, "min-long-polling", server.DefaultMinLongPolling, "shortest `duration` that a receive waits for a message")
 	f.BoolVar(&s.insecure, "insecure", false, "allow addresses other than this machine's own, although there are no keys and no verified TLS")
@@ -96,6 +98,9 @@ func (s settings) check() error {
 	}
 	if s.backlog.Messages < 0 || s.backlog.Bytes < 0 {
 		errs = append(errs, errors.New("--max-backlog and --max-backlog-bytes may not be negative; 0 is no limit"))
+	}
+	if !(s.quota.MessagesPerSecond >= 0) {
+		errs = append(errs, fmt.Errorf("--max-client-rate is %g: it may not be negative; 0 is no limit", s.quota.MessagesPerSecond))
 	}
 	if s.minInvisible < 0 || s.minPoll < 0 || s.stopTimeout < 0 {
 		errs = append(errs, errors.New("--min-invisible-duration, --min-long-polling and --stop-timeout may not be negative"))
@@ -137,7 +142,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 		return err
 	}
 	b, err := broker.Open(broker.Options{
-		Dir: s.data, Logger: logger, MaxBacklog: s.backlog, MinInvisibleDuration: atLeastOne(s.minInvisible),
+		Dir: s.data, Logger: logger, MaxBacklog: s.backlog, ClientQuota: s.quota, MinInvisibleDuration: atLeastOne(s.minInvisible),
 	})
 	if err != nil {
 		return err

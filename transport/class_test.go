@@ -1,0 +1,42 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+)
+
+func TestClassify(t *testing.T) {
+	for code, want := range map[tidegate.Code]Class{
+		tidegate.CodeOK: OK, tidegate.CodeTooManyRequests: Throttled, tidegate.CodeRequestTimeout: Transient,
+		tidegate.CodeBadRequest: Permanent, tidegate.CodeIllegalTopic: Permanent, tidegate.CodeInvalidReceiptHandle: Permanent,
+		tidegate.CodeUnauthorized: Permanent, tidegate.CodeForbidden: Permanent, tidegate.CodeTopicNotFound: Permanent,
+		tidegate.CodeMessageBodyTooLarge: Permanent, tidegate.CodeMessagePropertiesTooLarge: Permanent, 42901: Permanent,
+		tidegate.CodeInternalError: Transient, tidegate.CodeInternalServerError: Transient, tidegate.CodeProxyTimeout: Transient,
+		tidegate.CodeMasterPersistenceTimeout: Transient, tidegate.CodeHANotAvailable: Transient,
+		tidegate.CodeNotImplemented: Permanent, tidegate.CodeUnsupported: Permanent,
+	} {
+		if got := Classify(fmt.Errorf("around: %w", &tidegate.Error{Code: code})); got != want {
+			t.Errorf("%v is %v, want %v", code, got, want)
+		}
+	}
+	for err, want := range map[error]Class{
+		nil: OK, errors.New("EOF"): Transient, context.DeadlineExceeded: Transient, context.Canceled: Cancelled, tidegate.ErrClosed: Cancelled,
+		tidegate.ErrInvalid:                    Permanent,
+		&tidegate.Error{Err: context.Canceled}: Cancelled, &tidegate.Error{Err: errors.New("reset")}: Transient,
+		// A code is the server's word, whatever else is wrapped.
+		&tidegate.Error{Code: tidegate.CodeTooManyRequests, Err: context.Canceled}: Throttled,
+	} {
+		if got := Classify(err); got != want {
+			t.Errorf("%v is %v, want %v", err, got, want)
+		}
+	}
+	for c := OK; c <= Cancelled; c++ {
+		if c.String() == "unknown" {
+			t.Errorf("class %d has no name", c)
+		}
+	}
+}
