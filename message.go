@@ -57,7 +57,7 @@ func (m *Message) Clone() *Message {
 type Receipt struct {
 	MessageID string
 	Topic     string
-	Queue     int   // the queue's number; 0 where the server does not tell
+	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not
 	Offset    int64 // in that queue
 
 	// Endpoint is the server that accepted the message.

@@ -3,7 +3,6 @@ package rocketmq
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +19,6 @@ const (
 
 	// parallelSends bounds the requests that one Send makes at the same time.
 	parallelSends = 64
-
-	// queuesKey is the trailer in which a server tells the queues that it put
-	// the messages of a send in, joined by commas. RocketMQ never tells.
-	queuesKey = "x-tidegate-queues"
 )
 
 // A part is the messages of a Send that travel on one road: in one request if
@@ -34,8 +29,8 @@ type part struct {
 	indexes []int // of the messages
 }
 
-// Send sends msgs as [transport.Sender] says. Receipts have a queue number only
-// where it is certain: from a server that tells, or if there is only one queue.
+// Send sends msgs as [transport.Sender] says. The
+// protocol does not tell the queue: receipts have its number only if the topic has one queue.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
@@ -175,20 +170,17 @@ func (s *sending) request(q queue, indexes []int) {
 		}
 		return
 	}
-	queues := queuesOf(trailer, len(indexes))
 	for n, i := range indexes {
 		e := s.result(q, res, n, len(indexes), s.msgs[i].ID, err, trailer)
 		if e != nil {
 			s.results[i].Err = e
 			continue
 		}
-		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Endpoint: q.ep.key}
+		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Queue: -1, Endpoint: q.ep.key}
 		if entry := entryOf(res, n, len(indexes), s.msgs[i].ID); entry != nil {
 			receipt.Offset = entry.GetOffset()
 		}
-		if queues != nil {
-			receipt.Queue = queues[n]
-		} else if len(s.r.byGroup) == 1 {
+		if len(s.r.byGroup) == 1 {
 			receipt.Queue = int(q.id)
 		}
 		s.results[i].Receipt = receipt
@@ -235,25 +227,4 @@ func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.Sen
 		}
 	}
 	return nil
-}
-
-// queuesOf returns the n queue numbers that the server told, nil if it did not.
-func queuesOf(trailer metadata.MD, n int) []int {
-	values := trailer.Get(queuesKey)
-	if len(values) != 1 {
-		return nil
-	}
-	words := strings.Split(values[0], ",")
-	if len(words) != n {
-		return nil
-	}
-	list := make([]int, n)
-	for i, w := range words {
-		q, err := strconv.ParseUint(w, 10, 31)
-		if err != nil {
-			return nil
-		}
-		list[i] = int(q)
-	}
-	return list
 }

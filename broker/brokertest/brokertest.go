@@ -1,0 +1,228 @@
+// Package brokertest gives tests a whole broker: the engine in memory, the
+// real gRPC server, and an in-memory network between it and its clients. No
+// port, no file, no process.
+//
+//	func TestOrders(t *testing.T) {
+//		synctest.Test(t, func(t *testing.T) {
+//			b := brokertest.New(t)
+//			b.CreateTopic("orders", broker.TopicConfig{})
+//			p, err := producer.New(b.Client(), producer.Options{})
+//			...
+//		})
+//	}
+//
+// In a bubble of testing/synctest time is virtual: the 4 h 46 m of the whole
+// retry ladder take milliseconds. Outside of one the broker works as well, in
+// real time.
+//
+// [Broker.Intercept] puts faults around requests: delays, refusals,
+// throttling, and answers that are lost after the request took effect.
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// networkBuffer is what one direction of a connection holds, in bytes.
+const networkBuffer = 256 << 10
+
+// Address is the endpoint of the broker in its network; several brokers have
+// it, each in a network of its own.
+const Address = "broker.test:8081"
+
+// Options are the settings of a test's broker. The zero value is what New uses.
+type Options struct {
+	// Broker are the engine's options. A MinInvisibleDuration of 0 stands for
+	// none, unlike that of a server for production.
+	Broker broker.Options
+
+	// MinLongPolling is the shortest wait of a receive. 0: none.
+	MinLongPolling time.Duration
+
+	// Logger takes the logs of engine, server and clients. Nil: silent.
+	Logger *slog.Logger
+}
+
+// A Broker is a broker for one test. Its methods may be called by several
+// goroutines; those without an error fail the test, so they belong on the
+// test's goroutine. The embedded engine can be asked and changed directly.
+type Broker struct {
+	*broker.Broker
+
+	tb     testing.TB
+	logger *slog.Logger
+	lis    *bufconn.Listener
+	server *server.Server
+	served chan error
+
+	mu          sync.Mutex
+	middlewares []*Middleware // guarded by mu; the first is the innermost
+	once        sync.Once
+}
+
+// A Middleware is called around a request. It may wait, return an error
+// instead of calling next, or return one after it; see [server.Call] for what
+// the client then sees.
+type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
+
+// ErrNoAnswer, returned by a Middleware, leaves the client without an answer
+// until it gives up.
+var ErrNoAnswer = server.ErrNoAnswer
+
+// ErrConnectionLost, returned by a Middleware, ends the request as a broken
+// connection does.
+var ErrConnectionLost = errors.New("connection lost, by the test")
+
+// Throttled returns the refusal of a broker that has too much to do: reply
+// code 530, with a push-back if retryAfter is not 0.
+func Throttled(retryAfter time.Duration) error {
+	return &tidegate.Error{
+		Code: tidegate.CodeTooManyRequests, Message: "530 TOO_MANY_REQUESTS: throttled by the test", RetryAfter: retryAfter,
+	}
+}
+
+// New starts a broker with default options, which ends with the test.
+func New(tb testing.TB) *Broker {
+	tb.Helper()
+	return NewWith(tb, Options{})
+}
+
+// NewWith starts a broker, which ends with the test. Options that cannot be fail it.
+func NewWith(tb testing.TB, o Options) *Broker {
+	tb.Helper()
+	if o.Broker.MinInvisibleDuration == 0 {
+		o.Broker.MinInvisibleDuration = 1
+	}
+	if o.Broker.Logger == nil {
+		o.Broker.Logger = o.Logger
+	}
+	engine, err := broker.Open(o.Broker)
+	if err != nil {
+		tb.Fatalf("brokertest: %v", err)
+	}
+	b := &Broker{Broker: engine, tb: tb, logger: o.Logger, lis: bufconn.Listen(networkBuffer), served: make(chan error, 1)}
+	b.server, err = server.New(engine, server.Options{
+		Advertise: Address, Logger: o.Logger, MinLongPolling: max(o.MinLongPolling, 1), Intercept: b.intercept,
+	})
+	if err != nil {
+		tb.Fatalf("brokertest: %v", errors.Join(err, engine.Close()))
+	}
+	go func() { b.served <- b.server.Serve(b.lis) }()
+	tb.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			tb.Errorf("brokertest: closing: %v", err)
+		}
+	})
+	return b
+}
+
+// Close ends the broker before its test does, as a crash would: requests
+// under way get no answer. It may be called twice.
+func (b *Broker) Close() (err error) {
+	b.once.Do(func() {
+		err = b.server.Close()
+		// Closed before Serve had begun, it says so.
+		if served := <-b.served; !errors.Is(served, tidegate.ErrClosed) {
+			err = errors.Join(err, served)
+		}
+		err = errors.Join(err, b.Broker.Close())
+	})
+	return err
+}
+
+// Dial connects to the broker; it has the form of rocketmq.Options.Dialer, and serves
+// any gRPC client. addr is ignored: the network has one broker.
+func (b *Broker) Dial(ctx context.Context, _ string) (net.Conn, error) { return b.lis.DialContext(ctx) }
+
+// Client returns a transport to the broker through gRPC. It ends with the test.
+func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Options{}) }
+
+// ClientWith is Client with options; their Dialer is the broker's network.
+func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
+	b.tb.Helper()
+	o.Dialer = b.Dial
+	if o.Logger == nil {
+		o.Logger = b.logger
+	}
+	c, err := rocketmq.New(Address, o)
+	if err != nil {
+		b.tb.Fatalf("brokertest: %v", err)
+	}
+	b.tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.tb.Errorf("brokertest: closing a client: %v", err)
+		}
+	})
+	return c
+}
+
+// CreateTopic creates a topic, or changes it.
+func (b *Broker) CreateTopic(name string, c broker.TopicConfig) {
+	b.tb.Helper()
+	if _, err := b.PutTopic(b.tb.Context(), name, c); err != nil {
+		b.tb.Fatalf("brokertest: %v", err)
+	}
+}
+
+// CreateGroup creates a consumer group, or changes it. A group that is not created
+// is made on its first receive, with default settings.
+func (b *Broker) CreateGroup(name string, c broker.GroupConfig) {
+	b.tb.Helper()
+	if _, err := b.PutGroup(b.tb.Context(), name, c); err != nil {
+		b.tb.Fatalf("brokertest: %v", err)
+	}
+}
+
+// Stats returns where a group is in a topic. The zero value: it has not received yet.
+func (b *Broker) Stats(group, topic string) broker.Subscription {
+	g, err := b.Group(group)
+	if err != nil {
+		return broker.Subscription{}
+	}
+	for _, s := range g.Topics {
+		if s.Topic == topic {
+			return s
+		}
+	}
+	return broker.Subscription{}
+}
+
+// Intercept puts m around every request through gRPC, outside of those put
+// there before, until remove is called. m runs on the goroutines of the
+// server, several at a time. remove may be called twice; requests that m has begun go on.
+func (b *Broker) Intercept(m Middleware) (remove func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := &m
+	b.middlewares = append(slices.Clone(b.middlewares), p)
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.middlewares = slices.DeleteFunc(slices.Clone(b.middlewares), func(o *Middleware) bool { return o == p })
+	}
+}
+
+func (b *Broker) intercept(ctx context.Context, call server.Call, next func(context.Context) error) error {
+	b.mu.Lock()
+	ms := b.middlewares
+	b.mu.Unlock()
+	for _, m := range ms {
+		inner := next
+		next = func(ctx context.Context) error { return (*m)(ctx, call, inner) }
+	}
+	return next(ctx)
+}

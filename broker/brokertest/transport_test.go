@@ -1,0 +1,42 @@
+package brokertest_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// The engine in the same process, and the same engine through gRPC, pass the
+// suite that every transport passes.
+func TestTransports(t *testing.T) {
+	for name, open := range map[string]func(*brokertest.Broker) transport.Transport{
+		"engine": func(b *brokertest.Broker) transport.Transport { return b.Broker },
+		"grpc":   func(b *brokertest.Broker) transport.Transport { return b.Client() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
+				b := brokertest.New(t)
+				return transporttest.Fixture{
+					Transport: open(b),
+					CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
+						_, err := b.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+						return err
+					},
+					CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
+						g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+						if c.FIFO && len(c.Retry) > 0 {
+							g.FIFORetryInterval = broker.Duration(c.Retry[0])
+						}
+						_, err := b.PutGroup(ctx, name, g)
+						return err
+					},
+				}
+			}, transporttest.Options{Virtual: true})
+		})
+	}
+}

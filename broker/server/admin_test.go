@@ -1,0 +1,157 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+func TestAdmin(t *testing.T) {
+	e := start(t, Options{})
+	srv := httptest.NewServer(e.s.Handler())
+	defer srv.Close()
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		words              []string // of the answer
+	}{
+		{"GET", "/healthz", "", 200, []string{`"ok"`}},
+		{"GET", "/readyz", "", 200, []string{`"ready"`}},
+		{"PUT", "/v1/topics/orders", `{"type":"FIFO","queues":3,"max_backlog":{"messages":1000}}`, 201, []string{`"name": "orders"`, `"FIFO"`, `"queues": 3`, `"messages": 1000`}},
+		{"PUT", "/v1/topics/orders", `{"queues":4}`, 200, []string{`"queues": 4`, `"FIFO"`}},
+		{"PUT", "/v1/topics/plain", "", 201, []string{`"NORMAL"`, `"queues": 8`}},
+		{"GET", "/v1/topics/orders", "", 200, []string{`"queues": 4`, `"backlog"`}},
+		{"GET", "/v1/topics", "", 200, []string{`"topics": [`, `"orders"`, `"plain"`}},
+		{"PUT", "/v1/topics/orders", `{"queues":1}`, 400, []string{"4 queues", `"code": 40000`, `"reply_code": 40000`, `"BAD_REQUEST"`, `"about:blank"`}},
+		{"PUT", "/v1/topics/orders", `{"type":"NORMAL"}`, 400, []string{"FIFO"}},
+		{"PUT", "/v1/topics/other", `{"type":"DELAY"}`, 400, []string{"DELAY"}},
+		{"PUT", "/v1/topics/other", `{"queues":1025}`, 400, []string{"1025", "1024"}},
+		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, max_backlog"}},
+		{"PUT", "/v1/topics/other", `{"max_backlog":{"message":1}}`, 400, []string{`\"message\" is unknown`}},
+		{"PUT", "/v1/topics/other", `{"queues":"many"}`, 400, []string{"queues", "string"}},
+		{"PUT", "/v1/topics/other", `{} {}`, 400, []string{"follows"}},
+		{"PUT", "/v1/topics/other", `[]`, 400, []string{"not a JSON object"}},
+		{"PUT", "/v1/topics/other", `null`, 400, []string{"not a JSON object"}},
+		{"PUT", "/v1/topics/other", `{"queues":`, 400, []string{"body"}},
+		{"PUT", "/v1/topics/other", `{"x":"` + strings.Repeat("x", 70<<10) + `"}`, 413, []string{"65536", `"code": 41300`}},
+		{"PUT", "/v1/topics/a%20b", `{}`, 400, []string{`"code": 40002`}},
+		{"GET", "/v1/topics/other", "", 404, []string{"other", `"code": 40402`, `"TOPIC_NOT_FOUND"`}},
+		{"DELETE", "/v1/topics/other", "", 404, []string{`"code": 40402`}},
+		{"DELETE", "/v1/topics/plain", "", 204, nil},
+		{"GET", "/v1/topics/plain", "", 404, nil},
+
+		{"PUT", "/v1/groups/g", `{"max_attempts":5,"retry":"1s 2s","max_backlog":{"bytes":10}}`, 201, []string{`"max_attempts": 5`, `"1s 2s"`}},
+		{"PUT", "/v1/groups/g", `{"fifo":true,"fifo_retry_interval":"5s"}`, 200, []string{`"fifo": true`, `"5s"`, `"max_attempts": 17`}},
+		{"PUT", "/v1/groups/g", `{"fifo_retry_interval":5}`, 400, []string{"1m30s"}},
+		{"PUT", "/v1/groups/g", `{"retry":"soon"}`, 400, []string{"soon"}},
+		{"PUT", "/v1/groups/g", `{"max_attempts":-2}`, 400, []string{"-2"}},
+		{"PUT", "/v1/groups/g", `{"attempts":2}`, 400, []string{`\"attempts\" is unknown`, "fifo, max_attempts, retry"}},
+		{"GET", "/v1/groups/g", "", 200, []string{`"fifo": true`}},
+		{"GET", "/v1/groups", "", 200, []string{`"groups": [`, `"g"`}},
+		{"GET", "/v1/groups/h", "", 404, []string{`"code": 40403`}},
+		{"DELETE", "/v1/groups/g", "", 204, nil},
+		{"DELETE", "/v1/groups/g", "", 404, []string{`"code": 40403`}},
+		{"GET", "/v1/groups", "", 200, []string{`"groups": []`}},
+
+		// Names with a % come escaped.
+		{"PUT", "/v1/topics/%25DLQ%25g", `{"queues":1}`, 201, []string{`"name": "%DLQ%g"`}},
+		{"GET", "/v1/topics/%25DLQ%25g", "", 200, []string{`"name": "%DLQ%g"`}},
+		{"GET", "/v1/topics/a%2Fb", "", 400, []string{`a/b`}},
+
+		{"POST", "/v1/topics/orders", "", 405, []string{"DELETE, GET, HEAD, PUT", "POST"}},
+		{"DELETE", "/v1/topics", "", 405, []string{"GET"}},
+		{"PUT", "/healthz", "", 405, []string{"GET"}},
+		{"GET", "/v1/topics/", "", 404, []string{"/v1/topics/{topic}"}},
+		{"GET", "/", "", 404, nil},
+		{"GET", "/v2/topics", "", 404, []string{"/v2/topics"}},
+	} {
+		name := c.method + " " + c.path + " " + fmt.Sprintf("%.40s", c.body)
+		req, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		_, err = io.Copy(&b, resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != c.status {
+			t.Errorf("%s: %d, want %d: %s", name, resp.StatusCode, c.status, b.String())
+			continue
+		}
+		for _, w := range c.words {
+			if !strings.Contains(b.String(), w) {
+				t.Errorf("%s: the answer does not say %s: %s", name, w, b.String())
+			}
+		}
+		want := "application/json"
+		switch {
+		case c.status == 204:
+			want = ""
+		case c.status >= 400:
+			want = "application/problem+json"
+			var p problem
+			if err := json.Unmarshal([]byte(b.String()), &p); err != nil || p.Status != c.status || p.Title == "" || p.Detail == "" {
+				t.Errorf("%s: problem %+v, %v", name, p, err)
+			}
+		}
+		if got := resp.Header.Get("Content-Type"); got != want {
+			t.Errorf("%s: Content-Type %q; want %q", name, got, want)
+		}
+		if c.status == 405 && resp.Header.Get("Allow") == "" {
+			t.Errorf("%s: no Allow", name)
+		}
+	}
+}
+
+// A server that ends, and an engine that is closed, are alive but not ready.
+func TestReadiness(t *testing.T) {
+	get := func(e *env, path string) (int, string) {
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code, w.Body.String()
+	}
+	ending, closed := start(t, Options{}), start(t, Options{})
+	ending.s.Close()
+	closed.b.Close()
+	for name, e := range map[string]*env{"ending": ending, "closed": closed} {
+		if code, body := get(e, "/healthz"); code != 200 {
+			t.Errorf("%s: healthz %d %s", name, code, body)
+		}
+		if code, body := get(e, "/readyz"); code != 503 || !strings.Contains(body, "closed") {
+			t.Errorf("%s: readyz %d %s", name, code, body)
+		}
+	}
+	w := httptest.NewRecorder()
+	closed.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/topics/x", strings.NewReader("{}")))
+	if w.Code != 503 {
+		t.Errorf("PUT to a closed engine: %d %s", w.Code, w.Body)
+	}
+}
+
+// A panic of the engine is an answer and a log line.
+func TestAdminSurvivesTheEngine(t *testing.T) {
+	logger, logged := testLog()
+	e := start(t, Options{Logger: logger}, &faulty{})
+	e.s.b = panicking{e.s.b}
+	w := httptest.NewRecorder()
+	e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/topics", nil))
+	if w.Code != 500 || !strings.Contains(w.Body.String(), "ouch") || !strings.Contains(logged.String(), "admin_test.go") {
+		t.Errorf("%d %s, log %s", w.Code, w.Body, logged)
+	}
+}
+
+type panicking struct{ engine }
+
+func (panicking) Topics() []broker.Topic { panic("ouch") }

@@ -1,0 +1,354 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// listen serves on a port of the loopback, and returns its address.
+func listen(t *testing.T, o Options) (*env, string) {
+	t.Helper()
+	e := start(t, o)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- e.s.Serve(lis) }()
+	t.Cleanup(func() {
+		e.s.Close()
+		if err := <-served; err != nil && !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("Serve on %s: %v", lis.Addr(), err)
+		}
+	})
+	return e, lis.Addr().String()
+}
+
+func dial(t *testing.T, addr string, creds credentials.TransportCredentials) rmqpb.MessagingServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return rmqpb.NewMessagingServiceClient(conn)
+}
+
+// TLS and plain text come to the same port, and the route leads back to it.
+func TestTLSAndPlainTextOnOnePort(t *testing.T) {
+	_, addr := listen(t, Options{})
+	for name, creds := range map[string]credentials.TransportCredentials{
+		"plain": insecure.NewCredentials(),
+		"TLS":   credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
+	} {
+		c := dial(t, addr, creds)
+		r, err := c.QueryRoute(as(t.Context(), "client"), &rmqpb.QueryRouteRequest{Topic: res("normal")})
+		if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Errorf("%s: %v, %v", name, r, err)
+			continue
+		}
+		at := r.GetMessageQueues()[0].GetBroker().GetEndpoints()
+		if got := fmt.Sprintf("%s:%d", at.GetAddresses()[0].GetHost(), at.GetAddresses()[0].GetPort()); got != addr || at.GetScheme() != rmqpb.AddressScheme_IPv4 {
+			t.Errorf("%s: the route leads to %v; want %s", name, at, addr)
+		}
+	}
+	// The certificate is for this machine.
+	cert, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cert.Close()
+	leaf := cert.ConnectionState().PeerCertificates[0]
+	if err := leaf.VerifyHostname("127.0.0.1"); err != nil || cert.ConnectionState().NegotiatedProtocol != "h2" {
+		t.Errorf("%v, ALPN %q", err, cert.ConnectionState().NegotiatedProtocol)
+	}
+}
+
+// Garbage, silence and half a greeting end at the deadline at the latest, hold
+// up nobody, and leave nothing behind.
+func TestOddConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{HandshakeTimeout: 5 * time.Second})
+		lis := bufconn.Listen(1 << 16)
+		go e.s.Serve(lis)
+		began := time.Now()
+		var conns []net.Conn
+		for _, greeting := range []string{
+			"", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16", "\x16\x03\x01\x02\x00",
+			"\x16\x03\x01\x00\x05hello", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x00\x01\x02\x03", strings.Repeat("\xff", 1000),
+		} {
+			c, err := lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, greeting); err != nil && err != io.ErrClosedPipe {
+				t.Errorf("%q: %v", greeting, err)
+			}
+			conns = append(conns, c)
+		}
+		synctest.Wait()
+		e.send(msg("normal", "1")) // others are served meanwhile
+		for i, c := range conns {
+			// Whatever the server says, the connection ends.
+			if _, err := io.Copy(io.Discard, c); err != nil && err != io.ErrClosedPipe {
+				t.Errorf("connection %d: %v", i, err)
+			}
+		}
+		if d := time.Since(began); d > 6*time.Second {
+			t.Errorf("the last one ended after %v; want 5s", d)
+		}
+		if n := e.s.sniffer.pending.len(); n != 0 {
+			t.Errorf("%d connections are still pending", n)
+		}
+	})
+}
+
+// A silent connection does not hold up the end either.
+func TestCloseWithSilentConnections(t *testing.T) {
+	for _, graceful := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, Options{})
+			lis := bufconn.Listen(1 << 16)
+			go e.s.Serve(lis)
+			for _, greeting := range []string{"", "PRI", "\x16"} {
+				c, err := lis.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				io.WriteString(c, greeting)
+			}
+			synctest.Wait()
+			began := time.Now()
+			if graceful {
+				if err := e.s.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			} else {
+				e.s.Close()
+			}
+			if d := time.Since(began); d != 0 {
+				t.Errorf("the end took %v", d)
+			}
+		})
+	}
+}
+
+// Silent connections are bounded: the oldest makes room.
+func TestPendingIsBounded(t *testing.T) {
+	p := &pending{}
+	first, other := net.Pipe()
+	defer other.Close()
+	if _, err := p.add(first); err != nil {
+		t.Fatal(err)
+	}
+	var settle func()
+	for range maxPending {
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		var err error
+		if settle, err = p.add(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := p.len(); n != maxPending {
+		t.Errorf("%d pending; want %d", n, maxPending)
+	}
+	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the oldest is not closed: %v", err)
+	}
+	settle()
+	settle()
+	if n := p.len(); n != maxPending-1 {
+		t.Errorf("%d pending after one settled; want %d", n, maxPending-1)
+	}
+	p.close()
+	settle()
+	if _, err := p.add(first); !errors.Is(err, tidegate.ErrClosed) {
+		t.Errorf("add after close: %v", err)
+	}
+	if n := p.len(); n != 0 {
+		t.Errorf("%d pending after close", n)
+	}
+}
+
+// Clients that vanish in the middle of everything leave no goroutine, and
+// what they held is somebody else's when its invisible time is over.
+func TestClientsThatVanish(t *testing.T) {
+	e, addr := listen(t, Options{})
+	c := dial(t, addr, insecure.NewCredentials())
+	const n = 200
+	big := make([]byte, 64<<10)
+	for i := range n {
+		r, err := c.SendMessage(as(t.Context(), "sender"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", fmt.Sprint(i), body(big))}})
+		if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Fatal(r, err)
+		}
+	}
+	before := runtime.NumGoroutine()
+	for i := range 30 {
+		// A raw connection that can be cut at any moment.
+		var raw net.Conn
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+				if raw != nil {
+					return nil, errors.New("once only")
+				}
+				var err error
+				raw, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+				return raw, err
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := rmqpb.NewMessagingServiceClient(conn)
+		id := as(t.Context(), fmt.Sprint("v", i))
+		st, err := v.Telemetry(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Send(command(consumer(rmqpb.ClientType_SIMPLE_CONSUMER))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := v.ReceiveMessage(id, receiveRequest("normal", invisible(200*time.Millisecond)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range i % 5 {
+			if _, err := s.Recv(); err != nil {
+				break
+			}
+		}
+		raw.Close()
+		conn.Close()
+	}
+	// Everything is delivered to who stays.
+	got := map[string]bool{}
+	deadline := time.Now().Add(20 * time.Second)
+	for len(got) < n && time.Now().Before(deadline) {
+		fs, err := frames(c.ReceiveMessage(as(t.Context(), "stayer"), receiveRequest("normal")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a rmqpb.AckMessageRequest
+		for _, f := range fs {
+			if m := f.GetMessage(); m != nil {
+				got[m.GetSystemProperties().GetMessageId()] = true
+				a.Entries = append(a.Entries, &rmqpb.AckMessageEntry{ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()})
+			}
+		}
+		if a.Group, a.Topic = res("g"), res("normal"); len(a.Entries) > 0 {
+			if r, err := c.AckMessage(as(t.Context(), "stayer"), &a); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatal(r, err)
+			}
+		}
+	}
+	if len(got) != n {
+		t.Errorf("%d messages; want %d", len(got), n)
+	}
+	group, err := e.b.Group("g")
+	if err != nil || group.Topics[0].Backlog != (broker.Limit{}) {
+		t.Errorf("backlog %+v, %v; want none", group.Topics, err)
+	}
+	for i := 0; runtime.NumGoroutine() > before && i < 500; i++ {
+		runtime.Gosched()
+		<-time.After(10 * time.Millisecond)
+	}
+	if now := runtime.NumGoroutine(); now > before {
+		buf := make([]byte, 1<<20)
+		t.Errorf("%d goroutines before, %d after:\n%s", before, now, buf[:runtime.Stack(buf, true)])
+	}
+}
+
+func TestEndpointsFor(t *testing.T) {
+	pb := func(hosts ...string) *rmqpb.Endpoints {
+		e := &rmqpb.Endpoints{}
+		for _, h := range hosts {
+			e.Addresses = append(e.Addresses, &rmqpb.Address{Host: h, Port: 8081})
+		}
+		return e
+	}
+	local := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 8081}
+	for _, c := range []struct {
+		name  string
+		asked *rmqpb.Endpoints
+		local net.Addr
+		want  string
+	}{
+		{"the client's", pb("10.0.0.1"), local, "IPv4 10.0.0.1:8081"},
+		{"a name", pb("broker.example"), local, "DOMAIN_NAME broker.example:8081"},
+		{"IPv6", pb("::1"), local, "IPv6 ::1:8081"},
+		{"one of many is here", pb("10.0.0.1", "10.0.0.2"), local, "IPv4 10.0.0.2:8081"},
+		{"none of many is here", pb("10.0.0.1", "10.0.0.3"), local, "IPv4 10.0.0.1:8081 10.0.0.3:8081"},
+		{"many names", pb("a.example", "b.example"), local, "DOMAIN_NAME a.example:8081"},
+		{"names and numbers", pb("10.0.0.1", "b.example"), local, "DOMAIN_NAME 10.0.0.1:8081"},
+		{"none", nil, local, "IPv4 10.0.0.2:8081"},
+		{"unusable", &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{Host: "x"}, {Port: 3}}}, local, "IPv4 10.0.0.2:8081"},
+		{"none, in memory", nil, nil, "DOMAIN_NAME localhost:8081"},
+	} {
+		e := endpointsFor(c.asked, c.local)
+		got := e.GetScheme().String()
+		for _, a := range e.GetAddresses() {
+			got += fmt.Sprintf(" %s:%d", a.GetHost(), a.GetPort())
+		}
+		if got != c.want {
+			t.Errorf("%s: %s; want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	b, err := broker.Open(broker.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = New(b, Options{
+		Advertise: "nowhere", HandshakeTimeout: -1, MinLongPolling: -2, MaxLongPolling: -3, MaxReceiveSize: -4,
+		ProducerMaxAttempts: -5, TLS: &tls.Config{},
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range []string{`Advertise is "nowhere"`, "HandshakeTimeout is -1ns", "MinLongPolling is -2ns", "MaxLongPolling is -3ns", "MaxReceiveSize is -4", "ProducerMaxAttempts is -5", "TLS has no certificate"} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+	if _, err := New(b, Options{MinLongPolling: time.Minute}); err == nil || !strings.Contains(err.Error(), "MaxLongPolling") {
+		t.Errorf("MinLongPolling above the maximum: %v", err)
+	}
+	if _, err := New(nil, Options{}); err == nil {
+		t.Error("a nil broker was accepted")
+	}
+	s, err := New(b, Options{Advertise: "broker.example:9000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if at := s.brokerAt(t.Context(), nil).GetEndpoints(); at.GetAddresses()[0].GetHost() != "broker.example" || at.GetScheme() != rmqpb.AddressScheme_DOMAIN_NAME {
+		t.Errorf("advertised %v", at)
+	}
+}

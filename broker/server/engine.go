@@ -1,0 +1,34 @@
+package server
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// engine is what the server needs of a *broker.Broker. It is an interface so
+// that tests can have an engine that fails, panics or hangs.
+type engine interface {
+	transport.Settler
+	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
+	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
+	Release(ctx context.Context, ds []*tidegate.Delivery)
+	Touch(owner string)
+	Forget(owner string)
+
+	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)
+	TopicSettings(name string) (broker.TopicConfig, error)
+	EnsureGroup(ctx context.Context, name string) (broker.GroupConfig, error)
+
+	PutTopic(ctx context.Context, name string, c broker.TopicConfig) (broker.Topic, error)
+	Topic(name string) (broker.Topic, error)
+	Topics() []broker.Topic
+	DeleteTopic(ctx context.Context, name string) error
+	PutGroup(ctx context.Context, name string, c broker.GroupConfig) (broker.Group, error)
+	Group(name string) (broker.Group, error)
+	Groups() []broker.Group
+	DeleteGroup(ctx context.Context, name string) error
+	Healthy() error
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"google.golang.org/grpc/metadata"
+)
+
+const (
+	headerClientID      = "x-mq-client-id"
+	headerLanguage      = "x-mq-language"
+	headerClientVersion = "x-mq-client-version"
+
+	// maxClientID bounds what is remembered of each client, in bytes.
+	maxClientID = 255
+
+	// maxReason bounds the reason of a dead letter, in bytes.
+	maxReason = 1 << 10
+
+	// languageNode is what RocketMQ's Node client calls itself.
+	languageNode = "HTTP"
+)
+
+// clientID returns the client's ID, which every request must carry.
+func clientID(ctx context.Context) (string, error) {
+	id := header(ctx, headerClientID)
+	switch {
+	case strings.TrimSpace(id) == "":
+		return "", refuse(tidegate.CodeClientIDRequired, headerClientID, "the header "+headerClientID+" is missing or blank")
+	case len(id) > maxClientID:
+		return "", refuse(tidegate.CodeClientIDRequired, headerClientID,
+			fmt.Sprintf("the header %s has %d bytes, at most %d are allowed", headerClientID, len(id), maxClientID))
+	}
+	return id, nil
+}
+
+// header returns the first value of a request header, or "".
+func header(ctx context.Context, name string) string {
+	if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// reason returns why the client gave a message up, and whether it said so.
+// A text that is not percent-encoded as it should be is taken as it is.
+func reason(ctx context.Context) (string, bool) {
+	v := metadata.ValueFromIncomingContext(ctx, headerReason)
+	if len(v) == 0 {
+		return "", false
+	}
+	text, err := url.PathUnescape(v[0])
+	if err != nil {
+		text = v[0]
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "")
+	}
+	return text, true
+}
+
+// before503 reports whether a client's version is below 5.0.3, which is when
+// clients learnt ILLEGAL_POLLING_TIME. Versions that cannot be read are new.
+func before503(version string) bool {
+	v, ok := strings.CutPrefix(version, "5.0.")
+	if !ok || v == "" {
+		return false
+	}
+	return v[0] >= '0' && v[0] <= '2' && (len(v) == 1 || v[1] < '0' || v[1] > '9')
+}

@@ -1,0 +1,184 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/md5"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// maxDelay is how far ahead a delivery may be (RocketMQ's maxDelayTimeMills).
+	maxDelay = 24 * time.Hour
+
+	// maxRecovery bounds orphaned_transaction_recovery_duration
+	// (RocketMQ's maxTransactionRecoverySecond).
+	maxRecovery = time.Hour
+
+	// Lengths that RocketMQ does not bound, but that are kept with each message, in bytes.
+	maxMessageID    = 255
+	maxTraceContext = 4 << 10
+	maxBornHost     = 255
+)
+
+// latest bounds the times that are kept as nanoseconds since 1970.
+var latest = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// incoming turns a message of the wire into the engine's, and refuses what
+// only the wire can get wrong; the rest is the engine's to check. The result
+// shares memory with m.
+func incoming(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message, born time.Time, _ error) {
+	p := m.GetSystemProperties()
+	out = tidegate.Message{
+		ID:           p.GetMessageId(),
+		Topic:        m.GetTopic().GetName(),
+		Tag:          p.GetTag(),
+		Keys:         p.GetKeys(),
+		MessageGroup: p.GetMessageGroup(),
+		Properties:   m.GetUserProperties(),
+		TraceContext: p.GetTraceContext(),
+		Body:         m.GetBody(),
+	}
+	switch {
+	case strings.TrimSpace(out.ID) == "":
+		return out, born, refuse(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank")
+	case len(out.ID) > maxMessageID:
+		return out, born, tooLong(tidegate.CodeIllegalMessageID, "message_id", len(out.ID), maxMessageID)
+	case len(out.TraceContext) > maxTraceContext:
+		return out, born, tooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), maxTraceContext)
+	case len(p.GetBornHost()) > maxBornHost:
+		return out, born, tooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), maxBornHost)
+	}
+	if t := p.GetBornTimestamp(); t != nil {
+		if born = t.AsTime(); t.CheckValid() != nil || born.Before(time.Unix(0, 0)) || born.After(latest) {
+			return out, born, refuse(tidegate.CodeBadRequest, "born_timestamp",
+				fmt.Sprintf("the born_timestamp is %d s after 1970; give one between 1970 and %d", t.GetSeconds(), latest.Year()))
+		}
+	}
+	if t := p.GetDeliveryTimestamp(); t != nil {
+		if err := t.CheckValid(); err != nil {
+			return out, born, refuse(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", err.Error())
+		}
+		out.DeliverAt = t.AsTime()
+		if ahead := out.DeliverAt.Sub(now); ahead > maxDelay {
+			return out, born, refuse(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
+				fmt.Sprintf("the delivery_timestamp is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay))
+		}
+	}
+	if d := p.GetOrphanedTransactionRecoveryDuration(); d != nil {
+		if v := d.AsDuration(); d.CheckValid() != nil || v < 0 || v > maxRecovery {
+			return out, born, refuse(tidegate.CodeBadRequest, "orphaned_transaction_recovery_duration",
+				fmt.Sprintf("the orphaned_transaction_recovery_duration is %v; give 0 to %v", v, maxRecovery))
+		}
+	}
+	if err := checkDigest(p.GetBodyDigest(), out.Body); err != nil {
+		return out, born, err
+	}
+	switch e := p.GetBodyEncoding(); e {
+	case rmqpb.Encoding_ENCODING_UNSPECIFIED, rmqpb.Encoding_IDENTITY:
+	case rmqpb.Encoding_GZIP:
+		body, err := gunzip(out.Body, maxBody)
+		if err != nil {
+			return out, born, err
+		}
+		out.Body = body
+	default:
+		return out, born, refuse(tidegate.CodeMessageCorrupted, "body_encoding",
+			fmt.Sprintf("the body_encoding is %d; there are IDENTITY (1) and GZIP (2)", e))
+	}
+	return out, born, nil
+}
+
+func tooLong(code tidegate.Code, field string, n, limit int) error {
+	return refuse(code, field, fmt.Sprintf("the %s has %d bytes, at most %d are allowed", field, n, limit))
+}
+
+// kindOf returns the kind of a message that no topic of this broker takes, and
+// false for the others. Whether a message is NORMAL or FIFO follows from its
+// message group alone, as on RocketMQ's proxy.
+func kindOf(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
+	switch {
+	case p == nil:
+		return 0, false
+	case p.LiteTopic != nil:
+		return rmqpb.MessageType_LITE, true
+	case p.Priority != nil:
+		return rmqpb.MessageType_PRIORITY, true
+	}
+	switch p.GetMessageType() {
+	case rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED, rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY:
+		return 0, false
+	}
+	return p.GetMessageType(), true
+}
+
+// checkDigest compares a digest that the client gave with the body as it
+// travelled. RocketMQ's clients disagree about the form of a CRC32 (padded or
+// not, Node decimal), so all of them will do.
+func checkDigest(d *rmqpb.Digest, body []byte) error {
+	if d.GetChecksum() == "" {
+		return nil
+	}
+	var have string
+	switch d.GetType() {
+	case rmqpb.DigestType_CRC32:
+		sum := crc32.ChecksumIEEE(body)
+		have = fmt.Sprintf("%08X", sum)
+		if given := strings.TrimLeft(d.GetChecksum(), "0"); strings.EqualFold(given, strings.TrimLeft(have, "0")) ||
+			given == strings.TrimLeft(strconv.FormatUint(uint64(sum), 10), "0") {
+			return nil
+		}
+	case rmqpb.DigestType_MD5:
+		sum := md5.Sum(body)
+		have = strings.ToUpper(hex.EncodeToString(sum[:]))
+	case rmqpb.DigestType_SHA1:
+		sum := sha1.Sum(body)
+		have = strings.ToUpper(hex.EncodeToString(sum[:]))
+	default:
+		return refuse(tidegate.CodeMessageCorrupted, "body_digest",
+			fmt.Sprintf("the body_digest is of type %d; there are CRC32 (1), MD5 (2) and SHA1 (3)", d.GetType()))
+	}
+	if strings.EqualFold(have, d.GetChecksum()) {
+		return nil
+	}
+	return refuse(tidegate.CodeMessageCorrupted, "body_digest",
+		fmt.Sprintf("the body_digest is %v %.64q, but the %d bytes that arrived have %s", d.GetType(), d.GetChecksum(), len(body), have))
+}
+
+// gunzip unpacks a body of at most limit bytes.
+func gunzip(packed []byte, limit int) ([]byte, error) {
+	if len(packed) == 0 {
+		return nil, nil // an empty body, which the engine refuses as such
+	}
+	corrupted := func(err error) error {
+		return refuse(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not: %v", len(packed), err))
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, corrupted(err)
+	}
+	var b bytes.Buffer
+	b.Grow(min(limit, 4*len(packed)))
+	n, err := b.ReadFrom(io.LimitReader(r, int64(limit)+1))
+	switch {
+	case n > int64(limit):
+		return nil, refuse(tidegate.CodeMessageBodyTooLarge, "body",
+			fmt.Sprintf("the body of %d bytes unpacks to more than %d, which is the limit", len(packed), limit))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, corrupted(errors.New("it is cut off"))
+	case err != nil:
+		return nil, corrupted(err)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,184 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A Call is what [Options].Intercept is told of a request. Every RPC but
+// Telemetry passes it, with one call to Intercept each:
+//
+//	func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+//		err := next(ctx)
+//		if call.Op == "SendMessage" {
+//			return server.ErrNoAnswer // stored, but the producer never hears of it
+//		}
+//		return err
+//	}
+//
+// next carries the request out and returns nil or the [*tidegate.Error] whose
+// status the answer has; partial failures, which are in the answer's entries, are nil. The answer is
+// sent only when Intercept returns, and depends on what it returns:
+//
+//   - nil, or the error that next returned, wrapped or not: next's answer.
+//   - another *tidegate.Error with a code: an answer with this status, whatever next did.
+//   - [ErrNoAnswer]: none, until the client gives up.
+//   - any other error: gRPC status Unavailable, as of a broken connection.
+//
+// A refusal after next is a lost answer: what next did is done, and the
+// messages of a ReceiveMessage stay in flight until their invisible time ends.
+// Calling next again does the request again, as a duplicate of it would; the last answer
+// counts. ctx ends when the client gives up or the server is closed.
+type Call struct {
+	Op       string // the RPC's name, such as "SendMessage"
+	ClientID string
+	Topic    string // empty if the request has none
+	Group    string // likewise
+
+	// Messages is the number of messages sent, asked for or acknowledged;
+	// 0 for other requests.
+	Messages int
+
+	// MessageIDs are the IDs that the request names. Nil if none.
+	MessageIDs []string
+}
+
+// ErrNoAnswer is what [Options].Intercept returns to leave the request open
+// until the client gives up, or the server ends.
+var ErrNoAnswer = errors.New("no answer")
+
+// An rpc is how one unary RPC is served. There is one value for each RPC.
+type rpc[Q any, R interface{ GetStatus() *rmqpb.Status }] struct {
+	op string
+
+	// describe fills in what Intercept is told beside Op and ClientID.
+	describe func(req Q, c *Call)
+
+	// do carries the request out. Its error is the whole request's.
+	do func(s *Server, ctx context.Context, client string, req Q) (R, error)
+
+	// fail returns the answer of a request that failed as a whole.
+	fail func(req Q, st *rmqpb.Status) R
+}
+
+// serve answers one request. It never panics, and its error is a gRPC status.
+func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, req Q) (resp R, err error) {
+	// It fails only outside a gRPC server.
+	_ = grpc.SetHeader(ctx, features)
+	client, err := clientID(ctx)
+	if err != nil {
+		return r.failed(s, ctx, req, err)
+	}
+	if s.o.Intercept == nil {
+		resp, err = r.attempt(s, ctx, client, req)
+		if err != nil {
+			return r.failed(s, ctx, req, err)
+		}
+		return resp, nil
+	}
+	call := Call{Op: r.op, ClientID: client}
+	r.describe(req, &call)
+	var done bool
+	var failure error
+	err = s.intercept(ctx, call, func(ctx context.Context) error {
+		done = true
+		resp, failure = r.attempt(s, ctx, client, req)
+		if failure != nil {
+			return failure
+		}
+		return errorOf(resp.GetStatus())
+	}, &done)
+	switch {
+	case err != nil:
+		return r.failed(s, ctx, req, err)
+	case failure != nil:
+		return r.failed(s, ctx, req, failure)
+	}
+	return resp, nil
+}
+
+// attempt carries the request out and turns a panic into an error.
+func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
+	defer s.recovered(r.op, &err)
+	return r.do(s, ctx, client, req)
+}
+
+func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (resp R, _ error) {
+	if g, ok := errors.AsType[*grpcError](err); ok {
+		return resp, g.status
+	}
+	st, gerr := s.answer(ctx, r.op, err)
+	if gerr != nil {
+		return resp, gerr
+	}
+	setPushBack(ctx, pushBackOf(err))
+	return r.fail(req, st), nil
+}
+
+// recovered turns a panic of the calling function into *err.
+func (s *Server) recovered(op string, err *error) {
+	if v := recover(); v != nil {
+		s.log.Error("panic", "op", op, "panic", v, "stack", string(debug.Stack()))
+		*err = refuse(tidegate.CodeInternalServerError, op, fmt.Sprintf("the broker failed inside: %v", v))
+	}
+}
+
+// asStatus turns what recovered made of a panic into a gRPC status, for streams.
+func asStatus(err *error) {
+	if e, ok := errors.AsType[*tidegate.Error](*err); ok {
+		*err = status.Error(codes.Internal, textOf(e))
+	}
+}
+
+// A grpcError ends a request with a gRPC status instead of an answer.
+type grpcError struct{ status error }
+
+func (e *grpcError) Error() string { return e.status.Error() }
+
+// intercept runs the middleware. Its result is nil if next's answer is to be
+// sent, or else the failure to answer with.
+func (s *Server) intercept(ctx context.Context, call Call, next func(context.Context) error, done *bool) error {
+	var last error
+	err := func() (err error) {
+		defer s.recovered("Intercept of "+call.Op, &err)
+		return s.o.Intercept(ctx, call, func(ctx context.Context) error {
+			last = next(ctx)
+			return last
+		})
+	}()
+	switch {
+	case err == nil && !*done:
+		return refuse(tidegate.CodeInternalServerError, call.Op, "Intercept returned nil but did not call next: there is no answer")
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrNoAnswer):
+		select {
+		case <-ctx.Done():
+			return &grpcError{status.FromContextError(ctx.Err()).Err()}
+		case <-s.draining:
+			return &grpcError{status.Error(codes.Unavailable, "the broker is closed")}
+		}
+	case last != nil && errors.Is(err, last):
+		return nil
+	}
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code != 0 {
+		return err
+	}
+	return &grpcError{status.Error(codes.Unavailable, err.Error())}
+}
+
+// errorOf returns the error that a status stands for: nil if nothing, or only a part, failed.
+func errorOf(st *rmqpb.Status) error {
+	if c := tidegate.Code(st.GetCode()); c != tidegate.CodeOK && c != tidegate.CodeMultipleResults {
+		return &tidegate.Error{Code: c, Message: st.GetMessage()}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package server
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+)
+
+// What RocketMQ 5 has and this broker does not, yet. The answer has a status
+// that says so: a gRPC status would look like a broken connection.
+
+func notImplemented(op, instead string) error {
+	return refuse(tidegate.CodeNotImplemented, op, "this broker has no "+op+": "+instead)
+}
+
+const (
+	noOffsets = "it keeps the progress of consumer groups itself; use ReceiveMessage and AckMessage"
+	noRecall  = "it has no delayed messages"
+	noLite    = "it has no lite topics"
+)
+
+var (
+	endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResponse]{
+		op: "EndTransaction",
+		describe: func(req *rmqpb.EndTransactionRequest, c *Call) {
+			c.Topic, c.MessageIDs = req.GetTopic().GetName(), []string{req.GetMessageId()}
+		},
+		do: func(_ *Server, _ context.Context, _ string, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+			if req.GetTransactionId() == "" {
+				return nil, refuse(tidegate.CodeInvalidTransactionID, "transaction_id", "the transaction_id is empty")
+			}
+			return nil, refuse(tidegate.CodeUnsupported, "EndTransaction", "transactions are not supported by this broker yet")
+		},
+		fail: func(_ *rmqpb.EndTransactionRequest, st *rmqpb.Status) *rmqpb.EndTransactionResponse {
+			return &rmqpb.EndTransactionResponse{Status: st}
+		},
+	}
+	recallMessage = rpc[*rmqpb.RecallMessageRequest, *rmqpb.RecallMessageResponse]{
+		op:       "RecallMessage",
+		describe: func(req *rmqpb.RecallMessageRequest, c *Call) { c.Topic = req.GetTopic().GetName() },
+		do: func(*Server, context.Context, string, *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+			return nil, notImplemented("RecallMessage", noRecall)
+		},
+		fail: func(_ *rmqpb.RecallMessageRequest, st *rmqpb.Status) *rmqpb.RecallMessageResponse {
+			return &rmqpb.RecallMessageResponse{Status: st}
+		},
+	}
+	syncLiteSubscription = rpc[*rmqpb.SyncLiteSubscriptionRequest, *rmqpb.SyncLiteSubscriptionResponse]{
+		op: "SyncLiteSubscription",
+		describe: func(req *rmqpb.SyncLiteSubscriptionRequest, c *Call) {
+			c.Topic, c.Group = req.GetTopic().GetName(), req.GetGroup().GetName()
+		},
+		do: func(*Server, context.Context, string, *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+			return nil, notImplemented("SyncLiteSubscription", noLite)
+		},
+		fail: func(_ *rmqpb.SyncLiteSubscriptionRequest, st *rmqpb.Status) *rmqpb.SyncLiteSubscriptionResponse {
+			return &rmqpb.SyncLiteSubscriptionResponse{Status: st}
+		},
+	}
+	updateOffset = rpc[*rmqpb.UpdateOffsetRequest, *rmqpb.UpdateOffsetResponse]{
+		op: "UpdateOffset",
+		describe: func(req *rmqpb.UpdateOffsetRequest, c *Call) {
+			c.Topic, c.Group = req.GetMessageQueue().GetTopic().GetName(), req.GetGroup().GetName()
+		},
+		do: func(*Server, context.Context, string, *rmqpb.UpdateOffsetRequest) (*rmqpb.UpdateOffsetResponse, error) {
+			return nil, notImplemented("UpdateOffset", noOffsets)
+		},
+		fail: func(_ *rmqpb.UpdateOffsetRequest, st *rmqpb.Status) *rmqpb.UpdateOffsetResponse {
+			return &rmqpb.UpdateOffsetResponse{Status: st}
+		},
+	}
+	getOffset = rpc[*rmqpb.GetOffsetRequest, *rmqpb.GetOffsetResponse]{
+		op: "GetOffset",
+		describe: func(req *rmqpb.GetOffsetRequest, c *Call) {
+			c.Topic, c.Group = req.GetMessageQueue().GetTopic().GetName(), req.GetGroup().GetName()
+		},
+		do: func(*Server, context.Context, string, *rmqpb.GetOffsetRequest) (*rmqpb.GetOffsetResponse, error) {
+			return nil, notImplemented("GetOffset", noOffsets)
+		},
+		fail: func(_ *rmqpb.GetOffsetRequest, st *rmqpb.Status) *rmqpb.GetOffsetResponse {
+			return &rmqpb.GetOffsetResponse{Status: st}
+		},
+	}
+	queryOffset = rpc[*rmqpb.QueryOffsetRequest, *rmqpb.QueryOffsetResponse]{
+		op: "QueryOffset",
+		describe: func(req *rmqpb.QueryOffsetRequest, c *Call) {
+			c.Topic = req.GetMessageQueue().GetTopic().GetName()
+		},
+		do: func(*Server, context.Context, string, *rmqpb.QueryOffsetRequest) (*rmqpb.QueryOffsetResponse, error) {
+			return nil, notImplemented("QueryOffset", noOffsets)
+		},
+		fail: func(_ *rmqpb.QueryOffsetRequest, st *rmqpb.Status) *rmqpb.QueryOffsetResponse {
+			return &rmqpb.QueryOffsetResponse{Status: st}
+		},
+	}
+	pullMessage = rpc[*rmqpb.PullMessageRequest, pullAnswer]{
+		op: "PullMessage",
+		describe: func(req *rmqpb.PullMessageRequest, c *Call) {
+			c.Topic, c.Group = req.GetMessageQueue().GetTopic().GetName(), req.GetGroup().GetName()
+		},
+		do: func(*Server, context.Context, string, *rmqpb.PullMessageRequest) (pullAnswer, error) {
+			return pullAnswer{}, notImplemented("PullMessage", noOffsets)
+		},
+		fail: func(_ *rmqpb.PullMessageRequest, st *rmqpb.Status) pullAnswer { return pullAnswer{st} },
+	}
+)
+
+// A pullAnswer is all that a PullMessage gets: a status.
+type pullAnswer struct{ status *rmqpb.Status }
+
+func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
+
+// EndTransaction implements rmqpb.MessagingServiceServer.
+func (v *service) EndTransaction(ctx context.Context, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+	return endTransaction.serve(v.s, ctx, req)
+}
+
+// RecallMessage implements rmqpb.MessagingServiceServer.
+func (v *service) RecallMessage(ctx context.Context, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+	return recallMessage.serve(v.s, ctx, req)
+}
+
+// SyncLiteSubscription implements rmqpb.MessagingServiceServer.
+func (v *service) SyncLiteSubscription(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+	return syncLiteSubscription.serve(v.s, ctx, req)
+}
+
+// UpdateOffset implements rmqpb.MessagingServiceServer.
+func (v *service) UpdateOffset(ctx context.Context, req *rmqpb.UpdateOffsetRequest) (*rmqpb.UpdateOffsetResponse, error) {
+	return updateOffset.serve(v.s, ctx, req)
+}
+
+// GetOffset implements rmqpb.MessagingServiceServer.
+func (v *service) GetOffset(ctx context.Context, req *rmqpb.GetOffsetRequest) (*rmqpb.GetOffsetResponse, error) {
+	return getOffset.serve(v.s, ctx, req)
+}
+
+// QueryOffset implements rmqpb.MessagingServiceServer.
+func (v *service) QueryOffset(ctx context.Context, req *rmqpb.QueryOffsetRequest) (*rmqpb.QueryOffsetResponse, error) {
+	return queryOffset.serve(v.s, ctx, req)
+}
+
+// PullMessage implements rmqpb.MessagingServiceServer.
+func (v *service) PullMessage(req *rmqpb.PullMessageRequest, stream grpc.ServerStreamingServer[rmqpb.PullMessageResponse]) error {
+	a, err := pullMessage.serve(v.s, stream.Context(), req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: a.status}})
+}

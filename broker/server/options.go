@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// Defaults of Options.
+const (
+	DefaultBrokerName          = "tidegate"
+	DefaultMaxReceiveSize      = 130 << 20 // bytes, as RocketMQ's proxy
+	DefaultHandshakeTimeout    = 10 * time.Second
+	DefaultMinLongPolling      = 5 * time.Second
+	DefaultMaxLongPolling      = 20 * time.Second
+	DefaultProducerMaxAttempts = 3 // seed 004: one send and two retries
+)
+
+// Options are what a Server can be told. The zero value is a server with every default.
+type Options struct {
+	// Advertise is the host:port that routes send clients to. Empty: the
+	// address that the client says it used, as RocketMQ's proxy does, or else
+	// the one that its connection arrived at.
+	Advertise string
+
+	// BrokerName is the broker's name in routes. Empty for DefaultBrokerName.
+	BrokerName string
+
+	// Logger takes what the server has to say. Nil: silent.
+	Logger *slog.Logger
+
+	// MaxReceiveSize is the largest request in bytes; a larger one ends with
+	// gRPC's ResourceExhausted before it is read. 0 for DefaultMaxReceiveSize.
+	MaxReceiveSize int
+
+	// TLS is the configuration for clients that begin with TLS; others get
+	// plain text on the same port. Nil: a self-signed certificate made by New,
+	// which RocketMQ's Go and Java clients accept.
+	TLS *tls.Config
+
+	// HandshakeTimeout is how long a new connection may take to begin with
+	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
+	HandshakeTimeout time.Duration
+
+	// MinLongPolling and MaxLongPolling bound how long a receive is parked,
+	// whatever the client asks for. 0 for DefaultMinLongPolling and
+	// DefaultMaxLongPolling; tests that want no minimum set MinLongPolling to 1 (ns).
+	MinLongPolling time.Duration
+	MaxLongPolling time.Duration
+
+	// ProducerMaxAttempts and ProducerBackoff are the retry policy that
+	// producers are told. 0 for DefaultProducerMaxAttempts; nil for
+	// backoff.Default(), seed 004's. RocketMQ's proxy says 3 attempts, 10 ms × 2
+	// up to 1 s.
+	ProducerMaxAttempts int
+	ProducerBackoff     *backoff.Exponential
+
+	// Intercept is called around every request. Nil: none. See [Call].
+	Intercept func(ctx context.Context, call Call, next func(context.Context) error) error
+}
+
+// check returns o with its defaults filled in, or all that is wrong with it.
+func (o Options) check() (Options, *rmqpb.Endpoints, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	var advertise *rmqpb.Endpoints
+	if o.Advertise != "" {
+		var err error
+		if advertise, err = parseEndpoints(o.Advertise); err != nil {
+			bad("Advertise is %q: %w", o.Advertise, err)
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"HandshakeTimeout": o.HandshakeTimeout, "MinLongPolling": o.MinLongPolling, "MaxLongPolling": o.MaxLongPolling,
+	} {
+		if d < 0 {
+			bad("%s is %v: it may not be negative; 0 stands for the default", name, d)
+		}
+	}
+	if o.MaxReceiveSize < 0 {
+		bad("MaxReceiveSize is %d: it may not be negative; 0 stands for %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
+	}
+	if o.ProducerMaxAttempts < 0 {
+		bad("ProducerMaxAttempts is %d: it may not be negative; 0 stands for %d", o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
+	}
+	if o.ProducerBackoff == nil {
+		d := backoff.Default()
+		o.ProducerBackoff = &d
+	}
+	if err := o.ProducerBackoff.Validate(); err != nil {
+		bad("ProducerBackoff: %w", err)
+	}
+	if o.TLS != nil && len(o.TLS.Certificates) == 0 && o.TLS.GetCertificate == nil && o.TLS.GetConfigForClient == nil {
+		bad("TLS has no certificate: set Certificates or GetCertificate, or leave TLS nil for a self-signed one")
+	}
+
+	setDefault(&o.BrokerName, DefaultBrokerName)
+	setDefault(&o.MaxReceiveSize, DefaultMaxReceiveSize)
+	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	setDefault(&o.MinLongPolling, DefaultMinLongPolling)
+	setDefault(&o.MaxLongPolling, DefaultMaxLongPolling)
+	setDefault(&o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MinLongPolling > o.MaxLongPolling && o.MaxLongPolling > 0 {
+		bad("MinLongPolling is %v, more than MaxLongPolling, %v", o.MinLongPolling, o.MaxLongPolling)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return o, nil, fmt.Errorf("server options: %w", err)
+	}
+	return o, advertise, nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// parseEndpoints reads host:port, the port being a number.
+func parseEndpoints(hostport string) (*rmqpb.Endpoints, error) {
+	host, port, err := net.SplitHostPort(hostport)
+	if err != nil {
+		return nil, errors.New("give host:port")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 || host == "" {
+		return nil, errors.New("give host:port with a host and a port from 1 to 65535")
+	}
+	return &rmqpb.Endpoints{
+		Scheme:    schemeOf(host),
+		Addresses: []*rmqpb.Address{{Host: host, Port: int32(n)}},
+	}, nil
+}

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// releaseTimeout is how long giving messages back may take after the client has gone.
+const releaseTimeout = 10 * time.Second
+
+type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
+
+// ReceiveMessage implements rmqpb.MessagingServiceServer. The frames are, in
+// this order: a status, the messages, the time of delivery.
+func (v *service) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream receiveStream) (err error) {
+	defer asStatus(&err)
+	defer v.s.recovered("ReceiveMessage", &err)
+	s, ctx := v.s, stream.Context()
+	// It fails only if the header is on its way, which is after this.
+	_ = stream.SetHeader(features)
+	ds, err := s.receive(ctx, req)
+	if err != nil {
+		if g, ok := errors.AsType[*grpcError](err); ok {
+			return g.status
+		}
+		st, gerr := s.answer(ctx, "ReceiveMessage", err)
+		if gerr != nil {
+			return gerr
+		}
+		if d := pushBackOf(err); d > 0 {
+			stream.SetTrailer(pushBack(d))
+		}
+		return writeEmpty(stream, st)
+	}
+	if len(ds) == 0 {
+		return writeEmpty(stream, noMessage)
+	}
+	// The frame that the client misses is never known for certain; but while it has not
+	// seen the last one, it has not taken any: RocketMQ's clients collect the whole stream.
+	if err = writeMessages(stream, req, ds); err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.release(ctx, ds)
+	}
+	return err
+}
+
+// noMessage is the status of an empty answer, in the words of RocketMQ's proxy.
+var noMessage = &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND, Message: "no new message"}
+
+func writeEmpty(stream receiveStream, st *rmqpb.Status) error {
+	if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: st}}); err != nil {
+		return err
+	}
+	return writeTime(stream)
+}
+
+func writeTime(stream receiveStream) error {
+	return stream.Send(&rmqpb.ReceiveMessageResponse{
+		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()},
+	})
+}
+
+var okFrame = &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: statusOK}}
+
+func writeMessages(stream receiveStream, req *rmqpb.ReceiveMessageRequest, ds []*tidegate.Delivery) error {
+	if err := stream.Send(okFrame); err != nil {
+		return err
+	}
+	f := newFrame(req.GetMessageQueue().GetTopic().GetResourceNamespace())
+	for _, d := range ds {
+		if err := stream.Send(f.set(d)); err != nil {
+			return err
+		}
+	}
+	return writeTime(stream)
+}
+
+// release gives back what the client did not get.
+func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	s.b.Release(ctx, ds)
+}
+
+// receive asks the engine, through the middleware if there is one. Its error may be a
+// *grpcError.
+func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest) (ds []*tidegate.Delivery, err error) {
+	client, err := clientID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.o.Intercept == nil {
+		return s.poll(ctx, client, req)
+	}
+	call := Call{
+		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
+		Topic: req.GetMessageQueue().GetTopic().GetName(), Messages: int(req.GetBatchSize()),
+	}
+	var done bool
+	var failure error
+	err = s.intercept(ctx, call, func(ctx context.Context) error {
+		done = true
+		ds, failure = s.poll(ctx, client, req)
+		return failure
+	}, &done)
+	if err == nil {
+		err = failure
+	}
+	return ds, err
+}
+
+// poll carries a receive out and turns a panic into an error.
+func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMessageRequest) (ds []*tidegate.Delivery, err error) {
+	defer s.recovered("ReceiveMessage", &err)
+	parked, c, unpark, err := s.sessions.park(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	defer unpark()
+	p, err := s.pollOf(ctx, client, c.profile.Load(), req)
+	if err != nil {
+		return nil, err
+	}
+	s.b.Touch(client)
+	ds, err = s.b.Poll(parked, p)
+	s.b.Touch(client)
+	if err != nil && ctx.Err() == nil {
+		if cause := context.Cause(parked); errors.Is(cause, errTerminated) || errors.Is(cause, errDraining) {
+			return nil, nil
+		}
+	}
+	return ds, err
+}
+
+// pollOf checks a receive and says it in the engine's words.
+func (s *Server) pollOf(ctx context.Context, client string, p *profile, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+	out := broker.Poll{
+		ReceiveRequest: transport.ReceiveRequest{
+			Group:             req.GetGroup().GetName(),
+			Topic:             req.GetMessageQueue().GetTopic().GetName(),
+			Queue:             transport.AnyQueue,
+			Max:               min(int(req.GetBatchSize()), receiveBatchSize),
+			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
+			AttemptID:         req.GetAttemptId(),
+			Push:              p.push(),
+		},
+	}
+	// RocketMQ's proxy ignores the queue, and its simple consumers rely on it:
+	// they name one queue after the other, Node's always the first, and want messages of all.
+	// A push consumer names what QueryAssignment gave it.
+	if out.Push {
+		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
+			return out, refuse(tidegate.CodeBadRequest, "message_queue.id",
+				fmt.Sprintf("the message_queue.id is %d; give a queue's number, or -1 for all", out.Queue))
+		}
+	}
+	if req.GetBatchSize() < 0 {
+		return out, refuse(tidegate.CodeBadRequest, "batch_size",
+			fmt.Sprintf("the batch_size is %d; give 1 to %d", req.GetBatchSize(), receiveBatchSize))
+	}
+	if req.GetAutoRenew() {
+		out.Owner = client
+	} else if d := req.GetInvisibleDuration(); d.CheckValid() != nil {
+		return out, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or auto_renew")
+	}
+	switch f := req.GetFilterExpression(); f.GetType() {
+	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
+		out.Filter.Expression = f.GetExpression()
+	case rmqpb.FilterType_SQL:
+		return out, refuse(tidegate.CodeIllegalFilterExpression, "filter_expression",
+			"the filter_expression is of type SQL, which this broker does not do yet; use tags (TAG: \"a || b\")")
+	default:
+		return out, refuse(tidegate.CodeIllegalFilterExpression, "filter_expression",
+			fmt.Sprintf("the filter_expression is of type %d; there is TAG (1)", f.GetType()))
+	}
+	var asked, left time.Duration = -1, -1
+	if d := req.GetLongPollingTimeout(); d != nil {
+		if asked = d.AsDuration(); d.CheckValid() != nil || asked < 0 {
+			return out, refuse(tidegate.CodeIllegalPollingTime, "long_polling_timeout",
+				fmt.Sprintf("the long_polling_timeout is %v; it may not be negative", asked))
+		}
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		left = max(time.Until(deadline), 0)
+	}
+	var ok bool
+	if out.Wait, ok = longPoll(asked, left, p.requestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
+		code := tidegate.CodeIllegalPollingTime
+		if before503(header(ctx, headerClientVersion)) {
+			code = tidegate.CodeBadRequest
+		}
+		return out, refuse(code, "long_polling_timeout",
+			fmt.Sprintf("the request's deadline is in %v, but a long poll takes at least %v; give it more time", left, s.o.MinLongPolling))
+	}
+	return out, nil
+}
+
+// longPoll decides how long a receive may be parked: as long as asked, within
+// the bounds lo and hi, and so that the answer arrives before the client's deadline. A negative
+// asked stands for no wish, a negative left for no deadline. It returns false
+// if the client has less time than the least that a poll takes.
+func longPoll(asked, left, requestTimeout, lo, hi time.Duration) (time.Duration, bool) {
+	switch {
+	case asked < 0 && left < 0:
+		asked = hi
+	case asked < 0:
+		asked = left - requestTimeout/2
+	}
+	wait := min(max(asked, lo), hi)
+	if left < 0 {
+		return wait, true
+	}
+	if wait > left && left < lo {
+		return 0, false
+	}
+	margin := min(left/10, maxMargin)
+	return min(wait, left-margin), true
+}
+
+// maxMargin is the time left for an answer to travel, at most.
+const maxMargin = 500 * time.Millisecond

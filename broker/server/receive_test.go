@@ -1,0 +1,410 @@
+package server
+
+import (
+	"context"
+	"crypto/md5"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+type ask = func(*rmqpb.ReceiveMessageRequest)
+
+func polling(d time.Duration) ask {
+	return func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(d) }
+}
+
+func invisible(d time.Duration) ask {
+	return func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = durationpb.New(d) }
+}
+
+func queue(n int32) ask { return func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Id = n } }
+
+func autoRenew(r *rmqpb.ReceiveMessageRequest) { r.AutoRenew, r.InvisibleDuration = true, nil }
+
+// Every field of a message arrives.
+func TestReceivedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		born := time.Now().Add(-time.Hour)
+		payload := []byte("some body")
+		e.send(msg("fifo", "id-1", body(zipped(payload)), func(m *rmqpb.Message) {
+			m.UserProperties = map[string]string{"a": "b"}
+			m.SystemProperties = &rmqpb.SystemProperties{
+				MessageId: "id-1", Tag: new("tag"), Keys: []string{"k1", "k2"}, MessageGroup: new("mg"),
+				BornTimestamp: timestamppb.New(born), BornHost: "host", TraceContext: new("trace"),
+				BodyEncoding: rmqpb.Encoding_GZIP,
+			}
+		}))
+		time.Sleep(time.Second)
+		r := receiveRequest("fifo")
+		r.MessageQueue.Topic.ResourceNamespace = "ns"
+		m := e.one(e.ctx(), r)
+		p := m.GetSystemProperties()
+		want := &rmqpb.Message{
+			Topic:          &rmqpb.Resource{ResourceNamespace: "ns", Name: "fifo"},
+			UserProperties: map[string]string{"a": "b"},
+			Body:           payload,
+			SystemProperties: &rmqpb.SystemProperties{
+				MessageId: "id-1", Tag: new("tag"), Keys: []string{"k1", "k2"}, MessageGroup: new("mg"),
+				BornTimestamp: timestamppb.New(born), BornHost: "host", TraceContext: new("trace"),
+				BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_FIFO,
+				BodyDigest:     &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(payload))},
+				StoreTimestamp: timestamppb.New(time.Now().Add(-time.Second)), StoreHost: p.GetStoreHost(),
+				ReceiptHandle: p.ReceiptHandle, QueueId: p.GetQueueId(), QueueOffset: proto.Int64(0), DeliveryAttempt: proto.Int32(1),
+			},
+		}
+		if !proto.Equal(m, want) || p.GetStoreHost() == "" || p.GetReceiptHandle() == "" {
+			t.Errorf("got  %v\nwant %v", m, want)
+		}
+	})
+}
+
+// A frame is used again for the next message: nothing of the one before may stay.
+func TestFrameForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.send(
+			msg("normal", "1", func(m *rmqpb.Message) {
+				m.UserProperties = map[string]string{"a": "b"}
+				m.SystemProperties.Tag, m.SystemProperties.Keys, m.SystemProperties.TraceContext = new("t"), []string{"k"}, new("x")
+			}),
+			msg("normal", "2"), msg("normal", "3"), msg("normal", "4"))
+		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
+		if len(ms) != 4 {
+			t.Fatalf("%d messages", len(ms))
+		}
+		for _, m := range ms {
+			p := m.GetSystemProperties()
+			if first := p.GetMessageId() == "1"; !first && (p.Tag != nil || p.Keys != nil || p.TraceContext != nil || len(m.GetUserProperties()) > 0) {
+				t.Errorf("message %s has something of another: %v", p.GetMessageId(), m)
+			}
+		}
+	})
+}
+
+func TestLongPoll(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		asked, left, request, lo, hi time.Duration
+		want                         time.Duration
+		ok                           bool
+	}{
+		{asked: 1 * s, left: 9 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 5 * s, ok: true},
+		{asked: 30 * s, left: 33 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
+		{asked: 40 * s, left: 40 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true}, // Rust
+		{asked: 10 * s, left: 7 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 6500 * time.Millisecond, ok: true},
+		{asked: 1 * s, left: 4 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
+		{asked: -1, left: 3 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
+		{asked: -1, left: 10 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 8500 * time.Millisecond, ok: true},
+		{asked: -1, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
+		{asked: 7 * s, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 7 * s, ok: true},
+		{asked: 5 * s, left: 5 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 4500 * time.Millisecond, ok: true},
+		{asked: 0, left: 3 * s, request: 3 * s, lo: 1, hi: 20 * s, want: 1, ok: true},
+		{asked: 20 * s, left: 100 * time.Millisecond, request: 3 * s, lo: 1, hi: 20 * s, want: 90 * time.Millisecond, ok: true},
+		{asked: 20 * s, left: 0, request: 3 * s, lo: 1, hi: 20 * s},
+	} {
+		got, ok := longPoll(c.asked, c.left, c.request, c.lo, c.hi)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("longPoll(%v, %v, %v, %v, %v) = %v, %v; want %v, %v", c.asked, c.left, c.request, c.lo, c.hi, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+// An empty receive is answered as 40401, at the moment that longPoll decides.
+func TestReceiveTiming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		for _, c := range []struct {
+			name     string
+			deadline time.Duration
+			ask      []ask
+			want     time.Duration
+			code     tidegate.Code
+		}{
+			{"short poll", 9 * time.Second, []ask{polling(time.Second)}, 5 * time.Second, tidegate.CodeMessageNotFound},
+			{"long poll", 33 * time.Second, []ask{polling(30 * time.Second)}, 20 * time.Second, tidegate.CodeMessageNotFound},
+			{"the deadline is nearer", 7 * time.Second, []ask{polling(10 * time.Second)}, 6500 * time.Millisecond, tidegate.CodeMessageNotFound},
+			{"no wish", 10 * time.Second, nil, 8500 * time.Millisecond, tidegate.CodeMessageNotFound},
+			{"neither wish nor deadline", 0, nil, 20 * time.Second, tidegate.CodeMessageNotFound},
+			{"too little time", 4 * time.Second, []ask{polling(time.Second)}, 0, tidegate.CodeIllegalPollingTime},
+		} {
+			ctx, cancel := e.ctx(), func() {}
+			if c.deadline > 0 {
+				ctx, cancel = context.WithTimeout(ctx, c.deadline)
+			}
+			began := time.Now()
+			st, ms := e.receive(ctx, receiveRequest("normal", c.ask...))
+			if d := time.Since(began); d != c.want || len(ms) != 0 {
+				t.Errorf("%s: %d messages after %v; want none after %v", c.name, len(ms), d, c.want)
+			}
+			refused(named{t, c.name}, st, c.code)
+			cancel()
+		}
+		// A client of before 5.0.3 does not know ILLEGAL_POLLING_TIME.
+		ctx, cancel := context.WithTimeout(as(t.Context(), "old", headerClientVersion, "5.0.0"), time.Second)
+		defer cancel()
+		st, _ := e.receive(ctx, receiveRequest("normal"))
+		refused(t, st, tidegate.CodeBadRequest, "5s")
+	})
+}
+
+// A message wakes a parked receive at once.
+func TestReceiveIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		began := time.Now()
+		go func() {
+			time.Sleep(7 * time.Second)
+			e.send(msg("normal", "1"))
+		}()
+		e.one(e.ctx(), receiveRequest("normal"))
+		if d := time.Since(began); d != 7*time.Second {
+			t.Errorf("answered after %v; want 7s", d)
+		}
+	})
+}
+
+func TestReceiveRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		filter := func(k rmqpb.FilterType, x string) ask {
+			return func(r *rmqpb.ReceiveMessageRequest) {
+				r.FilterExpression = &rmqpb.FilterExpression{Type: k, Expression: x}
+			}
+		}
+		for _, c := range []struct {
+			name   string
+			client string
+			ask    ask
+			code   tidegate.Code
+			words  []string
+		}{
+			{"no client ID", "", func(*rmqpb.ReceiveMessageRequest) {}, tidegate.CodeClientIDRequired, []string{"x-mq-client-id"}},
+			{"unknown topic", "c", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Topic.Name = "nowhere" }, tidegate.CodeTopicNotFound, []string{"nowhere"}},
+			{"no queue", "c", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue = nil }, tidegate.CodeIllegalTopic, nil},
+			{"no group", "c", func(r *rmqpb.ReceiveMessageRequest) { r.Group = nil }, tidegate.CodeIllegalConsumerGroup, []string{"120"}},
+			{"group too long", "c", func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = strings.Repeat("g", 121) }, tidegate.CodeIllegalConsumerGroup, []string{"121", "120"}},
+			{"batch", "c", batch(-1), tidegate.CodeBadRequest, []string{"batch_size", "-1", "32"}},
+			{"queue", "push", queue(-2), tidegate.CodeBadRequest, []string{"message_queue.id", "-2"}},
+			{"SQL", "c", filter(rmqpb.FilterType_SQL, "a > 1"), tidegate.CodeIllegalFilterExpression, []string{"SQL", "not"}},
+			{"unknown filter", "c", filter(7, "*"), tidegate.CodeIllegalFilterExpression, []string{"7"}},
+			{"bad tags", "c", filter(rmqpb.FilterType_TAG, "a || "), tidegate.CodeIllegalFilterExpression, []string{"a || "}},
+			{"no invisible duration", "c", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = nil }, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "auto_renew"}},
+			{"invisible for too short", "c", invisible(0), tidegate.CodeIllegalInvisibleTime, []string{"0s", "1ns"}},
+			{"invisible for too long", "c", invisible(12*time.Hour + time.Millisecond), tidegate.CodeIllegalInvisibleTime, []string{"12h0m0.001s", "12h0m0s"}},
+			{"negative poll", "c", polling(-time.Second), tidegate.CodeIllegalPollingTime, []string{"long_polling_timeout", "-1s"}},
+		} {
+			ctx := t.Context()
+			if c.client != "" {
+				ctx = as(ctx, c.client)
+			}
+			st, ms := e.receive(ctx, receiveRequest("normal", c.ask))
+			refused(named{t, c.name}, st, c.code, c.words...)
+			if len(ms) != 0 {
+				t.Errorf("%s: %d messages", c.name, len(ms))
+			}
+		}
+	})
+}
+
+// More than 32 are never given, and tags filter for the group.
+func TestReceiveBatchAndFilter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		var ms []*rmqpb.Message
+		for i := range 40 {
+			ms = append(ms, msg("normal", fmt.Sprint(i), func(m *rmqpb.Message) { m.SystemProperties.Tag = new([]string{"A", "B"}[i%2]) }))
+		}
+		e.send(ms...)
+		if _, got := e.receive(e.ctx(), receiveRequest("normal", batch(1000))); len(got) != 32 {
+			t.Errorf("%d messages; want 32", len(got))
+		}
+		other := func(r *rmqpb.ReceiveMessageRequest) {
+			r.Group.Name, r.FilterExpression.Expression = "tagged", "A || C"
+		}
+		var tags []string
+		for range 2 {
+			_, got := e.receive(e.ctx(), receiveRequest("normal", other))
+			for _, m := range got {
+				tags = append(tags, m.GetSystemProperties().GetTag())
+			}
+		}
+		if len(tags) != 20 || slices.Contains(tags, "B") {
+			t.Errorf("%d messages with tags %v; want 20 with A", len(tags), tags)
+		}
+	})
+}
+
+// Simple consumers name one queue and want all; push consumers mean it.
+func TestReceiveQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.telemetry(as(t.Context(), "simple"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
+		for client, want := range map[string]int{"push": 2, "simple": 4, "stranger": 4} {
+			other := func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = client }
+			e.send(msg("normal", "1"), msg("normal", "2"), msg("normal", "3"), msg("normal", "4")) // 2 for each queue
+			_, got := e.receive(as(t.Context(), client), receiveRequest("normal", other, queue(1)))
+			if client == "push" {
+				for _, m := range got {
+					if m.GetSystemProperties().GetQueueId() != 1 {
+						t.Errorf("a message of queue %d", m.GetSystemProperties().GetQueueId())
+					}
+				}
+			}
+			if len(got)%want != 0 || len(got) == 0 {
+				t.Errorf("%s: %d messages; want a multiple of %d", client, len(got), want)
+			}
+		}
+	})
+}
+
+// A push consumer's timeout goes through the ladder, a simple consumer's does not.
+func TestReceivePushTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.send(msg("normal", "1"))
+		for client, want := range map[string]time.Duration{"push": 15 * time.Second, "simple": 5 * time.Second} {
+			other := func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = client }
+			e.one(as(t.Context(), client), receiveRequest("normal", other, invisible(5*time.Second)))
+			began := time.Now()
+			m := e.one(as(t.Context(), client), receiveRequest("normal", other))
+			if d := time.Since(began); d != want || m.GetSystemProperties().GetDeliveryAttempt() != 2 {
+				t.Errorf("%s: attempt %d after %v; want 2 after %v", client, m.GetSystemProperties().GetDeliveryAttempt(), d, want)
+			}
+		}
+	})
+}
+
+// With auto_renew the message stays away while its client beats, and comes
+// back a second after its client has said goodbye.
+func TestReceiveAutoRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.telemetry(as(t.Context(), "owner"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
+		e.send(msg("normal", "1"))
+		e.one(as(t.Context(), "owner"), receiveRequest("normal", autoRenew))
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			if r, err := e.Heartbeat(as(t.Context(), "owner"), &rmqpb.HeartbeatRequest{}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatal(r, err)
+			}
+		}
+		if st, _ := e.receive(as(t.Context(), "other"), receiveRequest("normal", polling(5*time.Second))); st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
+			t.Errorf("redelivered although its owner lives: %v", st)
+		}
+		if _, err := e.NotifyClientTermination(as(t.Context(), "owner"), &rmqpb.NotifyClientTerminationRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		e.one(as(t.Context(), "other"), receiveRequest("normal"))
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("redelivered %v after its owner's end; want 1s", d)
+		}
+	})
+}
+
+// NotifyClientTermination ends the client's parked receives, and no one else's.
+func TestTerminationEndsPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		began := time.Now()
+		ended := make(chan string, 3)
+		for _, who := range []string{"a", "a", "b"} {
+			go func() {
+				st, _ := e.receive(as(t.Context(), who), receiveRequest("normal"))
+				ended <- fmt.Sprintf("%s %d %v", who, st.GetCode(), time.Since(began))
+			}()
+		}
+		time.Sleep(3 * time.Second)
+		if r, err := e.NotifyClientTermination(as(t.Context(), "a"), &rmqpb.NotifyClientTerminationRequest{Group: res("g")}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Fatal(r, err)
+		}
+		got := []string{<-ended, <-ended, <-ended}
+		want := []string{"a 40401 3s", "a 40401 3s", "b 40401 20s"}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v; want %v", got, want)
+		}
+	})
+}
+
+// What a client that gave up would have got goes to the next one, as if
+// nothing had been.
+func TestReceiveCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		polled := make(chan struct{})
+		f := &faulty{}
+		e := start(t, Options{}, f)
+		// Parked, then cancelled, then a message.
+		ctx, cancel := context.WithCancel(e.ctx())
+		go func() {
+			time.Sleep(time.Second)
+			cancel()
+		}()
+		if _, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal"))); status.Code(err) != codes.Canceled {
+			t.Errorf("cancelled: %v", err)
+		}
+		e.send(msg("normal", "1"))
+		began := time.Now()
+		m := e.one(e.ctx(), receiveRequest("normal"))
+		if d := time.Since(began); d != 0 || m.GetSystemProperties().GetDeliveryAttempt() != 1 {
+			t.Errorf("attempt %d after %v; want 1 at once", m.GetSystemProperties().GetDeliveryAttempt(), d)
+		}
+		e.ack(m)
+
+		// Cancelled between the engine's answer and the first frame.
+		ctx, cancel = context.WithCancel(e.ctx())
+		f.after = func(ds []*tidegate.Delivery) {
+			if len(ds) > 0 {
+				cancel()
+				time.Sleep(time.Second) // the cancellation arrives
+				f.after = nil
+				close(polled)
+			}
+		}
+		e.send(msg("normal", "2"))
+		if _, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal"))); status.Code(err) != codes.Canceled {
+			t.Errorf("cancelled: %v", err)
+		}
+		<-polled
+		began = time.Now()
+		m = e.one(e.ctx(), receiveRequest("normal"))
+		if d := time.Since(began); d > time.Second || m.GetSystemProperties().GetDeliveryAttempt() != 1 {
+			t.Errorf("attempt %d after %v; want 1 at once", m.GetSystemProperties().GetDeliveryAttempt(), d)
+		}
+	})
+}
+
+func TestReceiveSurvivesTheEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{poll: func(context.Context) error { panic("ouch") }}
+		e := start(t, Options{}, f)
+		st, _ := e.receive(e.ctx(), receiveRequest("normal"))
+		refused(t, st, tidegate.CodeInternalServerError, "ouch")
+		f.poll = func(context.Context) error { return errors.New("odd") }
+		st, _ = e.receive(e.ctx(), receiveRequest("normal"))
+		refused(t, st, tidegate.CodeInternalServerError, "odd")
+		e.s.sessions.mu.Lock()
+		defer e.s.sessions.mu.Unlock()
+		for _, c := range e.s.sessions.byID {
+			if len(c.polls) != 0 {
+				t.Errorf("%d polls are still registered", len(c.polls))
+			}
+		}
+	})
+}

@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc/peer"
+)
+
+// queryRoute tells where a topic's queues are: all of them here.
+func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	c, err := s.b.TopicSettings(req.GetTopic().GetName())
+	if err != nil {
+		return nil, err
+	}
+	at := s.brokerAt(ctx, req.GetEndpoints())
+	accept := []rmqpb.MessageType{rmqpb.MessageType_NORMAL}
+	if c.Type == broker.TopicFIFO {
+		accept[0] = rmqpb.MessageType_FIFO
+	}
+	out := &rmqpb.QueryRouteResponse{Status: statusOK, MessageQueues: make([]*rmqpb.MessageQueue, c.Queues)}
+	for i := range out.MessageQueues {
+		out.MessageQueues[i] = &rmqpb.MessageQueue{
+			Topic: req.GetTopic(), Id: int32(i), Permission: rmqpb.Permission_READ_WRITE, Broker: at, AcceptMessageTypes: accept,
+		}
+	}
+	return out, nil
+}
+
+// queryAssignment tells a push consumer what to receive from: a FIFO group
+// from each queue, another from all of them in one receive.
+func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+	topic, err := s.b.TopicSettings(req.GetTopic().GetName())
+	if err != nil {
+		return nil, err
+	}
+	group, err := s.b.EnsureGroup(ctx, req.GetGroup().GetName())
+	if err != nil {
+		return nil, err
+	}
+	at := s.brokerAt(ctx, req.GetEndpoints())
+	assign := func(queue int) *rmqpb.Assignment {
+		return &rmqpb.Assignment{MessageQueue: &rmqpb.MessageQueue{
+			Topic: req.GetTopic(), Id: int32(queue), Permission: rmqpb.Permission_READ_WRITE, Broker: at,
+		}}
+	}
+	out := &rmqpb.QueryAssignmentResponse{Status: statusOK}
+	if !group.FIFO {
+		out.Assignments = []*rmqpb.Assignment{assign(anyQueue)}
+		return out, nil
+	}
+	for i := range topic.Queues {
+		out.Assignments = append(out.Assignments, assign(i))
+	}
+	return out, nil
+}
+
+// anyQueue is the queue ID that stands for all of a broker's.
+const anyQueue = -1
+
+func (s *Server) brokerAt(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Broker {
+	at := s.advertise
+	if at == nil {
+		var local net.Addr
+		if p, ok := peer.FromContext(ctx); ok {
+			local = p.LocalAddr
+		}
+		at = endpointsFor(asked, local)
+	}
+	return &rmqpb.Broker{Name: s.o.BrokerName, Id: 0, Endpoints: at} // clients take ID 0 for the master
+}
+
+// endpointsFor returns where a client finds this broker: at the address that
+// it says it used, since that one is known to work from where it is. A client
+// with a list of addresses gets the one that its connection arrived at, if that
+// is among them, because the others may be other brokers. Without a usable
+// address it gets the connection's.
+func endpointsFor(asked *rmqpb.Endpoints, local net.Addr) *rmqpb.Endpoints {
+	var usable []*rmqpb.Address
+	for _, a := range asked.GetAddresses() {
+		if a.GetHost() != "" && a.GetPort() > 0 && a.GetPort() < 1<<16 {
+			usable = append(usable, a)
+		}
+	}
+	var here *rmqpb.Endpoints
+	if local != nil {
+		here, _ = parseEndpoints(local.String())
+	}
+	if len(usable) > 1 && here != nil {
+		for _, a := range usable {
+			if a.GetPort() == here.Addresses[0].GetPort() && sameHost(a.GetHost(), here.Addresses[0].GetHost()) {
+				return &rmqpb.Endpoints{Scheme: schemeOf(a.GetHost()), Addresses: []*rmqpb.Address{a}}
+			}
+		}
+	}
+	switch {
+	case len(usable) > 0:
+		scheme := schemeOf(usable[0].GetHost())
+		for _, a := range usable {
+			if schemeOf(a.GetHost()) != scheme {
+				scheme = rmqpb.AddressScheme_DOMAIN_NAME
+			}
+		}
+		if scheme == rmqpb.AddressScheme_DOMAIN_NAME {
+			usable = usable[:1] // Java and Python refuse more than one name
+		}
+		return &rmqpb.Endpoints{Scheme: scheme, Addresses: usable}
+	case here != nil:
+		return here
+	}
+	// A network without addresses, such as one in memory: any name will do.
+	return &rmqpb.Endpoints{
+		Scheme:    rmqpb.AddressScheme_DOMAIN_NAME,
+		Addresses: []*rmqpb.Address{{Host: "localhost", Port: 8081}},
+	}
+}
+
+func sameHost(a, b string) bool {
+	x, errX := netip.ParseAddr(a)
+	y, errY := netip.ParseAddr(b)
+	if errX == nil && errY == nil {
+		return x.Unmap() == y.Unmap()
+	}
+	return a == b
+}
+
+func schemeOf(host string) rmqpb.AddressScheme {
+	switch ip, err := netip.ParseAddr(host); {
+	case err != nil:
+		return rmqpb.AddressScheme_DOMAIN_NAME
+	case ip.Unmap().Is4():
+		return rmqpb.AddressScheme_IPv4
+	default:
+		return rmqpb.AddressScheme_IPv6
+	}
+}

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// sendMessage stores the messages of one request. It is one message for all
+// of RocketMQ's clients; tidegate's own sends many.
+func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	in := req.GetMessages()
+	if len(in) == 0 {
+		return nil, refuse(tidegate.CodeMessageCorrupted, "messages", "the request has no message")
+	}
+	msgs := make([]tidegate.Message, len(in))
+	list := make([]broker.Incoming, len(in))
+	now := time.Now()
+	for i, m := range in {
+		born, err := s.incoming(&msgs[i], m, in[0], now)
+		if err != nil {
+			return nil, oneOf(i, len(in), err)
+		}
+		list[i] = broker.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
+	}
+	results := s.b.Append(ctx, list)
+	if len(results) != len(in) {
+		return nil, fmt.Errorf("the engine gave %d results for %d messages", len(results), len(in))
+	}
+	return s.sent(ctx, msgs, results)
+}
+
+// incoming checks one message of a request whose first is first.
+func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now time.Time) (born time.Time, err error) {
+	topic := m.GetTopic().GetName()
+	if t := first.GetTopic().GetName(); topic != t {
+		return born, refuse(tidegate.CodeMessageCorrupted, "topic",
+			fmt.Sprintf("its topic is %.130q and the first message's is %.130q; all messages of one request must have the same", topic, t))
+	}
+	if *to, born, err = incoming(m, s.maxBody, now); err != nil {
+		return born, err
+	}
+	if kind, odd := kindOf(m.GetSystemProperties()); odd {
+		c, err := s.b.TopicSettings(topic)
+		if err != nil {
+			return born, err
+		}
+		return born, refuse(tidegate.CodeMessagePropertyConflict, "message_type",
+			fmt.Sprintf("the message is of type %v, but the topic's type is %s; this broker has no topics for such messages", kind, c.Type))
+	}
+	return born, nil
+}
+
+// oneOf names the message of a larger request that err is about.
+func oneOf(i, n int, err error) error {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	if !ok || n == 1 {
+		return err
+	}
+	c := *e
+	c.Message = fmt.Sprintf("message %d of %d: %s", i+1, n, textOf(e))
+	c.Err = nil
+	return &c
+}
+
+// sent makes the answer. Where all messages failed in the same way there are no
+// entries, as with RocketMQ's proxy: the failure is the request's.
+func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []transport.SendResult) (*rmqpb.SendMessageResponse, error) {
+	first := results[0].Err
+	if first != nil && (len(results) == 1 || sameFailure(results)) {
+		return nil, first
+	}
+	out := &rmqpb.SendMessageResponse{Status: statusOK, Entries: make([]*rmqpb.SendResultEntry, len(results))}
+	entries := make([]rmqpb.SendResultEntry, len(results))
+	var wait time.Duration
+	for i := range results {
+		e := &entries[i]
+		out.Entries[i] = e
+		e.MessageId = msgs[i].ID
+		if err := results[i].Err; err != nil {
+			st, gerr := s.answer(ctx, "SendMessage", err)
+			if gerr != nil {
+				return nil, err
+			}
+			e.Status = st
+			wait = max(wait, pushBackOf(err))
+		} else {
+			e.Status = statusOK
+			e.Offset = results[i].Receipt.Offset
+		}
+		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
+			out.Status = multipleResults
+		}
+	}
+	setPushBack(ctx, wait)
+	return out, nil
+}
+
+var multipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "see the status of each entry"}
+
+// sameFailure reports whether all results are failures with one code.
+func sameFailure(results []transport.SendResult) bool {
+	for _, r := range results {
+		if r.Err == nil || codeOf(r.Err) != codeOf(results[0].Err) {
+			return false
+		}
+	}
+	return true
+}

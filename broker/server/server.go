@@ -1,0 +1,184 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// idleTimeout is when a connection without requests is closed, as
+	// RocketMQ's proxy does. A Telemetry stream keeps it busy.
+	idleTimeout = 2 * time.Minute
+
+	// pingAfter and pingTimeout find clients that are gone without a word.
+	pingAfter   = time.Minute
+	pingTimeout = 20 * time.Second
+
+	// minClientPing is the shortest interval of pings that a client may send:
+	// RocketMQ's Java client sends one every 300 s, and gRPC allows no less than 10 s.
+	minClientPing = 5 * time.Second
+
+	// maxHeaderSize bounds the headers of one request, in bytes.
+	maxHeaderSize = 64 << 10
+)
+
+// A Server answers gRPC and HTTP for one engine. Goroutines may share it.
+type Server struct {
+	b         engine
+	o         Options
+	log       *slog.Logger
+	advertise *rmqpb.Endpoints // nil: the client's own
+	maxBody   int              // bytes
+	sessions  *sessions
+	sniffer   *sniffer
+	grpc      *grpc.Server
+	http      http.Handler
+
+	drainOnce sync.Once
+	draining  chan struct{}  // closed when the server begins to end
+	wg        sync.WaitGroup // goroutines besides gRPC's own
+}
+
+// New returns a server for b. The error names every option that cannot be,
+// with its value.
+func New(b *broker.Broker, o Options) (*Server, error) {
+	if b == nil {
+		return nil, errors.New("server: the broker is nil")
+	}
+	return newServer(b, o)
+}
+
+func newServer(b engine, o Options) (*Server, error) {
+	o, advertise, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	if o.TLS == nil {
+		if o.TLS, err = selfSigned(); err != nil {
+			return nil, err
+		}
+	}
+	wants, err := b.ProducerSettings(context.Background(), "") // of any topic; not a request's
+	if err != nil {
+		return nil, fmt.Errorf("server: ask the engine for its settings: %w", err)
+	}
+	s := &Server{
+		b:         b,
+		o:         o,
+		log:       o.Logger,
+		advertise: advertise,
+		maxBody:   wants.MaxBodySize,
+		sniffer:   newSniffer(o.TLS),
+		draining:  make(chan struct{}),
+	}
+	s.sessions = newSessions(b.Forget)
+	s.grpc = grpc.NewServer(
+		grpc.Creds(s.sniffer),
+		grpc.ConnectionTimeout(o.HandshakeTimeout),
+		grpc.MaxRecvMsgSize(o.MaxReceiveSize),
+		grpc.MaxHeaderListSize(maxHeaderSize),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
+	)
+	rmqpb.RegisterMessagingServiceServer(s.grpc, &service{s: s})
+	s.http = s.admin()
+	return s, nil
+}
+
+// Serve answers gRPC on lis until Shutdown or Close, which makes it return
+// nil, or until lis fails. It closes lis. After Shutdown or Close it returns
+// tidegate.ErrClosed at once. It may be called for several listeners.
+func (s *Server) Serve(lis net.Listener) error {
+	err := s.grpc.Serve(lis)
+	switch {
+	case errors.Is(err, grpc.ErrServerStopped):
+		lis.Close()
+		return tidegate.ErrClosed
+	case err != nil:
+		return fmt.Errorf("serve gRPC on %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+// Handler returns the HTTP admin:
+//
+//	PUT    /v1/topics/{topic}   creates or changes a topic; the body is a broker.TopicConfig
+//	GET    /v1/topics/{topic}   tells settings, backlog and throttle
+//	GET    /v1/topics           tells them of all topics
+//	DELETE /v1/topics/{topic}   deletes a topic and what it holds
+//	       /v1/groups           likewise, with broker.GroupConfig
+//	GET    /healthz             the process runs
+//	GET    /readyz              the engine can store and the server takes requests
+//
+// Bodies are JSON. Errors are application/problem+json (RFC 9457) with the
+// members code and reply_code besides.
+func (s *Server) Handler() http.Handler { return s.http }
+
+// Shutdown ends the server in good order: parked receives are answered as
+// empty, Telemetry streams end, and requests under way get their answers. When
+// ctx ends first, it cuts off what is left, as Close does, and returns ctx's
+// cause. It returns when no request runs any more; calling it again, or after
+// Close, does no harm.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.drain()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+		err = fmt.Errorf("shut down: requests were cut off: %w", context.Cause(ctx))
+	}
+	s.finish()
+	return err
+}
+
+// Close ends the server at once: connections are cut and requests under way
+// get no answer. It returns when none runs any more. Calling it again does no harm.
+func (s *Server) Close() error {
+	s.drain()
+	s.grpc.Stop()
+	s.finish()
+	return nil
+}
+
+// drain begins the end: nothing that only waits goes on waiting.
+func (s *Server) drain() {
+	s.drainOnce.Do(func() {
+		close(s.draining)
+		s.sniffer.pending.close()
+		s.sessions.drain()
+	})
+}
+
+func (s *Server) finish() {
+	s.wg.Wait()
+	s.sessions.close()
+}
+
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,172 @@
+package server
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// service is the gRPC side of a Server: one method for each RPC.
+type service struct {
+	rmqpb.UnimplementedMessagingServiceServer
+	s *Server
+}
+
+var (
+	queryRoute = rpc[*rmqpb.QueryRouteRequest, *rmqpb.QueryRouteResponse]{
+		op: "QueryRoute",
+		describe: func(req *rmqpb.QueryRouteRequest, c *Call) {
+			c.Topic = req.GetTopic().GetName()
+		},
+		do: (*Server).queryRoute,
+		fail: func(_ *rmqpb.QueryRouteRequest, st *rmqpb.Status) *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: st}
+		},
+	}
+	queryAssignment = rpc[*rmqpb.QueryAssignmentRequest, *rmqpb.QueryAssignmentResponse]{
+		op: "QueryAssignment",
+		describe: func(req *rmqpb.QueryAssignmentRequest, c *Call) {
+			c.Topic, c.Group = req.GetTopic().GetName(), req.GetGroup().GetName()
+		},
+		do: (*Server).queryAssignment,
+		fail: func(_ *rmqpb.QueryAssignmentRequest, st *rmqpb.Status) *rmqpb.QueryAssignmentResponse {
+			return &rmqpb.QueryAssignmentResponse{Status: st}
+		},
+	}
+	heartbeat = rpc[*rmqpb.HeartbeatRequest, *rmqpb.HeartbeatResponse]{
+		op: "Heartbeat",
+		describe: func(req *rmqpb.HeartbeatRequest, c *Call) {
+			c.Group = req.GetGroup().GetName()
+		},
+		do: (*Server).heartbeat,
+		fail: func(_ *rmqpb.HeartbeatRequest, st *rmqpb.Status) *rmqpb.HeartbeatResponse {
+			return &rmqpb.HeartbeatResponse{Status: st}
+		},
+	}
+	notifyClientTermination = rpc[*rmqpb.NotifyClientTerminationRequest, *rmqpb.NotifyClientTerminationResponse]{
+		op: "NotifyClientTermination",
+		describe: func(req *rmqpb.NotifyClientTerminationRequest, c *Call) {
+			c.Group = req.GetGroup().GetName()
+		},
+		do: (*Server).notifyClientTermination,
+		fail: func(_ *rmqpb.NotifyClientTerminationRequest, st *rmqpb.Status) *rmqpb.NotifyClientTerminationResponse {
+			return &rmqpb.NotifyClientTerminationResponse{Status: st}
+		},
+	}
+	sendMessage = rpc[*rmqpb.SendMessageRequest, *rmqpb.SendMessageResponse]{
+		op: "SendMessage",
+		describe: func(req *rmqpb.SendMessageRequest, c *Call) {
+			c.Messages = len(req.GetMessages())
+			for _, m := range req.GetMessages() {
+				c.Topic = m.GetTopic().GetName()
+				c.MessageIDs = append(c.MessageIDs, m.GetSystemProperties().GetMessageId())
+			}
+		},
+		do: (*Server).sendMessage,
+		fail: func(_ *rmqpb.SendMessageRequest, st *rmqpb.Status) *rmqpb.SendMessageResponse {
+			return &rmqpb.SendMessageResponse{Status: st}
+		},
+	}
+	ackMessage = rpc[*rmqpb.AckMessageRequest, *rmqpb.AckMessageResponse]{
+		op: "AckMessage",
+		describe: func(req *rmqpb.AckMessageRequest, c *Call) {
+			c.Topic, c.Group = req.GetTopic().GetName(), req.GetGroup().GetName()
+			c.Messages = len(req.GetEntries())
+			for _, e := range req.GetEntries() {
+				c.MessageIDs = append(c.MessageIDs, e.GetMessageId())
+			}
+		},
+		do: (*Server).ackMessage,
+		fail: func(_ *rmqpb.AckMessageRequest, st *rmqpb.Status) *rmqpb.AckMessageResponse {
+			return &rmqpb.AckMessageResponse{Status: st}
+		},
+	}
+	changeInvisibleDuration = rpc[*rmqpb.ChangeInvisibleDurationRequest, *rmqpb.ChangeInvisibleDurationResponse]{
+		op: "ChangeInvisibleDuration",
+		describe: func(req *rmqpb.ChangeInvisibleDurationRequest, c *Call) {
+			c.Topic, c.Group, c.Messages = req.GetTopic().GetName(), req.GetGroup().GetName(), 1
+			c.MessageIDs = []string{req.GetMessageId()}
+		},
+		do: (*Server).changeInvisibleDuration,
+		fail: func(req *rmqpb.ChangeInvisibleDurationRequest, st *rmqpb.Status) *rmqpb.ChangeInvisibleDurationResponse {
+			return &rmqpb.ChangeInvisibleDurationResponse{Status: st, ReceiptHandle: req.GetReceiptHandle()}
+		},
+	}
+	forward = rpc[*rmqpb.ForwardMessageToDeadLetterQueueRequest, *rmqpb.ForwardMessageToDeadLetterQueueResponse]{
+		op: "ForwardMessageToDeadLetterQueue",
+		describe: func(req *rmqpb.ForwardMessageToDeadLetterQueueRequest, c *Call) {
+			c.Topic, c.Group, c.Messages = req.GetTopic().GetName(), req.GetGroup().GetName(), 1
+			c.MessageIDs = []string{req.GetMessageId()}
+		},
+		do: (*Server).forward,
+		fail: func(_ *rmqpb.ForwardMessageToDeadLetterQueueRequest, st *rmqpb.Status) *rmqpb.ForwardMessageToDeadLetterQueueResponse {
+			return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: st}
+		},
+	}
+)
+
+func (v *service) QueryRoute(ctx context.Context, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	return queryRoute.serve(v.s, ctx, req)
+}
+
+func (v *service) QueryAssignment(ctx context.Context, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+	return queryAssignment.serve(v.s, ctx, req)
+}
+
+func (v *service) Heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	return heartbeat.serve(v.s, ctx, req)
+}
+
+func (v *service) NotifyClientTermination(ctx context.Context, req *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	return notifyClientTermination.serve(v.s, ctx, req)
+}
+
+func (v *service) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	return sendMessage.serve(v.s, ctx, req)
+}
+
+func (v *service) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+	return ackMessage.serve(v.s, ctx, req)
+}
+
+func (v *service) ChangeInvisibleDuration(ctx context.Context, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+	return changeInvisibleDuration.serve(v.s, ctx, req)
+}
+
+func (v *service) ForwardMessageToDeadLetterQueue(ctx context.Context, req *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
+	return forward.serve(v.s, ctx, req)
+}
+
+// heartbeat takes a sign of life.
+func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	c := s.sessions.get(client)
+	if c == nil || c.profile.Load() == nil {
+		return nil, refuse(tidegate.CodeUnrecognizedClientType, client,
+			"the client's settings are not known: open a Telemetry stream and send them")
+	}
+	if group := req.GetGroup().GetName(); group != "" {
+		if err := tidegate.ValidateGroup(group); err != nil {
+			return nil, err
+		}
+	}
+	s.b.Touch(client)
+	p := c.profile.Load()
+	if p == nil {
+		return &rmqpb.HeartbeatResponse{Status: statusOK}, nil
+	}
+	if p.language == languageNode {
+		// RocketMQ's Node client can lose the first settings, and then waits for others.
+		s.sessions.resend(c)
+	} else if now, err := s.settings(ctx, p); err == nil && !proto.Equal(now, c.sent.Load()) {
+		s.sessions.resend(c) // the group was changed since
+	}
+	return &rmqpb.HeartbeatResponse{Status: statusOK}, nil
+}
+
+// notifyClientTermination forgets the client and ends its parked receives.
+func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	s.sessions.terminate(client)
+	return &rmqpb.NotifyClientTerminationResponse{Status: statusOK}, nil
+}

@@ -1,0 +1,284 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// sessionTimeout is how long a client without a Telemetry stream and
+	// without a word is remembered (RocketMQ's proxy: 120 s).
+	sessionTimeout = 2 * time.Minute
+
+	// sweepInterval is how often forgotten clients are looked for.
+	sweepInterval = 30 * time.Second
+
+	// maxSessions bounds the clients remembered at once.
+	maxSessions = 100_000
+)
+
+// Why a parked receive ends before its time.
+var (
+	errTerminated = errors.New("the client said that it ends")
+	errDraining   = errors.New("the server ends")
+)
+
+// A profile is what a client said of itself in its settings. It is not changed.
+type profile struct {
+	clientType rmqpb.ClientType
+	language   string // x-mq-language
+	group      string // of a consumer
+	settings   *rmqpb.Settings
+}
+
+// push reports whether the client takes messages to handlers, so that a
+// message that comes back waits by the group's ladder.
+func (p *profile) push() bool {
+	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
+}
+
+// requestTimeout returns the client's time for a request, 3 s if it did not say.
+func (p *profile) requestTimeout() time.Duration {
+	if p != nil {
+		if d := p.settings.GetRequestTimeout().AsDuration(); d > 0 {
+			return d
+		}
+	}
+	return 3 * time.Second
+}
+
+// A session is one client, by its ID.
+type session struct {
+	id      string
+	seen    atomic.Int64                   // the last sign of life, in ns since 1970
+	profile atomic.Pointer[profile]        // nil until its settings are known
+	sent    atomic.Pointer[rmqpb.Settings] // what it was told last; nil if nothing
+
+	// guarded by sessions.mu
+	streams map[*telemetry]struct{}
+	polls   map[*poll]struct{}
+}
+
+// A poll is one parked receive.
+type poll struct{ cancel context.CancelCauseFunc }
+
+// sessions are the clients that gave a sign of life of late.
+type sessions struct {
+	forget func(id string) // tells the engine that a client is gone
+
+	mu       sync.Mutex
+	byID     map[string]*session // guarded by mu
+	timer    *time.Timer         // guarded by mu; runs while there are sessions
+	draining bool                // guarded by mu: no poll may park any more
+	closed   bool                // guarded by mu
+	sweeping sync.WaitGroup      // the timer, and what it runs
+}
+
+func newSessions(forget func(id string)) *sessions {
+	return &sessions{forget: forget, byID: map[string]*session{}}
+}
+
+// get returns the client's session, or nil, and takes the call as a sign of life.
+func (r *sessions) get(id string) *session {
+	r.mu.Lock()
+	c := r.byID[id]
+	r.mu.Unlock()
+	if c != nil {
+		c.seen.Store(time.Now().UnixNano())
+	}
+	return c
+}
+
+// known returns what the client said of itself, or nil.
+func (r *sessions) known(id string) *profile {
+	if c := r.get(id); c != nil {
+		return c.profile.Load()
+	}
+	return nil
+}
+
+// ensureLocked returns the client's session and makes one if there is none.
+func (r *sessions) ensureLocked(id string) (*session, error) {
+	c := r.byID[id]
+	if c == nil {
+		if len(r.byID) >= maxSessions {
+			return nil, refuse(tidegate.CodeTooManyRequests, "clients",
+				fmt.Sprintf("%v: %d clients are connected, which is the limit", tidegate.ErrThrottled, len(r.byID)))
+		}
+		c = &session{id: id}
+		r.byID[id] = c
+		r.armLocked()
+	}
+	c.seen.Store(time.Now().UnixNano())
+	return c, nil
+}
+
+// attach adds a Telemetry stream to the client's session and sets its profile.
+func (r *sessions) attach(id string, t *telemetry, p *profile) (*session, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, err := r.ensureLocked(id)
+	if err != nil {
+		return nil, err
+	}
+	if c.streams == nil {
+		c.streams = map[*telemetry]struct{}{}
+	}
+	c.streams[t] = struct{}{}
+	c.profile.Store(p)
+	return c, nil
+}
+
+// detach removes a Telemetry stream. What the client said stays known for a
+// while: it may come back with another stream.
+func (r *sessions) detach(id string, t *telemetry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.byID[id]; c != nil {
+		delete(c.streams, t)
+		c.seen.Store(time.Now().UnixNano())
+	}
+}
+
+// park registers a receive of the client. The context that it returns ends
+// with ctx, or when the client or the server ends; unpark must be called.
+func (r *sessions) park(ctx context.Context, id string) (parked context.Context, c *session, unpark func(), err error) {
+	p := &poll{}
+	parked, p.cancel = context.WithCancelCause(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, err = r.ensureLocked(id); err != nil {
+		p.cancel(nil)
+		return nil, nil, nil, err
+	}
+	if r.draining {
+		p.cancel(errDraining)
+	}
+	if c.polls == nil {
+		c.polls = map[*poll]struct{}{}
+	}
+	c.polls[p] = struct{}{}
+	return parked, c, func() {
+		p.cancel(nil)
+		r.mu.Lock()
+		delete(c.polls, p)
+		r.mu.Unlock()
+		c.seen.Store(time.Now().UnixNano())
+	}, nil
+}
+
+// terminate forgets what the client said and ends its parked receives at once.
+func (r *sessions) terminate(id string) {
+	r.mu.Lock()
+	var polls []*poll
+	if c := r.byID[id]; c != nil {
+		c.profile.Store(nil)
+		for p := range c.polls {
+			polls = append(polls, p)
+		}
+		if len(c.streams) == 0 {
+			delete(r.byID, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, p := range polls {
+		p.cancel(errTerminated)
+	}
+	r.forget(id)
+}
+
+// pushGroup makes the Telemetry streams of a group's consumers send settings again.
+func (r *sessions) pushGroup(group string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.byID {
+		if p := c.profile.Load(); p != nil && p.group == group {
+			c.resendLocked()
+		}
+	}
+}
+
+// resend makes the client's Telemetry streams send settings again.
+func (r *sessions) resend(c *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.resendLocked()
+}
+
+func (c *session) resendLocked() {
+	for t := range c.streams {
+		t.resend()
+	}
+}
+
+// drain ends every parked receive, and every one that comes.
+func (r *sessions) drain() {
+	r.mu.Lock()
+	r.draining = true
+	var polls []*poll
+	for _, c := range r.byID {
+		for p := range c.polls {
+			polls = append(polls, p)
+		}
+	}
+	r.mu.Unlock()
+	for _, p := range polls {
+		p.cancel(errDraining)
+	}
+}
+
+// close stops the timer and returns when nothing of it runs.
+func (r *sessions) close() {
+	r.mu.Lock()
+	r.closed = true
+	if r.timer != nil && r.timer.Stop() {
+		r.sweeping.Done()
+	}
+	r.timer = nil
+	r.mu.Unlock()
+	r.sweeping.Wait()
+}
+
+func (r *sessions) armLocked() {
+	if r.timer != nil || r.closed {
+		return
+	}
+	r.sweeping.Add(1)
+	r.timer = time.AfterFunc(sweepInterval, func() {
+		defer r.sweeping.Done()
+		r.sweep(time.Now())
+	})
+}
+
+// sweep drops the clients that gave no sign of life for sessionTimeout.
+func (r *sessions) sweep(now time.Time) {
+	var gone []string
+	r.mu.Lock()
+	for id, c := range r.byID {
+		if len(c.streams) == 0 && len(c.polls) == 0 && now.UnixNano()-c.seen.Load() >= int64(sessionTimeout) {
+			delete(r.byID, id)
+			gone = append(gone, id)
+		}
+	}
+	r.timer = nil
+	if len(r.byID) > 0 {
+		r.armLocked()
+	}
+	r.mu.Unlock()
+	for _, id := range gone {
+		r.forget(id)
+	}
+}
+
+func (r *sessions) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.byID)
+}

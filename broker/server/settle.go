@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// ackMessage marks deliveries as consumed.
+func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+	in := req.GetEntries()
+	if len(in) == 0 {
+		return nil, refuse(tidegate.CodeBadRequest, "entries", "the request has no entries: there is nothing to acknowledge")
+	}
+	group, topic, err := names(req.GetGroup(), req.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	ds := make([]tidegate.Delivery, len(in))
+	list := make([]*tidegate.Delivery, len(in))
+	for i, e := range in {
+		fill(&ds[i], group, topic, e.GetMessageId(), e.GetReceiptHandle())
+		list[i] = &ds[i]
+	}
+	s.sessions.get(client)
+	results := s.b.Ack(ctx, list)
+	if len(results) != len(in) {
+		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
+	}
+	out := &rmqpb.AckMessageResponse{Entries: make([]*rmqpb.AckMessageResultEntry, len(in))}
+	entries := make([]rmqpb.AckMessageResultEntry, len(in))
+	for i, err := range results {
+		e := &entries[i]
+		out.Entries[i] = e
+		e.MessageId, e.ReceiptHandle, e.Status = in[i].GetMessageId(), in[i].GetReceiptHandle(), statusOK
+		if err != nil {
+			st, gerr := s.answer(ctx, "AckMessage", err)
+			if gerr != nil {
+				return nil, err
+			}
+			e.Status = st
+		}
+		switch {
+		case i == 0:
+			out.Status = e.Status
+		case out.Status.GetCode() != e.Status.GetCode():
+			out.Status = multipleResults
+		}
+	}
+	return out, nil
+}
+
+// maxChange is RocketMQ's longest invisible duration; the engine may have a
+// shorter one.
+const maxChange = 12 * time.Hour
+
+// changeInvisibleDuration is two things to a push consumer: "consuming
+// failed, deliver it again after this time", which is all that RocketMQ's
+// clients mean by it, and with suspend, which tidegate's own sends, "I need more
+// time". To any other client it is the latter.
+func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+	group, topic, err := names(req.GetGroup(), req.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	d := req.GetInvisibleDuration()
+	if err := d.CheckValid(); err != nil {
+		return nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
+	}
+	after := d.AsDuration()
+	if after < 0 || after > maxChange {
+		return nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+			fmt.Sprintf("the invisible_duration is %v; give 0 to %v", after, maxChange))
+	}
+	var delivery tidegate.Delivery
+	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
+	out := &rmqpb.ChangeInvisibleDurationResponse{Status: statusOK, ReceiptHandle: req.GetReceiptHandle()}
+	if s.sessions.known(client).push() && !req.GetSuspend() {
+		err = s.b.Retry(ctx, &delivery, after)
+	} else {
+		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// forward makes a message a dead letter.
+func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
+	group, topic, err := names(req.GetGroup(), req.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	s.sessions.get(client)
+	why, ours := reason(ctx)
+	if why == "" {
+		why = fmt.Sprintf("the consumer gave it up after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
+	}
+	var delivery tidegate.Delivery
+	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
+	delivery.Attempt = int(req.GetDeliveryAttempt())
+	err = s.b.DeadLetter(ctx, &delivery, why)
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
+		// RocketMQ's clients repeat this request for ever on any failure. The
+		// delivery is over, so there is nothing that they could do.
+		return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: &rmqpb.Status{
+			Code: rmqpb.Code_OK, Message: "nothing to do: " + textOf(e),
+		}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: statusOK}, nil
+}
+
+// names returns the group's and the topic's name, if they can be such.
+func names(group, topic *rmqpb.Resource) (string, string, error) {
+	if err := tidegate.ValidateGroup(group.GetName()); err != nil {
+		return "", "", err
+	}
+	if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
+		return "", "", err
+	}
+	return group.GetName(), topic.GetName(), nil
+}
+
+func fill(d *tidegate.Delivery, group, topic, id, handle string) {
+	d.ConsumerGroup, d.Topic, d.ID, d.Handle = group, topic, id, handle
+}

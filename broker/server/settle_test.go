@@ -1,0 +1,189 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+func res(name string) *rmqpb.Resource { return &rmqpb.Resource{Name: name} }
+
+// ack acknowledges messages of the group "g" and fails the test if it cannot.
+func (e *env) ack(ms ...*rmqpb.Message) {
+	e.t.Helper()
+	r := &rmqpb.AckMessageRequest{Group: res("g"), Topic: ms[0].GetTopic()}
+	for _, m := range ms {
+		r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{
+			MessageId: m.GetSystemProperties().GetMessageId(), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+		})
+	}
+	a, err := e.AckMessage(e.ctx(), r)
+	if err != nil || a.GetStatus().GetCode() != rmqpb.Code_OK {
+		e.t.Fatalf("ack: %v, %v", a, err)
+	}
+}
+
+func batch(n int32) func(*rmqpb.ReceiveMessageRequest) {
+	return func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = n }
+}
+
+func TestAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.send(msg("normal", "1"), msg("normal", "2"))
+		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
+		handle := func(i int) string { return ms[i].GetSystemProperties().GetReceiptHandle() }
+		try := func(group, topic string, handles ...string) *rmqpb.AckMessageResponse {
+			r := &rmqpb.AckMessageRequest{Group: res(group), Topic: res(topic)}
+			for i, h := range handles {
+				r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{MessageId: fmt.Sprint("m", i), ReceiptHandle: h})
+			}
+			a, err := e.AckMessage(e.ctx(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		refused(t, try("g", "normal").GetStatus(), tidegate.CodeBadRequest, "entries")
+		refused(t, try("", "normal", "x").GetStatus(), tidegate.CodeIllegalConsumerGroup, "consumer group", "120")
+		refused(t, try("g", "a b", "x").GetStatus(), tidegate.CodeIllegalTopic, "a b")
+		for _, garbage := range []string{"", "x", strings.Repeat("A", 31), "0 1795254480637 10000 1 0 broker-a 2 0 38834434"} {
+			a := try("g", "normal", garbage)
+			refused(t, a.GetStatus(), tidegate.CodeInvalidReceiptHandle)
+			if len(a.GetEntries()) != 1 || a.GetEntries()[0].GetReceiptHandle() != garbage || a.GetEntries()[0].GetMessageId() != "m0" {
+				t.Errorf("entries %v", a.GetEntries())
+			}
+		}
+		refused(t, try("other", "normal", handle(0)).GetStatus(), tidegate.CodeInvalidReceiptHandle, "other")
+		mixed := try("g", "normal", handle(0), "x", handle(1))
+		refused(t, mixed.GetStatus(), tidegate.CodeMultipleResults)
+		for i, want := range []rmqpb.Code{rmqpb.Code_OK, rmqpb.Code_INVALID_RECEIPT_HANDLE, rmqpb.Code_OK} {
+			if got := mixed.GetEntries()[i].GetStatus().GetCode(); got != want {
+				t.Errorf("entry %d: %v; want %v", i, got, want)
+			}
+		}
+		refused(t, try("g", "normal", handle(0)).GetStatus(), tidegate.CodeInvalidReceiptHandle, "acknowledged")
+	})
+}
+
+// To a push consumer ChangeInvisibleDuration means failure, except with suspend.
+func TestChangeInvisibleDuration(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		push    bool
+		suspend *bool
+		retry   bool // the change is a failure
+	}{
+		{"simple", false, nil, false},
+		{"push", true, nil, true},
+		{"push, no suspend", true, new(false), true},
+		{"push, suspend", true, new(true), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Options{})
+				if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 1}); err != nil {
+					t.Fatal(err)
+				}
+				if c.push {
+					e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+				}
+				e.send(msg("normal", "1"))
+				old := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+				r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+					Group: res("g"), Topic: res("normal"), ReceiptHandle: old, MessageId: "1",
+					InvisibleDuration: durationpb.New(3 * time.Second), Suspend: c.suspend,
+				})
+				if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetReceiptHandle() == "" {
+					t.Fatalf("%v, %v", r, err)
+				}
+				if changed := r.GetReceiptHandle() != old; changed == c.retry {
+					t.Errorf("the handle changed: %v", changed)
+				}
+				// Attempt 1 of 1: a failure makes it a dead letter at once.
+				_, err = e.b.Topic("%DLQ%g")
+				if isDead := err == nil; isDead != c.retry {
+					t.Errorf("dead letter: %v; want %v", isDead, c.retry)
+				}
+			})
+		})
+	}
+}
+
+func TestChangeInvisibleDurationRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.send(msg("normal", "1"))
+		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+		for _, c := range []struct {
+			d     *durationpb.Duration
+			h     string
+			code  tidegate.Code
+			words []string
+		}{
+			{nil, h, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "missing"}},
+			{durationpb.New(-1), h, tidegate.CodeIllegalInvisibleTime, []string{"-1ns", "12h"}},
+			{durationpb.New(12*time.Hour + 1), h, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "12h0m0.000000001s", "12h0m0s"}},
+			{durationpb.New(time.Second), "garbage", tidegate.CodeInvalidReceiptHandle, []string{"receipt handle"}},
+		} {
+			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+				Group: res("g"), Topic: res("normal"), ReceiptHandle: c.h, InvisibleDuration: c.d,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, r.GetStatus(), c.code, c.words...)
+			if r.GetReceiptHandle() != c.h {
+				t.Errorf("handle %q; want the old one", r.GetReceiptHandle())
+			}
+		}
+	})
+}
+
+// Forwarding is idempotent, and the letter tells where it comes from.
+func TestForwardToDeadLetterQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.send(msg("normal", "1", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"mine": "x"} }))
+		m := e.one(e.ctx(), receiveRequest("normal"))
+		req := &rmqpb.ForwardMessageToDeadLetterQueueRequest{
+			Group: res("g"), Topic: res("normal"), MessageId: "1", DeliveryAttempt: 1, MaxDeliveryAttempts: 17,
+			ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+		}
+		for i := range 3 {
+			r, err := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", headerReason, "it%20is%20%C3%BCbel"), req)
+			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatalf("call %d: %v, %v", i, r, err)
+			}
+		}
+		_, letters := e.receive(e.ctx(), receiveRequest("%DLQ%g"))
+		if len(letters) != 1 {
+			t.Fatalf("%d dead letters; want 1", len(letters))
+		}
+		d := letters[0]
+		if q := d.GetSystemProperties().GetDeadLetterQueue(); q.GetTopic() != "normal" || q.GetMessageId() != "1" {
+			t.Errorf("dead_letter_queue %v", q)
+		}
+		want := map[string]string{
+			"mine": "x", "DLQ_ORIGIN_QUEUE": fmt.Sprint(m.GetSystemProperties().GetQueueId()), "DLQ_ORIGIN_OFFSET": "0",
+			"DLQ_GROUP": "g", "DLQ_ATTEMPTS": "1", "DLQ_REASON": "it is übel",
+		}
+		if got := d.GetUserProperties(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("properties %v; want %v", got, want)
+		}
+		// RocketMQ's clients would repeat it for ever; ours is told.
+		req.ReceiptHandle = "garbage"
+		if r, _ := e.ForwardMessageToDeadLetterQueue(e.ctx(), req); r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Errorf("stale handle from RocketMQ's client: %v", r)
+		}
+		r, _ := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", headerReason, ""), req)
+		refused(t, r.GetStatus(), tidegate.CodeInvalidReceiptHandle)
+	})
+}

@@ -1,0 +1,175 @@
+package server
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	// tlsHandshake is the first byte of a TLS connection: the record type of
+	// a ClientHello (RFC 8446 §5.1). HTTP/2 begins with 'P'.
+	tlsHandshake = 0x16
+
+	// prefaceSize is what an HTTP/2 client must say first (RFC 9113 §3.4).
+	prefaceSize = 24
+
+	// maxPending bounds the connections that have said too little so far. One
+	// more, and the one that has been silent longest is closed.
+	maxPending = 1024
+)
+
+// A sniffer is gRPC's transport security for one port: TLS for clients that
+// begin with a TLS handshake, plain text for the others. gRPC calls it once for each
+// connection, in a goroutine of its own and under the handshake deadline, so a
+// silent client holds up nobody.
+type sniffer struct {
+	tls, plain credentials.TransportCredentials
+	pending    *pending
+}
+
+func newSniffer(c *tls.Config) *sniffer {
+	return &sniffer{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{}}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *sniffer) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	settle, err := s.pending.add(raw)
+	if err != nil {
+		raw.Close()
+		return nil, nil, err
+	}
+	conn := &peekedConn{Conn: raw}
+	if _, err := io.ReadFull(raw, conn.first[:]); err != nil {
+		settle()
+		raw.Close()
+		return nil, nil, io.EOF // gRPC's word for a connection that said nothing: not worth a log line
+	}
+	creds := s.plain
+	if conn.first[0] == tlsHandshake {
+		creds = s.tls
+	}
+	out, info, err := creds.ServerHandshake(conn)
+	if err != nil {
+		settle()
+		raw.Close()
+		return nil, nil, err
+	}
+	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, info, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials. A server makes none.
+func (s *sniffer) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("server: these credentials are for a server only")
+}
+
+// Info implements credentials.TransportCredentials.
+func (s *sniffer) Info() credentials.ProtocolInfo { return s.tls.Info() }
+
+// Clone implements credentials.TransportCredentials.
+func (s *sniffer) Clone() credentials.TransportCredentials { return s }
+
+// OverrideServerName implements credentials.TransportCredentials: only clients have one.
+func (s *sniffer) OverrideServerName(string) error { return nil }
+
+// A peekedConn gives the first byte again.
+type peekedConn struct {
+	net.Conn
+	first [1]byte
+	read  bool
+}
+
+func (c *peekedConn) Read(b []byte) (int, error) {
+	if c.read || len(b) == 0 {
+		return c.Conn.Read(b)
+	}
+	c.read = true
+	return copy(b, c.first[:]), nil
+}
+
+// A greetedConn settles the connection when the client has said its HTTP/2
+// preface. Only the transport's one reader calls Read.
+type greetedConn struct {
+	net.Conn
+	left   int
+	settle func()
+}
+
+func (c *greetedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.left > 0 {
+		if c.left -= n; c.left <= 0 || err != nil {
+			c.left = 0
+			c.settle()
+		}
+	}
+	return n, err
+}
+
+func (c *greetedConn) Close() error {
+	c.settle()
+	return c.Conn.Close()
+}
+
+// pending holds the connections whose clients have not said yet what they
+// want, the oldest first.
+type pending struct {
+	mu     sync.Mutex
+	conns  list.List // of net.Conn
+	closed bool
+}
+
+// add registers c until settle is called, which may be more than once.
+func (p *pending) add(c net.Conn) (settle func(), err error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, tidegate.ErrClosed
+	}
+	var oldest net.Conn
+	if p.conns.Len() >= maxPending {
+		oldest = p.conns.Remove(p.conns.Front()).(net.Conn)
+	}
+	e := p.conns.PushBack(c)
+	p.mu.Unlock()
+	if oldest != nil {
+		oldest.Close() // its reader fails, and the handshake with it
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.closed {
+			p.conns.Remove(e) // no effect if it is not there any more
+		}
+	}, nil
+}
+
+// close closes all that are pending, and every one that comes.
+func (p *pending) close() {
+	p.mu.Lock()
+	p.closed = true
+	var conns []net.Conn
+	for e := p.conns.Front(); e != nil; e = e.Next() {
+		conns = append(conns, e.Value.(net.Conn))
+	}
+	p.conns.Init()
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// len returns how many are pending.
+func (p *pending) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns.Len()
+}

@@ -1,0 +1,378 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+type stream = grpc.BidiStreamingClient[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
+
+func command(s *rmqpb.Settings) *rmqpb.TelemetryCommand {
+	return &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: s}}
+}
+
+// consumer returns the settings of a consumer of the group "g".
+func consumer(kind rmqpb.ClientType) *rmqpb.Settings {
+	return &rmqpb.Settings{
+		ClientType:     &kind,
+		RequestTimeout: durationpb.New(3 * time.Second),
+		UserAgent:      &rmqpb.UA{Version: "5.0"},
+		PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{
+			Group:              res("g"),
+			Subscriptions:      []*rmqpb.SubscriptionEntry{{Topic: res("normal"), Expression: &rmqpb.FilterExpression{Expression: "*"}}},
+			LongPollingTimeout: durationpb.New(30 * time.Second),
+		}},
+	}
+}
+
+func producer(topics ...string) *rmqpb.Settings {
+	pub := &rmqpb.Publishing{}
+	for _, t := range topics {
+		pub.Topics = append(pub.Topics, res(t))
+	}
+	return &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum(), PubSub: &rmqpb.Settings_Publishing{Publishing: pub}}
+}
+
+// telemetry opens a stream, sends settings and returns the answer.
+func (e *env) telemetry(ctx context.Context, s *rmqpb.Settings) (stream, *rmqpb.Settings) {
+	e.t.Helper()
+	st, err := e.Telemetry(ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := st.Send(command(s)); err != nil {
+		e.t.Fatal(err)
+	}
+	return st, e.settings(st)
+}
+
+// settings reads a command that has to be settings.
+func (e *env) settings(st stream) *rmqpb.Settings {
+	e.t.Helper()
+	cmd, err := st.Recv()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if cmd.GetStatus().GetCode() != rmqpb.Code_OK || cmd.GetSettings() == nil {
+		e.t.Fatalf("command %v; want status OK and settings", cmd)
+	}
+	return cmd.GetSettings()
+}
+
+// What each language is told: RocketMQ's clients differ in what they can read.
+func TestTelemetrySettings(t *testing.T) {
+	fifo := broker.GroupConfig{FIFO: true, MaxAttempts: 4}
+	short := broker.GroupConfig{Retry: backoff.Steps{time.Second, 5 * time.Second}, MaxAttempts: -1}
+	for _, c := range []struct {
+		name     string
+		language string
+		group    *broker.GroupConfig
+		in       *rmqpb.Settings
+		attempts int32
+		policy   string
+	}{
+		{"producer", "GO", nil, producer("normal"), 3, "exponential 1s 2m0s 1.6"},
+		{"producer of nothing known", "PYTHON", nil, producer("nowhere"), 3, "exponential 1s 2m0s 1.6"},
+		{"Node's producer", "HTTP", nil, producer(), 3, "exponential 1s 2m0s 1.6"},
+		{"push", "JAVA", nil, consumer(rmqpb.ClientType_PUSH_CONSUMER), 17, "customized 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"},
+		{"simple", "PYTHON", nil, consumer(rmqpb.ClientType_SIMPLE_CONSUMER), 17, "customized 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"},
+		{"Node's push", "HTTP", nil, consumer(rmqpb.ClientType_PUSH_CONSUMER), 17, "exponential 10s 2h0m0s 2"},
+		{"FIFO", "GO", &fifo, consumer(rmqpb.ClientType_PUSH_CONSUMER), 4, "customized 3s"},
+		{"Node's FIFO", "HTTP", &fifo, consumer(rmqpb.ClientType_PUSH_CONSUMER), 4, "exponential 3s 3s 1"},
+		{"ladder of its own", "RUST", &short, consumer(rmqpb.ClientType_PUSH_CONSUMER), math.MaxInt32, "customized 1s 5s"},
+		{"Node's ladder", "HTTP", &short, consumer(rmqpb.ClientType_PUSH_CONSUMER), math.MaxInt32, "exponential 1s 5s 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Options{})
+				if c.group != nil {
+					if _, err := e.b.PutGroup(t.Context(), "g", *c.group); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, got := e.telemetry(as(t.Context(), "client", headerLanguage, c.language), c.in)
+				if n := got.GetBackoffPolicy().GetMaxAttempts(); n != c.attempts {
+					t.Errorf("max_attempts %d; want %d", n, c.attempts)
+				}
+				if p := policy(got.GetBackoffPolicy()); p != c.policy {
+					t.Errorf("backoff %s; want %s", p, c.policy)
+				}
+				if got.GetMetric() == nil || got.GetMetric().GetOn() {
+					t.Errorf("metric %v; want it off", got.GetMetric())
+				}
+				if got.GetClientType() != c.in.GetClientType() || !proto.Equal(got.GetUserAgent(), c.in.GetUserAgent()) ||
+					!proto.Equal(got.GetRequestTimeout(), c.in.GetRequestTimeout()) {
+					t.Errorf("settings %v do not echo %v", got, c.in)
+				}
+				if pub := got.GetPublishing(); pub != nil {
+					if pub.GetMaxBodySize() != 4<<20 || !pub.GetValidateMessageType() || len(pub.GetTopics()) != len(c.in.GetPublishing().GetTopics()) {
+						t.Errorf("publishing %v", pub)
+					}
+					return
+				}
+				sub := got.GetSubscription()
+				if sub.GetFifo() != (c.group == &fifo) || sub.Fifo == nil || sub.GetReceiveBatchSize() != 32 ||
+					sub.GetLongPollingTimeout().AsDuration() != 20*time.Second || sub.GetGroup().GetName() != "g" || len(sub.GetSubscriptions()) != 1 {
+					t.Errorf("subscription %v", sub)
+				}
+			})
+		})
+	}
+}
+
+func policy(p *rmqpb.RetryPolicy) string {
+	if x := p.GetExponentialBackoff(); x != nil {
+		return fmt.Sprintf("exponential %v %v %.2g", x.GetInitial().AsDuration(), x.GetMax().AsDuration(), x.GetMultiplier())
+	}
+	var s backoff.Steps
+	for _, d := range p.GetCustomizedBackoff().GetNext() {
+		s = append(s, d.AsDuration())
+	}
+	return "customized " + s.String()
+}
+
+func TestTelemetryProducerOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{
+			ProducerMaxAttempts: 5,
+			ProducerBackoff:     &backoff.Exponential{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2},
+		})
+		_, got := e.telemetry(e.ctx(), producer())
+		if p := policy(got.GetBackoffPolicy()); p != "exponential 10ms 1s 2" || got.GetBackoffPolicy().GetMaxAttempts() != 5 {
+			t.Errorf("%s, %d attempts", p, got.GetBackoffPolicy().GetMaxAttempts())
+		}
+	})
+}
+
+// Settings that cannot be used end the stream; they are answered each time otherwise.
+func TestTelemetryStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		for _, c := range []struct {
+			name string
+			in   *rmqpb.Settings
+			word string
+		}{
+			{"no pub_sub", &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum()}, "publishing or subscription"},
+			{"illegal topic", producer("a b"), "a b"},
+			{"illegal group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Group: res("a b")}}}, "a b"},
+			{"no group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}, "empty"},
+			{"not of one kind", &rmqpb.Settings{ClientType: rmqpb.ClientType_PUSH_CONSUMER.Enum(), PubSub: producer().PubSub}, "PUSH_CONSUMER"},
+			{"too large", producer(strings.Repeat("t", 70<<10)), "65536"},
+		} {
+			st, err := e.Telemetry(e.ctx())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Send(command(c.in)); err != nil {
+				t.Fatal(err)
+			}
+			_, err = st.Recv()
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.word) {
+				t.Errorf("%s: %v; want InvalidArgument with %q", c.name, err, c.word)
+			}
+		}
+
+		st, err := e.Telemetry(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd, err := st.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, cmd.GetStatus(), tidegate.CodeClientIDRequired)
+
+		// Headers come before the first command: Rust waits for them.
+		st, err = e.Telemetry(e.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := st.Header(); err != nil || len(h.Get(headerFeatures)) != 1 {
+			t.Errorf("headers %v, %v", h, err)
+		}
+		// What is no settings is ignored; settings are answered every time.
+		for _, c := range []*rmqpb.TelemetryCommand{{}, {Command: &rmqpb.TelemetryCommand_ThreadStackTrace{}}} {
+			if err := st.Send(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			if err := st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))); err != nil {
+				t.Fatal(err)
+			}
+			e.settings(st)
+		}
+		if err := st.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Recv(); err != io.EOF {
+			t.Errorf("after CloseSend: %v; want EOF", err)
+		}
+		// The settings outlive the stream.
+		if r, err := e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Errorf("heartbeat: %v, %v", r, err)
+		}
+	})
+}
+
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		beat := func(id string) *rmqpb.Status {
+			r, err := e.Heartbeat(as(t.Context(), id), &rmqpb.HeartbeatRequest{Group: res("g")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.GetStatus()
+		}
+		refused(t, beat("stranger"), tidegate.CodeUnrecognizedClientType, "settings", "stranger")
+
+		goStream, _ := e.telemetry(as(t.Context(), "go", headerLanguage, "GO"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		nodeStream, _ := e.telemetry(as(t.Context(), "node", headerLanguage, "HTTP"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		var toGo, toNode atomic.Int64
+		for st, n := range map[stream]*atomic.Int64{goStream: &toGo, nodeStream: &toNode} {
+			go func() {
+				for {
+					if _, err := st.Recv(); err != nil {
+						return
+					}
+					n.Add(1)
+				}
+			}()
+		}
+		refused(t, beat("go"), tidegate.CodeOK)
+		refused(t, beat("node"), tidegate.CodeOK)
+		synctest.Wait()
+		if toGo.Load() != 0 || toNode.Load() != 1 {
+			t.Errorf("settings after a heartbeat: %d for Go, %d for Node; want one for Node alone", toGo.Load(), toNode.Load())
+		}
+		// A group that was changed behind the server's back is noticed.
+		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 5}); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, beat("go"), tidegate.CodeOK)
+		synctest.Wait()
+		if toGo.Load() != 1 {
+			t.Errorf("%d settings after a change and a heartbeat; want 1", toGo.Load())
+		}
+		// One that was changed by the admin, at once.
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/groups/g", strings.NewReader(`{"max_attempts":6}`)))
+		if w.Code != http.StatusOK {
+			t.Fatal(w.Body)
+		}
+		synctest.Wait()
+		if toGo.Load() != 2 || toNode.Load() != 2 {
+			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
+		}
+	})
+}
+
+// A client that says nothing for two minutes is forgotten, unless its stream is open.
+func TestSessionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		closing, _ := e.telemetry(as(t.Context(), "closing"), producer())
+		e.telemetry(as(t.Context(), "open"), producer())
+		time.Sleep(time.Hour)
+		if err := closing.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		closing.Recv()
+		time.Sleep(sessionTimeout - time.Second)
+		if n := e.s.sessions.len(); n != 2 {
+			t.Errorf("%d sessions before the timeout; want 2", n)
+		}
+		time.Sleep(sweepInterval + time.Second)
+		if n := e.s.sessions.len(); n != 1 {
+			t.Errorf("%d sessions after the timeout; want 1", n)
+		}
+		r, err := e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, r.GetStatus(), tidegate.CodeUnrecognizedClientType)
+	})
+}
+
+// At shutdown streams end cleanly, parked receives are answered, and then all is over.
+func TestShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		st, _ := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		parked := make(chan rmqpb.Code, 1)
+		go func() {
+			s, _ := e.receive(e.ctx(), receiveRequest("normal"))
+			parked <- s.GetCode()
+		}()
+		synctest.Wait()
+		began := time.Now()
+		if err := e.s.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Recv(); err != io.EOF {
+			t.Errorf("the stream ended with %v; want EOF", err)
+		}
+		if c := <-parked; c != rmqpb.Code_MESSAGE_NOT_FOUND {
+			t.Errorf("the parked receive got %v", c)
+		}
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("it took %v", d)
+		}
+		if err := e.s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		e.s.Close()
+		if err := e.s.Serve(bufconn.Listen(1)); !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("Serve after Shutdown: %v; want ErrClosed", err)
+		}
+	})
+}
+
+// A request that does not end is cut off when Shutdown's time is over.
+func TestShutdownCutsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{append: func(ctx context.Context, _ []broker.Incoming) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		e := start(t, Options{}, f)
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})
+			got <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := e.s.Shutdown(ctx); err == nil || time.Since(began) != 5*time.Second {
+			t.Errorf("Shutdown: %v after %v", err, time.Since(began))
+		}
+		if err := <-got; status.Code(err) != codes.Unavailable {
+			t.Errorf("the request got %v; want Unavailable", err)
+		}
+	})
+}
