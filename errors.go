@@ -102,7 +102,10 @@ func (e *Error) Error() string {
 		}
 	}
 	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+		if b.Len() > 0 {
+			b.WriteString(": ")
+		}
+		b.WriteString(e.Err.Error())
 	}
 	return strings.TrimPrefix(b.String(), " ")
 }

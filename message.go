@@ -1,6 +1,10 @@
 package tidegate
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // A Message is what a producer sends. A send never changes the caller's
 // value; do not change one while a send with it is under way.
@@ -41,15 +45,8 @@ type Message struct {
 // Clone returns a copy that shares nothing with m but the bytes of Body.
 func (m *Message) Clone() *Message {
 	c := *m
-	if m.Keys != nil {
-		c.Keys = append([]string(nil), m.Keys...)
-	}
-	if m.Properties != nil {
-		c.Properties = make(map[string]string, len(m.Properties))
-		for k, v := range m.Properties {
-			c.Properties[k] = v
-		}
-	}
+	c.Keys = slices.Clone(m.Keys)
+	c.Properties = maps.Clone(m.Properties)
 	return &c
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // The limits of RocketMQ 5's proxy, which the tidegate broker keeps too.
@@ -19,7 +20,7 @@ const (
 // Reserved property names are those that RocketMQ gives a meaning of its own.
 var reservedProperties = func() map[string]bool {
 	m := map[string]bool{}
-	for _, k := range strings.Fields(`TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+	for k := range strings.FieldsSeq(`TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
 		MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY
 		MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO
 		EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
@@ -107,18 +108,20 @@ func (m *Message) Validate(maxBody int) error {
 		return invalid(CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
 	case len(m.Body) > maxBody:
 		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes, at most %d are allowed", len(m.Body), maxBody)
-	case m.ID != "" && strings.TrimSpace(m.ID) == "":
-		return invalid(CodeIllegalMessageID, "message ID", "the ID is blank")
-	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || hasControl(m.Tag)):
-		return invalid(CodeIllegalMessageTag, "tag", "%q is blank or has '|' or a control character", m.Tag)
+	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !utf8.ValidString(m.ID)):
+		return invalid(CodeIllegalMessageID, "message ID", "%q is blank or not UTF-8", m.ID)
+	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
+		return invalid(CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
 	case len(m.MessageGroup) > MaxMessageGroupLength:
 		return invalid(CodeIllegalMessageGroup, "message group", "the group has %d bytes, at most %d are allowed",
 			len(m.MessageGroup), MaxMessageGroupLength)
-	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || hasControl(m.MessageGroup)):
-		return invalid(CodeIllegalMessageGroup, "message group", "%q is blank or has a control character", m.MessageGroup)
+	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
+		return invalid(CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
 		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude one another",
 			m.MessageGroup)
+	case !utf8.ValidString(m.TraceContext):
+		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
 	}
 	return m.validateProperties()
 }
@@ -126,8 +129,8 @@ func (m *Message) Validate(maxBody int) error {
 func (m *Message) validateProperties() error {
 	size := len(m.Tag)
 	for _, k := range m.Keys {
-		if strings.TrimSpace(k) == "" || hasControl(k) {
-			return invalid(CodeIllegalMessageKey, "key", "%q is blank or has a control character", k)
+		if strings.TrimSpace(k) == "" || !plain(k) {
+			return invalid(CodeIllegalMessageKey, "key", "%q is blank, not UTF-8, or has a control character", k)
 		}
 		size += len(k)
 	}
@@ -136,8 +139,11 @@ func (m *Message) validateProperties() error {
 			len(m.Properties), MaxProperties)
 	}
 	for k, v := range m.Properties {
-		if k == "" || ReservedProperty(k) || hasControl(k) {
-			return invalid(CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved or has a control character", k)
+		if k == "" || ReservedProperty(k) || !plain(k) {
+			return invalid(CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved, not UTF-8, or has a control character", k)
+		}
+		if !utf8.ValidString(v) {
+			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; bytes belong into the body", k, v)
 		}
 		size += len(k) + len(v)
 	}
@@ -148,4 +154,6 @@ func (m *Message) validateProperties() error {
 	return nil
 }
 
-func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+// plain reports whether s can travel (Protocol Buffers take no string but
+// UTF-8) and has no control character.
+func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }

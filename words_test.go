@@ -23,6 +23,7 @@ func TestErrorText(t *testing.T) {
 		`"body": 41302 MESSAGE_BODY_EMPTY: it is empty`: {Subject: "body", Code: CodeMessageBodyEmpty, Message: "it is empty"},
 		`49999: odd`:                   {Code: 49999, Message: "odd"},
 		`AckMessage: context canceled`: {Op: "AckMessage", Err: context.Canceled},
+		`unavailable`:                  {Err: ErrUnavailable},
 	} {
 		if got := e.Error(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -102,6 +103,15 @@ func TestValidate(t *testing.T) {
 		{"reserved property", func(m *Message) { m.Properties = map[string]string{"UNIQ_KEY": ""} }, CodeIllegalMessagePropertyKey, "UNIQ_KEY"},
 		{"dead letter property", func(m *Message) { m.Properties = map[string]string{PropertyDeadLetterReason: ""} }, CodeIllegalMessagePropertyKey, "DLQ_REASON"},
 		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, CodeIllegalMessagePropertyKey, `a\nb`},
+		// What is not UTF-8 cannot travel: refused here, it is not taken for a broken connection later.
+		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, CodeIllegalMessageID, "UTF-8"},
+		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, CodeIllegalMessageTag, "UTF-8"},
+		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, CodeIllegalMessageKey, "UTF-8"},
+		{"group not UTF-8", func(m *Message) { m.MessageGroup = "\xff" }, CodeIllegalMessageGroup, "UTF-8"},
+		{"trace context not UTF-8", func(m *Message) { m.TraceContext = "\xff" }, CodeBadRequest, "trace context"},
+		{"property not UTF-8", func(m *Message) { m.Properties = map[string]string{"\xff": ""} }, CodeIllegalMessagePropertyKey, "UTF-8"},
+		{"property value not UTF-8", func(m *Message) { m.Properties = map[string]string{"k": "\xff"} }, CodeBadRequest, `"k"`},
+		{"replacement character", func(m *Message) { m.Tag = "\uFFFD" }, 0, ""},
 	} {
 		m := &Message{Topic: "orders", Body: []byte("x")}
 		c.change(m)

@@ -80,9 +80,9 @@ func judge(attempt int, err error, r rules) verdict {
 
 func ladderVerdict(attempt int, err error, r rules) verdict {
 	if ra, ok := errors.AsType[*retryAfter](err); ok {
-		return verdict{action: retry, delay: ra.delay}
+		return verdict{action: retry, delay: min(ra.delay, maxInvisibleDuration)}
 	}
-	return verdict{action: retry, delay: r.ladder.Delay(max(0, attempt-1))}
+	return verdict{action: retry, delay: min(r.ladder.Delay(max(0, attempt-1)), maxInvisibleDuration)}
 }
 
 // reason is the text of err as a dead letter can carry it: bounded, valid

@@ -51,7 +51,7 @@ func (e *retryAfter) Unwrap() error { return e.err }
 // RetryAfter returns an error with which a handler has the message delivered
 // again after d, instead of the ladder's delay. It may be wrapped. The attempt
 // counts: after the last one the message is a dead letter all the same. A
-// negative d stands for 0; err, which may be nil, is the failure.
+// negative d stands for 0, more than 12 h, which no server takes, for 12 h; err, which may be nil, is the failure.
 func RetryAfter(d time.Duration, err error) error { return &retryAfter{max(0, d), err} }
 
 type deadLetter struct{ err error }

@@ -118,7 +118,7 @@ func TestFIFOProperty(t *testing.T) {
 				case chance(5):
 					done = d.Attempt >= 5
 					panic("failed")
-				case chance(5):
+				case chance(4):
 					return DeadLetter(errors.New("hopeless"))
 				}
 				return nil

@@ -28,7 +28,14 @@ func (r *run) hold(d *tidegate.Delivery, t *turn, now time.Time) *held {
 	if r.opts.MaxExtension > 0 {
 		h.last = now.Add(r.opts.MaxExtension)
 	}
-	h.plan(now.Add(r.opts.InvisibleDuration / 3))
+	// A repeated answer to a receive whose first one was lost brings leases that
+	// have run for a while. What the delivery says of it makes the first
+	// extension earlier and nothing else: it depends on the server's clock.
+	left := r.opts.InvisibleDuration
+	if !d.InvisibleUntil.IsZero() {
+		left = min(left, max(d.InvisibleUntil.Sub(now), 0))
+	}
+	h.plan(now.Add(left / 3))
 	return h
 }
 

@@ -50,16 +50,17 @@ type Subscription struct {
 
 	// Retry is the group's ladder for a push consumer: the message is
 	// delivered again Retry.Delay(n) after its delivery number n+1 failed. Nil:
-	// what the server pushed, or else backoff.RetryLadder(). A simple consumer
+	// what the server pushed, or else backoff.RetryLadder(). A delay above
+	// 12 h, which no server takes, is 12 h. A simple consumer
 	// has no use for it and refuses one.
 	Retry backoff.Policy
 }
 
 // PushOptions are what a push consumer can be told. The zero value is sound.
 type PushOptions struct {
-	// Concurrency is how many handlers run at the same time. No more messages
-	// are received than handlers can start on; only when there are more queues
-	// to receive from than that, one message of each may wait. 0 for 20.
+	// Concurrency is how many handlers run at the same time. Each queue that is
+	// received from has an equal share of it, rounded up, in hand at most: with
+	// several queues a few messages, fewer than queues, may wait for a handler. 0 for 20.
 	Concurrency int
 
 	// InvisibleDuration is how long a message is kept from other consumers,

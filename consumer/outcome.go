@@ -15,7 +15,7 @@ const (
 	Acked        Disposition = iota // consumed
 	Retried                         // failed; delivered again after Outcome.Delay
 	DeadLettered                    // failed for good
-	LeaseLost                       // its invisible time ended first; it is delivered again
+	LeaseLost                       // its invisible time ended first, and it is delivered again; or it was settled already, by a request whose answer was lost
 	Released                        // not handled, or not to its end; given back for another consumer
 	Unsettled                       // the server could not be told; delivered again when its invisible time ends
 )

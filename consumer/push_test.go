@@ -148,12 +148,13 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 
 func TestPanicsAreFailures(t *testing.T) {
 	cause := errors.New("an error as a panic")
+	var nothing any
 	for name, tt := range map[string]struct {
 		handler Handler
 		text    string
 	}{
 		"panic":  {func(context.Context, *tidegate.Delivery) error { panic(cause) }, "handler panicked: an error as a panic"},
-		"nil":    {func(context.Context, *tidegate.Delivery) error { panic(nil) }, "handler panicked: panic called with nil argument"},
+		"nil":    {func(context.Context, *tidegate.Delivery) error { panic(nothing) }, "handler panicked: panic called with nil argument"},
 		"Goexit": {func(context.Context, *tidegate.Delivery) error { runtime.Goexit(); return nil }, "handler panicked: runtime.Goexit was called"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -132,7 +132,7 @@ func TestDecideEveryCode(t *testing.T) {
 			permanent[c] = true
 		}
 	}
-	for c := tidegate.Code(0); c < 70000; c++ {
+	for c := range tidegate.Code(70000) {
 		if c == tidegate.CodeOK {
 			continue
 		}

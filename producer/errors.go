@@ -64,7 +64,7 @@ func (e *SendError) writeAttempt(b *strings.Builder) {
 	}
 	last := e.Last
 	// What the send says itself is not said twice.
-	if te, ok := last.(*tidegate.Error); ok {
+	if te, ok := last.(*tidegate.Error); ok { //nolint:errorlint // what is wrapped around it has something to say too
 		c := *te
 		if c.Endpoint != "" {
 			fmt.Fprintf(b, " at %s", c.Endpoint)

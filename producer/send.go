@@ -176,7 +176,9 @@ func (s *send) decide(ctx context.Context, timeout time.Duration) decision {
 	if class == transport.Throttled {
 		s.state.throttles++
 	}
-	if class == transport.Throttled || class == transport.Transient {
+	// Seed 004: "Messages are immediately retried upon failures". So a server
+	// that has just failed is not asked what it wants before the first retry.
+	if class == transport.Throttled || class == transport.Transient && s.state.attempts > 1 {
 		settings := s.producer.retrySettings(ctx, s.msg.Topic, s.topic, timeout)
 		s.state.limits.maxAttempts, s.state.limits.backoff = settings.MaxAttempts, settings.Backoff
 		s.look(ctx) // the question may have taken time

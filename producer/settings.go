@@ -2,6 +2,8 @@ package producer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -80,6 +82,9 @@ const (
 	settingsWait   = time.Second      // a send waits no longer for them
 )
 
+// errSettingsWait is the cause of the end of that wait.
+var errSettingsWait = fmt.Errorf("%w: no settings within the time that a send waits for them", tidegate.ErrUnavailable)
+
 // A topic is what the producer remembers of a topic.
 type topic struct {
 	good   atomic.Bool            // a send to it was accepted
@@ -127,6 +132,9 @@ func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Se
 		return a.settings, a.err // the goroutine before us asked
 	}
 	pushed, err := p.transport.ProducerSettings(ctx, name)
+	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
+		return p.settings(t), err // that this caller gave up says nothing about the server
+	}
 	a := &answer{err: err}
 	if err == nil {
 		a.settings, a.until = merge(p.opts, pushed), time.Now().Add(settingsMaxAge)
@@ -144,7 +152,7 @@ func (p *Producer) retrySettings(ctx context.Context, name string, t *topic, wai
 	if p.opts.MaxAttempts > 0 && p.opts.Backoff != nil {
 		return p.settings(t)
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(wait, settingsWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, min(wait, settingsWait), errSettingsWait)
 	defer cancel()
 	s, err := p.askedSettings(ctx, name, t)
 	if err != nil {
@@ -158,7 +166,7 @@ func (p *Producer) retrySettings(ctx context.Context, name string, t *topic, wai
 // and blocks until there is an answer or ctx ends. If the error is not nil it
 // tells why the server's settings could not be read, and the returned settings
 // hold nevertheless: what the client set, what was read before, the defaults.
-// A failure is remembered for 5 seconds.
+// A failure is remembered for 5 seconds, unless it was the end of ctx.
 func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error) {
 	if err := tidegate.ValidateTopic(topic); err != nil {
 		return p.unasked, err

@@ -71,6 +71,30 @@ func TestServerSettingsDecide(t *testing.T) {
 	})
 }
 
+// A caller that gives up takes its own error along; the next one asks for itself.
+func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := script()
+		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+			select {
+			case <-ctx.Done():
+				return transport.ProducerSettings{}, context.Cause(ctx)
+			case <-time.After(100 * time.Millisecond):
+				return transport.ProducerSettings{MaxAttempts: 7}, nil
+			}
+		}
+		p := newProducer(t, f, Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != DefaultMaxAttempts {
+			t.Errorf("Effective of a caller that gives up: %+v, %v", s, err)
+		}
+		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 7 {
+			t.Errorf("Effective after it: %+v, %v", s, err)
+		}
+	})
+}
+
 func TestSettingsAreAskedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -23,6 +24,7 @@ type frame struct {
 	born, stored, deliverAt timestamppb.Timestamp
 	offset                  int64
 	attempt                 int32
+	invisible               durationpb.Duration
 }
 
 // newFrame returns a frame for messages of topics in the namespace.
@@ -63,7 +65,13 @@ func (f *frame) set(d *tidegate.Delivery) *rmqpb.ReceiveMessageResponse {
 	f.offset = d.Offset
 	f.attempt = int32(d.Attempt)
 	setTime(&f.born, d.BornAt)
-	p.StoreTimestamp, p.DeliveryTimestamp = nil, nil
+	p.StoreTimestamp, p.DeliveryTimestamp, p.InvisibleDuration = nil, nil, nil
+	if !d.InvisibleUntil.IsZero() {
+		// What is left of it: less than was asked for where the answer repeats an earlier one.
+		left := max(time.Until(d.InvisibleUntil), 0)
+		f.invisible.Seconds, f.invisible.Nanos = int64(left/time.Second), int32(left%time.Second)
+		p.InvisibleDuration = &f.invisible
+	}
 	if !d.StoredAt.IsZero() {
 		setTime(&f.stored, d.StoredAt)
 		p.StoreTimestamp = &f.stored

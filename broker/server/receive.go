@@ -128,7 +128,7 @@ func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMess
 		return nil, err
 	}
 	defer unpark()
-	p, err := s.pollOf(ctx, client, c.profile.Load(), req)
+	p, err := s.pollOf(ctx, client, c, req)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,10 @@ func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMess
 }
 
 // pollOf checks a receive and says it in the engine's words.
-func (s *Server) pollOf(ctx context.Context, client string, p *profile, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+	if req.GetAutoRenew() {
+		c.renews.Store(true)
+	}
 	out := broker.Poll{
 		ReceiveRequest: transport.ReceiveRequest{
 			Group:             req.GetGroup().GetName(),
@@ -153,7 +156,7 @@ func (s *Server) pollOf(ctx context.Context, client string, p *profile, req *rmq
 			Max:               min(int(req.GetBatchSize()), receiveBatchSize),
 			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
 			AttemptID:         req.GetAttemptId(),
-			Push:              p.push(),
+			Push:              c.push(),
 		},
 	}
 	// RocketMQ's proxy ignores the queue, and its simple consumers rely on it:
@@ -195,7 +198,7 @@ func (s *Server) pollOf(ctx context.Context, client string, p *profile, req *rmq
 		left = max(time.Until(deadline), 0)
 	}
 	var ok bool
-	if out.Wait, ok = longPoll(asked, left, p.requestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
+	if out.Wait, ok = longPoll(asked, left, c.profile.Load().requestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
 		code := tidegate.CodeIllegalPollingTime
 		if before503(header(ctx, headerClientVersion)) {
 			code = tidegate.CodeBadRequest

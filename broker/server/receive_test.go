@@ -64,6 +64,7 @@ func TestReceivedMessage(t *testing.T) {
 				BodyDigest:     &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(payload))},
 				StoreTimestamp: timestamppb.New(time.Now().Add(-time.Second)), StoreHost: p.GetStoreHost(),
 				ReceiptHandle: p.ReceiptHandle, QueueId: p.GetQueueId(), QueueOffset: proto.Int64(0), DeliveryAttempt: proto.Int32(1),
+				InvisibleDuration: durationpb.New(time.Minute),
 			},
 		}
 		if !proto.Equal(m, want) || p.GetStoreHost() == "" || p.GetReceiptHandle() == "" {

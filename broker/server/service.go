@@ -141,6 +141,7 @@ func (v *service) ForwardMessageToDeadLetterQueue(ctx context.Context, req *rmqp
 
 // heartbeat takes a sign of life.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	s.b.Touch(client) // it lives, known or not: what it received stays its own
 	c := s.sessions.get(client)
 	if c == nil || c.profile.Load() == nil {
 		return nil, refuse(tidegate.CodeUnrecognizedClientType, client,
@@ -151,7 +152,6 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 			return nil, err
 		}
 	}
-	s.b.Touch(client)
 	p := c.profile.Load()
 	if p == nil {
 		return &rmqpb.HeartbeatResponse{Status: statusOK}, nil

@@ -60,10 +60,21 @@ type session struct {
 	seen    atomic.Int64                   // the last sign of life, in ns since 1970
 	profile atomic.Pointer[profile]        // nil until its settings are known
 	sent    atomic.Pointer[rmqpb.Settings] // what it was told last; nil if nothing
+	renews  atomic.Bool                    // it received with auto_renew, which only push consumers do
 
 	// guarded by sessions.mu
 	streams map[*telemetry]struct{}
 	polls   map[*poll]struct{}
+}
+
+// push reports whether the client takes messages to handlers. Its settings may
+// be lost with a server that ended, and come again only after minutes
+// (RocketMQ's Go client: 5); until then its receives tell.
+func (c *session) push() bool {
+	if p := c.profile.Load(); p != nil {
+		return p.push()
+	}
+	return c.renews.Load()
 }
 
 // A poll is one parked receive.
@@ -96,12 +107,10 @@ func (r *sessions) get(id string) *session {
 	return c
 }
 
-// known returns what the client said of itself, or nil.
-func (r *sessions) known(id string) *profile {
-	if c := r.get(id); c != nil {
-		return c.profile.Load()
-	}
-	return nil
+// push reports whether the client is known to take messages to handlers.
+func (r *sessions) push(id string) bool {
+	c := r.get(id)
+	return c != nil && c.push()
 }
 
 // ensureLocked returns the client's session and makes one if there is none.

@@ -79,7 +79,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: statusOK, ReceiptHandle: req.GetReceiptHandle()}
-	if s.sessions.known(client).push() && !req.GetSuspend() {
+	if s.sessions.push(client) && !req.GetSuspend() {
 		err = s.b.Retry(ctx, &delivery, after)
 	} else {
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)

@@ -102,7 +102,9 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 			}
 			c, err := s.sessions.attach(id, t, p)
 			if err != nil {
-				return status.Error(codes.ResourceExhausted, err.Error())
+				e, _ := errors.AsType[*tidegate.Error](err)
+				// gRPC's ResourceExhausted would say that a message is too large.
+				return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
 			}
 			if err := s.sendSettings(ctx, c, p, stream); err != nil {
 				return err

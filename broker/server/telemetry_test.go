@@ -165,6 +165,36 @@ func TestTelemetryProducerOptions(t *testing.T) {
 	})
 }
 
+// One client too many is throttled, which it may get over; gRPC's
+// ResourceExhausted would tell it that it sent too much.
+func TestTelemetryOfOneClientTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.s.sessions.mu.Lock()
+		for i := range maxSessions {
+			if _, err := e.s.sessions.ensureLocked(fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.s.sessions.mu.Unlock()
+		st, err := e.Telemetry(e.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Send(command(producer("normal"))); err != nil {
+			t.Fatal(err)
+		}
+		cmd, err := st.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, cmd.GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "100000")
+		if _, err := st.Recv(); err != io.EOF {
+			t.Errorf("the stream goes on with %v", err)
+		}
+	})
+}
+
 // Settings that cannot be used end the stream; they are answered each time otherwise.
 func TestTelemetryStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -286,6 +316,41 @@ func TestHeartbeat(t *testing.T) {
 		synctest.Wait()
 		if toGo.Load() != 2 || toNode.Load() != 2 {
 			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
+		}
+	})
+}
+
+// RocketMQ's Go client opens another Telemetry stream only minutes after its
+// server ended. Until then a new server does not know its settings.
+func TestPushConsumerWithoutSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 1}); err != nil {
+			t.Fatal(err)
+		}
+		e.send(msg("normal", "1"))
+		m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.AutoRenew = true }))
+
+		// Heartbeats keep its messages from others.
+		for range 3 {
+			time.Sleep(50 * time.Second)
+			r, err := e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{Group: res("g")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, r.GetStatus(), tidegate.CodeUnrecognizedClientType)
+		}
+		// A failure is one: the only attempt is over, and the message is a dead letter at once.
+		r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+			Group: res("g"), Topic: res("normal"), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(), MessageId: "1",
+			InvisibleDuration: durationpb.New(time.Hour),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, r.GetStatus(), tidegate.CodeOK)
+		if _, err := e.b.Topic("%DLQ%g"); err != nil {
+			t.Errorf("there is no dead letter: %v", err)
 		}
 	})
 }

@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,15 +24,15 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(context.Background(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	b, err := broker.Open(broker.Options{MinInvisibleDuration: time.Millisecond})
 	if err != nil {
 		return err
@@ -46,7 +47,8 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	go s.Serve(lis)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(lis) }()
 
 	t, err := rocketmq.New(lis.Addr().String(), rocketmq.Options{})
 	if err != nil {
@@ -61,5 +63,5 @@ func run(ctx context.Context, out io.Writer) error {
 	if err := story.retry(ctx); err != nil {
 		return err
 	}
-	return story.end()
+	return errors.Join(story.end(), t.Close(), s.Close(), <-served)
 }

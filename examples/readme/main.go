@@ -21,16 +21,19 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: readme HOST:PORT, of a broker that has a topic orders")
 		os.Exit(2)
 	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "readme:", err)
+		os.Exit(1)
+	}
+}
+
+func run(endpoint string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := produce(ctx, os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "readme:", err)
-		os.Exit(1)
+	if err := produce(ctx, endpoint); err != nil {
+		return err
 	}
-	if err := consume(ctx, os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "readme:", err)
-		os.Exit(1)
-	}
+	return consume(ctx, endpoint)
 }
 
 func produce(ctx context.Context, endpoint string) error {

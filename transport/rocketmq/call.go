@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,9 +56,7 @@ func call[Req any, Res answer](
 	res, err := method(r.ep.api(), rctx, req, opts...)
 	if err != nil {
 		e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil, c.isClosed())
-		if e.Code == 0 && ctx.Err() == nil {
-			r.ep.failed.Store(time.Now().UnixNano())
-		}
+		r.ep.blame(ctx, e)
 		return res, nil, e
 	}
 	r.ep.good()
@@ -68,6 +67,16 @@ func call[Req any, Res answer](
 		return res, info.trailer, statusError(r.op, r.subject, r.ep.key, st, info.trailer)
 	}
 	return res, info.trailer, nil
+}
+
+// blame notes that the endpoint failed, unless the call ended because its
+// caller, whose ctx it is, did not want it any longer. A cause that matches
+// ErrUnavailable is a caller who gave up on this server, as a producer does
+// after an attempt's share of the time.
+func (e *endpoint) blame(ctx context.Context, err *tidegate.Error) {
+	if err.Code == 0 && (ctx.Err() == nil || errors.Is(context.Cause(ctx), tidegate.ErrUnavailable)) {
+		e.failed.Store(time.Now().UnixNano())
+	}
 }
 
 // good notes that the endpoint answers.

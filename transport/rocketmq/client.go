@@ -27,7 +27,7 @@ type Client struct {
 	ids     sync.Map // of consumers: role → identity
 	access  *endpoint
 
-	ctx    context.Context // ends with Close; of goroutines, not of requests
+	ctx    context.Context //nolint:containedctx // ends with Close; of goroutines, not of requests
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when Close has done its work

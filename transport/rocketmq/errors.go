@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -91,13 +93,15 @@ func transportError(ctx context.Context, op, subject, endpoint string, err error
 }
 
 // causeOf returns why the caller's ctx ended, nil if it did not. A server keeps
-// the deadline too, and its answer may come a moment before our own clock says so.
+// the deadline too, and its answer may come a moment before our own clock says
+// so. That moment is waited for: before it ctx does not tell its cause.
 func causeOf(ctx context.Context, code codes.Code) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if at, ok := ctx.Deadline(); ok && code == codes.DeadlineExceeded && time.Until(at) < 5*time.Millisecond {
-		return context.DeadlineExceeded
+	const moment = 5 * time.Millisecond
+	if at, ok := ctx.Deadline(); ok && code == codes.DeadlineExceeded && time.Until(at) < moment {
+		return cmp.Or(backoff.Sleep(ctx, moment), context.DeadlineExceeded)
 	}
 	return nil
 }

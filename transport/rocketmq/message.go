@@ -71,8 +71,9 @@ func compress(body []byte) []byte {
 	w := gzipWriters.Get().(*gzip.Writer)
 	defer gzipWriters.Put(w)
 	w.Reset(&b)
-	w.Write(body) // a bytes.Buffer takes everything
-	w.Close()
+	// A bytes.Buffer takes everything.
+	_, _ = w.Write(body)
+	_ = w.Close()
 	return b.Bytes()
 }
 

@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -111,9 +112,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 
 	failed := func(err error) *tidegate.Error {
 		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
-		if e.Code == 0 && ctx.Err() == nil {
-			s.ep.failed.Store(time.Now().UnixNano())
-		}
+		s.ep.blame(ctx, e)
 		return e
 	}
 	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req)
@@ -123,7 +122,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	var got frames
 	for {
 		frame, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -205,6 +204,9 @@ func (c *Client) deliveries(s *session, r *transport.ReceiveRequest, got *frames
 			c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
 				"group", r.Group, "message", m.GetSystemProperties().GetMessageId(), "endpoint", s.ep.key, "err", err)
 			continue
+		}
+		if d.Topic == "" {
+			d.Topic = r.Topic // or it could never be settled
 		}
 		d.ConsumerGroup = r.Group
 		d.Endpoint = s.ep.key

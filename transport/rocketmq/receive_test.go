@@ -125,6 +125,11 @@ func TestReceiveOutcomes(t *testing.T) {
 			sendMessage(st, nil)
 			return nil
 		}, n: 1},
+		"no topic": {serve: func(st receiveStream) error {
+			sendStatus(st, rmqpb.Code_OK)
+			sendMessage(st, func(m *rmqpb.Message) { m.Topic = nil })
+			return nil
+		}, n: 1},
 		"too large": {serve: func(st receiveStream) error {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
 			return nil
@@ -141,6 +146,11 @@ func TestReceiveOutcomes(t *testing.T) {
 				c := newClient(t, n, func(o *Options) { o.MaxReceiveSize = 100 << 10 })
 				begin := time.Now()
 				list, err := c.Receive(t.Context(), request1)
+				for _, d := range list {
+					if d.Topic != request1.Topic {
+						t.Errorf("topic %q: it could not be settled", d.Topic)
+					}
+				}
 				if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
 					t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
 				}

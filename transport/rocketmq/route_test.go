@@ -183,6 +183,45 @@ func TestQueueChoice(t *testing.T) {
 	})
 }
 
+// A server that never answers costs one attempt its share of the time, not
+// every second one: the caller's end of an attempt counts against the server.
+func TestSilentServerIsAvoided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a := newServer(t, n, testAddr)
+		newServer(t, n, otherAddr)
+		a.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
+		}
+		silent := func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		c := newClient(t, n, nil)
+		gaveUp := func(cause error) (failures int) {
+			for range 10 {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
+				if _, err := sendOne(ctx, c, message("x")); err != nil {
+					failures++
+					if !errors.Is(err, cause) || errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%v, want the cause %v alone", err, cause)
+					}
+				}
+				cancel()
+			}
+			return failures
+		}
+		a.send = silent
+		if n := gaveUp(fmt.Errorf("%w: an attempt's share", tidegate.ErrUnavailable)); n != 1 {
+			t.Errorf("%d failures, want one: then the other broker", n)
+		}
+		time.Sleep(avoid)
+		if n := gaveUp(errors.New("the user went away")); n != 5 {
+			t.Errorf("%d failures, want 5: that the user goes away says nothing about a server", n)
+		}
+	})
+}
+
 func TestInterleave(t *testing.T) {
 	var in []queue
 	for _, q := range []string{"a0", "a1", "a2", "b0", "c0", "c1"} {

@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -68,7 +69,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 // A sending is one call of Send.
 type sending struct {
 	c       *Client
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // a sending lives as long as one call
 	t       *topic
 	r       *route
 	topic   *rmqpb.Resource
@@ -142,7 +143,7 @@ func (s *sending) send(p part) {
 
 // notSent is err for the messages that were held back because of it.
 func notSent(err error) error {
-	e, ok := err.(*tidegate.Error)
+	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok {
 		return err
 	}

@@ -45,7 +45,7 @@ type session struct {
 	ep   *endpoint
 	role role
 	id   identity
-	ctx  context.Context // the client's, or ended earlier for want of use
+	ctx  context.Context //nolint:containedctx // the client's, or ended earlier for want of use
 	end  context.CancelFunc
 	kick chan struct{} // of capacity 1: look what changed
 

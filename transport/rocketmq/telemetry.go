@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -99,7 +100,7 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 }
 
 func (s *session) streamError(err error) *tidegate.Error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
 	}
 	return transportError(s.ctx, opTelemetry, s.role.group, s.ep.key, err, false, false)

@@ -62,6 +62,7 @@ func TestTransportError(t *testing.T) {
 	cancel(errGone)
 	late, stop := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer stop()
+	// The server, which keeps the deadline too, is a moment faster than our clock.
 	alive := t.Context()
 	for name, tt := range map[string]struct {
 		ctx          context.Context
@@ -219,4 +220,17 @@ func TestSettingsIncomplete(t *testing.T) {
 			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
 		}
 	}
+}
+
+// The server's clock can say a moment before ours that the caller's deadline has passed.
+func TestDeadlineToldByTheServerFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("gone")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Millisecond, cause)
+		defer cancel()
+		e := transportError(ctx, "Op", "subject", "here:1", status.Error(codes.DeadlineExceeded, "text"), true, false)
+		if !errors.Is(e, cause) || !e.MaybeStored || errors.Is(e, tidegate.ErrUnavailable) {
+			t.Errorf("%+v", e)
+		}
+	})
 }

@@ -13,6 +13,7 @@ package transporttest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,11 +284,11 @@ func later(f func()) (wait func()) {
 }
 
 func describe(ds []*tidegate.Delivery) string {
-	s := ""
+	var s strings.Builder
 	for _, d := range ds {
-		s += fmt.Sprintf("[%q attempt %d]", d.Body, d.Attempt)
+		fmt.Fprintf(&s, "[%q attempt %d]", d.Body, d.Attempt)
 	}
-	return s
+	return s.String()
 }
 
 // beyond reports whether the server can do more than a real RocketMQ 5.2.

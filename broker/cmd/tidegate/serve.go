@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 )
@@ -105,8 +107,18 @@ func (s settings) check() error {
 	if s.minInvisible < 0 || s.minPoll < 0 || s.stopTimeout < 0 {
 		errs = append(errs, errors.New("--min-invisible-duration, --min-long-polling and --stop-timeout may not be negative"))
 	}
+	if s.advertise != "" {
+		host, port, err := net.SplitHostPort(s.advertise)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+			errs = append(errs, fmt.Errorf("--advertise is %q: give host:port with a port of 1 to 65535", s.advertise))
+		}
+	}
 	for _, t := range s.topics {
-		if _, kind, typed := strings.Cut(t, ":"); typed && kind != string(broker.TopicFIFO) && kind != string(broker.TopicNormal) {
+		name, kind, typed := strings.Cut(t, ":")
+		if err := tidegate.ValidateTopic(name); err != nil {
+			errs = append(errs, fmt.Errorf("--topic is %q: %w", t, err))
+		}
+		if typed && kind != string(broker.TopicFIFO) && kind != string(broker.TopicNormal) {
 			errs = append(errs, fmt.Errorf("--topic is %q: after the colon comes NORMAL or FIFO", t))
 		}
 	}
@@ -164,7 +176,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return errors.Join(fmt.Errorf("--http: %w", err), grpcLis.Close())
 	}
-	admin := &http.Server{Handler: srv.Handler(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug)}
+	admin := adminServer(srv.Handler(), logger)
 	ended := make(chan error, 2)
 	go func() { ended <- srv.Serve(grpcLis) }()
 	go func() { ended <- admin.Serve(httpLis) }()
@@ -190,6 +202,21 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 		}
 	}
 	return err
+}
+
+// adminServer serves the HTTP admin. Nobody may keep a connection, and the
+// goroutine that goes with it, by saying nothing: requests are small and
+// answered at once.
+func adminServer(h http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       2 * time.Minute, // as on the gRPC side
+		MaxHeaderBytes:    64 << 10,        // likewise
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
 }
 
 func where(dir string) string {

@@ -1,10 +1,17 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
 )
 
 // Errors name the flag, the value and what to give, and end with code 2.
@@ -19,6 +26,8 @@ func TestBadFlags(t *testing.T) {
 		{"serve --grpc 1", []string{`--grpc is "1"`, "host:port"}},
 		{"serve --http 0.0.0.0:1 --log-level loud --log-format xml", []string{`--http is "0.0.0.0:1"`, "--insecure", `--log-level is "loud"`}},
 		{"serve --max-backlog -1 --stop-timeout -1s --topic a:B", []string{"--max-backlog", "--stop-timeout", `"a:B"`, "FIFO"}},
+		{"serve --topic a.b:FIFO --advertise here", []string{`--topic is "a.b:FIFO"`, "allowed are letters", `--advertise is "here"`, "host:port"}},
+		{"serve --advertise h:99999", []string{`--advertise is "h:99999"`, "65535"}},
 	} {
 		var stdout, stderr strings.Builder
 		if code := run(t.Context(), strings.Fields(c.args), &stdout, &stderr); code != 2 || stdout.Len() > 0 {
@@ -40,7 +49,6 @@ func TestServeFailures(t *testing.T) {
 		says string
 	}{
 		{[]string{"--data", dir}, "another process has it open"},
-		{[]string{"--topic", "no good"}, "allowed are letters"},
 		{[]string{"--grpc", p.grpc}, "address already in use"},
 	} {
 		var stdout, stderr strings.Builder
@@ -51,6 +59,39 @@ func TestServeFailures(t *testing.T) {
 	}
 	if code := p.stop(); code != 0 {
 		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
+	}
+}
+
+// Clients of the admin that stop in the middle, or never begin, are cut off.
+func TestSilentAdminConnections(t *testing.T) {
+	for name, said := range map[string]string{
+		"nothing":     "",
+		"half a line": "PUT /v1/top",
+		"no body":     "PUT /v1/topics/t HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{",
+		"idle":        "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 16)
+				admin := adminServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }),
+					slog.New(slog.DiscardHandler))
+				go admin.Serve(lis)
+				defer admin.Close()
+				c, err := lis.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if _, err := io.WriteString(c, said); err != nil {
+					t.Fatal(err)
+				}
+				c.SetReadDeadline(time.Now().Add(5 * time.Minute))
+				_, err = io.Copy(io.Discard, c)
+				if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+					t.Errorf("still open after 5 minutes: %v", err)
+				}
+			})
+		})
 	}
 }
 

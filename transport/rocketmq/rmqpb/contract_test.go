@@ -39,8 +39,7 @@ func contract(fs ...protoreflect.FileDescriptor) []string {
 	var out []string
 	pkg := string(fs[0].Package())
 	short := func(n protoreflect.FullName) string { return strings.TrimPrefix(string(n), pkg+".") }
-	var enums func(protoreflect.EnumDescriptors)
-	enums = func(es protoreflect.EnumDescriptors) {
+	enums := func(es protoreflect.EnumDescriptors) {
 		for i := range es.Len() {
 			for j := range es.Get(i).Values().Len() {
 				v := es.Get(i).Values().Get(j)

@@ -1,0 +1,99 @@
+// Command officialclient shows that Apache RocketMQ's own Go client works with
+// a tidegate broker, unchanged and with its defaults (TLS included). It is a
+// module of its own and imports nothing of tidegate: all that the two share is
+// the wire. Start a broker and run it from this directory:
+//
+//	tidegate serve
+//	go run .
+//
+// Three scenes run side by side. In each a producer sends; then
+//
+//   - normal: a push consumer fails on a message once and gets it again by the
+//     group's retry ladder; it fails on another one until that is a dead
+//     letter, which a simple consumer then reads;
+//   - simple: a simple consumer receives, changes invisible durations, has a
+//     stale receipt handle refused, and acknowledges;
+//   - fifo: a push consumer sees every message group in order, also while one
+//     of its messages waits for a retry or ends as a dead letter, and the other
+//     message groups do not wait for it.
+//
+// It asserts what it tells: it exits with 1 if any of it did not happen.
+// Topics and consumer groups are made over the broker's HTTP admin, under names
+// of this run, and deleted at the end.
+//
+// TLS is on unless --tls=false is given or the client's own switch, the
+// environment variable rocketmq.client.enableSsl, says so. The client's log
+// goes to a temporary directory, which is kept only if something went wrong, or
+// to the directory in rocketmq.client.logRoot.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
+)
+
+// timeLimit ends a run that hangs. A run takes about 12 s, and 23 s more if
+// stopping a push consumer takes the client's longest time.
+const timeLimit = 80 * time.Second
+
+func main() {
+	endpoint := flag.String("endpoint", "127.0.0.1:8081", "`address` of the broker for clients (gRPC)")
+	http := flag.String("http", "127.0.0.1:8082", "`address` of the broker for administration (HTTP)")
+	flag.BoolVar(&rmq.EnableSsl, "tls", rmq.EnableSsl, "connect with TLS; the certificate is not verified")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "officialclient: it takes no arguments, only flags; it got %q\n", flag.Args())
+		os.Exit(2)
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), timeLimit,
+		fmt.Errorf("it took longer than %v", timeLimit))
+	err := logged(func() error { return run(ctx, *endpoint, *http, os.Stdout) })
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "officialclient:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, endpoint, http string, out io.Writer) error {
+	s := &story{
+		endpoint: endpoint, admin: admin{"http://" + http}, out: out, start: time.Now(),
+		prefix: "officialclient-" + strconv.FormatInt(time.Now().UnixMicro(), 36) + "-",
+	}
+	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))
+	scenes := map[string]func(scene, context.Context) error{
+		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo,
+	}
+	var wg sync.WaitGroup
+	for name, play := range scenes {
+		sc := scene{s, name}
+		wg.Go(func() {
+			if err := play(sc, ctx); err != nil {
+				s.fault(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	wg.Wait()
+	s.tidy(ctx)
+	if err := errors.Join(s.faults...); err != nil {
+		return err
+	}
+	s.say("all", "all of it happened")
+	return nil
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}

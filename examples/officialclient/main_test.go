@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The test binary is the program when it is told so by the environment: the
+// client reads its own switches from there before main begins.
+const asProgram = "OFFICIALCLIENT_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestAgainstTidegate(t *testing.T) {
+	tidegate := filepath.Join(t.TempDir(), "tidegate")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./broker/cmd/tidegate").CombinedOutput(); err != nil {
+		t.Fatalf("building tidegate: %v\n%s", err, out)
+	}
+	atOnce := []string{"--min-invisible-duration", "0", "--min-long-polling", "0"}
+	for _, test := range []struct {
+		name   string
+		broker []string // flags of tidegate serve
+		env    string   // of the program
+		want   string   // that the program says, beside what it always says
+	}{
+		{"in memory, TLS", atOnce, "", "TLS on"},
+		{"on disk, default settings, plain text", []string{"--data", t.TempDir()}, "rocketmq.client.enableSsl=false", "TLS off"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := serve(t, tidegate, test.broker...)
+			out := play(t, b, test.env)
+			for _, want := range []string{
+				test.want,
+				"order 3 (attempt 2) came after",
+				"poison (attempt 4) came after",
+				`billing: "poison", because:`,
+				"its old handle is refused: CODE: INVALID_RECEIPT_HANDLE",
+				"in order: message group alice",
+				"in order: message group carol",
+				"bob 6 came while alice 2 waited for its retry",
+				`support: "carol 3", because:`,
+				"all of it happened",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not tell %q", want)
+				}
+			}
+			if strings.Contains(out, "left behind") {
+				t.Error("it left topics or consumer groups behind")
+			}
+			b.stop()
+			if t.Failed() {
+				t.Logf("the program:\n%s\nthe broker:\n%s", out, &b.stderr)
+			}
+		})
+	}
+}
+
+// play runs the program and returns what it printed.
+func play(t *testing.T, b *broker, env string) string {
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "--endpoint", b.grpc, "--http", b.http)
+	// The client has data races of its own (metric.go), so that under -race
+	// these are printed, but do not decide.
+	cmd.Env = append(os.Environ(), asProgram+"=1", "HOME="+home, "TMPDIR="+t.TempDir(), "GORACE=exitcode=0")
+	if env != "" {
+		cmd.Env = append(cmd.Env, env)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the program: %v", err)
+	}
+	err = filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && path != home {
+			t.Errorf("it left %s in the user's home directory", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return string(out)
+}
+
+// A broker is a tidegate serve of its own.
+type broker struct {
+	t          *testing.T
+	cmd        *exec.Cmd
+	grpc, http string
+	stderr     bytes.Buffer // to be read after the process has ended
+}
+
+func serve(t *testing.T, tidegate string, flags ...string) *broker {
+	t.Helper()
+	b := &broker{t: t}
+	b.cmd = exec.Command(tidegate, append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}, flags...)...)
+	b.cmd.Stderr = &b.stderr
+	stdout, err := b.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if b.cmd.ProcessState == nil { // the test ended before stop
+			b.cmd.Process.Kill()
+			b.cmd.Wait()
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err == nil {
+		_, err = fmt.Sscanf(line, "ready grpc=%s http=%s\n", &b.grpc, &b.http)
+	}
+	if err != nil {
+		io.Copy(io.Discard, stdout)
+		b.cmd.Wait()
+		t.Fatalf("the broker is not ready: it said %q: %v\n%s", line, err, &b.stderr)
+	}
+	return b
+}
+
+// stop ends the broker in order.
+func (b *broker) stop() {
+	b.t.Helper()
+	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		b.t.Error(err)
+	}
+	if err := b.cmd.Wait(); err != nil {
+		b.t.Errorf("stopping the broker: %v", err)
+	}
+	if strings.Contains(b.stderr.String(), "level=ERROR") {
+		b.t.Errorf("the broker had errors:\n%s", &b.stderr)
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A story does things, says what happened, and keeps what did not.
+type story struct {
+	endpoint string // of the broker, gRPC
+	admin    admin
+	prefix   string // of the names of this run
+	start    time.Time
+
+	mu     sync.Mutex
+	out    io.Writer // guarded by mu
+	faults []error   // guarded by mu
+	made   []string  // guarded by mu: what to delete at the end, as paths of the admin
+}
+
+// A scene is a part of the story that is played beside others.
+type scene struct {
+	*story
+	name string
+}
+
+func (s *story) say(who, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(s.out, "%6.2fs  %-6s  %s\n", time.Since(s.start).Seconds(), who, fmt.Sprintf(format, args...))
+}
+
+func (s *story) fault(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, err)
+}
+
+func (s scene) say(format string, args ...any) { s.story.say(s.name, format, args...) }
+
+// assert keeps a claim that is not true.
+func (s scene) assert(ok bool, format string, args ...any) {
+	if !ok {
+		s.fault(fmt.Errorf("%s: it was expected, but did not happen: %s", s.name, fmt.Sprintf(format, args...)))
+	}
+}
+
+// assertEqual keeps that a list is not what it is to be.
+func assertEqual[T comparable](s scene, what string, got, want []T) {
+	s.assert(slices.Equal(got, want), "%s: got %v, want %v", what, got, want)
+}
+
+// topic makes a topic with the settings, and returns its name.
+func (s scene) topic(ctx context.Context, name, settings string) (string, error) {
+	return s.make(ctx, "topics", name, settings)
+}
+
+// group makes a consumer group with the settings, and returns its name.
+func (s scene) group(ctx context.Context, name, settings string) (string, error) {
+	return s.make(ctx, "groups", name, settings)
+}
+
+func (s scene) make(ctx context.Context, kind, name, settings string) (string, error) {
+	name = s.prefix + name
+	if err := s.admin.put(ctx, path(kind, name), settings); err != nil {
+		return "", err
+	}
+	s.willDelete(kind, name)
+	return name, nil
+}
+
+func (s scene) willDelete(kind, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made = append(s.made, path(kind, name))
+}
+
+// tidy deletes what this run made. What cannot be deleted, for instance
+// because the broker is gone, is not part of the story.
+func (s *story) tidy(ctx context.Context) {
+	s.mu.Lock()
+	made := slices.Clone(s.made)
+	s.mu.Unlock()
+	for _, p := range made {
+		if err := s.admin.delete(ctx, p); err != nil {
+			s.say("all", "left behind: %v", err)
+		}
+	}
+}
+
+// settled waits until the broker has nothing left for a group in a topic, and
+// asserts how it came to that.
+func (s scene) settled(ctx context.Context, group, topic string, want progress) error {
+	want.Topic = topic
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, err := s.admin.progress(ctx, group, topic)
+		if err != nil {
+			return err
+		}
+		if got.Backlog.Messages == 0 {
+			s.assert(got == want, "the broker's count for group %s: got %+v, want %+v", group, got, want)
+			s.say("nothing is left for group %s: acknowledged %d, redelivered %d, dead letters %d",
+				group, got.Acked, got.Redelivered, got.DeadLetters)
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until nothing is left for group %s, which is at %+v: %w", group, got, context.Cause(ctx))
+		}
+	}
+}

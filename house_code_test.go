@@ -1,0 +1,302 @@
+package tidegate_test
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// realSleeps are the functions that may sleep in real time outside a bubble
+// of testing/synctest, as "directory.function", each with the reason why
+// neither a bubble nor waiting for the thing itself will do.
+var realSleeps = map[string]string{}
+
+func TestPackageComments(t *testing.T) {
+	name, doc := map[string]string{}, map[string]string{}
+	for _, s := range load(t, sources) {
+		if !s.test() {
+			name[s.dir] = s.file.Name.Name
+			doc[s.dir] += s.file.Doc.Text()
+		}
+	}
+	for dir, pkg := range name {
+		switch {
+		case doc[dir] == "":
+			t.Errorf("package %q has no doc comment: say above its package clause what it is for and where to start", dir)
+		case pkg != "main" && !strings.Contains("\n"+doc[dir], "\nPackage "+pkg+" "):
+			t.Errorf("the doc comment of package %q does not begin with %q", dir, "Package "+pkg+" ")
+		}
+	}
+}
+
+func TestExportedIdentifiersAreDocumented(t *testing.T) {
+	for _, s := range load(t, sources) {
+		if s.test() || s.generated || s.main() || slices.Contains(strings.Split(s.dir, "/"), "internal") {
+			continue
+		}
+		undocumented := func(n *ast.Ident, docs ...*ast.CommentGroup) {
+			for _, d := range docs {
+				if d.Text() != "" {
+					return
+				}
+			}
+			if n.IsExported() {
+				t.Errorf("%s: %s has no doc comment: say what a caller can rely on", fset.Position(n.Pos()), n.Name)
+			}
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil || ast.IsExported(receiver(d)) {
+					undocumented(d.Name, d.Doc)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						undocumented(spec.Name, d.Doc, spec.Doc, spec.Comment)
+						if spec.Name.IsExported() {
+							eachMember(spec, undocumented)
+						}
+					case *ast.ValueSpec:
+						for _, n := range spec.Names {
+							undocumented(n, d.Doc, spec.Doc, spec.Comment)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// eachMember visits what needs a comment of its own inside a type: the fields
+// of options, whose comments name unit and default, and the methods of an
+// interface that has several. The comment of any other type may speak for its
+// members. A member without a comment shares that of the line above, so that
+// what belongs together can be explained together.
+func eachMember(spec *ast.TypeSpec, visit func(*ast.Ident, ...*ast.CommentGroup)) {
+	var members []*ast.Field
+	switch typ := spec.Type.(type) {
+	case *ast.StructType:
+		for _, suffix := range []string{"Options", "Config", "Settings"} {
+			if strings.HasSuffix(spec.Name.Name, suffix) {
+				members = typ.Fields.List
+			}
+		}
+	case *ast.InterfaceType:
+		if len(typ.Methods.List) > 1 {
+			members = typ.Methods.List
+		}
+	}
+	var above []*ast.CommentGroup
+	end := 0
+	for _, m := range members {
+		docs := []*ast.CommentGroup{m.Doc, m.Comment}
+		if m.Doc == nil && m.Comment == nil && fset.Position(m.Pos()).Line == end+1 {
+			docs = above
+		}
+		above, end = docs, fset.Position(m.End()).Line
+		for _, n := range m.Names {
+			visit(n, docs...)
+		}
+	}
+}
+
+// receiver is the name of the type that a method belongs to.
+func receiver(d *ast.FuncDecl) string {
+	typ := d.Recv.List[0].Type
+	for {
+		switch x := typ.(type) {
+		case *ast.StarExpr:
+			typ = x.X
+		case *ast.IndexExpr:
+			typ = x.X
+		case *ast.IndexListExpr:
+			typ = x.X
+		case *ast.Ident:
+			return x.Name
+		default:
+			return ""
+		}
+	}
+}
+
+// A root context in library code is cut off from its caller's deadline and
+// cancellation, so the line, or the comment above it, says whose life it has.
+func TestRootContextsHaveAReason(t *testing.T) {
+	for _, s := range load(t, sources) {
+		if s.test() || s.main() {
+			continue
+		}
+		commented := map[int]bool{}
+		for _, c := range s.file.Comments {
+			commented[fset.Position(c.End()).Line] = true
+		}
+		for n := range ast.Preorder(s.file) {
+			if line := fset.Position(n.Pos()).Line; (selects(n, "context", "Background") || selects(n, "context", "TODO")) &&
+				!commented[line] && !commented[line-1] {
+				t.Errorf("%s: a root context without a reason: use the caller's ctx, or say on this line or above it why not", fset.Position(n.Pos()))
+			}
+		}
+	}
+}
+
+func selects(n ast.Node, pkg, name string) bool {
+	sel, ok := n.(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != name {
+		return false
+	}
+	x, ok := sel.X.(*ast.Ident)
+	return ok && x.Name == pkg
+}
+
+func TestNoSkips(t *testing.T) {
+	for _, s := range load(t, sources) {
+		for n := range ast.Preorder(s.file) {
+			for _, tb := range []string{"t", "b", "f", "tb"} {
+				if selects(n, tb, "Skip") || selects(n, tb, "Skipf") || selects(n, tb, "SkipNow") {
+					t.Errorf("%s: a skipped test passes for no reason: make it run everywhere or remove it", fset.Position(n.Pos()))
+				}
+			}
+		}
+	}
+}
+
+// Time passes in bubbles only. A sleep outside one makes a test slow, or
+// wrong on a slow machine; in a library it outlives the caller's context.
+func TestSleepsAreVirtual(t *testing.T) {
+	packages := map[string][]source{}
+	for _, s := range load(t, sources) {
+		switch {
+		case s.test() || s.testTool():
+			packages[s.dir] = append(packages[s.dir], s)
+		case !s.main():
+			for n := range ast.Preorder(s.file) {
+				if selects(n, "time", "Sleep") {
+					t.Errorf("%s: time.Sleep in a library: wait with a timer and ctx.Done, or backoff.Sleep", fset.Position(n.Pos()))
+				}
+			}
+		}
+	}
+	unused := maps.Clone(realSleeps)
+	for dir, list := range packages {
+		for _, sleep := range sleepsOutsideBubbles(list) {
+			key := dir + "." + sleep.within
+			if realSleeps[key] == "" {
+				t.Errorf("%s: a real sleep: wait for the thing itself, or run in synctest.Test (or enter %q in realSleeps with the reason)",
+					fset.Position(sleep.pos), key)
+			}
+			delete(unused, key)
+		}
+	}
+	for key := range unused {
+		t.Errorf("realSleeps names %s, which does not sleep", key)
+	}
+}
+
+// A mention is an identifier in a function body, inside the arguments of a
+// call that runs them in a bubble or not.
+type mention struct {
+	pos      token.Pos
+	within   string // the top-level function
+	inBubble bool
+}
+
+// sleepsOutsideBubbles finds the calls of time.Sleep in a package's tests that
+// are neither in a bubble nor in a function that is mentioned only in bubbles.
+// It goes by names, which is enough for tests: two methods of one name count
+// as one function.
+func sleepsOutsideBubbles(list []source) []mention {
+	funcs, wrappers := map[string]bool{}, map[string]bool{}
+	each := func(f func(*ast.FuncDecl)) {
+		for _, s := range list {
+			for _, d := range s.file.Decls {
+				if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil {
+					f(d)
+				}
+			}
+		}
+	}
+	each(func(d *ast.FuncDecl) {
+		funcs[d.Name.Name] = true
+		if wrapsBubble(d) {
+			wrappers[d.Name.Name] = true
+		}
+	})
+	var sleeps []mention
+	mentions := map[string][]mention{}
+	each(func(d *ast.FuncDecl) {
+		var walk func(n ast.Node, inBubble bool)
+		walk = func(n ast.Node, inBubble bool) {
+			ast.Inspect(n, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					if callee, ok := n.Fun.(*ast.Ident); selects(n.Fun, "synctest", "Test") || ok && wrappers[callee.Name] {
+						walk(n.Fun, inBubble)
+						for _, arg := range n.Args {
+							walk(arg, true)
+						}
+						return false
+					}
+				case *ast.SelectorExpr:
+					if selects(n, "time", "Sleep") {
+						sleeps = append(sleeps, mention{n.Pos(), d.Name.Name, inBubble})
+					}
+				case *ast.Ident:
+					if funcs[n.Name] {
+						mentions[n.Name] = append(mentions[n.Name], mention{n.Pos(), d.Name.Name, inBubble})
+					}
+				}
+				return true
+			})
+		}
+		walk(d.Body, false)
+	})
+
+	// Take every function that is mentioned at all for one that runs in
+	// bubbles only, and strike those that are seen elsewhere, until none is.
+	virtual := map[string]bool{}
+	for name := range mentions {
+		virtual[name] = true
+	}
+	outside := func(m mention) bool { return !m.inBubble && !virtual[m.within] }
+	for struck := true; struck; {
+		struck = false
+		for name := range virtual {
+			if slices.ContainsFunc(mentions[name], outside) {
+				delete(virtual, name)
+				struck = true
+			}
+		}
+	}
+	return slices.DeleteFunc(sleeps, func(m mention) bool { return !outside(m) })
+}
+
+// wrapsBubble tells whether a function runs a function that it is given in a bubble.
+func wrapsBubble(d *ast.FuncDecl) bool {
+	given := map[string]bool{}
+	for _, p := range d.Type.Params.List {
+		if _, ok := p.Type.(*ast.FuncType); ok {
+			for _, n := range p.Names {
+				given[n.Name] = true
+			}
+		}
+	}
+	for n := range ast.Preorder(d.Body) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || !selects(call.Fun, "synctest", "Test") {
+			continue
+		}
+		for _, arg := range call.Args {
+			for n := range ast.Preorder(arg) {
+				if id, ok := n.(*ast.Ident); ok && given[id.Name] {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,341 @@
+package tidegate_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The rules of this repository that no compiler keeps: what lies where, who
+// may import whom, what is documented, what tests may not do. What they say
+// of functions is in house_code_test.go.
+
+const module = "github.com/tidegate/tidegate"
+
+// topLevel is everything that may lie in the root beside *.go, dot-files and
+// what .gitignore names.
+var topLevel = map[string]bool{ // true = a directory
+	"producer": true, "consumer": true, "backoff": true, "ratelimit": true,
+	"transport": true, "broker": true, "examples": true, "mocks": true,
+	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
+}
+
+// A row says which packages of ours those of one row may import: "" is the
+// root, "..." is all. A package belongs to the row with the longest path that
+// it lies under (the root's row is for the root alone), and may always import
+// the packages of its own row. Tests may also import testTools and what the
+// row names for them.
+type row struct{ imports, tests []string }
+
+var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest"}
+
+var importTable = map[string]row{
+	"":                        {tests: []string{"..."}},
+	"backoff":                 {},
+	"ratelimit":               {imports: []string{""}},
+	"transport":               {imports: []string{""}},
+	"transport/rocketmq":      {imports: []string{"", "transport", "backoff"}},
+	"transport/rest":          {imports: []string{"", "transport", "backoff"}},
+	"transport/transporttest": {imports: []string{"", "transport"}},
+	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"broker":                  {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"broker/server": {
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},
+	},
+	"broker/brokertest": {
+		imports: []string{"", "broker", "broker/server", "transport", "transport/rocketmq", "transport/rest"},
+		tests:   []string{"..."}, // the whole line, end to end, is tested here
+	},
+	"broker/cmd": {imports: []string{"..."}},
+	"mocks":      {imports: []string{"", "transport"}},
+	"examples":   {imports: []string{"..."}},
+}
+
+// notSDK are the packages that may bring what heavyweights names. A package
+// that is not below one of these belongs to the SDK.
+var notSDK = []string{
+	"broker", "mocks", "examples",
+	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
+	"transport/transporttest", // imported only by tests
+	"transport/rocketmq/rmqpb/internal",
+}
+
+// heavyweights may not be linked into a program that imports only the SDK.
+var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.uber.org/mock", "testing"}
+
+// maxLines is the length of the longest file that a person reads in one go.
+const maxLines = 500
+
+// A source is one Go file of the repository, nested modules included.
+type source struct {
+	path, dir string // relative to the root, with slashes; the root's dir is ""
+	file      *ast.File
+	lines     int
+	generated bool
+}
+
+func (s source) test() bool     { return strings.HasSuffix(s.path, "_test.go") }
+func (s source) testTool() bool { return strings.HasSuffix(s.dir, "test") } // transporttest, brokertest
+func (s source) main() bool     { return s.file.Name.Name == "main" }
+
+var fset = token.NewFileSet()
+
+var files = sync.OnceValues(func() ([]string, error) {
+	var list []string
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		name = filepath.ToSlash(name)
+		switch {
+		case err != nil || name == ".":
+			return err
+		case d.IsDir() && (name == ".git" || ignored(name)):
+			return fs.SkipDir
+		case d.Type().IsRegular() && !ignored(name):
+			list = append(list, name)
+		}
+		return nil
+	})
+	return list, err
+})
+
+var sources = sync.OnceValues(func() ([]source, error) {
+	names, err := files()
+	if err != nil {
+		return nil, err
+	}
+	var list []source
+	for _, name := range names {
+		if path.Ext(name) != ".go" || strings.Contains(name, "testdata/") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		f, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		dir := path.Dir(name)
+		if dir == "." {
+			dir = ""
+		}
+		list = append(list, source{name, dir, f, bytes.Count(text, []byte("\n")), ast.IsGenerated(f)})
+	}
+	return list, nil
+})
+
+func load[T any](t *testing.T, f func() (T, error)) T {
+	t.Helper()
+	v, err := f()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// ignored tells whether .gitignore names a path. It knows only the forms that
+// our .gitignore uses: a name or a *-pattern, anchored by / or not.
+func ignored(name string) bool {
+	for _, pattern := range gitignore() {
+		subject := path.Base(name)
+		if anchored, ok := strings.CutPrefix(pattern, "/"); ok {
+			pattern, subject = anchored, name
+		}
+		if ok, _ := path.Match(pattern, subject); ok {
+			return true
+		}
+	}
+	return false
+}
+
+var gitignore = sync.OnceValue(func() []string {
+	text, _ := os.ReadFile(".gitignore") // without one, nothing is ignored
+	return slices.DeleteFunc(strings.Fields(regexp.MustCompile(`(?m)^#.*$`).ReplaceAllString(string(text), "")), func(s string) bool {
+		return s == ""
+	})
+})
+
+func TestTopLevel(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := maps.Clone(topLevel)
+	for _, e := range entries {
+		name := e.Name()
+		dir, known := topLevel[name]
+		switch {
+		case known && dir == e.IsDir():
+			delete(missing, name)
+		case strings.HasPrefix(name, "."), ignored(name), !e.IsDir() && path.Ext(name) == ".go":
+		default:
+			t.Errorf("%s does not belong into the root: move it below one of the directories of topLevel", name)
+		}
+	}
+	for name := range missing {
+		t.Errorf("%s is missing in the root", name)
+	}
+}
+
+// rowOf is the row of the package at a path relative to the module.
+func rowOf(pkg string) (string, bool) {
+	for p := pkg; ; p = path.Dir(p) {
+		if p == "." {
+			return "", false
+		}
+		if _, ok := importTable[p]; ok {
+			return p, p != "" || pkg == ""
+		}
+	}
+}
+
+func TestImportTable(t *testing.T) {
+	for _, s := range load(t, sources) {
+		key, ok := rowOf(s.dir)
+		if !ok {
+			t.Errorf("%s: package %q is in no row of importTable: find it a place below a package that is, or give it a row", s.path, s.dir)
+			continue
+		}
+		r := importTable[key]
+		allowed := r.imports
+		if s.test() {
+			allowed = slices.Concat(r.imports, testTools, r.tests)
+		}
+		for _, spec := range s.file.Imports {
+			imported, ours := ourPath(spec)
+			if !ours {
+				continue
+			}
+			target, _ := rowOf(imported)
+			if target != key && !slices.Contains(allowed, target) && !slices.Contains(allowed, "...") {
+				t.Errorf("%s: package %q may not import %q, only %q (\"\" is the root): pass what it needs as an argument or an interface, or move the code",
+					fset.Position(spec.Pos()), s.dir, imported, allowed)
+			}
+		}
+	}
+}
+
+func ourPath(spec *ast.ImportSpec) (relative string, ours bool) {
+	p := strings.Trim(spec.Path.Value, `"`)
+	if p == module {
+		return "", true
+	}
+	return strings.CutPrefix(p, module+"/")
+}
+
+func TestSDKLinksNoHeavyweights(t *testing.T) {
+	var sdk []string
+	for _, s := range load(t, sources) {
+		if !s.test() && !s.main() && !slices.ContainsFunc(notSDK, func(p string) bool { return under(s.dir, p) }) {
+			sdk = append(sdk, "./"+s.dir)
+		}
+	}
+	sdk = slices.Compact(slices.Sorted(slices.Values(sdk)))
+	for _, importer := range dependents(t, sdk...) {
+		t.Errorf("the SDK would link %s: move that into a package that its users choose to import", importer)
+	}
+	// A check that finds nothing anywhere would prove nothing.
+	if len(dependents(t, "./broker")) == 0 {
+		t.Errorf("the broker seems to link none of %q: this test no longer sees them", heavyweights)
+	}
+}
+
+// dependents lists who, among the packages and all they import, imports a heavyweight.
+func dependents(t *testing.T, packages ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-json=ImportPath,Imports,Standard"}, packages...)...).Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var found []string
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+			Standard   bool
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return found
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for _, imported := range p.Imports {
+			heavy := func(prefix string) bool { return under(imported, prefix) && !under(p.ImportPath, prefix) }
+			if !p.Standard && slices.ContainsFunc(heavyweights, heavy) {
+				found = append(found, imported+" (through "+p.ImportPath+")")
+			}
+		}
+	}
+}
+
+func under(p, prefix string) bool { return p == prefix || strings.HasPrefix(p, prefix+"/") }
+
+// A replace in go.mod holds for us alone: who imports the module gets another
+// build than we tested. A nested module may point at this one.
+func TestNoReplace(t *testing.T) {
+	for _, name := range load(t, files) {
+		if path.Base(name) != "go.mod" {
+			continue
+		}
+		out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", name).Output()
+		if err != nil {
+			t.Fatalf("go mod edit -json %s: %v", name, err)
+		}
+		var mod struct {
+			Replace []struct{ Old, New struct{ Path string } }
+		}
+		if err := json.Unmarshal(out, &mod); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range mod.Replace {
+			if name == "go.mod" || r.Old.Path != module || path.Join(path.Dir(name), r.New.Path) != "." {
+				t.Errorf("%s: replace %s => %s: require a version that is published", name, r.Old.Path, r.New.Path)
+			}
+		}
+	}
+}
+
+func TestFileLength(t *testing.T) {
+	for _, s := range load(t, sources) {
+		if !s.generated && s.lines > maxLines {
+			t.Errorf("%s has %d lines, the limit is %d: split it by concern", s.path, s.lines, maxLines)
+		}
+	}
+}
+
+var machinePath = regexp.MustCompile("(?:^|[\\s\"'`=(:])(/(?:home|root|work|Users)/[\\w.-]+)")
+
+func TestNoMachinePaths(t *testing.T) {
+	for _, name := range load(t, files) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.IndexByte(text, 0) >= 0 {
+			continue // not text
+		}
+		for _, m := range machinePath.FindAllSubmatchIndex(text, -1) {
+			line := 1 + bytes.Count(text[:m[2]], []byte("\n"))
+			t.Errorf("%s:%d: %s is a path of one machine: use a relative path, t.TempDir() or a flag", name, line, text[m[2]:m[3]])
+		}
+	}
+}
