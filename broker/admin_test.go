@@ -120,3 +120,55 @@ func TestDeleteTopicInUse(t *testing.T) {
 		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), b.subs)
 	}
 }
+
+// The process ends in the middle of a deletion that was not answered: a topic
+// or group that is still there has its progress.
+func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
+	for _, what := range []string{"topic", "group"} {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
+			t.Fatal(err)
+		}
+		release := hold(b.store.Messages)
+		done := make(chan error)
+		go func() {
+			if what == "topic" {
+				done <- b.DeleteTopic(t.Context(), "t")
+			} else {
+				done <- b.DeleteGroup(t.Context(), "g")
+			}
+		}()
+		<-time.After(100 * time.Millisecond) // long enough for the progress to go
+		cut := fs.CrashClone(vfs.CrashCloneCfg{})
+		release()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: cut})
+		if g, err := b.Group("g"); err != nil || len(g.Topics) != 1 || g.Topics[0].Backlog.Messages != 0 {
+			t.Errorf("after a cut-off deletion of the %s: %+v, %v", what, g, err)
+		}
+	}
+}
+
+func TestDeletedGroupEndsWaitingReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		done := make(chan error)
+		go func() {
+			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour})
+			done <- err
+		}()
+		synctest.Wait()
+		if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := errors.AsType[*tidegate.Error](<-done); !ok || e.Code != tidegate.CodeConsumerGroupNotFound {
+			t.Errorf("the receive ended with %v", e)
+		}
+	})
+}

@@ -112,7 +112,7 @@ type Broker struct {
 	subs   subscriptionsByID // guarded by mu
 	number uint32            // guarded by admin: the last one given
 
-	life      context.Context // ends, with cause ErrClosed, when Close begins
+	life      context.Context //nolint:containedctx // the broker's own life, not a request's: it ends, with cause ErrClosed, when Close begins
 	stop      context.CancelCauseFunc
 	lifeMu    sync.RWMutex
 	closing   bool           // guarded by lifeMu
@@ -201,11 +201,4 @@ func (b *Broker) Healthy() error {
 		return closedError()
 	}
 	return nil
-}
-
-// merge returns a context that ends with ctx or with the broker.
-func (b *Broker) merge(ctx context.Context) (context.Context, func()) {
-	merged, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(tidegate.ErrClosed) })
-	return merged, func() { stop(); cancel(nil) }
 }

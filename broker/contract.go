@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -53,7 +52,7 @@ func (b *Broker) Capabilities() transport.Capabilities {
 
 // withOp names the operation in an error of the broker's own.
 func withOp(op string, err error) error {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok && e == err && e.Op == "" {
+	if e, ok := err.(*tidegate.Error); ok && e.Op == "" { //nolint:errorlint // only an error that is not wrapped
 		c := *e
 		c.Op = op
 		return &c

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -34,6 +35,8 @@ func (s *subscription) dying(l *lease, reason string) *deadLetter {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
+	// A reason goes over wires that take UTF-8 only, and may just have been cut within a rune.
+	reason = strings.ToValidUTF8(reason, "")
 	return &deadLetter{sub: s, lease: l, place: s.place(l), reason: reason, tries: l.Attempt}
 }
 
@@ -57,6 +60,10 @@ func (d *deadLetter) start(b *Broker) {
 	m.Properties = d.properties(&m)
 	q := (*t.queues.Load())[0]
 	d.flight = b.store.Messages.Add(func(w *store.Batch) {
+		if t.deleted.Load() {
+			d.err = topicNotFound(t.name) // meanwhile; the next try makes it anew
+			return
+		}
 		t.put(w, q, &m, time.Now())
 		w.MarkDeadLetter(d.sub.group.id, d.place)
 	}, t.publish(q, 1))

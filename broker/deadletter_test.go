@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"errors"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +114,68 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 		}
 		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 2 {
 			t.Errorf("%d dead letters, want 2", len(ds))
+		}
+	})
+}
+
+// The request may come after the invisible duration; but not once somebody
+// else received the message.
+func TestDeadLetterComesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, push := range []bool{true, false} { // waits for its retry, is ready again
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "t", Body: []byte("y")})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			if err := b.DeadLetter(t.Context(), ds[0], "late"); err != nil {
+				t.Errorf("push %v: %v", push, err)
+			}
+			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: time.Minute, Max: 2})
+			if len(again) != 1 || string(again[0].Body) != "y" || again[0].Attempt != 2 {
+				t.Errorf("push %v: delivered again: %v", push, again)
+			}
+			if err := b.DeadLetter(t.Context(), ds[1], "too late"); !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Errorf("push %v: somebody else has it: %v", push, err)
+			}
+			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+				t.Errorf("push %v: %d dead letters, want 1", push, n)
+			}
+		}
+	})
+}
+
+// The dead letters' topic is deleted between finding it and writing to it:
+// nothing is answered, and the next try makes the topic anew.
+func TestDeadLetterTopicIsDeletedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		found, err := b.topic("%DLQ%g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.DeleteTopic(t.Context(), "%DLQ%g"); err != nil {
+			t.Fatal(err)
+		}
+		set := func(m map[string]*topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
+		without := maps.Clone(b.topics)
+		with := maps.Clone(b.topics)
+		with[found.name] = found
+		set(with)
+		if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+			t.Errorf("answered with %v", err)
+		}
+		set(without)
+		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+			t.Error(err)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
 		}
 	})
 }

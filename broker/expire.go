@@ -58,14 +58,8 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 		e := eventTimeout
 		if l.state() == StateWaitingRetry {
 			e = eventDue
-		} else if l.Owner != "" {
-			if seen, ok := s.broker.owners.lastSeen(l.Owner); ok {
-				if until := renewedUntil(seen, l.Since); until.After(now) {
-					l.Due = until
-					heap.Fix(&s.timers, 0)
-					continue
-				}
-			}
+		} else if s.renew(l, now) {
+			continue
 		}
 		to, _ := l.state().next(e, config.exhausted(l.Attempt), l.Push)
 		switch to {
@@ -81,6 +75,22 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 		}
 	}
 	return dying
+}
+
+// renew puts off the end of a lease in flight whose owner lives, and reports
+// whether it did. mu is held.
+func (s *subscription) renew(l *lease, now time.Time) bool {
+	if l.Owner == "" {
+		return false
+	}
+	seen, ok := s.broker.owners.lastSeen(l.Owner)
+	until := renewedUntil(seen, l.Since)
+	if !ok || !until.After(now) {
+		return false
+	}
+	l.Due = until
+	heap.Fix(&s.timers, l.timer)
+	return true
 }
 
 // disown ends the leases that owner kept alive at the given time.

@@ -1,31 +1,23 @@
 package broker
 
 import (
-	"strings"
+	"errors"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// compileFilter returns a function that tells whether a tag matches, or nil
-// if every message does. A tag filter is "*", or tags joined by "||".
-func compileFilter(f transport.Filter) (func(tag string) bool, error) {
+// compileFilter returns what decides which messages a receive wants: 40010
+// with the position for an expression that cannot be understood. Nil takes all.
+func compileFilter(f transport.Filter) (*filter.Filter, error) {
+	compile := filter.Tags
 	if f.SQL {
-		return nil, newError(tidegate.CodeIllegalFilterExpression, "filter expression",
-			"%q is SQL92, which this broker does not evaluate; filter by tag", f.Expression)
+		compile = filter.SQL
 	}
-	expr := strings.TrimSpace(f.Expression)
-	if expr == "" || expr == "*" {
-		return nil, nil
+	c, err := compile(f.Expression)
+	if e, ok := errors.AsType[*filter.Error](err); ok {
+		return nil, newError(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
 	}
-	tags := map[string]bool{}
-	for _, tag := range strings.Split(expr, "||") {
-		tag = strings.TrimSpace(tag)
-		if tag == "" || strings.Contains(tag, "|") {
-			return nil, newError(tidegate.CodeIllegalFilterExpression, "filter expression",
-				"%q has an empty tag, or a single '|'; write tags as in \"a || b\"", f.Expression)
-		}
-		tags[tag] = true
-	}
-	return func(tag string) bool { return tags[tag] }, nil
+	return c, err
 }

@@ -190,16 +190,21 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	for _, s := range subs {
 		s.close()
 	}
-	deleted := b.store.Messages.Add(func(w *store.Batch) { w.DeleteGroup(name, g.id) }, nil)
-	progress := b.store.Groups.Add(func(w *store.Batch) {
+	// In this order for the reason that DeleteTopic has.
+	if err := b.store.Messages.Add(func(w *store.Batch) { w.DeleteGroup(name, g.id) }, nil).Wait(); err != nil {
+		return storeError(err)
+	}
+	return b.deleteProgress(subs)
+}
+
+// deleteProgress removes what subscriptions that were closed have on disk.
+func (b *Broker) deleteProgress(subs []*subscription) error {
+	if err := b.store.Groups.Add(func(w *store.Batch) {
 		for _, s := range subs {
-			w.DeleteSubscription(g.id, s.topic.id)
+			w.DeleteSubscription(s.group.id, s.topic.id)
 		}
-	}, nil)
-	for _, f := range []*store.Flight{deleted, progress} {
-		if err := f.Wait(); err != nil {
-			return storeError(err)
-		}
+	}, nil).Wait(); err != nil {
+		return storeError(err)
 	}
 	return nil
 }

@@ -2,22 +2,16 @@ package broker
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 300, "how many sequences the model test runs")
 )
 
 // The model: what each group should see of each message, as plainly as can be
@@ -139,11 +133,21 @@ func (m *model) receive() {
 	inv := time.Duration(1+m.rnd.IntN(20)) * time.Second
 	push := m.rnd.IntN(2) == 0
 	want := m.ready(g)
-	ds, err := m.b.Receive(m.t.Context(), transport.ReceiveRequest{
-		Group: g.name, Topic: "t", Queue: transport.AnyQueue, Max: n, InvisibleDuration: inv, Push: push, Filter: transport.Filter{Expression: g.filter},
-	})
+	r := transport.ReceiveRequest{
+		Group: g.name, Topic: "t", Queue: transport.AnyQueue, Max: n, InvisibleDuration: inv, Push: push,
+		Filter: transport.Filter{Expression: g.filter}, AttemptID: tidegate.NewMessageID(),
+	}
+	ds, err := m.b.Receive(m.t.Context(), r)
 	if err != nil {
 		m.failf("receive: %v", err)
+	}
+	if g.config.FIFO && len(ds) > 0 && m.rnd.IntN(3) == 0 {
+		again, err := m.b.Receive(m.t.Context(), r)
+		if err != nil || !slices.EqualFunc(ds, again, func(x, y *tidegate.Delivery) bool {
+			return x.ID == y.ID && x.Handle == y.Handle && x.Attempt == y.Attempt
+		}) {
+			m.failf("the same attempt again: %v, %v; want %v", again, err, ds)
+		}
 	}
 	for _, d := range ds {
 		if want[d.ID] == nil {
@@ -175,39 +179,51 @@ func (m *model) answer() {
 	if len(m.stale) == 0 {
 		return
 	}
-	i := m.rnd.IntN(len(m.stale))
-	d := m.stale[i]
-	var g *modelGroup
-	for _, x := range m.groups {
-		if x.name == d.ConsumerGroup {
-			g = x
-		}
-	}
-	l := g.leases[d.ID]
-	valid := l.state == StateInflight && l.handle == d.Handle && l.due.After(time.Now())
+	d := m.stale[m.rnd.IntN(len(m.stale))]
+	g := m.groups[slices.IndexFunc(m.groups, func(g *modelGroup) bool { return g.name == d.ConsumerGroup })]
+	l, now := g.leases[d.ID], time.Now()
+	valid := l.state == StateInflight && l.handle == d.Handle && l.due.After(now)
+	last := g.config.exhausted(l.attempt)
+	want := *l
+	dur := time.Duration(m.rnd.IntN(10)) * time.Second
 	var err error
-	op := m.rnd.IntN(4)
+	op := m.rnd.IntN(5)
 	switch op {
 	case 0:
 		err = m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]
+		want.state = StateCommit
 	case 1:
-		err = m.b.Retry(m.t.Context(), d, time.Duration(m.rnd.IntN(10))*time.Second)
+		err = m.b.Retry(m.t.Context(), d, dur)
+		if want.state, want.due = StateWaitingRetry, now.Add(dur); last {
+			want.state = StateDeadLetter
+		}
 	case 2:
-		var h string
-		dur := time.Duration(1+m.rnd.IntN(10)) * time.Second
-		if h, err = m.b.ChangeInvisibleDuration(m.t.Context(), d, dur); err == nil && valid {
-			l.handle, l.due = h, time.Now().Add(dur)
+		want.due = now.Add(dur)
+		if want.handle, err = m.b.ChangeInvisibleDuration(m.t.Context(), d, dur); err == nil {
 			c := *d
-			c.Handle = h
+			c.Handle = want.handle
 			m.stale = append(m.stale, &c)
+		}
+		switch { // 0 gives it back
+		case dur > 0:
+		case l.push:
+			want.state, want.attempt = StateReady, l.attempt-1
+		case last:
+			want.state = StateDeadLetter
+		default:
+			want.state = StateReady
 		}
 	case 3:
 		m.b.Release(m.t.Context(), []*tidegate.Delivery{d})
-		if valid {
-			l.state, l.attempt, l.handle = StateReady, l.attempt-1, ""
+		if want.state, want.attempt, want.handle = StateReady, l.attempt-1, ""; !valid {
+			err = tidegate.ErrInvalidHandle // it has no answer
 		}
-		m.note("released %s valid %v", d.ID[26:], valid)
-		return
+	case 4: // may come late, and again
+		err = m.b.DeadLetter(m.t.Context(), d, "model")
+		done := l.state == StateCommit || l.state == StateDeadLetter
+		if valid = done || l.handle == d.Handle; !done {
+			want.state = StateDeadLetter
+		}
 	}
 	m.note("answer %d to %s attempt %d: valid %v, %v", op, d.ID[26:], d.Attempt, valid, err)
 	if valid != (err == nil) || err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -216,28 +232,22 @@ func (m *model) answer() {
 	if !valid {
 		return
 	}
-	switch op {
-	case 0:
-		l.state = StateCommit
-	case 1:
-		if l.state = StateWaitingRetry; g.config.exhausted(l.attempt) {
-			l.state = StateDeadLetter
-			m.dead[g.name+d.ID]++
-			return
-		}
-		l.due = m.due(g, d, l)
+	if want.state == StateDeadLetter && l.state != StateDeadLetter {
+		m.dead[g.name+d.ID]++
 	}
+	*l = want
 }
 
-// due asks the engine for the delay that answer drew, so that the model needs no second source of chance.
-func (m *model) due(g *modelGroup, d *tidegate.Delivery, _ *modelLease) time.Time {
-	s := m.b.subs.of(m.b.group(g.name).id)[0]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.cursors[d.Queue].leases[d.Offset]; l != nil {
-		return l.Due
+// deleteGroup makes a group begin anew; its dead letters stay.
+func (m *model) deleteGroup() {
+	g := m.groups[m.rnd.IntN(len(m.groups))]
+	if err := m.b.DeleteGroup(m.t.Context(), g.name); err != nil {
+		m.failf("deleting: %v", err)
 	}
-	return time.Now()
+	putGroup(m.t, m.b, g.name, g.config)
+	g.leases = map[string]*modelLease{}
+	m.stale = slices.DeleteFunc(m.stale, func(d *tidegate.Delivery) bool { return d.ConsumerGroup == g.name })
+	m.note("deleted group %s", g.name)
 }
 
 // check compares the counters, and every dead letter.
@@ -272,95 +282,13 @@ func (m *model) check() {
 			got++
 		}
 		want := 0
-		for k := range m.dead {
+		for k, n := range m.dead {
 			if k[:len(g.name)] == g.name {
-				want++
+				want += n
 			}
 		}
 		if got != want {
 			m.failf("group %s has %d dead letters, want %d", g.name, got, want)
 		}
 	}
-}
-
-// receiveAll reads a topic from its beginning, as a group of its own.
-func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery) {
-	reader := fmt.Sprintf("reader%d", rand.Uint64())
-	defer func() { _ = b.DeleteGroup(t.Context(), reader) }()
-	for {
-		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: time.Hour})
-		if len(ds) == 0 {
-			return out
-		}
-		out = append(out, ds...)
-	}
-}
-
-func TestModel(t *testing.T) {
-	seeds := make([]uint64, 0, *modelSequences)
-	for range *modelSequences {
-		seeds = append(seeds, rand.Uint64())
-	}
-	if *modelSeed != 0 {
-		seeds = []uint64{*modelSeed}
-	}
-	for _, seed := range seeds {
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
-		})
-		if !ok {
-			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
-		}
-	}
-}
-
-func runModel(t *testing.T, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), fifo: rnd.IntN(2) == 0, dead: map[string]int{}}
-	m.open()
-	defer func() { m.b.Close() }()
-	topicType := TopicNormal
-	if m.fifo {
-		topicType = TopicFIFO
-	}
-	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: 1 + rnd.IntN(3)})
-	for i := range 1 + rnd.IntN(2) {
-		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
-		g.config = GroupConfig{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: Duration(2 * time.Second)}.withDefaults()
-		if rnd.IntN(3) == 0 {
-			g.filter = "a"
-		}
-		putGroup(t, m.b, g.name, g.config)
-		m.groups = append(m.groups, g)
-	}
-	for range 60 + rnd.IntN(60) {
-		switch n := rnd.IntN(20); {
-		case n < 4:
-			m.send()
-		case n < 10:
-			m.receive()
-		case n < 16:
-			m.answer()
-		case n < 19:
-			time.Sleep(time.Duration(rnd.IntN(15000)) * time.Millisecond)
-			synctest.Wait()
-		default:
-			if err := m.b.Close(); err != nil {
-				m.failf("closing: %v", err)
-			}
-			m.open()
-			m.note("reopened")
-			synctest.Wait()
-		}
-		synctest.Wait() // a retry that is due at once needs its timer
-		for _, g := range m.groups {
-			g.settle(time.Now(), m.dead)
-		}
-	}
-	time.Sleep(time.Millisecond)
-	synctest.Wait()
-	for _, g := range m.groups {
-		g.settle(time.Now(), m.dead)
-	}
-	m.check()
 }

@@ -4,9 +4,11 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -17,6 +19,12 @@ const (
 
 	// maxReceiveBytes bounds the bodies of one receive beyond the first.
 	maxReceiveBytes = 16 << 20
+
+	// maxChunk is how many messages are read at a time while none of them can
+	// be delivered, and maxPassed about how many before a receive looks whether
+	// it should end.
+	maxChunk  = 256
+	maxPassed = 4096
 
 	// maxReplays is how many attempt IDs a subscription remembers.
 	maxReplays = 1024
@@ -67,6 +75,9 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	if err != nil {
 		return nil, err
 	}
+	if err := b.store.Broken(); err != nil {
+		return nil, storeError(err)
+	}
 	s, err := b.subscribe(ctx, p.Group, p.Topic)
 	if err != nil {
 		return nil, err
@@ -97,34 +108,56 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		if err != nil {
 			return nil, err
 		}
-		if w == nil {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			continue // what was there did not match, or has to wait for its message group
-		}
-		if p.Wait <= 0 || last {
+		if w != nil && p.Wait <= 0 || last {
 			s.leave(w)
 			return nil, nil
 		}
-		select {
-		case <-w.woken:
-		case <-timeout:
-			// What is due in this very moment is looked at once more.
+		if last, err = b.await(ctx, w, timeout); last || err != nil {
 			s.leave(w)
-			s.expire()
-			last = true
-		case <-ctx.Done():
-			s.leave(w)
-			return nil, context.Cause(ctx)
-		case <-b.life.Done():
-			s.leave(w)
-			return nil, closedError()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if last {
+			s.expire() // what is due in this very moment is looked at once more
 		}
 	}
 }
 
-func (b *Broker) checkPoll(p *Poll) (func(tag string) bool, error) {
+// await returns when there may be something for a receive, at once if w is
+// nil, or with late set when its time is over.
+func (b *Broker) await(ctx context.Context, w *waiter, timeout <-chan time.Time) (late bool, err error) {
+	woken := alreadyWoken
+	if w != nil {
+		woken = w.woken
+	}
+	select {
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-b.life.Done():
+		return false, closedError()
+	case <-b.store.Failed():
+		return false, storeError(b.store.Broken())
+	default:
+	}
+	select {
+	case <-woken:
+		return false, nil
+	case <-timeout:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-b.life.Done():
+		return false, closedError()
+	case <-b.store.Failed():
+		return false, storeError(b.store.Broken())
+	}
+}
+
+// alreadyWoken is what a receive waits for that has more to look at.
+var alreadyWoken = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (b *Broker) checkPoll(p *Poll) (*filter.Filter, error) {
 	if err := tidegate.ValidateGroup(p.Group); err != nil {
 		return nil, err
 	}
@@ -152,85 +185,111 @@ func (b *Broker) checkPoll(p *Poll) (func(tag string) bool, error) {
 // take reserves messages for a receive: those due again first, then new ones.
 // If there are none it returns a waiter, already in line, or neither if it
 // passed messages over and should be called again.
-func (s *subscription) take(p *Poll, match func(string) bool) (grants []grant, flight *store.Flight, w *waiter, err error) {
+func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flight *store.Flight, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return nil, nil, nil, topicNotFound(s.topic.name)
+		return nil, nil, nil, s.goneError()
 	}
 	budget := int64(maxReceiveBytes)
-	grants = s.takeReady(p, &budget)
-	if len(grants) > 0 {
-		ls := make([]*lease, len(grants))
-		for i, g := range grants {
-			ls[i] = g.lease
-		}
-		flight = s.save(nil, ls...)
-	}
-	passed := false
-	for len(grants) < p.Max && budget > 0 {
+	grants, flight = s.takeReady(nil, s.readyShare(p), p, &budget)
+	passed, chunk := 0, 0
+	for len(grants) < p.Max && budget > 0 && passed < maxPassed {
 		c := s.claim(p.Queue)
 		if c == nil {
 			break
 		}
 		from, to := c.next, c.queue.end.Load()
-		limit := p.Max - len(grants)
+		room := p.Max - len(grants)
+		chunk = max(chunk, room)
 		s.mu.Unlock()
-		ms, offsets, rerr := s.broker.store.Read(s.topic.id, c.queue.number, from, to, limit, budget)
+		ms, offsets, rerr := s.broker.store.Read(s.topic.id, c.queue.number, from, to, chunk, budget)
 		s.mu.Lock()
 		c.claimed = false
 		if rerr != nil || s.gone {
-			if err = topicNotFound(s.topic.name); rerr != nil {
+			if err = s.goneError(); rerr != nil {
 				err = storeError(rerr)
 			}
 			break
 		}
 		var fresh []grant
-		fresh, flight = s.admit(c, to, ms, offsets, p, match)
-		passed = true
+		fresh, flight = s.admit(c, to, ms, offsets, room, p, match)
+		passed += max(1, len(ms))
 		for _, g := range fresh {
 			budget -= int64(len(g.message.Body))
 		}
 		grants = append(grants, fresh...)
-		if c.next < c.queue.end.Load() {
-			s.wake(c.queue.end.Load()-c.next, c.queue.number)
+		if chunk = min(2*chunk, maxChunk); len(fresh) > 0 {
+			chunk = 0
+		}
+		s.wakeRest()
+	}
+	if err == nil {
+		if more, f := s.takeReady(grants, p.Max, p, &budget); f != nil {
+			grants, flight = more, f
 		}
 	}
 	s.arm()
-	if len(grants) == 0 && !passed && err == nil {
+	if len(grants) > 0 || err != nil {
+		s.wakeRest()
+	} else if passed == 0 {
 		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
 		s.waiters = append(s.waiters, w)
 	}
 	return grants, flight, w, err
 }
 
-// takeReady delivers messages that are due again, or whose turn has come. mu is held.
-func (s *subscription) takeReady(p *Poll, budget *int64) (grants []grant) {
+// readyShare returns how many of the messages of a receive may be such that
+// are due again, or whose turn has come: all, unless there are new ones, which
+// then get a quarter, so that retries never keep them waiting for ever. mu is held.
+func (s *subscription) readyShare(p *Poll) int {
+	if s.counts[StateReady] == 0 || !slices.ContainsFunc(s.cursors, func(c *cursor) bool { return s.claimable(c, p.Queue) }) {
+		return p.Max
+	}
+	s.shares++
+	if p.Max < 4 && s.shares%4 == 0 {
+		return 0
+	}
+	return p.Max - p.Max/4
+}
+
+// takeReady delivers, beside grants, up to limit messages in all that are due
+// again, or whose turn has come, and writes that. mu is held.
+func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int64) ([]grant, *store.Flight) {
 	if s.counts[StateReady] == 0 {
-		return nil
+		return grants, nil
 	}
 	now := time.Now()
-	for _, c := range s.cursors {
+	var ls []*lease
+	s.readyTurn++
+	for i := range s.cursors {
+		c := s.cursors[(s.readyTurn+i)%len(s.cursors)]
 		if p.Queue >= 0 && int(c.queue.number) != p.Queue {
 			continue
 		}
-		for len(c.ready) > 0 && len(grants) < p.Max && *budget > 0 {
+		for len(c.ready) > 0 && len(grants) < limit && *budget > 0 {
 			l := heap.Pop(&c.ready).(*lease)
 			*budget -= l.Size
+			ls = append(ls, l)
 			grants = append(grants, s.deliver(l, p, now))
 		}
 	}
-	return grants
+	if len(ls) == 0 {
+		return grants, nil
+	}
+	return grants, s.save(nil, ls...)
+}
+
+// claimable reports whether a receive from queue can read new messages there. mu is held.
+func (s *subscription) claimable(c *cursor, queue int) bool {
+	return (queue < 0 || int(c.queue.number) == queue) && !c.claimed && c.next < c.queue.end.Load() && s.counts[stateHeld] < maxHeld
 }
 
 // claim chooses a queue with new messages that no other receive reads. mu is held.
 func (s *subscription) claim(queue int) *cursor {
-	if s.counts[stateHeld] >= maxHeld {
-		return nil
-	}
 	for i := range s.cursors {
 		c := s.cursors[(s.turn+i)%len(s.cursors)]
-		if queue >= 0 && int(c.queue.number) != queue || c.claimed || c.next >= c.queue.end.Load() {
+		if !s.claimable(c, queue) {
 			continue
 		}
 		s.turn = (s.turn + i + 1) % len(s.cursors)
@@ -241,8 +300,9 @@ func (s *subscription) claim(queue int) *cursor {
 }
 
 // admit moves a cursor over messages that were read: those that match are
-// delivered, or held until it is their turn. mu is held.
-func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []int64, p *Poll, match func(string) bool) ([]grant, *store.Flight) {
+// delivered, or held until it is their turn. It stops when it has delivered
+// room messages. mu is held.
+func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll, match *filter.Filter) ([]grant, *store.Flight) {
 	now := time.Now()
 	fifo := s.group.config.Load().FIFO
 	var grants []grant
@@ -253,11 +313,14 @@ func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []
 	}
 	for i := range ms {
 		m := &ms[i]
+		if len(grants) == room {
+			break
+		}
 		if skipped := offsets[i] - c.next; skipped > 0 {
 			s.done(skipped, 0, now)
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
-		if match != nil && !match(m.Tag) {
+		if !match.Match(m.Tag, m.Properties) {
 			s.done(1, int64(len(m.Body)), now)
 			continue
 		}

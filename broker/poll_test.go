@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -106,7 +109,7 @@ func TestFilter(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
 		for i := range 100 {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Body: []byte("x")})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Properties: map[string]string{"n": strconv.Itoa(i)}, Body: []byte("x")})
 		}
 		got := 0
 		for {
@@ -124,6 +127,10 @@ func TestFilter(t *testing.T) {
 		g, err := b.Group("g")
 		if err != nil || got != 50 || g.Topics[0].Backlog.Messages != 50 {
 			t.Errorf("%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
+		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: transport.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
+		if len(ds) != 5 {
+			t.Errorf("by SQL got %d, want 5", len(ds))
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32}); len(ds) != 32 {
 			t.Errorf("another group got %d", len(ds))
@@ -174,4 +181,206 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 			t.Fatalf("after its owner vanished: %d deliveries after %v", len(ds), time.Since(start))
 		}
 	})
+}
+
+// Its owner's sign of life holds from the moment that it is given, not from
+// the moment at which the engine looks.
+func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		time.Sleep(30 * time.Second)
+		b.Touch("c")
+		b.subs.all()[0].stopTimer()
+		time.Sleep(31 * time.Second)
+		if err := b.Ack(t.Context(), ds)[0]; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Two messages, two receives, one of which reads a certain queue: whichever
+// message the other one takes, none waits for nothing.
+func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 2})
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tp.turn.Store(1)
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		start := time.Now()
+		done := make(chan string, 2)
+		for _, queue := range []int{transport.AnyQueue, 1} {
+			go func() {
+				for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: queue, Wait: time.Hour}) {
+					done <- string(d.Body)
+				}
+			}()
+			synctest.Wait()
+		}
+		// "b" comes and wakes the first one; before that one looks, "a" is ready again.
+		s, h, err := b.locate(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		flight := b.store.Messages.Add(func(w *store.Batch) {
+			tp.put(w, (*tp.queues.Load())[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
+		}, func(error) { (*tp.queues.Load())[1].end.Add(1) })
+		_ = flight.Wait()
+		s.wake(1, 1)
+		l, err := s.current(h, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.set(l, StateReady)
+		s.wake(1, 0)
+		s.mu.Unlock()
+		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
+			t.Errorf("%q after %v", got, time.Since(start))
+		}
+	})
+}
+
+// Passing over messages, those of other tags or of blocked message groups, is
+// done in large steps, and a receive can end in between.
+func TestPassingOverIsInBoundedSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		const n, every = 3 * maxPassed, 500
+		for sent := 0; sent < n; {
+			batch := make([]*tidegate.Message, 1024)
+			for i := range batch {
+				batch[i] = &tidegate.Message{Topic: "t", Tag: "other", Body: []byte("x")}
+				if sent++; sent%every == 0 {
+					batch[i].Tag = "mine"
+				}
+			}
+			mustSend(t, b, batch...)
+		}
+		s, err := b.subscribe(t.Context(), "none", "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		nothing, err := filter.Tags("no such tag")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for calls := 0; ; calls++ {
+			before := s.cursors[0].next
+			grants, _, w, err := s.take(&Poll{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}}, nothing)
+			if len(grants) != 0 || err != nil {
+				t.Fatal(grants, err)
+			}
+			if w != nil {
+				if s.cursors[0].next != n || calls < 3 {
+					t.Errorf("it waits at %d after %d calls", s.cursors[0].next, calls)
+				}
+				break
+			}
+			if next := s.cursors[0].next; next < min(n, before+maxPassed) || next > before+maxPassed+maxChunk {
+				t.Errorf("one call passed %d messages", next-before)
+			}
+		}
+		for i := 1; i <= n/every; i++ {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: transport.Filter{Expression: "mine"}})
+			if len(ds) != 1 || ds[0].Offset != int64(i*every-1) {
+				t.Fatalf("receive %d got %+v", i, ds)
+			}
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: transport.Filter{Expression: "mine"}}); len(ds) != 0 {
+			t.Errorf("and then %+v", ds[0])
+		}
+	})
+}
+
+// While a subscription holds as many messages as it may, queues wait; they go
+// on when a message group does, whichever queue that is in.
+func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", GroupConfig{FIFO: true})
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := map[uint16]string{}
+		for i := 0; len(groups) < 2; i++ {
+			name := fmt.Sprint("mg", i)
+			groups[tp.pick(name).number] = name
+		}
+		for range 2 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})
+		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
+		s := b.subs.all()[0]
+		s.mu.Lock()
+		s.counts[stateHeld] += maxHeld - 1 // one is held, the others are pretended
+		s.mu.Unlock()
+		start := time.Now()
+		done := make(chan int)
+		go func() {
+			done <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: 1, Wait: time.Hour}))
+		}()
+		synctest.Wait()
+		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[1], Body: []byte("y")})
+		time.Sleep(time.Second)
+		if err := b.Ack(t.Context(), ds)[0]; err != nil {
+			t.Fatal(err)
+		}
+		if n := <-done; n != 1 || time.Since(start) != time.Second {
+			t.Errorf("%d deliveries after %v", n, time.Since(start))
+		}
+	})
+}
+
+// Messages that fail at once, again and again, do not keep new ones waiting,
+// nor new ones those that are due again.
+func TestRetriesAndNewMessagesShare(t *testing.T) {
+	for _, batch := range []int{1, 3, 8, 32} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+			for range 50 {
+				mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "poison", Body: []byte("x")})
+			}
+			fresh, retried := 0, 0
+			for receives := 0; receives < 4*(50+200)+50 && fresh < 200; receives++ {
+				if receives < 200 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "good", Body: []byte("x")})
+				}
+				for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: batch}) {
+					if d.Tag == "good" {
+						fresh++
+						if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+							t.Fatal(err)
+						}
+						continue
+					}
+					if d.Attempt > 1 {
+						retried++
+					}
+					if err := b.Retry(t.Context(), d, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+			}
+			if fresh < 200 || retried < 100 {
+				t.Errorf("batches of %d: %d of 200 new messages and %d retries were delivered", batch, fresh, retried)
+			}
+		})
+	}
 }

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,6 +76,19 @@ func receive(tb testing.TB, b *Broker, r transport.ReceiveRequest) []*tidegate.D
 		tb.Fatal(err)
 	}
 	return ds
+}
+
+// receiveAll reads a topic from its beginning, as a group of its own.
+func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery) {
+	reader := fmt.Sprintf("reader%d", rand.Uint64())
+	defer func() { _ = b.DeleteGroup(t.Context(), reader) }()
+	for {
+		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: time.Hour})
+		if len(ds) == 0 {
+			return out
+		}
+		out = append(out, ds...)
+	}
 }
 
 // Seed 000: "If the number of retries exceeds 16, the interval of each

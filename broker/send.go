@@ -123,13 +123,14 @@ type appending struct {
 	topics  []*topic // nil for messages that were refused
 	results []transport.SendResult
 	queues  []*queue
+	ends    []int64 // the offset after each message: results are the caller's once Append has returned
 }
 
 // write gives out offsets and encodes what is accepted. The log calls it; all
 // appends of the broker are one after another here.
 func (a *appending) write(w *store.Batch) {
 	now := time.Now()
-	a.queues = make([]*queue, len(a.msgs))
+	a.queues, a.ends = make([]*queue, len(a.msgs)), make([]int64, len(a.msgs))
 	for i, t := range a.topics {
 		if t == nil {
 			continue
@@ -149,7 +150,7 @@ func (a *appending) write(w *store.Batch) {
 			rec.BornAt = now
 		}
 		offset := t.put(w, q, &rec, now)
-		a.queues[i] = q
+		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
 		}
@@ -163,7 +164,7 @@ func (a *appending) publish(err error) {
 	}
 	for i, q := range a.queues {
 		if q != nil {
-			q.end.Store(a.results[i].Receipt.Offset + 1)
+			q.end.Store(a.ends[i])
 		}
 	}
 	for i, q := range a.queues {

@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -35,15 +37,16 @@ func (b *Broker) subscription(h handle) *subscription {
 
 // current returns the lease that a handle names, if it is in flight. mu is held.
 func (s *subscription) current(h handle, now time.Time) (*lease, error) {
+	if s.gone || int(h.place.Queue) >= len(s.cursors) {
+		return nil, invalidHandle("its topic or consumer group is not there any more")
+	}
 	l := s.cursors[h.place.Queue].leases[h.place.Offset]
 	switch {
-	case s.gone:
-		return nil, invalidHandle("its topic or consumer group is not there any more")
 	case l == nil || l.state() == StateDeadLetter:
 		return nil, invalidHandle("the message was acknowledged or given up already")
 	case l.Serial != h.serial:
 		return nil, invalidHandle("a later delivery of the message, or a change of its invisible duration, replaced it")
-	case l.state() != StateInflight || !now.Before(l.Due):
+	case l.state() != StateInflight || !now.Before(l.Due) && !s.renew(l, now):
 		return nil, invalidHandle("its invisible duration is over")
 	}
 	return l, nil
@@ -153,11 +156,18 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 	return h.String(), err
 }
 
+// maxClaimedAttempt is how many attempts a consumer is believed to have made.
+const maxClaimedAttempt = 1 << 20
+
 // DeadLetter makes the message a dead letter of its group at once, and
 // returns when that is written. Repeating it, or calling it for a message that
-// the group is done with, does nothing.
+// the group is done with, does nothing. It may come after the invisible
+// duration, as long as nobody else received the message.
 func (b *Broker) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
-	return withOp("ForwardMessageToDeadLetterQueue", b.settle(d, eventDeadLetter, func(*lease, time.Time) {}, reason))
+	return withOp("ForwardMessageToDeadLetterQueue", b.settle(d, eventDeadLetter, func(l *lease, _ time.Time) {
+		// A consumer that retries by itself has counted further than we did.
+		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
+	}, reason))
 }
 
 // settle applies an event to the delivery that d names, and waits until that is written.
@@ -218,11 +228,14 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 		}
 	}
 	to, ok := l.state().next(e, s.group.config.Load().exhausted(l.Attempt), l.Push)
-	if !ok && e != eventDeadLetter {
+	if !ok {
 		return nil, nil, invalidHandle("the message is %s", l.state())
 	}
 	switch to {
 	case StateDeadLetter:
+		if e == eventDeadLetter {
+			change(l, now)
+		}
 		if reason == "" {
 			reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
 		}
@@ -244,14 +257,20 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 // succeeds, so it succeeds when there is nothing left to do, and may come
 // late as long as nobody else received the message. mu is held.
 func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, error) {
-	if err == nil || s.gone {
+	if err == nil || s.gone || int(h.place.Queue) >= len(s.cursors) {
 		return l, err
 	}
-	l = s.cursors[h.place.Queue].leases[h.place.Offset]
-	if l == nil || l.state() == StateDeadLetter {
+	c := s.cursors[h.place.Queue]
+	l = c.leases[h.place.Offset]
+	switch {
+	case l == nil || l.state() == StateDeadLetter:
 		return nil, errDone
+	case l.Serial != h.serial:
+		return nil, err
+	case l.state() == StateReady:
+		heap.Remove(&c.ready, slices.Index(c.ready, l))
 	}
-	return nil, err
+	return l, nil
 }
 
 // Release gives back deliveries that did not reach a consumer: they are ready

@@ -57,7 +57,8 @@ const (
 // consumer is a push consumer, pushTransitions does.
 var transitions = map[State]map[event]State{
 	StateReady: {
-		eventDeliver: StateInflight,
+		eventDeliver:    StateInflight,
+		eventDeadLetter: StateDeadLetter, // late, but nobody else received it
 	},
 	StateInflight: {
 		eventAck:        StateCommit,
@@ -68,7 +69,8 @@ var transitions = map[State]map[event]State{
 		eventDeadLetter: StateDeadLetter,
 	},
 	StateWaitingRetry: {
-		eventDue: StateReady,
+		eventDue:        StateReady,
+		eventDeadLetter: StateDeadLetter,
 	},
 	stateHeld: {
 		eventTurn: StateReady,

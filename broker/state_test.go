@@ -13,6 +13,7 @@ func TestStateMachine(t *testing.T) {
 	rows := []row{
 		{StateReady, eventDeliver, false, false, StateInflight},
 		{StateReady, eventDeliver, true, true, StateInflight},
+		{StateReady, eventDeadLetter, false, false, StateDeadLetter},
 		{StateInflight, eventAck, false, false, StateCommit},
 		{StateInflight, eventAck, true, true, StateCommit},
 		{StateInflight, eventFail, false, false, StateWaitingRetry},
@@ -28,6 +29,7 @@ func TestStateMachine(t *testing.T) {
 		{StateInflight, eventDeadLetter, false, false, StateDeadLetter},
 		{StateWaitingRetry, eventDue, false, true, StateReady},
 		{StateWaitingRetry, eventDue, true, true, StateDeadLetter},
+		{StateWaitingRetry, eventDeadLetter, false, true, StateDeadLetter},
 		{stateHeld, eventTurn, false, false, StateReady},
 	}
 	possible := map[State]map[event]bool{}

@@ -29,17 +29,19 @@ type subscription struct {
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu: of the group's limit
 
-	mu      sync.Mutex
-	gone    bool                     // guarded by mu, as is all below: deleted
-	cursors []*cursor                // by queue number
-	turn    int                      // the cursor to look at first
-	timers  leaseHeap                // Inflight and WaitingRetry, by due time
-	timer   *time.Timer              // fires when the first of timers is due
-	armed   time.Time                // what timer is set to; zero if it is not
-	counts  [stateHeld + 1]int64     // leases by state
-	fifo    map[string]*messageGroup // FIFO groups: message groups with a message that is not done
-	waiters []*waiter
-	replays map[string][]grant // FIFO groups: what each attempt ID was answered
+	mu        sync.Mutex
+	gone      bool                     // guarded by mu, as is all below: deleted
+	cursors   []*cursor                // by queue number
+	turn      int                      // the cursor to look at first for new messages
+	shares    int                      // receives that had both new messages and others to choose from
+	readyTurn int                      // the cursor to look at first for others
+	timers    leaseHeap                // Inflight and WaitingRetry, by due time
+	timer     *time.Timer              // fires when the first of timers is due
+	armed     time.Time                // what timer is set to; zero if it is not
+	counts    [stateHeld + 1]int64     // leases by state
+	fifo      map[string]*messageGroup // FIFO groups: message groups with a message that is not done
+	waiters   []*waiter
+	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
 
 	acked, redelivered, deadLetters int64
 }
@@ -93,6 +95,7 @@ func (s *subscription) growCursors() {
 		s.doneMessages.Add(q.first)
 		s.doneBytes.Add(q.firstBytes)
 	}
+	s.wakeRest() // messages may have come before their cursor
 }
 
 func (s *subscription) place(l *lease) store.Place {
@@ -133,9 +136,6 @@ func (s *subscription) finish(l *lease, to State, now time.Time) {
 		s.acked++
 	}
 	s.done(1, l.Size, now)
-	if l.Group == "" || !s.group.config.Load().FIFO {
-		return
-	}
 	mg := s.fifo[l.Group]
 	if mg == nil || mg.head != l {
 		return
@@ -146,8 +146,12 @@ func (s *subscription) finish(l *lease, to State, now time.Time) {
 	}
 	mg.head, mg.held = mg.held[0], mg.held[1:]
 	to, _ = mg.head.state().next(eventTurn, false, false)
+	full := s.counts[stateHeld] >= maxHeld
 	s.set(mg.head, to)
 	s.wake(1, mg.head.cursor.queue.number)
+	if full {
+		s.wakeRest()
+	}
 }
 
 // done counts messages that are done.
@@ -203,14 +207,34 @@ func (s *subscription) remove(ls ...*lease) *store.Flight {
 
 // wake ends the wait of up to n receives that may read the queue. mu is held.
 func (s *subscription) wake(n int64, queue uint16) {
-	s.waiters = slices.DeleteFunc(s.waiters, func(w *waiter) bool {
-		if n <= 0 || w.queue >= 0 && w.queue != int(queue) {
-			return false
+	for i := 0; n > 0 && i < len(s.waiters); {
+		w := s.waiters[i]
+		if w.queue >= 0 && w.queue != int(queue) {
+			i++
+			continue
 		}
-		n--
+		s.waiters = slices.Delete(s.waiters, i, i+1)
 		close(w.woken)
-		return true
-	})
+		n--
+	}
+}
+
+// wakeRest ends waits for what is there and nobody takes: messages that are
+// ready, and one receive for each queue that has new ones. mu is held.
+func (s *subscription) wakeRest() {
+	full := s.counts[stateHeld] >= maxHeld
+	for _, c := range s.cursors {
+		if len(s.waiters) == 0 {
+			return
+		}
+		n := int64(len(c.ready))
+		if !full && !c.claimed && c.next < c.queue.end.Load() {
+			n++
+		}
+		if n > 0 {
+			s.wake(n, c.queue.number)
+		}
+	}
 }
 
 // wakeAll ends the wait of all receives. mu is held.
@@ -229,7 +253,15 @@ func (s *subscription) leave(w *waiter) {
 		s.waiters = slices.Delete(s.waiters, i, i+1)
 		return
 	}
-	s.wakeAll()
+	s.wakeRest()
+}
+
+// goneError tells a receive what was deleted.
+func (s *subscription) goneError() error {
+	if s.broker.group(s.group.name) != s.group {
+		return groupNotFound(s.group.name)
+	}
+	return topicNotFound(s.topic.name)
 }
 
 // close ends a subscription that is deleted: nothing is written for it any more.

@@ -164,8 +164,11 @@ func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
 		b.topics[name] = t
 		b.mu.Unlock()
 	} else {
+		b.mu.Lock() // a new subscription sees the new queues, or is among those that grow
 		t.grow(c.Queues)
-		for _, s := range *t.subs.Load() {
+		subs := *t.subs.Load()
+		b.mu.Unlock()
+		for _, s := range subs {
 			s.growCursors()
 		}
 	}
@@ -244,19 +247,13 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	for _, s := range subs {
 		s.close()
 	}
-	deleted := b.store.Messages.Add(func(w *store.Batch) {
+	// Progress that is left without its topic is passed over; a topic that is
+	// left without progress would be consumed anew.
+	if err := b.store.Messages.Add(func(w *store.Batch) {
 		t.deleted.Store(true)
 		w.DeleteTopic(name, t.id)
-	}, nil)
-	progress := b.store.Groups.Add(func(w *store.Batch) {
-		for _, s := range subs {
-			w.DeleteSubscription(s.group.id, t.id)
-		}
-	}, nil)
-	for _, f := range []*store.Flight{deleted, progress} {
-		if err := f.Wait(); err != nil {
-			return storeError(err)
-		}
+	}, nil).Wait(); err != nil {
+		return storeError(err)
 	}
-	return nil
+	return b.deleteProgress(subs)
 }

@@ -79,11 +79,11 @@ type Broker struct {
 // the client then sees.
 type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
-// ErrNoAnswer, returned by a Middleware, leaves the client without an answer
+// ErrNoAnswer is returned by a Middleware and leaves the client without an answer
 // until it gives up.
 var ErrNoAnswer = server.ErrNoAnswer
 
-// ErrConnectionLost, returned by a Middleware, ends the request as a broken
+// ErrConnectionLost is returned by a Middleware and ends the request as a broken
 // connection does.
 var ErrConnectionLost = errors.New("connection lost, by the test")
 

@@ -60,7 +60,7 @@ func consume(t testing.TB, b *brokertest.Broker, sub consumer.Subscription, h co
 // by the server, through real gRPC: 17 deliveries in 4 h 46 m, each at its
 // exact time, then the dead letter.
 func TestWholeLadderThroughGRPC(t *testing.T) {
-	real := time.Now()
+	begin := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", broker.TopicConfig{})
@@ -114,7 +114,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 			t.Errorf("the dead letter lost something: %+v", d)
 		}
 	})
-	took := time.Since(real)
+	took := time.Since(begin)
 	t.Logf("4h46m took %v", took)
 	if took > 15*time.Second { // 0.2 s on an idle machine, without the race detector
 		t.Errorf("it took %v of real time: something waits for the real clock", took)
@@ -239,7 +239,7 @@ func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 		send := func() error {
 			return client.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
 		}
-		with := func(m brokertest.Middleware) (error, time.Duration) {
+		with := func(m brokertest.Middleware) (took time.Duration, err error) {
 			remove := b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 				if call.Op == "SendMessage" {
 					return m(ctx, call, next)
@@ -248,27 +248,28 @@ func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 			})
 			defer remove()
 			start := time.Now()
-			return send(), time.Since(start)
+			err = send()
+			return time.Since(start), err
 		}
-		if err, took := with(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
+		if took, err := with(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			<-time.After(2 * time.Second)
 			return next(ctx)
 		}); err != nil || took != 2*time.Second {
 			t.Errorf("delayed: %v after %v", err, took)
 		}
-		err, _ := with(func(context.Context, server.Call, func(context.Context) error) error {
+		_, err := with(func(context.Context, server.Call, func(context.Context) error) error {
 			return brokertest.Throttled(7 * time.Second)
 		})
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrThrottled) || e.RetryAfter != 7*time.Second {
 			t.Errorf("throttled: %#v", err)
 		}
-		err, _ = with(func(context.Context, server.Call, func(context.Context) error) error {
+		_, err = with(func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeForbidden, Message: "not today"}
 		})
 		if !errors.Is(err, tidegate.ErrForbidden) {
 			t.Errorf("refused: %v", err)
 		}
-		err, took := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
+		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || took != 3*time.Second {
 			t.Errorf("no answer: %v after %v", err, took)
 		}

@@ -181,11 +181,10 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
 		out.Filter.Expression = f.GetExpression()
 	case rmqpb.FilterType_SQL:
-		return out, refuse(tidegate.CodeIllegalFilterExpression, "filter_expression",
-			"the filter_expression is of type SQL, which this broker does not do yet; use tags (TAG: \"a || b\")")
+		out.Filter = transport.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
 		return out, refuse(tidegate.CodeIllegalFilterExpression, "filter_expression",
-			fmt.Sprintf("the filter_expression is of type %d; there is TAG (1)", f.GetType()))
+			fmt.Sprintf("the filter_expression is of type %d; there are TAG (1) and SQL (2)", f.GetType()))
 	}
 	var asked, left time.Duration = -1, -1
 	if d := req.GetLongPollingTimeout(); d != nil {

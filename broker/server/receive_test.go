@@ -201,7 +201,7 @@ func TestReceiveRefusals(t *testing.T) {
 			{"group too long", "c", func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = strings.Repeat("g", 121) }, tidegate.CodeIllegalConsumerGroup, []string{"121", "120"}},
 			{"batch", "c", batch(-1), tidegate.CodeBadRequest, []string{"batch_size", "-1", "32"}},
 			{"queue", "push", queue(-2), tidegate.CodeBadRequest, []string{"message_queue.id", "-2"}},
-			{"SQL", "c", filter(rmqpb.FilterType_SQL, "a > 1"), tidegate.CodeIllegalFilterExpression, []string{"SQL", "not"}},
+			{"SQL", "c", filter(rmqpb.FilterType_SQL, "a > > 1"), tidegate.CodeIllegalFilterExpression, []string{"'>'", "character 5", "a > > 1"}},
 			{"unknown filter", "c", filter(7, "*"), tidegate.CodeIllegalFilterExpression, []string{"7"}},
 			{"bad tags", "c", filter(rmqpb.FilterType_TAG, "a || "), tidegate.CodeIllegalFilterExpression, []string{"a || "}},
 			{"no invisible duration", "c", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = nil }, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "auto_renew"}},

@@ -58,8 +58,7 @@ func (b *Batch) MarkDeadLetter(group uint32, p Place) {
 	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), nil, nil))
 }
 
-// PutTopic, PutGroup and PutNumber write settings; DeleteTopic and DeleteGroup
-// remove them, with the messages of the topic.
+// PutTopic writes a topic's settings.
 func (b *Batch) PutTopic(name string, v []byte) {
 	must(b.pebble().Set(append([]byte{prefixTopic}, name...), v, nil))
 }

@@ -59,16 +59,6 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b[r.off:])
-	if n <= 0 {
-		r.fail("unreadable number")
-		return 0
-	}
-	r.off += n
-	return v
-}
-
 // count reads a number of things that take at least one byte each.
 func (r *reader) count() int {
 	n := r.uvarint()

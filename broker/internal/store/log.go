@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -17,6 +18,8 @@ type Log struct {
 	name  string
 	fatal func() error // why the database can no longer write; nil while it can
 
+	failed <-chan struct{} // closed once fatal returns an error
+
 	mu     sync.Mutex
 	next   *Flight // guarded by mu; nil after close
 	closed error   // guarded by mu
@@ -27,6 +30,7 @@ type Log struct {
 
 // A Flight is one batch on its way to the disk.
 type Flight struct {
+	log   *Log
 	batch *pebble.Batch
 	after []func(error)
 	done  chan struct{}
@@ -39,21 +43,40 @@ func (f *Flight) Wait() error {
 	if f == nil {
 		return errLogClosed
 	}
-	<-f.done
-	return f.err
+	return f.wait(nil)
 }
+
+// wait waits for the batch, for the store to break (a batch may then be stuck
+// within the database), or for stop.
+func (f *Flight) wait(stop <-chan struct{}) error {
+	select {
+	case <-f.done:
+		return f.err
+	case <-stop:
+		return errStopped
+	case <-f.log.failed:
+	}
+	select {
+	case <-f.done:
+		return f.err
+	default:
+		return f.log.fatal()
+	}
+}
+
+var errStopped = errors.New("the wait was stopped")
 
 var errLogClosed = errors.New("the store is closed")
 
-func newLog(db *pebble.DB, name string, fatal func() error) *Log {
-	l := &Log{db: db, name: name, fatal: fatal, kick: make(chan struct{}, 1), done: make(chan struct{})}
+func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}) *Log {
+	l := &Log{db: db, name: name, fatal: fatal, failed: failed, kick: make(chan struct{}, 1), done: make(chan struct{})}
 	l.next = l.newFlight()
 	go l.run()
 	return l
 }
 
 func (l *Log) newFlight() *Flight {
-	return &Flight{batch: l.db.NewBatch(), done: make(chan struct{})}
+	return &Flight{log: l, batch: l.db.NewBatch(), done: make(chan struct{})}
 }
 
 // Add puts writes into the next batch. write encodes them and must not wait;
@@ -115,12 +138,16 @@ func (l *Log) commit(f *Flight) {
 	close(f.done)
 	// A batch that failed may still be in Pebble's hands: leave it to the collector.
 	if f.err == nil {
-		f.batch.Close()
+		_ = f.batch.Close() // gives its memory back; it cannot fail
 	}
 }
 
-// close commits what was added, and refuses what comes after.
-func (l *Log) close() {
+// stuckAfter is how long closing waits for a write of a broken database.
+const stuckAfter = 5 * time.Second
+
+// close commits what was added, and refuses what comes after. It returns false if
+// the database is broken and a write does not come back from it.
+func (l *Log) close() bool {
 	l.mu.Lock()
 	l.closed = errLogClosed
 	l.mu.Unlock()
@@ -128,7 +155,17 @@ func (l *Log) close() {
 	case l.kick <- struct{}{}:
 	default:
 	}
-	<-l.done
+	select {
+	case <-l.done:
+		return true
+	case <-l.failed:
+	}
+	select {
+	case <-l.done:
+		return true
+	case <-time.After(stuckAfter):
+		return false
+	}
 }
 
 // WaitContext is Wait, but returns the cause of ctx if that ends first; the
@@ -137,10 +174,9 @@ func (f *Flight) WaitContext(ctx context.Context) error {
 	if f == nil {
 		return errLogClosed
 	}
-	select {
-	case <-f.done:
-		return f.err
-	case <-ctx.Done():
+	err := f.wait(ctx.Done())
+	if errors.Is(err, errStopped) {
 		return context.Cause(ctx)
 	}
+	return err
 }

@@ -44,6 +44,7 @@ type Store struct {
 
 	logger *slog.Logger
 	broken atomic.Pointer[error] // set once Pebble has said that it cannot go on
+	failed chan struct{}         // closed then
 	lock   *pebble.Lock
 	fs     vfs.FS
 	dir    string
@@ -52,7 +53,7 @@ type Store struct {
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{})}
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -75,8 +76,7 @@ func Open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
 	}
 	if err := s.openAll(o); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
+		return nil, errors.Join(fmt.Errorf("opening data directory %s: %w", s.dir, explain(err)), s.Close())
 	}
 	return s, nil
 }
@@ -94,7 +94,7 @@ func (s *Store) prepare() (err error) {
 	}
 	defer func() {
 		if err != nil {
-			s.lock.Close()
+			err = errors.Join(err, s.lock.Close())
 		}
 	}()
 	version, err := s.readFormat()
@@ -188,16 +188,18 @@ func (s *Store) openAll(o Options) (err error) {
 	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), s.options(cache, o.MemTableBytes/2, lazy)); err != nil {
 		return err
 	}
-	s.Messages = newLog(s.messages, "the message log", s.Broken)
-	s.Groups = newLog(s.groups, "the groups' progress", s.Broken)
+	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed)
+	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed)
 	return nil
 }
 
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
-		Cache:                 cache,
-		FS:                    fs,
-		Logger:                pebbleLogger{s},
+		Cache:  cache,
+		FS:     &pausingFS{FS: fs, broken: s.Broken},
+		Logger: pebbleLogger{s},
+		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
+		EventListener:         &pebble.EventListener{BackgroundError: s.fail},
 		MemTableSize:          memTable,
 		L0CompactionThreshold: 4,
 		FormatMajorVersion:    pebble.FormatNewest,
@@ -228,13 +230,29 @@ func (s *Store) Broken() error {
 	return nil
 }
 
-// Close commits what was added and closes both databases. Adding fails afterwards.
+// Failed returns a channel that is closed once Broken returns an error.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// fail marks the store as broken.
+func (s *Store) fail(cause error) {
+	err := fmt.Errorf("the store cannot go on: %w; restart the broker once the cause is gone", explain(cause))
+	if s.broken.CompareAndSwap(nil, &err) {
+		close(s.failed)
+		s.logger.Error("the store cannot go on; everything is refused", "error", err)
+	}
+}
+
+// Close commits what was added and closes both databases. Adding fails
+// afterwards. A database that is stuck within a write is left as it is, and locked.
 func (s *Store) Close() error {
 	var errs []error
 	for _, l := range []*Log{s.Messages, s.Groups} {
-		if l != nil {
-			l.close()
+		if l != nil && !l.close() {
+			errs = append(errs, fmt.Errorf("%s is stuck and was left open: %w", l.name, s.Broken()))
 		}
+	}
+	if errs != nil {
+		return errors.Join(errs...)
 	}
 	for _, db := range []*pebble.DB{s.messages, s.groups} {
 		if db != nil {
@@ -274,10 +292,7 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 }
 
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("the store cannot go on: %s; restart the broker once the cause is gone", fmt.Sprintf(format, args...))
-	if l.s.broken.CompareAndSwap(nil, &err) {
-		l.s.logger.Error("the store cannot go on; everything is refused", "error", err)
-	}
+	l.s.fail(fmt.Errorf(format, args...))
 }
 
 // A text is formatted only if it is logged.

@@ -2,13 +2,14 @@ package store
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Read returns up to limit messages of a queue with offsets from from up to,
-// not including, to; the first of them, and then as many as have maxBytes
+// Read returns up to limit messages of a queue whose offsets are at least from and
+// below to; the first of them, and then as many as have maxBytes
 // of bodies together. offsets has the offset of each.
 func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
 	lower := appendMessageKey(nil, Place{topic, queue, from})
@@ -42,7 +43,7 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 func (s *Store) Get(p Place) (Message, bool, error) {
 	var m Message
 	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
-	if err == pebble.ErrNotFound {
+	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 // IsDeadLetter reports whether the message was made a dead letter of the group.
 func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
 	_, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
-	if err == pebble.ErrNotFound {
+	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error
 // LastNumber returns the last number given to a topic or group.
 func (s *Store) LastNumber() (uint32, error) {
 	v, closer, err := s.messages.Get([]byte{prefixNumber})
-	if err == pebble.ErrNotFound {
+	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
 	if err != nil {

@@ -51,6 +51,7 @@ type lazyFile struct {
 	mu      sync.Mutex
 	pending *time.Timer   // guarded by mu; the sync to come
 	running chan struct{} // guarded by mu; closed when the sync under way is done
+	closed  bool          // guarded by mu; no sync begins any more
 	err     error         // guarded by mu; of the last sync: told by the next one
 }
 
@@ -67,6 +68,10 @@ func (f *lazyFile) syncNow() {
 	done := make(chan struct{})
 	f.mu.Lock()
 	f.pending = nil
+	if f.closed {
+		f.mu.Unlock()
+		return
+	}
 	before := f.running
 	f.running = done
 	f.mu.Unlock()
@@ -91,20 +96,28 @@ func (f *lazyFile) SyncData() error { return f.later() }
 // SyncTo is Sync; it reports a full sync, since the caller need not do more.
 func (f *lazyFile) SyncTo(int64) (bool, error) { return true, f.later() }
 
-// Close syncs what is outstanding and closes the file.
+// Close syncs what is outstanding and closes the file: Pebble begins the next
+// log file only when this one is safe.
 func (f *lazyFile) Close() error {
 	f.mu.Lock()
-	if f.pending != nil && f.pending.Stop() {
-		f.pending = nil
-		f.mu.Unlock()
-		f.syncNow()
-		f.mu.Lock()
+	outstanding := f.pending != nil
+	if outstanding {
+		f.pending.Stop() // if it is too late, both sync
 	}
-	running, err := f.running, f.err
+	f.mu.Unlock()
+	if outstanding {
+		f.syncNow()
+	}
+	f.mu.Lock()
+	f.closed = true
+	running := f.running
 	f.mu.Unlock()
 	if running != nil {
 		<-running
 	}
+	f.mu.Lock()
+	err := f.err
+	f.mu.Unlock()
 	if cerr := f.File.Close(); err == nil {
 		err = cerr
 	}

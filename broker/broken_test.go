@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A fullFS has no room for files of one kind once full is set.
+type fullFS struct {
+	vfs.FS
+	suffix   string
+	full     atomic.Bool
+	failures atomic.Int64
+}
+
+func (fs *fullFS) check(name string) error {
+	if fs.full.Load() && strings.HasSuffix(name, fs.suffix) {
+		fs.failures.Add(1)
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+func (fs *fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.check(name); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.Create(name, c)
+	return fullFile{f, fs, name}, err
+}
+
+type fullFile struct {
+	vfs.File
+	fs   *fullFS
+	name string
+}
+
+func (f fullFile) Write(p []byte) (int, error) {
+	if err := f.fs.check(f.name); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+// A store that cannot write, be it the log or the tables behind it, refuses
+// everything with the reason, ends the receives that wait, neither hangs nor spins, and can be closed.
+func TestBrokenStoreRefusesEverything(t *testing.T) {
+	for _, suffix := range []string{".log", ".sst"} {
+		t.Run(suffix, func(t *testing.T) {
+			fs := &fullFS{FS: vfs.NewMem(), suffix: suffix}
+			b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putTopic(t, b, "empty", TopicConfig{Queues: 1})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+			poll := func(wait time.Duration) error {
+				_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "empty", Queue: -1, InvisibleDuration: time.Minute, Wait: wait})
+				return err
+			}
+			waiting := make(chan error)
+			go func() { waiting <- poll(time.Hour) }()
+			size := 1000
+			if suffix == ".sst" {
+				size = 1 << 20 // soon a table is written
+			}
+			fs.full.Store(true)
+			for n := 0; b.Healthy() == nil; n++ {
+				if n == 1000 {
+					t.Fatal("1000 sends, and it is still healthy")
+				}
+				b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "t", Body: make([]byte, size)}})
+			}
+			for name, err := range map[string]error{
+				"waiting receive": <-waiting,
+				"receive":         poll(0),
+				"send":            b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "t", Body: []byte("x")}})[0].Err,
+				"ack":             b.Ack(t.Context(), ds)[0],
+				"topic":           b.DeleteTopic(t.Context(), "t"),
+				"health":          b.Healthy(),
+			} {
+				if err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "restart the broker") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			before := fs.failures.Load()
+			<-time.After(300 * time.Millisecond)
+			if n := fs.failures.Load() - before; n > 10 {
+				t.Errorf("it tried %d times in 300 ms", n)
+			}
+			_ = b.Close() // whether that can be a success depends on what is left to write
+		})
+	}
+}

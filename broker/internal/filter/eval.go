@@ -1,0 +1,201 @@
+package filter
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A truth is one of SQL's three values.
+type truth int8
+
+const (
+	unknown truth = iota
+	isFalse
+	isTrue
+)
+
+func truthOf(b bool) truth {
+	if b {
+		return isTrue
+	}
+	return isFalse
+}
+
+func not(t truth) truth {
+	switch t {
+	case isTrue:
+		return isFalse
+	case isFalse:
+		return isTrue
+	}
+	return unknown
+}
+
+// A node is a part of an expression that is true, false or unknown.
+type node interface{ eval(*message) truth }
+
+type (
+	andNode     struct{ left, right node }
+	orNode      struct{ left, right node }
+	notNode     struct{ of node }
+	constNode   struct{ value truth }
+	nullNode    struct{ of operand } // IS NULL
+	betweenNode struct{ of, low, high operand }
+	inNode      struct {
+		of   operand
+		list []operand
+	}
+	compareNode struct {
+		left, right operand
+		op          string
+	}
+	// boolNode is a property used as a condition: true if it says so.
+	boolNode struct{ of operand }
+)
+
+func (n andNode) eval(m *message) truth {
+	l := n.left.eval(m)
+	if l == isFalse {
+		return isFalse
+	}
+	switch r := n.right.eval(m); {
+	case r == isFalse:
+		return isFalse
+	case l == isTrue && r == isTrue:
+		return isTrue
+	}
+	return unknown
+}
+
+func (n orNode) eval(m *message) truth {
+	l := n.left.eval(m)
+	if l == isTrue {
+		return isTrue
+	}
+	switch r := n.right.eval(m); {
+	case r == isTrue:
+		return isTrue
+	case l == isFalse && r == isFalse:
+		return isFalse
+	}
+	return unknown
+}
+
+func (n notNode) eval(m *message) truth { return not(n.of.eval(m)) }
+
+func (n constNode) eval(*message) truth { return n.value }
+
+func (n nullNode) eval(m *message) truth { return truthOf(n.of.value(m).kind == kindNull) }
+
+func (n boolNode) eval(m *message) truth {
+	return compare(n.of.value(m), value{kind: kindBool, text: "true"}, "=")
+}
+
+func (n betweenNode) eval(m *message) truth {
+	v := n.of.value(m)
+	return andNode{constNode{compare(v, n.low.value(m), ">=")}, constNode{compare(v, n.high.value(m), "<=")}}.eval(m)
+}
+
+func (n inNode) eval(m *message) truth {
+	v := n.of.value(m)
+	result := isFalse
+	for _, o := range n.list {
+		switch compare(v, o.value(m), "=") {
+		case isTrue:
+			return isTrue
+		case unknown:
+			result = unknown
+		}
+	}
+	return result
+}
+
+func (n compareNode) eval(m *message) truth { return compare(n.left.value(m), n.right.value(m), n.op) }
+
+type kind int8
+
+const (
+	kindNull   kind = iota
+	kindText        // of a property: may stand for a number or a boolean
+	kindString      // 'quoted'
+	kindNumber
+	kindBool
+)
+
+// A value is what an operand is for one message.
+type value struct {
+	kind   kind
+	text   string
+	number float64 // of kindNumber
+}
+
+// asNumber returns v as a number: properties are text, "15" is 15.
+func (v value) asNumber() (float64, bool) {
+	switch v.kind {
+	case kindNumber:
+		return v.number, true
+	case kindText:
+		f, err := strconv.ParseFloat(strings.TrimSpace(v.text), 64)
+		return f, err == nil && !math.IsNaN(f)
+	}
+	return 0, false
+}
+
+// An operand is a property or a constant.
+type operand struct {
+	property string // its name; empty for a constant
+	constant value
+}
+
+func (o operand) value(m *message) value {
+	if o.property == "" {
+		return o.constant
+	}
+	if v, ok := m.property(o.property); ok {
+		return value{kind: kindText, text: v}
+	}
+	return value{}
+}
+
+// compare compares as numbers if one side is a number, or if it is about
+// less and more; as booleans if one side is one; else as text.
+func compare(l, r value, op string) truth {
+	if l.kind == kindNull || r.kind == kindNull {
+		return unknown
+	}
+	ordered := op != "=" && op != "<>"
+	switch {
+	case l.kind == kindNumber || r.kind == kindNumber || ordered:
+		x, ok1 := l.asNumber()
+		y, ok2 := r.asNumber()
+		if !ok1 || !ok2 {
+			return unknown
+		}
+		return truthOf(holds(x, y, op))
+	case l.kind == kindBool || r.kind == kindBool:
+		x, err1 := strconv.ParseBool(strings.ToLower(l.text))
+		y, err2 := strconv.ParseBool(strings.ToLower(r.text))
+		if err1 != nil || err2 != nil {
+			return unknown
+		}
+		return truthOf((x == y) == (op == "="))
+	}
+	return truthOf((l.text == r.text) == (op == "="))
+}
+
+func holds(x, y float64, op string) bool {
+	switch op {
+	case "=":
+		return x == y
+	case "<>":
+		return x != y
+	case "<":
+		return x < y
+	case "<=":
+		return x <= y
+	case ">":
+		return x > y
+	}
+	return x >= y
+}

@@ -1,0 +1,140 @@
+package filter
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestTags(t *testing.T) {
+	for _, c := range []struct {
+		expression, tag string
+		want            bool
+	}{
+		{"", "x", true}, {"*", "", true}, {" * ", "x", true}, {"a", "a", true}, {"a", "A", false}, {"a", "", false},
+		{"a || b", "b", true}, {"a||b", "a", true}, {" a  ||  b ", "c", false}, {"Aa", "BB", false}, // equal hashes in Java
+	} {
+		f, err := Tags(c.expression)
+		if err != nil || f.Match(c.tag, nil) != c.want {
+			t.Errorf("%q, tag %q: %v, %v; want %v", c.expression, c.tag, !c.want, err, c.want)
+		}
+	}
+	for expression, at := range map[string]int{"a|b": 1, "a||": 3, "||a": 0, "a || b | c": 7, strings.Repeat("x", maxLength+1): maxLength} {
+		_, err := Tags(expression)
+		if e, ok := errors.AsType[*Error](err); !ok || e.Position != at {
+			t.Errorf("%.20q: %v, want position %d", expression, err, at)
+		}
+	}
+}
+
+func TestSQL(t *testing.T) {
+	properties := map[string]string{
+		"price": "15", "neg": "-3", "half": "0.5", "big": "1e3", "name": "Bob", "quote": "it's", "yes": "true", "no": "FALSE", "odd": "x15", "a.b-c": "1", "empty": "",
+	}
+	for expression, want := range map[string]bool{
+		"price > 10": true, "price > 15": false, "price >= 15": true, "price < 15.5": true, "price <= 14": false, "price = 15.0": true, "price <> 15": false, "price != 16": true,
+		"10 < price": true, "neg < 0": true, "neg = -3": true, "half = .5": true, "big = 1000": true, "big > 9e2": true,
+		"price BETWEEN 10 AND 20": true, "price between 16 and 20": false, "price NOT BETWEEN 16 AND 20": true,
+		"name = 'Bob'": true, "name = 'bob'": false, "name <> 'Al'": true, "name IN ('Al', 'Bob')": true, "name NOT IN ('Al')": true, "name in ('Al')": false,
+		"price IN (1, 15)": true, "quote = 'it''s'": true, "price = '15'": true,
+		"name IS NULL": false, "name IS NOT NULL": true, "gone IS NULL": true, "gone is not null": false, "empty IS NULL": false, "empty = ''": true,
+		"TAGS = 'tag'": true, "TAGS IN ('x')": false, "TAGS IS NOT NULL": true,
+		"yes": true, "yes = TRUE": true, "no = false": true, "NOT no": true, "no": false, "TRUE": true, "FALSE": false, "NOT FALSE": true,
+		"a.b-c = 1":                           true,
+		"price > 10 AND name = 'Bob'":         true,
+		"price > 20 OR name = 'Bob'":          true,
+		"NOT price > 20 AND NOT name = 'x'":   true,
+		"price > 20 AND name = 'x' OR half<1": true, // AND before OR
+		"price > 20 AND (name = 'x' OR yes)":  false,
+		"NOT (price > 20) AND (half < 1)":     true,
+		"gone > 1":                            false,
+		"NOT gone > 1":                        false, // unknown, not false
+		"gone > 1 OR price = 15":              true,
+		"gone > 1 AND price = 15":             false,
+		"NOT (gone > 1 AND price = 16)":       true, // unknown AND false is false
+		"NOT (gone > 1 OR price = 16)":        false,
+		"gone IN ('a')":                       false,
+		"gone NOT IN ('a')":                   false,
+		"name NOT IN ('a', gone)":             false, // one comparison is unknown
+		"name IN ('a', gone, 'Bob')":          true,
+		"odd > 1":                             false,
+		"NOT odd > 1":                         false,
+		"odd <> 1":                            false,
+		"name > 'Al'":                         false, // less and more are about numbers
+		"price BETWEEN gone AND 20":           false,
+		"NOT price BETWEEN gone AND 10":       true, // unknown AND false
+		"price > neg":                         true,
+		"gone = gone":                         false,
+		"name = name":                         true,
+		"odd = TRUE":                          false,
+	} {
+		f, err := SQL(expression)
+		if err != nil {
+			t.Errorf("%s: %v", expression, err)
+			continue
+		}
+		if got := f.Match("tag", properties); got != want {
+			t.Errorf("%s: %v, want %v", expression, got, want)
+		}
+	}
+}
+
+func TestSQLErrorsSayWhere(t *testing.T) {
+	for expression, want := range map[string]struct {
+		at   int
+		says string
+	}{
+		"":                       {0, "the end"},
+		"price >":                {7, "the end"},
+		"price > > 3":            {8, "'>'"},
+		"price ? 3":              {6, "?"},
+		"price 3":                {6, "AND, OR or the end"},
+		"name = 'Bob":            {7, "no end"},
+		"price BETWEEN 1 OR 2":   {16, "'AND'"},
+		"price IN 1":             {9, "'('"},
+		"price IN (1 2)":         {12, "')'"},
+		"price IN ()":            {10, "a property"},
+		"price IS 3":             {9, "'NULL'"},
+		"price NOT 3":            {10, "BETWEEN or IN"},
+		"(price > 3":             {10, "')'"},
+		"price > 3)":             {9, "AND, OR or the end"},
+		"AND":                    {0, "'AND'"},
+		"3":                      {1, "a comparison"},
+		"price = 1.2.3":          {8, "not a number"},
+		"price > 3 AND":          {13, "the end"},
+		strings.Repeat("(", 100): {64, "nested deeper than 64"},
+	} {
+		_, err := SQL(expression)
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Position != want.at || !strings.Contains(e.Reason, want.says) {
+			t.Errorf("%.30q: %v, want %q at position %d", expression, err, want.says, want.at)
+		}
+	}
+}
+
+// Invariants: it never panics; what is refused says where, within the
+// expression; what is taken answers the same twice, and NOT of it is never
+// true where it is.
+func FuzzSQL(f *testing.F) {
+	for _, s := range []string{"a > 1 AND b = 'x' OR NOT c", "a BETWEEN -1 AND .5e3", "a IN ('x', 1, b) AND TAGS IS NOT NULL", "((", "'", "a!=1"} {
+		f.Add(s, "v")
+	}
+	f.Fuzz(func(t *testing.T, expression, v string) {
+		p := map[string]string{"a": v, "b": "x", "c": "true"}
+		q, err := SQL(expression)
+		if err != nil {
+			e, ok := errors.AsType[*Error](err)
+			if !ok || e.Position < 0 || e.Position > max(len(expression), maxLength) {
+				t.Fatalf("%q: %#v", expression, err)
+			}
+			return
+		}
+		got := q.Match("t", p)
+		if q.Match("t", p) != got {
+			t.Fatalf("%q answers differently", expression)
+		}
+		if inverse, err := SQL("NOT (" + expression + ")"); err == nil && got && inverse.Match("t", p) {
+			t.Fatalf("%q and its negation both match", expression)
+		}
+	})
+}

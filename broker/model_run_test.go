@@ -1,0 +1,88 @@
+package broker
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+var (
+	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
+	modelSequences = flag.Int("model.sequences", 300, "how many sequences the model test runs")
+)
+
+func TestModel(t *testing.T) {
+	seeds := make([]uint64, 0, *modelSequences)
+	for range *modelSequences {
+		seeds = append(seeds, rand.Uint64())
+	}
+	if *modelSeed != 0 {
+		seeds = []uint64{*modelSeed}
+	}
+	for _, seed := range seeds {
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
+		})
+		if !ok {
+			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
+		}
+	}
+}
+
+func runModel(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), fifo: rnd.IntN(2) == 0, dead: map[string]int{}}
+	m.open()
+	defer func() { m.b.Close() }()
+	topicType := TopicNormal
+	if m.fifo {
+		topicType = TopicFIFO
+	}
+	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: 1 + rnd.IntN(3)})
+	for i := range 1 + rnd.IntN(2) {
+		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
+		g.config = GroupConfig{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: Duration(2 * time.Second)}.withDefaults()
+		if rnd.IntN(3) == 0 {
+			g.filter = "a"
+		}
+		putGroup(t, m.b, g.name, g.config)
+		m.groups = append(m.groups, g)
+	}
+	for range 60 + rnd.IntN(60) {
+		switch n := rnd.IntN(20); {
+		case n < 4:
+			m.send()
+		case n < 10:
+			m.receive()
+		case n < 16:
+			m.answer()
+		case n < 19:
+			time.Sleep(time.Duration(rnd.IntN(15000)) * time.Millisecond)
+			synctest.Wait()
+		case rnd.IntN(4) == 0:
+			m.deleteGroup()
+		default:
+			if err := m.b.Close(); err != nil {
+				m.failf("closing: %v", err)
+			}
+			m.open()
+			m.note("reopened")
+			synctest.Wait()
+		}
+		synctest.Wait() // a retry that is due at once needs its timer
+		for _, g := range m.groups {
+			g.settle(time.Now(), m.dead)
+		}
+	}
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
+	for _, g := range m.groups {
+		g.settle(time.Now(), m.dead)
+	}
+	m.check()
+}

@@ -1,0 +1,80 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// hold stops the commits of a log until the returned function is called.
+func hold(l *store.Log) (release func()) {
+	held, free := make(chan struct{}), make(chan struct{})
+	l.Add(func(*store.Batch) {}, func(error) { close(held); <-free })
+	<-held
+	return func() { close(free) }
+}
+
+// A send that was given up while the disk was waited for is stored all the
+// same, and takes nothing from consumers that was there before it.
+func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		for range 3 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		}
+		release := hold(b.store.Messages)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan transport.SendResult)
+		go func() {
+			done <- b.Send(ctx, []*tidegate.Message{{ID: "m", Topic: "t", Body: []byte("x")}})[0]
+		}()
+		synctest.Wait()
+		cause := errors.New("enough")
+		cancel(cause)
+		r := <-done
+		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !e.MaybeStored || !errors.Is(r.Err, cause) {
+			t.Errorf("the send ended with %v", r.Err)
+		}
+		release()
+		synctest.Wait()
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10}); len(ds) != 4 {
+			t.Errorf("%d messages, want 4", len(ds))
+		}
+	})
+}
+
+// A receive that waits is woken for a message in a queue that the topic got
+// meanwhile, even if the message was there before the group's cursor.
+func TestNewQueueWakesReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		got := make(chan int)
+		go func() { got <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})) }()
+		synctest.Wait()
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		tp.grow(2) // as PutTopic does it, with a send in between
+		tp.turn.Store(0)
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		synctest.Wait()
+		h := handle{group: b.group("g").id, place: store.Place{Topic: tp.id, Queue: 1}}
+		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Errorf("a handle of a queue without a cursor: %v", err)
+		}
+		(*tp.subs.Load())[0].growCursors()
+		if n := <-got; n != 1 || time.Since(start) != 0 {
+			t.Errorf("%d deliveries after %v", n, time.Since(start))
+		}
+	})
+}
