@@ -79,7 +79,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 				if n == 1000 {
 					t.Fatal("1000 sends, and it is still healthy")
 				}
-				b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "t", Body: make([]byte, size)}})
+				b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}})
 			}
 			for name, err := range map[string]error{
 				"waiting receive": <-waiting,

@@ -45,6 +45,13 @@ type TopicConfig struct {
 	// Queues is the number of queues, at most MaxQueues. 0 for DefaultQueues.
 	Queues int `json:"queues,omitempty"`
 
+	// DuplicateWindow is how long the ID of a message is remembered: a message
+	// with an ID that was stored within it is answered with the first one's
+	// receipt and not stored again, also after a restart. If more than
+	// 262 144 messages are sent within it, that many are remembered. Negative:
+	// duplicates are stored. 0 for DefaultDuplicateWindow.
+	DuplicateWindow Duration `json:"duplicate_window,omitempty"`
+
 	// MaxBacklog throttles sends to the topic while the backlog of its
 	// slowest group, or all that it holds if it has no group, is at the
 	// limit, until it is down to ResumePercent of it. Zero for

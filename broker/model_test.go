@@ -21,6 +21,7 @@ type modelMessage struct {
 	id, tag, group string
 	queue          int
 	offset         int64
+	sent           time.Time
 }
 
 type modelLease struct {
@@ -118,11 +119,24 @@ func (m *model) send() {
 		}
 		msgs = append(msgs, msg)
 	}
+	var again *modelMessage // sent a second time, within the duplicate window
+	if len(m.messages) > 0 && m.rnd.IntN(3) == 0 {
+		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < DefaultDuplicateWindow {
+			again = old
+			msgs = append(msgs, &tidegate.Message{ID: old.id, Topic: "t", MessageGroup: old.group, Body: []byte("again")})
+		}
+	}
 	for i, r := range m.b.Send(m.t.Context(), msgs) {
 		if r.Err != nil {
 			m.failf("send: %v", r.Err)
 		}
-		m.messages = append(m.messages, &modelMessage{msgs[i].ID, msgs[i].Tag, msgs[i].MessageGroup, r.Receipt.Queue, r.Receipt.Offset})
+		if i == n {
+			if r.Receipt.Queue != again.queue || r.Receipt.Offset != again.offset {
+				m.failf("%s was sent again and went to %d/%d, not %d/%d", again.id[26:], r.Receipt.Queue, r.Receipt.Offset, again.queue, again.offset)
+			}
+			continue
+		}
+		m.messages = append(m.messages, &modelMessage{msgs[i].ID, msgs[i].Tag, msgs[i].MessageGroup, r.Receipt.Queue, r.Receipt.Offset, time.Now()})
 		m.note("sent %s group %q to %d/%d", msgs[i].ID[26:], msgs[i].MessageGroup, r.Receipt.Queue, r.Receipt.Offset)
 	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,8 +38,9 @@ func (b *Broker) recover() error {
 	}); err != nil {
 		return err
 	}
+	now := time.Now()
 	for _, t := range topics {
-		if err := b.recoverQueues(t); err != nil {
+		if err := errors.Join(b.recoverQueues(t), b.recoverIDs(t, now)); err != nil {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"hash/fnv"
 	"time"
 
@@ -36,6 +37,8 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 // is refused alone: for what is wrong with it (400xx, 413xx, 431xx), an unknown topic (40402), a type
 // that its topic does not take (40014), or with tidegate.ErrThrottled. If ctx
 // ends while the disk is waited for, the messages may be stored all the same.
+// A message whose ID the topic stored within its duplicate window is not
+// stored again: its result is the first one's receipt.
 // Nothing of a message is kept once Append has returned.
 func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
@@ -60,11 +63,9 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 		return results
 	}
 	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
-	flight := b.store.Messages.Add(a.write, a.publish)
-	if flight == nil {
+	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
 		return failAll(results, "SendMessage", closedError())
-	}
-	if err := flight.WaitContext(ctx); err != nil {
+	} else if err != nil {
 		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
 			Message: "the broker could not make sure that the message is on disk"}
 		for i := range results {
@@ -118,12 +119,14 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 
 // An appending is one Append within the message log.
 type appending struct {
-	broker  *Broker
-	msgs    []Incoming
-	topics  []*topic // nil for messages that were refused
-	results []transport.SendResult
-	queues  []*queue
-	ends    []int64 // the offset after each message: results are the caller's once Append has returned
+	broker   *Broker
+	msgs     []Incoming
+	topics   []*topic // nil for messages that were refused
+	results  []transport.SendResult
+	suspects []suspect // messages whose ID was probably stored before
+	trusted  bool      // those that are left are no duplicates
+	queues   []*queue
+	ends     []int64 // the offset after each message: results are the caller's once Append has returned
 }
 
 // write gives out offsets and encodes what is accepted. The log calls it; all
@@ -139,17 +142,27 @@ func (a *appending) write(w *store.Batch) {
 			a.results[i].Err = withOp("SendMessage", topicNotFound(t.name))
 			continue
 		}
+		m := a.msgs[i]
+		window := t.config.Load().duplicateWindow()
+		if window > 0 && !a.trusted {
+			if at, ok := t.recent.find(m.ID); ok {
+				a.suspects = append(a.suspects, suspect{i, at})
+				continue
+			}
+		}
 		if th := a.broker.throttle(t, now); th != nil {
 			a.results[i].Err = withOp("SendMessage", throttledError(*th))
 			continue
 		}
-		m := a.msgs[i]
 		q := t.pick(m.MessageGroup)
 		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}
 		if rec.BornAt.IsZero() {
 			rec.BornAt = now
 		}
 		offset := t.put(w, q, &rec, now)
+		if window > 0 {
+			t.recent.add(m.ID, location{q.number, offset}, window, now)
+		}
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
@@ -239,7 +252,7 @@ func (b *Broker) throttle(t *topic, now time.Time) *Throttle {
 	}
 	limit := t.config.Load().MaxBacklog
 	if limit == (Limit{}) {
-		limit = b.opts.MaxBacklog
+		limit = *b.backlog.Load()
 	}
 	subs := *t.subs.Load()
 	if limit != (Limit{}) {

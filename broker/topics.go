@@ -28,6 +28,8 @@ type topic struct {
 	// What was appended, written or on its way: changed only within the store's Add.
 	messages, bytes atomic.Int64
 
+	recent recentIDs // used only within the store's Add, and before anything else runs
+
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu
 }

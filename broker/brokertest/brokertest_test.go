@@ -228,6 +228,9 @@ func TestLostAnswer(t *testing.T) {
 		if err != nil || r.Attempts != 2 || len(sent) != 2 || sent[0][0] != sent[1][0] || sent[0][0] != r.MessageID {
 			t.Errorf("receipt %+v, %v; sent %v", r, err, sent)
 		}
+		if info, err := b.Topic("orders"); err != nil || info.Messages != 1 {
+			t.Errorf("stored %d times, %v; want once", info.Messages, err)
+		}
 	})
 }
 

@@ -81,15 +81,25 @@ func header(v []byte) (head, body []byte, err error) {
 
 // decodeMessage reads a stored message into m. It keeps nothing of v.
 func decodeMessage(v []byte, m *Message) error {
-	head, body, err := header(v)
+	body, err := decodeHeader(v, m)
 	if err != nil {
 		return err
+	}
+	m.Body = append([]byte(nil), body...)
+	return nil
+}
+
+// decodeHeader reads everything but the body, which it returns as a part of v.
+func decodeHeader(v []byte, m *Message) (body []byte, err error) {
+	head, body, err := header(v)
+	if err != nil {
+		return nil, err
 	}
 	r := reader{b: head, s: string(head)}
 	m.Cumulative = int64(r.uvarint())
 	if len(head)-r.off < 16 {
 		r.fail("it ends within the times")
-		return r.err
+		return nil, r.err
 	}
 	m.StoredAt = fromNanos(binary.BigEndian.Uint64(head[r.off:]))
 	m.BornAt = fromNanos(binary.BigEndian.Uint64(head[r.off+8:]))
@@ -111,9 +121,5 @@ func decodeMessage(v []byte, m *Message) error {
 	if r.err == nil && r.off != len(head) {
 		r.fail("something follows the last property")
 	}
-	if r.err != nil {
-		return r.err
-	}
-	m.Body = append([]byte(nil), body...)
-	return nil
+	return body, r.err
 }

@@ -97,6 +97,31 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	return q, it.Error()
 }
 
+// Newest calls f with the messages of a queue, without their bodies, the last
+// one first, until f returns false.
+func (s *Store) Newest(topic uint32, queue uint16, f func(m *Message, offset int64) bool) error {
+	lower := appendQueue(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+	if err != nil {
+		return fmt.Errorf("reading messages: %w", err)
+	}
+	defer it.Close()
+	for ok := it.Last(); ok; ok = it.Prev() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("reading messages: %w", err)
+		}
+		var m Message
+		if _, err := decodeHeader(v, &m); err != nil {
+			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), queue, err)
+		}
+		if !f(&m, offsetOfMessageKey(it.Key())) {
+			break
+		}
+	}
+	return it.Error()
+}
+
 // IsDeadLetter reports whether the message was made a dead letter of the group.
 func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
 	_, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))

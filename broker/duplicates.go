@@ -1,0 +1,136 @@
+package broker
+
+import (
+	"context"
+	"hash/maphash"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	// DefaultDuplicateWindow is how long a topic remembers message IDs.
+	DefaultDuplicateWindow = 2 * time.Minute
+
+	// maxRecentIDs bounds how many it remembers at least, where many are sent
+	// within the window: twice as many take about 20 MB.
+	maxRecentIDs = 1 << 18
+)
+
+// idSeed makes hashes of IDs differ from process to process, so that nobody
+// can choose IDs whose hashes are equal.
+var idSeed = maphash.MakeSeed()
+
+// recentIDs knows where the messages of the last while are, by a hash of
+// their ID. What it says has to be verified. It has two generations: the older
+// one is forgotten when the newer one is full or as old as the window. Its zero
+// value is empty.
+type recentIDs struct {
+	newer, older map[uint64]location
+	since        time.Time // of newer
+}
+
+// A location is a message's place within its topic.
+type location struct {
+	queue  uint16
+	offset int64
+}
+
+func (r *recentIDs) find(id string) (location, bool) {
+	h := maphash.String(idSeed, id)
+	if l, ok := r.newer[h]; ok {
+		return l, true
+	}
+	l, ok := r.older[h]
+	return l, ok
+}
+
+func (r *recentIDs) add(id string, l location, window time.Duration, now time.Time) {
+	if r.newer == nil || len(r.newer) >= maxRecentIDs || now.Sub(r.since) >= window {
+		r.newer, r.older, r.since = map[uint64]location{}, r.newer, now
+	}
+	r.newer[maphash.String(idSeed, id)] = l
+}
+
+// duplicateWindow returns how long IDs are remembered; 0 for not at all.
+func (c TopicConfig) duplicateWindow() time.Duration {
+	switch {
+	case c.DuplicateWindow < 0:
+		return 0
+	case c.DuplicateWindow == 0:
+		return DefaultDuplicateWindow
+	}
+	return time.Duration(c.DuplicateWindow)
+}
+
+// A suspect is a message of an Append whose ID was probably stored before.
+type suspect struct {
+	index int // in the Append
+	at    location
+}
+
+// resolve answers suspects with the receipt of the first message. It returns
+// those that are none: another ID had the same hash, or the window is over.
+// What was found is on disk: it was written before this Append's own batch.
+func (a *appending) resolve() []suspect {
+	var innocent []suspect
+	for _, s := range a.suspects {
+		t, m := a.topics[s.index], a.msgs[s.index]
+		first, ok, err := a.broker.store.Get(store.Place{Topic: t.id, Queue: s.at.queue, Offset: s.at.offset})
+		switch {
+		case err != nil:
+			a.results[s.index].Err = withOp("SendMessage", storeError(err))
+		case !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
+			innocent = append(innocent, s)
+		default:
+			a.results[s.index].Receipt = tidegate.Receipt{
+				MessageID: m.ID, Topic: t.name, Queue: int(s.at.queue), Offset: s.at.offset, Endpoint: a.broker.name,
+			}
+		}
+	}
+	return innocent
+}
+
+// appendAll appends, and then once more what was suspected wrongly.
+func (a *appending) appendAll(ctx context.Context) error {
+	for {
+		flight := a.broker.store.Messages.Add(a.write, a.publish)
+		if flight == nil {
+			return tidegate.ErrClosed
+		}
+		if err := flight.WaitContext(ctx); err != nil {
+			return err
+		}
+		innocent := a.resolve()
+		if len(innocent) == 0 {
+			return nil
+		}
+		again := make([]*topic, len(a.topics))
+		for _, s := range innocent {
+			again[s.index] = a.topics[s.index]
+		}
+		a.topics, a.suspects, a.trusted = again, nil, true
+	}
+}
+
+// recoverIDs remembers the IDs of the last while after a restart.
+func (b *Broker) recoverIDs(t *topic, now time.Time) error {
+	window := t.config.Load().duplicateWindow()
+	if window == 0 {
+		return nil
+	}
+	for _, q := range *t.queues.Load() {
+		left := maxRecentIDs
+		if err := b.store.Newest(t.id, q.number, func(m *store.Message, offset int64) bool {
+			if left--; left < 0 || now.Sub(m.StoredAt) >= window {
+				return false
+			}
+			t.recent.add(m.ID, location{q.number, offset}, window, now)
+			return true
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
