@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/ratelimit"
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory
@@ -100,7 +100,9 @@ type Broker struct {
 	host   string
 	name   string // the Endpoint of its receipts and deliveries
 	owners owners
-	quotas *ratelimit.Keyed[string] // by client; nil for none
+
+	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
+	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
 
 	// admin is held, as a token, while settings are changed: their I/O is one
 	// after another.
@@ -129,7 +131,7 @@ func Open(o Options) (*Broker, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
 	}
-	quotas, err := o.ClientQuota.limiters()
+	quotas, err := newClientQuota(o.ClientQuota)
 	if err != nil {
 		return nil, fmt.Errorf("broker options: ClientQuota: %w", err)
 	}
@@ -138,10 +140,12 @@ func Open(o Options) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{
-		opts: o, logger: o.Logger, store: s, name: "in-process", quotas: quotas,
+		opts: o, logger: o.Logger, store: s, name: "in-process",
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	b.backlog.Store(&o.MaxBacklog)
+	b.quotas.Store(quotas)
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}
@@ -151,6 +155,32 @@ func Open(o Options) (*Broker, error) {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
 	return b, nil
+}
+
+// SetMaxBacklog changes Options.MaxBacklog of a broker in use. It holds from
+// the next send on and is not kept on disk. A negative limit is an error and
+// changes nothing.
+func (b *Broker) SetMaxBacklog(l Limit) error {
+	if err := l.validate("MaxBacklog"); err != nil {
+		return err
+	}
+	b.backlog.Store(&l)
+	return nil
+}
+
+// SetClientQuota changes Options.ClientQuota of a broker in use. It holds
+// from the next send on, with every client's burst whole again, and is not
+// kept on disk. A quota that is not legal is an error and changes nothing.
+func (b *Broker) SetClientQuota(q Quota) error {
+	if err := q.validate("ClientQuota"); err != nil {
+		return err
+	}
+	c, err := newClientQuota(q)
+	if err != nil {
+		return err
+	}
+	b.quotas.Store(c)
+	return nil
 }
 
 // begin counts a call as under way, and returns false if the broker is closing.

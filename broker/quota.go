@@ -38,23 +38,32 @@ func (q Quota) burst() int {
 	return int(min(max(1, math.Ceil(q.MessagesPerSecond)), math.MaxInt32))
 }
 
-// limiters returns one limiter for each client; nil for no bound.
-func (q Quota) limiters() (*ratelimit.Keyed[string], error) {
+// A clientQuota is a quota in use.
+type clientQuota struct {
+	Quota
+	limiters *ratelimit.Keyed[string] // by client; nil for no bound
+}
+
+func newClientQuota(q Quota) (*clientQuota, error) {
 	if q == (Quota{}) {
-		return nil, nil
+		return &clientQuota{}, nil
 	}
-	return ratelimit.NewKeyed[string](rate.Limit(q.MessagesPerSecond), q.burst(), quotaIdle)
+	limiters, err := ratelimit.NewKeyed[string](rate.Limit(q.MessagesPerSecond), q.burst(), quotaIdle)
+	if err != nil {
+		return nil, err
+	}
+	return &clientQuota{q, limiters}, nil
 }
 
 // withinQuota takes one message from a client's quota. A message that is
 // refused afterwards, for a backlog or for what is wrong with it, has used it all the same.
 func (b *Broker) withinQuota(client string) error {
-	if b.quotas == nil || client == "" || b.quotas.AllowN(client, 1) {
+	q := b.quotas.Load()
+	if q.limiters == nil || client == "" || q.limiters.AllowN(client, 1) {
 		return nil
 	}
-	wait, _ := b.quotas.DelayN(client, 1)
+	wait, _ := q.limiters.DelayN(client, 1)
 	wait = min(max(wait, minPushBack), maxPushBack)
-	q := b.opts.ClientQuota
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
 		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); the next one is taken in %v",
