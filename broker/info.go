@@ -13,7 +13,7 @@ type Topic struct {
 	Bytes    int64 `json:"stored_bytes"`
 
 	// Backlog is the slowest group's backlog, or all that it holds without one.
-	Backlog Limit `json:"backlog"`
+	Backlog Backlog `json:"backlog"`
 
 	// Throttle is why sends are refused now; nil if they are not.
 	Throttle *Throttle `json:"throttle,omitempty"`
@@ -32,14 +32,20 @@ type Group struct {
 
 // A Subscription is where a group is in one topic. The counts are messages.
 type Subscription struct {
-	Topic        string `json:"topic"`
-	Ready        int64  `json:"ready"`         // not delivered yet, or due again
-	Inflight     int64  `json:"inflight"`      // delivered, not answered
-	WaitingRetry int64  `json:"waiting_retry"` // until their retry interval is over
-	Backlog      Limit  `json:"backlog"`       // all of these, and their bytes
-	Acked        int64  `json:"acked"`         // since the broker was opened
-	Redelivered  int64  `json:"redelivered"`   // likewise: deliveries with attempt 2 and above
-	DeadLetters  int64  `json:"dead_letters"`  // likewise
+	Topic        string  `json:"topic"`
+	Ready        int64   `json:"ready"`         // not delivered yet, or due again
+	Inflight     int64   `json:"inflight"`      // delivered, not answered
+	WaitingRetry int64   `json:"waiting_retry"` // until their retry interval is over
+	Backlog      Backlog `json:"backlog"`       // all of these, and their bytes
+	Acked        int64   `json:"acked"`         // since the broker was opened
+	Redelivered  int64   `json:"redelivered"`   // likewise: deliveries with attempt 2 and above
+	DeadLetters  int64   `json:"dead_letters"`  // likewise
+}
+
+// A Backlog is what a consumer group has not consumed yet.
+type Backlog struct {
+	Messages int64 `json:"messages"`
+	Bytes    int64 `json:"bytes"`
 }
 
 // A Throttle tells which limit refuses sends.

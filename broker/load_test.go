@@ -67,7 +67,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 				<-ctx.Done() // the test's time limit, with the stacks of who waits, if something is lost
 				wg.Wait()
 				consumed()
-				if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog != (Limit{}) || g.Topics[0].Inflight != 0 {
+				if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog != (Backlog{}) || g.Topics[0].Inflight != 0 {
 					t.Errorf("left: %+v, %v", g.Topics, err)
 				}
 			})

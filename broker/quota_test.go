@@ -62,3 +62,39 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 }
+
+// The default backlog limit and the quota change while in use, and a bad one
+// changes nothing.
+func TestLimitsChangeInUse(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{})
+	send := func() error {
+		return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
+	}
+	for i, c := range []struct {
+		limit   Limit
+		quota   Quota
+		refused bool
+	}{
+		{Limit{}, Quota{}, false},
+		{Limit{Messages: 1}, Quota{}, true},
+		{Limit{}, Quota{MessagesPerSecond: 1e-3}, false},
+		{Limit{}, Quota{MessagesPerSecond: 1e-3, Burst: 1}, false},
+		{Limit{Messages: 100}, Quota{}, false},
+	} {
+		if err := errors.Join(b.SetMaxBacklog(c.limit), b.SetClientQuota(c.quota)); err != nil {
+			t.Fatal(err)
+		}
+		if b.SetMaxBacklog(Limit{Bytes: -1}) == nil || b.SetClientQuota(Quota{MessagesPerSecond: -1}) == nil {
+			t.Error("a negative limit was taken")
+		}
+		if err := send(); errors.Is(err, tidegate.ErrThrottled) != c.refused {
+			t.Errorf("step %d: %v", i, err)
+		}
+		if c.quota != (Quota{}) {
+			if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+				t.Errorf("step %d: beyond the quota: %v", i, err)
+			}
+		}
+	}
+}

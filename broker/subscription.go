@@ -174,7 +174,7 @@ func (s *subscription) describe() Subscription {
 		Ready:        s.counts[StateReady] + s.counts[stateHeld],
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
-		Backlog:      s.backlog(),
+		Backlog:      Backlog(s.backlog()),
 		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
 	}
 	for _, c := range s.cursors {

@@ -210,7 +210,7 @@ func (b *Broker) Topics() []Topic {
 }
 
 func (b *Broker) describe(t *topic) Topic {
-	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: t.backlog()}
+	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: Backlog(t.backlog())}
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.first
 		d.Bytes -= q.firstBytes

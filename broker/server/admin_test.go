@@ -32,7 +32,7 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "/v1/topics/orders", `{"type":"NORMAL"}`, 400, []string{"FIFO"}},
 		{"PUT", "/v1/topics/other", `{"type":"DELAY"}`, 400, []string{"DELAY"}},
 		{"PUT", "/v1/topics/other", `{"queues":1025}`, 400, []string{"1025", "1024"}},
-		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, max_backlog"}},
+		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, duplicate_window, max_backlog"}},
 		{"PUT", "/v1/topics/other", `{"max_backlog":{"message":1}}`, 400, []string{`\"message\" is unknown`}},
 		{"PUT", "/v1/topics/other", `{"queues":"many"}`, 400, []string{"queues", "string"}},
 		{"PUT", "/v1/topics/other", `{} {}`, 400, []string{"follows"}},

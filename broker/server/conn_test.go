@@ -269,7 +269,7 @@ func TestClientsThatVanish(t *testing.T) {
 		t.Errorf("%d messages; want %d", len(got), n)
 	}
 	group, err := e.b.Group("g")
-	if err != nil || group.Topics[0].Backlog != (broker.Limit{}) {
+	if err != nil || group.Topics[0].Backlog != (broker.Backlog{}) {
 		t.Errorf("backlog %+v, %v; want none", group.Topics, err)
 	}
 	for i := 0; runtime.NumGoroutine() > before && i < 500; i++ {

@@ -74,7 +74,7 @@ func start(t testing.TB, o Options, faults ...*faulty) *env {
 	}
 	t.Cleanup(func() { b.Close() })
 	for name, kind := range map[string]broker.TopicType{"normal": broker.TopicNormal, "fifo": broker.TopicFIFO} {
-		if _, err := b.PutTopic(t.Context(), name, broker.TopicConfig{Type: kind, Queues: 2}); err != nil {
+		if _, err := b.PutTopic(t.Context(), name, broker.TopicConfig{Type: kind, Queues: 2, DuplicateWindow: -1}); err != nil {
 			t.Fatal(err)
 		}
 	}
