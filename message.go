@@ -60,6 +60,10 @@ type Receipt struct {
 	// Endpoint is the server that accepted the message.
 	Endpoint string
 
+	// RecallHandle names a message with a delivery time that is still ahead, to
+	// take it back. Empty for others, and where the server gives none.
+	RecallHandle string
+
 	// Attempts is how many attempts the send took, the first included.
 	// A transport, which makes one, leaves it 0; the producer sets it.
 	Attempts int

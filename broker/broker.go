@@ -100,6 +100,7 @@ type Broker struct {
 	host   string
 	name   string // the Endpoint of its receipts and deliveries
 	owners owners
+	delays *delays
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
@@ -144,6 +145,7 @@ func Open(o Options) (*Broker, error) {
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	b.delays = newDelays(b)
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
 	if b.host, err = os.Hostname(); err != nil {
@@ -210,6 +212,7 @@ func (b *Broker) Close() error {
 	}
 	b.stop(tidegate.ErrClosed)
 	b.operating.Wait()
+	b.delays.timer.Stop()
 	b.mu.RLock()
 	for _, s := range b.subs.all() {
 		s.stopTimer()

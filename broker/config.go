@@ -13,10 +13,12 @@ import (
 // A TopicType is what kind of messages a topic takes.
 type TopicType string
 
-// The types of topics. A message with a message group is FIFO, others are NORMAL.
+// The types of topics. A message with a message group is FIFO, one with a
+// delivery time DELAY, others are NORMAL.
 const (
 	TopicNormal TopicType = "NORMAL"
 	TopicFIFO   TopicType = "FIFO"
+	TopicDelay  TopicType = "DELAY"
 )
 
 // Bounds and defaults of settings.
@@ -131,8 +133,8 @@ func (l Limit) validate(field string) error {
 
 func (c TopicConfig) validate(name string) error {
 	var errs []error
-	if c.Type != TopicNormal && c.Type != TopicFIFO {
-		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL and FIFO", c.Type))
+	if c.Type != TopicNormal && c.Type != TopicFIFO && c.Type != TopicDelay {
+		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL, FIFO and DELAY", c.Type))
 	}
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))

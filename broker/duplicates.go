@@ -31,10 +31,12 @@ type recentIDs struct {
 	since        time.Time // of newer
 }
 
-// A location is a message's place within its topic.
+// A location is a message's place within its topic: in a queue, or, if due is
+// not zero, among the delayed messages, offset then being its number there.
 type location struct {
 	queue  uint16
 	offset int64
+	due    time.Time
 }
 
 func (r *recentIDs) find(id string) (location, bool) {
@@ -51,6 +53,12 @@ func (r *recentIDs) add(id string, l location, window time.Duration, now time.Ti
 		r.newer, r.older, r.since = map[uint64]location{}, r.newer, now
 	}
 	r.newer[maphash.String(idSeed, id)] = l
+}
+
+func (r *recentIDs) forget(id string) {
+	h := maphash.String(idSeed, id)
+	delete(r.newer, h)
+	delete(r.older, h)
 }
 
 // duplicateWindow returns how long IDs are remembered; 0 for not at all.
@@ -77,12 +85,18 @@ func (a *appending) resolve() []suspect {
 	var innocent []suspect
 	for _, s := range a.suspects {
 		t, m := a.topics[s.index], a.msgs[s.index]
-		first, ok, err := a.broker.store.Get(store.Place{Topic: t.id, Queue: s.at.queue, Offset: s.at.offset})
+		first, ok, err := a.first(t, s.at)
 		switch {
+		case err == nil && !ok && !s.at.due.IsZero():
+			// Its time has come meanwhile, or it was recalled: look again.
+			innocent = append(innocent, s)
 		case err != nil:
 			a.results[s.index].Err = withOp("SendMessage", storeError(err))
 		case !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
+			a.trusted[s.index] = true
 			innocent = append(innocent, s)
+		case !s.at.due.IsZero():
+			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, s.at.due, uint64(s.at.offset))
 		default:
 			a.results[s.index].Receipt = tidegate.Receipt{
 				MessageID: m.ID, Topic: t.name, Queue: int(s.at.queue), Offset: s.at.offset, Endpoint: a.broker.name,
@@ -90,6 +104,14 @@ func (a *appending) resolve() []suspect {
 		}
 	}
 	return innocent
+}
+
+// first returns the message at a location.
+func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
+	if at.due.IsZero() {
+		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.queue, Offset: at.offset})
+	}
+	return a.broker.store.GetDelayed(store.Delayed{Due: at.due, Topic: t.id, Number: uint64(at.offset)})
 }
 
 // appendAll appends, and then once more what was suspected wrongly.
@@ -110,7 +132,7 @@ func (a *appending) appendAll(ctx context.Context) error {
 		for _, s := range innocent {
 			again[s.index] = a.topics[s.index]
 		}
-		a.topics, a.suspects, a.trusted = again, nil, true
+		a.topics, a.suspects = again, nil
 	}
 }
 
@@ -126,7 +148,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 			if left--; left < 0 || now.Sub(m.StoredAt) >= window {
 				return false
 			}
-			t.recent.add(m.ID, location{q.number, offset}, window, now)
+			t.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
 			return true
 		}); err != nil {
 			return err

@@ -86,7 +86,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.store.Messages.Add(func(*store.Batch) { topic.recent.add("b", location{0, 0}, time.Minute, time.Now()) }, nil)
+	b.store.Messages.Add(func(*store.Batch) { topic.recent.add("b", location{}, time.Minute, time.Now()) }, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
 	})
@@ -127,7 +127,7 @@ func TestRecentIDsAreBounded(t *testing.T) {
 	var r recentIDs
 	now := time.Now()
 	for i := range 3*maxRecentIDs + 10 {
-		r.add(fmt.Sprint(i), location{0, int64(i)}, time.Hour, now)
+		r.add(fmt.Sprint(i), location{offset: int64(i)}, time.Hour, now)
 	}
 	if n := len(r.newer) + len(r.older); n > 2*maxRecentIDs || n < maxRecentIDs {
 		t.Errorf("%d are remembered", n)

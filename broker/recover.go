@@ -44,6 +44,13 @@ func (b *Broker) recover() error {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}
+	_, _, next, err := b.store.Due(time.Time{}, 0, 0)
+	if err != nil {
+		return err
+	}
+	if !next.IsZero() {
+		b.delays.arm(next)
+	}
 	return b.recoverProgress(topics, groups)
 }
 

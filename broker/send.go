@@ -62,7 +62,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	if !accepted {
 		return results
 	}
-	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
+	a := appending{broker: b, msgs: msgs, topics: topics, results: results, trusted: map[int]bool{}}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
 		return failAll(results, "SendMessage", closedError())
 	} else if err != nil {
@@ -100,19 +100,18 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 		return nil, err
 	}
 	kind := TopicNormal
-	if m.MessageGroup != "" {
+	switch {
+	case m.MessageGroup != "":
 		kind = TopicFIFO
+	case !m.DeliverAt.IsZero():
+		kind = TopicDelay
+		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
+			return nil, newError(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
+		}
 	}
 	want := t.config.Load().Type
-	switch {
-	case !m.DeliverAt.IsZero():
-		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic,
-			"the message has a delivery time, but the topic's type is %s: this broker does not delay messages", want)
-	case kind != want && want == TopicFIFO:
-		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is FIFO, but the message has no message group")
-	case kind != want && !isDeadLetterTopic(m.Topic):
-		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic,
-			"the topic's type is NORMAL, but the message has the message group %q; send it to a topic of type FIFO", m.MessageGroup)
+	if kind != want && !isDeadLetterTopic(m.Topic) {
+		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s", want, kind.because(m.Message))
 	}
 	return t, nil
 }
@@ -123,8 +122,9 @@ type appending struct {
 	msgs     []Incoming
 	topics   []*topic // nil for messages that were refused
 	results  []transport.SendResult
-	suspects []suspect // messages whose ID was probably stored before
-	trusted  bool      // those that are left are no duplicates
+	suspects []suspect    // messages whose ID was probably stored before
+	trusted  map[int]bool // messages that are certainly no duplicates
+	earliest time.Time    // delivery time among those delayed; zero for none
 	queues   []*queue
 	ends     []int64 // the offset after each message: results are the caller's once Append has returned
 }
@@ -144,7 +144,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		m := a.msgs[i]
 		window := t.config.Load().duplicateWindow()
-		if window > 0 && !a.trusted {
+		if window > 0 && !a.trusted[i] {
 			if at, ok := t.recent.find(m.ID); ok {
 				a.suspects = append(a.suspects, suspect{i, at})
 				continue
@@ -154,14 +154,18 @@ func (a *appending) write(w *store.Batch) {
 			a.results[i].Err = withOp("SendMessage", throttledError(*th))
 			continue
 		}
-		q := t.pick(m.MessageGroup)
 		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}
 		if rec.BornAt.IsZero() {
 			rec.BornAt = now
 		}
+		if m.DeliverAt.After(now) {
+			a.results[i].Receipt = a.delay(w, t, &rec, window, now)
+			continue
+		}
+		q := t.pick(m.MessageGroup)
 		offset := t.put(w, q, &rec, now)
 		if window > 0 {
-			t.recent.add(m.ID, location{q.number, offset}, window, now)
+			t.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
 		}
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
@@ -174,6 +178,9 @@ func (a *appending) write(w *store.Batch) {
 func (a *appending) publish(err error) {
 	if err != nil {
 		return // the store is broken: nothing is read or written any more
+	}
+	if !a.earliest.IsZero() {
+		a.broker.delays.arm(a.earliest)
 	}
 	for i, q := range a.queues {
 		if q != nil {

@@ -30,7 +30,7 @@ func TestAdmin(t *testing.T) {
 		{"GET", "/v1/topics", "", 200, []string{`"topics": [`, `"orders"`, `"plain"`}},
 		{"PUT", "/v1/topics/orders", `{"queues":1}`, 400, []string{"4 queues", `"code": 40000`, `"reply_code": 40000`, `"BAD_REQUEST"`, `"about:blank"`}},
 		{"PUT", "/v1/topics/orders", `{"type":"NORMAL"}`, 400, []string{"FIFO"}},
-		{"PUT", "/v1/topics/other", `{"type":"DELAY"}`, 400, []string{"DELAY"}},
+		{"PUT", "/v1/topics/other", `{"type":"TRANSACTION"}`, 400, []string{"TRANSACTION", "NORMAL, FIFO and DELAY"}},
 		{"PUT", "/v1/topics/other", `{"queues":1025}`, 400, []string{"1025", "1024"}},
 		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, duplicate_window, max_backlog"}},
 		{"PUT", "/v1/topics/other", `{"max_backlog":{"message":1}}`, 400, []string{`\"message\" is unknown`}},

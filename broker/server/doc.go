@@ -23,6 +23,6 @@
 // "deadletter" (a repeated ForwardMessageToDeadLetterQueue makes no second
 // copy; the request header x-tidegate-reason is kept with the dead letter).
 //
-// Not there yet: transactions, delayed messages, offsets. They
+// Not there yet: transactions, offsets. They
 // are refused with a status that says so.
 package server

@@ -15,6 +15,7 @@ type engine interface {
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
 	Release(ctx context.Context, ds []*tidegate.Delivery)
+	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	Touch(owner string)
 	Forget(owner string)
 

@@ -17,7 +17,6 @@ func notImplemented(op, instead string) error {
 
 const (
 	noOffsets = "it keeps the progress of consumer groups itself; use ReceiveMessage and AckMessage"
-	noRecall  = "it has no delayed messages"
 	noLite    = "it has no lite topics"
 )
 
@@ -35,16 +34,6 @@ var (
 		},
 		fail: func(_ *rmqpb.EndTransactionRequest, st *rmqpb.Status) *rmqpb.EndTransactionResponse {
 			return &rmqpb.EndTransactionResponse{Status: st}
-		},
-	}
-	recallMessage = rpc[*rmqpb.RecallMessageRequest, *rmqpb.RecallMessageResponse]{
-		op:       "RecallMessage",
-		describe: func(req *rmqpb.RecallMessageRequest, c *Call) { c.Topic = req.GetTopic().GetName() },
-		do: func(*Server, context.Context, string, *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-			return nil, notImplemented("RecallMessage", noRecall)
-		},
-		fail: func(_ *rmqpb.RecallMessageRequest, st *rmqpb.Status) *rmqpb.RecallMessageResponse {
-			return &rmqpb.RecallMessageResponse{Status: st}
 		},
 	}
 	syncLiteSubscription = rpc[*rmqpb.SyncLiteSubscriptionRequest, *rmqpb.SyncLiteSubscriptionResponse]{
@@ -115,11 +104,6 @@ func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
 // EndTransaction implements rmqpb.MessagingServiceServer.
 func (v *service) EndTransaction(ctx context.Context, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
 	return endTransaction.serve(v.s, ctx, req)
-}
-
-// RecallMessage implements rmqpb.MessagingServiceServer.
-func (v *service) RecallMessage(ctx context.Context, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	return recallMessage.serve(v.s, ctx, req)
 }
 
 // SyncLiteSubscription implements rmqpb.MessagingServiceServer.

@@ -81,8 +81,6 @@ func TestMissing(t *testing.T) {
 		check("EndTransaction", tx, err, tidegate.CodeUnsupported)
 		tx, err = e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{})
 		check("EndTransaction without ID", tx, err, tidegate.CodeInvalidTransactionID)
-		recall, err := e.RecallMessage(ctx, &rmqpb.RecallMessageRequest{})
-		check("RecallMessage", recall, err, tidegate.CodeNotImplemented)
 		lite, err := e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{})
 		check("SyncLiteSubscription", lite, err, tidegate.CodeNotImplemented)
 		update, err := e.UpdateOffset(ctx, &rmqpb.UpdateOffsetRequest{})

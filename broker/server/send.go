@@ -92,7 +92,7 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 			wait = max(wait, pushBackOf(err))
 		} else {
 			e.Status = statusOK
-			e.Offset = results[i].Receipt.Offset
+			e.Offset, e.RecallHandle = results[i].Receipt.Offset, results[i].Receipt.RecallHandle
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
 			out.Status = multipleResults

@@ -83,6 +83,20 @@ var (
 			return &rmqpb.AckMessageResponse{Status: st}
 		},
 	}
+	recallMessage = rpc[*rmqpb.RecallMessageRequest, *rmqpb.RecallMessageResponse]{
+		op:       "RecallMessage",
+		describe: func(req *rmqpb.RecallMessageRequest, c *Call) { c.Topic = req.GetTopic().GetName() },
+		do: func(s *Server, ctx context.Context, _ string, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+			id, err := s.b.Recall(ctx, req.GetTopic().GetName(), req.GetRecallHandle())
+			if err != nil {
+				return nil, err
+			}
+			return &rmqpb.RecallMessageResponse{Status: statusOK, MessageId: id}, nil
+		},
+		fail: func(_ *rmqpb.RecallMessageRequest, st *rmqpb.Status) *rmqpb.RecallMessageResponse {
+			return &rmqpb.RecallMessageResponse{Status: st}
+		},
+	}
 	changeInvisibleDuration = rpc[*rmqpb.ChangeInvisibleDurationRequest, *rmqpb.ChangeInvisibleDurationResponse]{
 		op: "ChangeInvisibleDuration",
 		describe: func(req *rmqpb.ChangeInvisibleDurationRequest, c *Call) {
@@ -169,4 +183,9 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	s.sessions.terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: statusOK}, nil
+}
+
+// RecallMessage implements rmqpb.MessagingServiceServer.
+func (v *service) RecallMessage(ctx context.Context, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+	return recallMessage.serve(v.s, ctx, req)
 }

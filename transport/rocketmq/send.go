@@ -179,7 +179,7 @@ func (s *sending) request(q queue, indexes []int) {
 		}
 		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Queue: -1, Endpoint: q.ep.key}
 		if entry := entryOf(res, n, len(indexes), s.msgs[i].ID); entry != nil {
-			receipt.Offset = entry.GetOffset()
+			receipt.Offset, receipt.RecallHandle = entry.GetOffset(), entry.GetRecallHandle()
 		}
 		if len(s.r.byGroup) == 1 {
 			receipt.Queue = int(q.id)

@@ -15,7 +15,7 @@ func sampleMessage() Message {
 	return Message{
 		Message: tidegate.Message{
 			ID: "id", Topic: "", Tag: "t", Keys: []string{"k1", ""}, MessageGroup: "g",
-			Properties: map[string]string{"a": "1", "": "x"}, TraceContext: "trace", Body: []byte("body"),
+			Properties: map[string]string{"a": "1", "": "x"}, TraceContext: "trace", DeliverAt: time.Unix(5, 6), Body: []byte("body"),
 		},
 		Cumulative: 1 << 40, BornAt: time.Unix(1, 2), BornHost: "h", StoredAt: time.Unix(3, 4),
 	}
@@ -24,7 +24,7 @@ func sampleMessage() Message {
 func equalMessages(a, b Message) bool {
 	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup &&
 		maps.Equal(a.Properties, b.Properties) && a.TraceContext == b.TraceContext && bytes.Equal(a.Body, b.Body) &&
-		a.Cumulative == b.Cumulative && a.BornAt.Equal(b.BornAt) && a.BornHost == b.BornHost && a.StoredAt.Equal(b.StoredAt)
+		a.Cumulative == b.Cumulative && a.BornAt.Equal(b.BornAt) && a.BornHost == b.BornHost && a.StoredAt.Equal(b.StoredAt) && a.DeliverAt.Equal(b.DeliverAt)
 }
 
 func TestMessageRoundTrip(t *testing.T) {

@@ -8,6 +8,7 @@ import "encoding/binary"
 //	t name                                a topic's settings
 //	g name                                a group's settings
 //	n                                     the last number given to a topic or group
+//	y due(8) topic(4) number(8)           a message to deliver later
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
 //
 // Keys of the groups database:
@@ -20,6 +21,7 @@ const (
 	prefixGroup      = 'g'
 	prefixNumber     = 'n'
 	prefixDeadLetter = 'd'
+	prefixDelayed    = 'y'
 	prefixCursor     = 'c'
 	prefixLease      = 'l'
 )

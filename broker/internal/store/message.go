@@ -26,10 +26,10 @@ type Message struct {
 
 // The form of a stored message, after the version byte: the length of the
 // header, the header, the body. The header is, in order: Cumulative, StoredAt,
-// BornAt (nanoseconds since 1970), ID, Tag, MessageGroup, BornHost,
+// BornAt, DeliverAt (nanoseconds since 1970), ID, Tag, MessageGroup, BornHost,
 // TraceContext, the keys, the properties. Strings and lists begin with their length.
 func (m *Message) headerSize() int {
-	n := uvarintLen(uint64(m.Cumulative)) + 16 +
+	n := uvarintLen(uint64(m.Cumulative)) + 24 +
 		stringLen(m.ID) + stringLen(m.Tag) + stringLen(m.MessageGroup) + stringLen(m.BornHost) + stringLen(m.TraceContext) +
 		uvarintLen(uint64(len(m.Keys))) + uvarintLen(uint64(len(m.Properties)))
 	for _, k := range m.Keys {
@@ -53,6 +53,7 @@ func (m *Message) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(m.Cumulative))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.StoredAt)))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.BornAt)))
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.DeliverAt)))
 	for _, s := range [...]string{m.ID, m.Tag, m.MessageGroup, m.BornHost, m.TraceContext} {
 		b = appendString(b, s)
 	}
@@ -97,13 +98,14 @@ func decodeHeader(v []byte, m *Message) (body []byte, err error) {
 	}
 	r := reader{b: head, s: string(head)}
 	m.Cumulative = int64(r.uvarint())
-	if len(head)-r.off < 16 {
+	if len(head)-r.off < 24 {
 		r.fail("it ends within the times")
 		return nil, r.err
 	}
 	m.StoredAt = fromNanos(binary.BigEndian.Uint64(head[r.off:]))
 	m.BornAt = fromNanos(binary.BigEndian.Uint64(head[r.off+8:]))
-	r.off += 16
+	m.DeliverAt = fromNanos(binary.BigEndian.Uint64(head[r.off+16:]))
+	r.off += 24
 	m.ID, m.Tag, m.MessageGroup, m.BornHost, m.TraceContext = r.string(), r.string(), r.string(), r.string(), r.string()
 	if n := r.count(); n > 0 {
 		m.Keys = make([]string, n)

@@ -1,0 +1,215 @@
+package broker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	// maxDelay is how far ahead a delivery time may be (RocketMQ: 24 h).
+	maxDelay = 24 * time.Hour
+
+	// dueBatch and dueBytes bound what is moved to the queues in one write.
+	dueBatch = 256
+	dueBytes = 8 << 20
+
+	// recallVersion is the first byte of a recall handle.
+	recallVersion = 1
+)
+
+// because says what makes a message of that type.
+func (k TopicType) because(m *tidegate.Message) string {
+	switch k {
+	case TopicFIFO:
+		return fmt.Sprintf("FIFO: it has the message group %q", m.MessageGroup)
+	case TopicDelay:
+		return "DELAY: it has a delivery time"
+	}
+	return "NORMAL: it has neither message group nor delivery time"
+}
+
+// delays moves messages to their queues when their delivery time comes. What
+// waits is on disk only; one timer is set to the first of them.
+type delays struct {
+	broker *Broker
+
+	// moving is held, as a token, while messages are moved or recalled, so that
+	// no message is both.
+	moving chan struct{}
+
+	mu    sync.Mutex
+	armed time.Time // guarded by mu: what timer is set to; zero if it is not
+	timer *time.Timer
+
+	number uint64 // changed only within the message log's Add
+}
+
+func newDelays(b *Broker) *delays {
+	d := &delays{broker: b, moving: make(chan struct{}, 1), number: uint64(time.Now().UnixNano())}
+	d.timer = time.AfterFunc(time.Hour, d.due)
+	d.timer.Stop()
+	return d
+}
+
+// arm has due called at that time, or earlier.
+func (d *delays) arm(at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.armed.IsZero() || at.Before(d.armed) {
+		d.armed = at
+		d.timer.Reset(time.Until(at))
+	}
+}
+
+// due moves every message whose time has come, and arms for the next one.
+func (d *delays) due() {
+	b := d.broker
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	d.mu.Lock()
+	d.armed = time.Time{}
+	d.mu.Unlock()
+	for {
+		moved, next, err := d.move()
+		if err != nil {
+			b.logger.Error("delayed messages could not be moved to their queues; it is tried again in a second", "error", err)
+			next = time.Now().Add(time.Second)
+		}
+		if moved > 0 && err == nil && b.life.Err() == nil {
+			continue
+		}
+		if !next.IsZero() {
+			d.arm(next)
+		}
+		return
+	}
+}
+
+// move moves one batch, and returns how many that were and when to come again.
+func (d *delays) move() (moved int, next time.Time, err error) {
+	select {
+	case d.moving <- struct{}{}:
+		defer func() { <-d.moving }()
+	case <-d.broker.life.Done():
+		return 0, next, nil
+	}
+	b := d.broker
+	ds, ms, next, err := b.store.Due(time.Now(), dueBatch, dueBytes)
+	if err != nil || len(ds) == 0 {
+		return 0, next, err
+	}
+	topics := b.topicsByID()
+	var published []func(error)
+	err = b.store.Messages.Add(func(w *store.Batch) {
+		now := time.Now()
+		for i := range ds {
+			w.DeleteDelayed(ds[i])
+			t := topics[ds[i].Topic]
+			if t == nil || t.deleted.Load() {
+				continue
+			}
+			q := t.pick("")
+			offset := t.put(w, q, &ms[i], now)
+			if window := t.config.Load().duplicateWindow(); window > 0 {
+				t.recent.add(ms[i].ID, location{queue: q.number, offset: offset}, window, now)
+			}
+			published = append(published, t.publish(q, 1))
+		}
+	}, func(err error) {
+		for _, f := range published {
+			f(err)
+		}
+	}).Wait()
+	return len(ds), next, err
+}
+
+func (b *Broker) topicsByID() map[uint32]*topic {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := make(map[uint32]*topic, len(b.topics))
+	for _, t := range b.topics {
+		out[t.id] = t
+	}
+	return out
+}
+
+// delay writes a message of an Append that is to be delivered later. Only
+// called within the message log's Add.
+func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
+	a.broker.delays.number++
+	d := store.Delayed{Due: m.DeliverAt, Topic: t.id, Number: a.broker.delays.number}
+	m.StoredAt = now
+	w.PutDelayed(d, m)
+	if window > 0 {
+		t.recent.add(m.ID, location{due: d.Due, offset: int64(d.Number)}, window, now)
+	}
+	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
+		a.earliest = d.Due
+	}
+	return a.broker.delayedReceipt(t, m.ID, d.Due, d.Number)
+}
+
+func (b *Broker) delayedReceipt(t *topic, id string, due time.Time, number uint64) tidegate.Receipt {
+	h := []byte{recallVersion}
+	h = binary.BigEndian.AppendUint64(h, uint64(due.UnixNano()))
+	h = binary.BigEndian.AppendUint32(h, t.id)
+	h = binary.BigEndian.AppendUint64(h, number)
+	return tidegate.Receipt{
+		MessageID: id, Topic: t.name, Queue: -1, Endpoint: b.name, RecallHandle: base64.RawURLEncoding.EncodeToString(h),
+	}
+}
+
+// Recall takes back a message whose delivery time has not come, and returns
+// its ID when that is on disk: 40401 if it is not waiting any more, 40000 for a
+// handle that is not one.
+func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
+	id, err = b.recall(ctx, topicName, recallHandle)
+	return id, withOp("RecallMessage", err)
+}
+
+func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (string, error) {
+	if !b.begin() {
+		return "", closedError()
+	}
+	defer b.end()
+	t, err := b.topic(topicName)
+	if err != nil {
+		return "", err
+	}
+	h, err := base64.RawURLEncoding.Strict().DecodeString(recallHandle)
+	if err != nil || len(h) != 1+8+4+8 || h[0] != recallVersion || binary.BigEndian.Uint32(h[9:]) != t.id {
+		return "", newError(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
+	}
+	d := store.Delayed{
+		Due: time.Unix(0, int64(binary.BigEndian.Uint64(h[1:]))), Topic: t.id, Number: binary.BigEndian.Uint64(h[13:]),
+	}
+	select {
+	case b.delays.moving <- struct{}{}:
+		defer func() { <-b.delays.moving }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	m, ok, err := b.store.GetDelayed(d)
+	if err != nil {
+		return "", storeError(err)
+	}
+	if !ok {
+		return "", newError(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")
+	}
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		w.DeleteDelayed(d)
+		t.recent.forget(m.ID)
+	}, nil).Wait(); err != nil {
+		return "", storeError(err)
+	}
+	return m.ID, nil
+}
