@@ -1,8 +1,9 @@
 // Command tidegate runs the reference broker: a server that RocketMQ 5
 // clients can use, in memory or with a data directory.
 //
-// It exits with 0 when it was stopped in order, with 2 if its arguments are
-// wrong, and with 1 if anything else failed. Logs go to stderr, results to stdout.
+// It exits with 0 when it was stopped in order, with 2 if its arguments or
+// its configuration are wrong, and with 1 if anything else failed. Logs go to
+// stderr, results to stdout.
 package main
 
 import (
@@ -43,15 +44,23 @@ ladder, and keeps dead letters.`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{err, c.CommandPath()} })
-	root.AddCommand(serveCommand(stdout, stderr))
+	root.AddCommand(serveCommand(stdout, stderr), configCommand(stdout))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "tidegate: %v\n", err)
+	bad, wrong := errors.AsType[faults](err)
+	if wrong {
+		fmt.Fprintf(stderr, "tidegate: the configuration is wrong\n%v\n", bad)
+	} else {
+		fmt.Fprintf(stderr, "tidegate: %v\n", err)
+	}
 	if u, ok := errors.AsType[usageError](err); ok {
 		fmt.Fprintf(stderr, "Run '%s --help' for what it takes.\n", u.command)
+		return 2
+	}
+	if wrong {
 		return 2
 	}
 	if c, _, ferr := root.Find(args); ferr != nil || c == root {

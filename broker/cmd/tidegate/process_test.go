@@ -9,8 +9,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // The test binary is the program when it is told so by the environment.
@@ -31,7 +33,55 @@ type process struct {
 	t          *testing.T
 	cmd        *exec.Cmd
 	grpc, http string
-	stderr     strings.Builder
+	stderr     output
+}
+
+// An output is what a process writes while it runs.
+type output struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	grown chan struct{} // closed by the next write; nil if nobody waits
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.grown != nil {
+		close(o.grown)
+		o.grown = nil
+	}
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// await returns the first line after the first from bytes that contains text.
+func (o *output) await(t *testing.T, from int, text string) string {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		o.mu.Lock()
+		written := o.text.String()
+		if o.grown == nil {
+			o.grown = make(chan struct{})
+		}
+		grown := o.grown
+		o.mu.Unlock()
+		for line := range strings.Lines(written[from:]) {
+			if strings.Contains(line, text) && strings.HasSuffix(line, "\n") {
+				return line
+			}
+		}
+		select {
+		case <-grown:
+		case <-late:
+			t.Fatalf("it did not say %q: %s", text, written[from:])
+		}
+	}
 }
 
 func start(t *testing.T, args ...string) *process {

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// configCommand is "tidegate config".
+func configCommand(stdout io.Writer) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("config has no command %q: it has check", args[0]), c.CommandPath()}
+			}
+			return c.Help()
+		},
+	}
+	c.AddCommand(&cobra.Command{
+		Use:   "check FILE",
+		Short: "Print everything that is wrong with a file for serve --config, or ok",
+		Long: `Prints everything that is wrong with a file for 'tidegate serve --config', each
+with its line, and exits with 2; or prints ok, and exits with 0. It looks at
+the file alone, not at the environment, and starts nothing.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return usageError{errors.New("config check takes one argument, the file"), c.CommandPath()}
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := load(args[0], nil, nil); err != nil {
+				return err
+			}
+			fmt.Fprintln(stdout, "ok")
+			return nil
+		},
+	})
+	return c
+}

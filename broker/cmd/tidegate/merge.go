@@ -1,0 +1,130 @@
+package main
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A section is a T with where each field came from; fields that are not in
+// from have their default.
+type section[T any] struct {
+	value T
+	at    origin // of a declaration
+	from  map[string]origin
+}
+
+// A config is everything that serve is told, merged and checked.
+type config struct {
+	settings section[settings]
+	topics   map[string]section[broker.TopicConfig]
+	groups   map[string]section[broker.GroupConfig]
+}
+
+// build reads the layers, the strongest last, over the defaults. Every value
+// is checked, also one that a stronger layer hides.
+func build[T any](rules []rule[T], layers ...values) (section[T], faults) {
+	s := section[T]{from: map[string]origin{}}
+	var bad faults
+	for _, r := range rules {
+		if r.keeps == "" {
+			if err := r.set(&s.value, r.preset); err != nil {
+				bad = append(bad, faultf(origin{}, "the default of %s is wrong: %v", r.key, err))
+			}
+		}
+		for _, layer := range layers {
+			list, ok := layer[r.key]
+			if !ok {
+				continue
+			}
+			if r.reset != nil {
+				r.reset(&s.value)
+			}
+			for _, g := range list {
+				if err := r.set(&s.value, g.text); err != nil {
+					bad = append(bad, faultf(g.from, "is %q: %v", g.text, err))
+				}
+				s.from[r.key] = g.from
+			}
+		}
+	}
+	return s, bad
+}
+
+// merge makes a configuration of what a file, the environment and the flags
+// give. It is to be used only if there are no faults.
+func merge(doc document, env, flags values) (config, faults) {
+	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}}
+	var bad, more faults
+	c.settings, bad = build(settingRules, doc.values, env, flags)
+	bad = append(bad, addresses(c.settings)...)
+	for name, d := range doc.topics {
+		c.topics[name], more = declared(topicRules, d, tidegate.ValidateTopic(name))
+		bad = append(bad, more...)
+	}
+	for name, d := range doc.groups {
+		c.groups[name], more = declared(groupRules, d, tidegate.ValidateGroup(name))
+		bad = append(bad, more...)
+	}
+	for _, t := range c.settings.value.topics {
+		name, kind, typed := strings.Cut(t, ":")
+		if d, ok := c.topics[name]; ok && typed && d.value.Type != "" && string(d.value.Type) != kind {
+			bad = append(bad, faultf(c.settings.from["topic"], "is %q, but %s:%d makes it %s: give it one type",
+				t, d.at.file, d.from["type"].line, d.value.Type))
+		}
+	}
+	return c, bad
+}
+
+func declared[T any](rules []rule[T], d declaration, nameErr error) (section[T], faults) {
+	s, bad := build(rules, d.values)
+	s.at = d.from
+	if nameErr != nil {
+		bad = append(bad, faultf(d.from, "has a name that cannot be: %v", nameErr))
+	}
+	return s, bad
+}
+
+// addresses refuses those that other machines could use.
+func addresses(s section[settings]) faults {
+	if s.value.insecure {
+		return nil
+	}
+	var bad faults
+	for _, a := range []struct{ key, value string }{{"grpc", s.value.grpc}, {"http", s.value.http}} {
+		host, _, err := net.SplitHostPort(a.value)
+		if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			bad = append(bad, faultf(s.from[a.key], "is %q: other machines could use it without keys or verified TLS; "+
+				"give a loopback address such as 127.0.0.1, or add --insecure (in a file insecure: true)", a.value))
+		}
+	}
+	return bad
+}
+
+// environment returns the settings among the variables, and a hint for every
+// variable that looks like a mistyped one. An empty variable counts as not set.
+func environment(environ []string) (v values, hints []string) {
+	v = values{}
+	known := map[string]string{variable("config"): ""}
+	for _, key := range keysOf(settingRules) {
+		known[variable(key)] = key
+	}
+	for _, e := range environ {
+		name, text, _ := strings.Cut(e, "=")
+		key, ok := known[name]
+		switch {
+		case text == "" || !strings.HasPrefix(name, "TIDEGATE_"):
+		case key != "":
+			v[key] = []given{{text, origin{name: name}}}
+		case !ok:
+			if n := nearest(name, slices.Sorted(maps.Keys(known))); n != "" {
+				hints = append(hints, name+" is no setting: did you mean "+n+"?")
+			}
+		}
+	}
+	return v, hints
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// settings are what serve can be told, beside topics and groups.
+type settings struct {
+	grpc, http, data, advertise string
+	topics                      []string
+	backlog                     broker.Limit
+	quota                       broker.Quota
+	minInvisible                time.Duration
+	minPoll                     time.Duration
+	insecure                    bool
+	logLevel, logFormat         string
+	stopTimeout                 time.Duration
+}
+
+// A rule is one field of a T: its name, its default and what is legal. All
+// values pass through it as text, so that a file, the environment and the
+// flags are read alike.
+type rule[T any] struct {
+	key    string // as in the file; a dot is a level of nesting
+	preset string // the default
+	help   string // for the flag, with the kind of value in backquotes
+
+	// set reads a text; the error says what is legal, and leaves v as it was.
+	set func(v *T, text string) error
+
+	// text writes what set reads.
+	text func(v *T) string
+
+	// reset makes a list empty, set adds to it. Nil for what is no list.
+	reset func(v *T)
+
+	boolean bool // --insecure alone is true
+
+	// keeps says what an absent value stands for if that depends on what is
+	// there already. Empty: preset.
+	keeps string
+
+	live bool // it can change while running
+}
+
+// flag and variable are the other two names of a setting: max_backlog is
+// --max-backlog and TIDEGATE_MAX_BACKLOG.
+func (r rule[T]) flag() string { return strings.ReplaceAll(r.key, "_", "-") }
+
+func variable(key string) string { return "TIDEGATE_" + strings.ToUpper(key) }
+
+// settingRules are all settings, in the order in which they are shown.
+var settingRules = []rule[settings]{
+	text("grpc", "127.0.0.1:8081", "`address` for clients (gRPC, with TLS or without); port 0 for a free one",
+		func(s *settings) *string { return &s.grpc }, address),
+	text("http", "127.0.0.1:8082", "`address` for administration (HTTP); port 0 for a free one",
+		func(s *settings) *string { return &s.http }, address),
+	text("data", "", "`directory` that keeps everything; without it the broker is in memory and forgets",
+		func(s *settings) *string { return &s.data }, nil),
+	text("advertise", "", "`host:port` that clients are told to connect to (default: the address they used)",
+		func(s *settings) *string { return &s.advertise }, endpoint),
+	{
+		key: "topic", help: "`name` of a topic to make if it is not there, or name:FIFO; can be repeated, or a list with commas",
+		set: addTopic, text: func(s *settings) string { return strings.Join(s.topics, ",") },
+		reset: func(s *settings) { s.topics = nil }, live: true,
+	},
+	live(integer("max_backlog", "0", "throttle sends to a topic while this many `messages` wait to be consumed (0: no limit)",
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.backlog.Messages })),
+	live(integer("max_backlog_bytes", "0", "throttle sends to a topic while this many `bytes` wait to be consumed (0: no limit)",
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.backlog.Bytes })),
+	{
+		key: "max_client_rate", preset: "0", help: "throttle a client that sends more `messages` a second than this (0: no limit)",
+		set: setRate, text: func(s *settings) string { return strconv.FormatFloat(s.quota.MessagesPerSecond, 'g', -1, 64) }, live: true,
+	},
+	duration("min_invisible_duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for",
+		0, func(s *settings) *time.Duration { return &s.minInvisible }),
+	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
+		0, func(s *settings) *time.Duration { return &s.minPoll }),
+	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS",
+		func(s *settings) *bool { return &s.insecure }),
+	live(text("log_level", "info", "lowest `level` that is logged: debug, info, warn or error",
+		func(s *settings) *string { return &s.logLevel }, oneOf("debug", "info", "warn", "error"))),
+	text("log_format", "text", "`format` of the log: text or json",
+		func(s *settings) *string { return &s.logFormat }, oneOf("text", "json")),
+	duration("stop_timeout", 10*time.Second, "`duration` that requests under way may take once told to stop",
+		0, func(s *settings) *time.Duration { return &s.stopTimeout }),
+}
+
+func live[T any](r rule[T]) rule[T] { r.live = true; return r }
+
+func text[T any](key, preset, help string, field func(*T) *string, check func(string) error) rule[T] {
+	return rule[T]{
+		key: key, preset: preset, help: help, text: func(v *T) string { return *field(v) },
+		set: func(v *T, s string) error {
+			if !utf8.ValidString(s) {
+				return fmt.Errorf("give text in UTF-8")
+			}
+			if check != nil {
+				if err := check(s); err != nil {
+					return err
+				}
+			}
+			*field(v) = s
+			return nil
+		},
+	}
+}
+
+func integer[T any, N int | int64](key, preset, help string, least, most int64, field func(*T) *N) rule[T] {
+	return rule[T]{
+		key: key, preset: preset, help: help, text: func(v *T) string { return strconv.FormatInt(int64(*field(v)), 10) },
+		set: func(v *T, s string) error {
+			n, err := strconv.ParseInt(s, 10, 64)
+			switch {
+			case (err != nil || n < least || n > most) && most == math.MaxInt64:
+				return fmt.Errorf("give a whole number of %d or more", least)
+			case err != nil || n < least || n > most:
+				return fmt.Errorf("give a whole number of %d to %d", least, most)
+			}
+			*field(v) = N(n)
+			return nil
+		},
+	}
+}
+
+func duration[T any, D ~int64](key string, preset D, help string, least time.Duration, field func(*T) *D) rule[T] {
+	return rule[T]{
+		key: key, preset: time.Duration(preset).String(), help: help,
+		text: func(v *T) string { return time.Duration(*field(v)).String() },
+		set: func(v *T, s string) error {
+			d, err := time.ParseDuration(s)
+			switch {
+			case err != nil:
+				return fmt.Errorf(`give a duration such as "3s" or "1m30s"`)
+			case d < least && least > 0:
+				return fmt.Errorf("give a duration above 0s")
+			case d < least:
+				return fmt.Errorf("give a duration of 0s or more")
+			}
+			*field(v) = D(d)
+			return nil
+		},
+	}
+}
+
+func yesNo[T any](key, help string, field func(*T) *bool) rule[T] {
+	return rule[T]{
+		key: key, preset: "false", help: help, boolean: true, text: func(v *T) string { return strconv.FormatBool(*field(v)) },
+		set: func(v *T, s string) error {
+			if s != "true" && s != "false" {
+				return fmt.Errorf("give true or false")
+			}
+			*field(v) = s == "true"
+			return nil
+		},
+	}
+}
+
+func oneOf(words ...string) func(string) error {
+	return func(s string) error {
+		if slices.Contains(words, s) {
+			return nil
+		}
+		return fmt.Errorf("give %s or %s", strings.Join(words[:len(words)-1], ", "), words[len(words)-1])
+	}
+}
+
+// address checks where to listen.
+func address(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("give host:port, as in 127.0.0.1:8081")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("give host:port with a port of 0 to 65535, as in 127.0.0.1:8081")
+	}
+	return nil
+}
+
+// endpoint checks where clients connect to.
+func endpoint(s string) error {
+	if s == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+		return fmt.Errorf("give host:port with a port of 1 to 65535")
+	}
+	return nil
+}
+
+func setRate(s *settings, text string) error {
+	r, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(r >= 0) || math.IsInf(r, 0) {
+		return fmt.Errorf("give a number of 0 or more; 0 is no limit")
+	}
+	s.quota.MessagesPerSecond = r
+	return nil
+}
+
+// addTopic adds topics from a text such as "orders,payments:FIFO".
+func addTopic(s *settings, text string) error {
+	if text == "" {
+		return nil
+	}
+	list := strings.Split(text, ",")
+	for _, t := range list {
+		name, kind, typed := strings.Cut(t, ":")
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return err
+		}
+		if typed && !slices.Contains(topicTypes, kind) {
+			return errors.New("after the colon comes NORMAL, FIFO or DELAY")
+		}
+	}
+	s.topics = append(s.topics, list...)
+	return nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
+)
+
+var topicTypes = []string{string(broker.TopicNormal), string(broker.TopicFIFO), string(broker.TopicDelay)}
+
+const defaultMinPoll time.Duration = server.DefaultMinLongPolling
+
+// topicRules are all fields of a topic, named as over HTTP.
+var topicRules = []rule[broker.TopicConfig]{
+	keeps("that of the topic, or NORMAL for a new one", rule[broker.TopicConfig]{
+		key: "type", text: func(c *broker.TopicConfig) string { return string(c.Type) },
+		set: func(c *broker.TopicConfig, s string) error {
+			if err := oneOf(topicTypes...)(s); err != nil {
+				return err
+			}
+			c.Type = broker.TopicType(s)
+			return nil
+		},
+	}),
+	keeps(fmt.Sprintf("those of the topic, or %d for a new one", broker.DefaultQueues),
+		integer("queues", "", "", 1, broker.MaxQueues, func(c *broker.TopicConfig) *int { return &c.Queues })),
+	windowRule,
+	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Messages }),
+	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Bytes }),
+}
+
+// groupRules are all fields of a consumer group, named as over HTTP.
+var groupRules = []rule[broker.GroupConfig]{
+	yesNo("fifo", "", func(c *broker.GroupConfig) *bool { return &c.FIFO }),
+	attemptsRule,
+	{
+		key: "retry", preset: backoff.RetryLadder().String(), text: func(c *broker.GroupConfig) string { return c.Retry.String() },
+		set: func(c *broker.GroupConfig, s string) error {
+			steps, err := backoff.ParseSteps(s)
+			if err != nil {
+				return err
+			}
+			if len(steps) == 0 {
+				return fmt.Errorf(`give a ladder of durations such as "10s 30s 1m"`)
+			}
+			c.Retry = steps
+			return nil
+		},
+	},
+	duration("fifo_retry_interval", broker.Duration(broker.DefaultFIFORetryInterval), "", 1,
+		func(c *broker.GroupConfig) *broker.Duration { return &c.FIFORetryInterval }),
+	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Messages }),
+	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Bytes }),
+}
+
+func keeps[T any](what string, r rule[T]) rule[T] {
+	r.keeps = what
+	return r
+}
+
+// windowRule is a duration that may be negative, for none; in the engine 0
+// stands for the default.
+var windowRule = func() rule[broker.TopicConfig] {
+	r := duration("duplicate_window", broker.Duration(broker.DefaultDuplicateWindow), "", math.MinInt64,
+		func(c *broker.TopicConfig) *broker.Duration { return &c.DuplicateWindow })
+	set := r.set
+	r.set = func(c *broker.TopicConfig, s string) error {
+		if d, err := time.ParseDuration(s); err == nil && d == 0 {
+			return fmt.Errorf("give a duration above 0s, or -1s for none")
+		}
+		return set(c, s)
+	}
+	return r
+}()
+
+// attemptsRule is a count that may be -1, for ever; in the engine 0 stands
+// for the default.
+var attemptsRule = func() rule[broker.GroupConfig] {
+	r := integer("max_attempts", fmt.Sprint(broker.DefaultMaxAttempts), "", -1, math.MaxInt32,
+		func(c *broker.GroupConfig) *int { return &c.MaxAttempts })
+	set := r.set
+	r.set = func(c *broker.GroupConfig, s string) error {
+		next := *c
+		if err := set(&next, s); err != nil || next.MaxAttempts == 0 {
+			return fmt.Errorf("give a whole number of 1 or more, or -1 for ever")
+		}
+		*c = next
+		return nil
+	}
+	return r
+}()
