@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -94,13 +95,15 @@ func (o Options) validate() error {
 // A Broker keeps topics, consumer groups and messages. All methods may be
 // called by several goroutines at once.
 type Broker struct {
-	opts   Options
-	logger *slog.Logger
-	store  *store.Store
-	host   string
-	name   string // the Endpoint of its receipts and deliveries
-	owners owners
-	delays *delays
+	opts     Options
+	logger   *slog.Logger
+	store    *store.Store
+	host     string
+	name     string // the Endpoint of its receipts and deliveries
+	owners   owners
+	ahead    atomic.Int64 // bytes of bodies that receives have read ahead
+	counters counters
+	delays   *delays
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
@@ -144,6 +147,7 @@ func Open(o Options) (*Broker, error) {
 		opts: o, logger: o.Logger, store: s, name: "in-process",
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
+		counters: counters{lateness: histogram.Durations()},
 	}
 	b.delays = newDelays(b)
 	b.backlog.Store(&o.MaxBacklog)

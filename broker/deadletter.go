@@ -24,6 +24,7 @@ type deadLetter struct {
 	place  store.Place
 	reason string
 	tries  int
+	asked  bool // by a consumer
 
 	flight *store.Flight // nil if there was nothing to write
 	err    error
@@ -107,6 +108,9 @@ func (d *deadLetter) finish(b *Broker) error {
 		return storeError(d.err)
 	}
 	s.finish(d.lease, StateDeadLetter, time.Now())
+	if d.asked {
+		s.givenUp++
+	}
 	removed := s.remove(d.lease)
 	s.mu.Unlock()
 	if err := removed.Wait(); err != nil {

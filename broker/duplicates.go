@@ -98,6 +98,7 @@ func (a *appending) resolve() []suspect {
 		case !s.at.due.IsZero():
 			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, s.at.due, uint64(s.at.offset))
 		default:
+			t.duplicates.Add(1)
 			a.results[s.index].Receipt = tidegate.Receipt{
 				MessageID: m.ID, Topic: t.name, Queue: int(s.at.queue), Offset: s.at.offset, Endpoint: a.broker.name,
 			}

@@ -67,6 +67,9 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 			l.Due = l.Due.Add(config.interval(l.Attempt)) // from the time-out on, whenever it is noticed
 			s.set(l, to)
 		case StateReady:
+			if e == eventDue {
+				s.broker.counters.lateness.Observe(int64(now.Sub(l.Due)))
+			}
 			s.set(l, to)
 			s.wake(1, l.cursor.queue.number)
 		case StateDeadLetter:

@@ -38,6 +38,11 @@ type Poll struct {
 	// what it received invisible for others, in place of InvisibleDuration: for a
 	// minute after the last sign, for 3 hours in all.
 	Owner string
+
+	// Prepare, if not nil, is called with the deliveries while their attempts are
+	// being written, to save time: what it makes of them must be thrown away
+	// unless Poll then returns them without an error. It must not wait or call the broker.
+	Prepare func([]*tidegate.Delivery)
 }
 
 // A grant is one delivery about to be handed out.
@@ -46,8 +51,7 @@ type grant struct {
 	handle  handle
 	attempt int
 	due     time.Time
-	message store.Message
-	read    bool
+	message *store.Message // nil: not read yet
 }
 
 // Receive is [Broker.Poll] without an owner.
@@ -92,7 +96,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, context.Cause(ctx)
 	}
 	if grants := s.replay(&p); grants != nil {
-		return s.deliveries(grants)
+		return s.deliveries(&p, grants)
 	}
 	var timeout <-chan time.Time
 	if p.Wait > 0 {
@@ -203,23 +207,23 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 		room := p.Max - len(grants)
 		chunk = max(chunk, room)
 		s.mu.Unlock()
-		ms, offsets, rerr := s.broker.store.Read(s.topic.id, c.queue.number, from, to, chunk, budget)
+		ms, offsets, rerr := s.read(c, from, to, chunk, budget)
 		s.mu.Lock()
 		c.claimed = false
 		if rerr != nil || s.gone {
+			s.dropAhead(c)
 			if err = s.goneError(); rerr != nil {
 				err = storeError(rerr)
 			}
 			break
 		}
-		var fresh []grant
-		fresh, flight = s.admit(c, to, ms, offsets, room, p, match)
+		before := len(grants)
+		grants, flight = s.admit(grants, c, to, ms, offsets, room, p, match)
 		passed += max(1, len(ms))
-		for _, g := range fresh {
-			budget -= int64(len(g.message.Body))
+		for i := range grants[before:] {
+			budget -= int64(len(grants[before+i].message.Body))
 		}
-		grants = append(grants, fresh...)
-		if chunk = min(2*chunk, maxChunk); len(fresh) > 0 {
+		if chunk = min(2*chunk, maxChunk); len(grants) > before {
 			chunk = 0
 		}
 		s.wakeRest()
@@ -300,12 +304,13 @@ func (s *subscription) claim(queue int) *cursor {
 }
 
 // admit moves a cursor over messages that were read: those that match are
-// delivered, or held until it is their turn. It stops when it has delivered
+// delivered, beside grants, or held until it is their turn. It stops when it has delivered
 // room messages. mu is held.
-func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll, match *filter.Filter) ([]grant, *store.Flight) {
+func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll, match *filter.Filter) ([]grant, *store.Flight) {
 	now := time.Now()
 	fifo := s.group.config.Load().FIFO
-	var grants []grant
+	grants = slices.Grow(grants, min(room, len(ms)))
+	full := len(grants) + room
 	ls := make([]*lease, 0, len(ms))
 	if len(ms) == 0 {
 		s.done(to-c.next, 0, now) // deleted meanwhile
@@ -313,7 +318,7 @@ func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []
 	}
 	for i := range ms {
 		m := &ms[i]
-		if len(grants) == room {
+		if len(grants) == full {
 			break
 		}
 		if skipped := offsets[i] - c.next; skipped > 0 {
@@ -340,7 +345,7 @@ func (s *subscription) admit(c *cursor, to int64, ms []store.Message, offsets []
 		l.State = uint8(StateReady)
 		s.counts[StateReady]++
 		g := s.deliver(l, p, now)
-		g.message, g.read = *m, true
+		g.message = m
 		grants = append(grants, g)
 	}
 	return grants, s.save(c, ls...)
@@ -354,6 +359,7 @@ func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
 	l.Push, l.Owner = p.Push, p.Owner
 	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
 	s.set(l, to)
+	s.attempts[attemptClass(l.Attempt)]++
 	if l.Attempt > 1 {
 		s.redelivered++
 	}
@@ -369,7 +375,7 @@ func (s *subscription) grant(l *lease) grant {
 
 // handOut returns deliveries once they are written, unless ctx ended meanwhile.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
-	ds, err := s.deliveries(grants)
+	ds, err := s.deliveries(p, grants)
 	if werr := flight.Wait(); werr != nil {
 		return nil, storeError(errors.Join(werr, err))
 	}
@@ -387,11 +393,12 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 }
 
 // deliveries reads what was not read yet.
-func (s *subscription) deliveries(grants []grant) ([]*tidegate.Delivery, error) {
+func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
 	ds := make([]*tidegate.Delivery, 0, len(grants))
+	all := make([]tidegate.Delivery, len(grants))
 	for i := range grants {
 		g := &grants[i]
-		if !g.read {
+		if g.message == nil {
 			m, ok, err := s.broker.store.Get(g.handle.place)
 			if err != nil {
 				return nil, storeError(err)
@@ -400,28 +407,31 @@ func (s *subscription) deliveries(grants []grant) ([]*tidegate.Delivery, error) 
 				_ = s.broker.settleOne(g.handle, eventAck, nil)
 				continue
 			}
-			g.message, g.read = m, true
+			g.message = &m
 		}
-		ds = append(ds, s.delivery(g))
+		s.fill(&all[i], g)
+		ds = append(ds, &all[i])
+	}
+	if p.Prepare != nil && len(ds) > 0 {
+		p.Prepare(ds)
 	}
 	return ds, nil
 }
 
-func (s *subscription) delivery(g *grant) *tidegate.Delivery {
-	d := &tidegate.Delivery{
+func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
+	*d = tidegate.Delivery{
 		Message: g.message.Message, ConsumerGroup: s.group.name, Attempt: g.attempt, Handle: g.handle.String(),
 		Endpoint: s.broker.name, Queue: int(g.handle.place.Queue), Offset: g.handle.place.Offset,
 		BornAt: g.message.BornAt, BornHost: g.message.BornHost, StoredAt: g.message.StoredAt, StoreHost: s.broker.host,
 		InvisibleUntil: g.due,
 	}
 	d.Topic = s.topic.name
-	return d
 }
 
 // remember keeps what an attempt ID was answered, for a client that lost the answer.
 func (s *subscription) remember(attemptID string, grants []grant) {
 	for i := range grants {
-		grants[i].message, grants[i].read = store.Message{}, false // read again if asked again
+		grants[i].message = nil // read again if asked again
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

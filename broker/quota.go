@@ -62,6 +62,7 @@ func (b *Broker) withinQuota(client string) error {
 	if q.limiters == nil || client == "" || q.limiters.AllowN(client, 1) {
 		return nil
 	}
+	b.counters.countThrottled(limitClientQuota)
 	wait, _ := q.limiters.DelayN(client, 1)
 	wait = min(max(wait, minPushBack), maxPushBack)
 	return &tidegate.Error{

@@ -65,6 +65,7 @@ func (b *Broker) recoverQueues(t *topic) error {
 		t.messages.Add(state.End)
 		t.bytes.Add(state.Sum)
 	}
+	t.opened = Backlog{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
 	return nil
 }
 

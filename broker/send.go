@@ -42,6 +42,7 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 // Nothing of a message is kept once Append has returned.
 func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
+	defer b.counters.countRefused(results)
 	if !b.begin() {
 		return failAll(results, "SendMessage", closedError())
 	}
@@ -152,6 +153,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		if th := a.broker.throttle(t, now); th != nil {
 			a.results[i].Err = withOp("SendMessage", throttledError(*th))
+			a.broker.counters.countThrottled(th.Limit)
 			continue
 		}
 		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}

@@ -239,7 +239,9 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 		if reason == "" {
 			reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
 		}
-		return nil, s.dying(l, reason), nil
+		dying := s.dying(l, reason)
+		dying.asked = e == eventDeadLetter
+		return nil, dying, nil
 	case StateCommit:
 		s.finish(l, to, now)
 		return s.remove(l), nil, nil

@@ -44,6 +44,8 @@ type subscription struct {
 	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
 
 	acked, redelivered, deadLetters int64
+	givenUp                         int64 // of deadLetters: a consumer asked for it
+	attempts                        [len(AttemptBounds) + 1]int64
 }
 
 // A cursor is how far a group is in a queue.
@@ -54,6 +56,7 @@ type cursor struct {
 	claimed bool  // a receive reads from next on
 	leases  map[int64]*lease
 	ready   offsetHeap // leases in StateReady
+	ahead   ahead      // of the receive that has claimed the cursor
 }
 
 // A lease is a message that was handed out, or passed over, and is not done.
@@ -270,6 +273,11 @@ func (s *subscription) close() {
 	defer s.mu.Unlock()
 	s.gone = true
 	s.timer.Stop()
+	for _, c := range s.cursors {
+		if !c.claimed { // or else the receive that has claimed it will
+			s.dropAhead(c)
+		}
+	}
 	s.wakeAll()
 }
 

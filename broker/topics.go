@@ -27,6 +27,8 @@ type topic struct {
 
 	// What was appended, written or on its way: changed only within the store's Add.
 	messages, bytes atomic.Int64
+	opened          Backlog // messages and bytes when the broker was opened
+	duplicates      atomic.Int64
 
 	recent recentIDs // used only within the store's Add, and before anything else runs
 

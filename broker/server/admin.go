@@ -35,9 +35,13 @@ func (s *Server) admin() http.Handler {
 	handle("/v1/groups/{group}", map[string]endpoint{"GET": s.getGroup, "PUT": s.putGroup, "DELETE": s.deleteGroup})
 	handle("/healthz", map[string]endpoint{"GET": s.healthz})
 	handle("/readyz", map[string]endpoint{"GET": s.readyz})
+	mux.Handle("GET /metrics", s.metricsHandler())
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
+		writeNotAllowed(w, r, map[string]endpoint{"GET": nil})
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: fmt.Sprintf(
-			"there is nothing at %.200q; there are /v1/topics, /v1/topics/{topic}, /v1/groups, /v1/groups/{group}, /healthz and /readyz", r.URL.Path)})
+			"there is nothing at %.200q; there are /v1/topics, /v1/topics/{topic}, /v1/groups, /v1/groups/{group}, /healthz, /readyz and /metrics", r.URL.Path)})
 	})
 	return mux
 }

@@ -59,7 +59,7 @@ func BenchmarkReceive(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	if _, err := e.PutTopic(b.Context(), "bench", broker.TopicConfig{}); err != nil {
+	if _, err := e.PutTopic(b.Context(), "bench", broker.TopicConfig{DuplicateWindow: -1}); err != nil {
 		b.Fatal(err)
 	}
 	s, err := New(e, Options{})

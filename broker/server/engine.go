@@ -32,4 +32,5 @@ type engine interface {
 	Groups() []broker.Group
 	DeleteGroup(ctx context.Context, name string) error
 	Healthy() error
+	Stats() broker.Stats
 }

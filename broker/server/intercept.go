@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -71,6 +72,8 @@ type rpc[Q any, R interface{ GetStatus() *rmqpb.Status }] struct {
 
 // serve answers one request. It never panics, and its error is a gRPC status.
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, req Q) (resp R, err error) {
+	begin := time.Now()
+	defer func() { s.requests.observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
 	_ = grpc.SetHeader(ctx, features)
 	client, err := clientID(ctx)

@@ -11,6 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -27,7 +29,8 @@ func (v *service) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream receiv
 	s, ctx := v.s, stream.Context()
 	// It fails only if the header is on its way, which is after this.
 	_ = stream.SetHeader(features)
-	ds, err := s.receive(ctx, req)
+	f := &outgoing{namespace: req.GetMessageQueue().GetTopic().GetResourceNamespace()}
+	ds, err := s.receive(ctx, req, f)
 	if err != nil {
 		if g, ok := errors.AsType[*grpcError](err); ok {
 			return g.status
@@ -46,7 +49,7 @@ func (v *service) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream receiv
 	}
 	// The frame that the client misses is never known for certain; but while it has not
 	// seen the last one, it has not taken any: RocketMQ's clients collect the whole stream.
-	if err = writeMessages(stream, req, ds); err == nil {
+	if err = f.write(stream, ds); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -73,17 +76,33 @@ func writeTime(stream receiveStream) error {
 
 var okFrame = &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: statusOK}}
 
-func writeMessages(stream receiveStream, req *rmqpb.ReceiveMessageRequest, ds []*tidegate.Delivery) error {
+// ready encodes ds, unless prepare did and not too long ago.
+func (f *outgoing) ready(ds []*tidegate.Delivery) error {
+	if len(f.list) == len(ds) && time.Since(f.at) <= maxFrameAge {
+		return nil
+	}
+	return f.encode(ds)
+}
+
+// write sends ds.
+func (f *outgoing) write(stream receiveStream, ds []*tidegate.Delivery) error {
+	if err := f.ready(ds); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
 	if err := stream.Send(okFrame); err != nil {
 		return err
 	}
-	f := newFrame(req.GetMessageQueue().GetTopic().GetResourceNamespace())
-	for _, d := range ds {
-		if err := stream.Send(f.set(d)); err != nil {
+	for i := range f.list {
+		if err := stream.SendMsg(&f.list[i]); err != nil {
 			return err
 		}
 	}
 	return writeTime(stream)
+}
+
+// prepare encodes deliveries while the engine writes that it hands them out.
+func (f *outgoing) prepare(ds []*tidegate.Delivery) {
+	_ = f.encode(ds) // write meets the error again, and tells it
 }
 
 // release gives back what the client did not get.
@@ -95,13 +114,13 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 
 // receive asks the engine, through the middleware if there is one. Its error may be a
 // *grpcError.
-func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest) (ds []*tidegate.Delivery, err error) {
+func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
 	client, err := clientID(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if s.o.Intercept == nil {
-		return s.poll(ctx, client, req)
+		return s.poll(ctx, client, req, f)
 	}
 	call := Call{
 		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
@@ -111,7 +130,7 @@ func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest) 
 	var failure error
 	err = s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, req)
+		ds, failure = s.poll(ctx, client, req, f)
 		return failure
 	}, &done)
 	if err == nil {
@@ -121,7 +140,7 @@ func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest) 
 }
 
 // poll carries a receive out and turns a panic into an error.
-func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMessageRequest) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	parked, c, unpark, err := s.sessions.park(ctx, client)
 	if err != nil {
@@ -132,6 +151,7 @@ func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMess
 	if err != nil {
 		return nil, err
 	}
+	f.list, p.Prepare = nil, f.prepare
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)

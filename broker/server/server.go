@@ -30,6 +30,15 @@ const (
 	// RocketMQ's Java client sends one every 300 s, and gRPC allows no less than 10 s.
 	minClientPing = 5 * time.Second
 
+	// writeBuffer takes a whole receive of 1 KiB messages, so that it leaves in one system call.
+	writeBuffer = 128 << 10
+
+	// streamWindow and connWindow are how much a client may send ahead of the
+	// server's reading. They are fixed: gRPC would otherwise measure the line with a
+	// ping beside nearly every request.
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+
 	// maxHeaderSize bounds the headers of one request, in bytes.
 	maxHeaderSize = 64 << 10
 )
@@ -43,6 +52,7 @@ type Server struct {
 	maxBody   int              // bytes
 	sessions  *sessions
 	sniffer   *sniffer
+	requests  *requests
 	grpc      *grpc.Server
 	http      http.Handler
 
@@ -82,14 +92,20 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		sniffer:   newSniffer(o.TLS),
 		draining:  make(chan struct{}),
+		requests:  newRequests(),
 	}
 	s.sessions = newSessions(b.Forget)
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
+		grpc.StreamInterceptor(s.requests.stream),
 		grpc.ConnectionTimeout(o.HandshakeTimeout),
 		grpc.MaxRecvMsgSize(o.MaxReceiveSize),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.WriteBufferSize(writeBuffer),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 	)
@@ -122,6 +138,7 @@ func (s *Server) Serve(lis net.Listener) error {
 //	       /v1/groups           likewise, with broker.GroupConfig
 //	GET    /healthz             the process runs
 //	GET    /readyz              the engine can store and the server takes requests
+//	GET    /metrics             metrics for Prometheus; see broker/server/monitoring
 //
 // Bodies are JSON. Errors are application/problem+json (RFC 9457) with the
 // members code and reply_code besides.

@@ -19,6 +19,7 @@ type Log struct {
 	fatal func() error // why the database can no longer write; nil while it can
 
 	failed <-chan struct{} // closed once fatal returns an error
+	meter  *logMeter
 
 	mu     sync.Mutex
 	next   *Flight // guarded by mu; nil after close
@@ -68,8 +69,8 @@ var errStopped = errors.New("the wait was stopped")
 
 var errLogClosed = errors.New("the store is closed")
 
-func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}) *Log {
-	l := &Log{db: db, name: name, fatal: fatal, failed: failed, kick: make(chan struct{}, 1), done: make(chan struct{})}
+func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}, meter *logMeter) *Log {
+	l := &Log{db: db, name: name, fatal: fatal, failed: failed, meter: meter, kick: make(chan struct{}, 1), done: make(chan struct{})}
 	l.next = l.newFlight()
 	go l.run()
 	return l
@@ -125,7 +126,7 @@ func (l *Log) commit(f *Flight) {
 	if err := l.fatal(); err != nil {
 		f.err = err
 	} else if !f.batch.Empty() {
-		if err := l.db.Apply(f.batch, pebble.Sync); err != nil {
+		if err := l.meter.apply(l.db, f.batch); err != nil {
 			f.err = fmt.Errorf("writing to %s: %w", l.name, err)
 		} else if err := l.fatal(); err != nil {
 			// Pebble reports a failed commit to its logger, not to the caller.

@@ -179,17 +179,18 @@ func (s *Store) syncDir(name string) error {
 }
 
 func (s *Store) openAll(o Options) (err error) {
+	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), s.options(cache, o.MemTableBytes, s.fs)); err != nil {
+	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), s.options(cache, o.MemTableBytes, &meteredFS{s.fs, messages.fsync})); err != nil {
 		return err
 	}
-	lazy := &lazyFS{FS: s.fs, delay: groupsSyncDelay}
+	lazy := &lazyFS{FS: &meteredFS{s.fs, groups.fsync}, delay: groupsSyncDelay}
 	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), s.options(cache, o.MemTableBytes/2, lazy)); err != nil {
 		return err
 	}
-	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed)
-	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed)
+	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages)
+	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed, groups)
 	return nil
 }
 

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/histogram"
+)
+
+// logMeter is what one Log counts. Only its committing goroutine writes, so
+// the atomics are never contended.
+type logMeter struct {
+	seconds, records, fsync *histogram.Histogram
+	bytes                   atomic.Int64
+}
+
+func newLogMeter() *logMeter {
+	return &logMeter{seconds: histogram.Durations(), records: histogram.Sizes(), fsync: histogram.Durations()}
+}
+
+// apply commits a batch and measures that.
+func (m *logMeter) apply(db *pebble.DB, b *pebble.Batch) error {
+	records, size := int64(b.Count()), int64(b.Len()) // before the batch is Pebble's
+	begin := time.Now()
+	err := db.Apply(b, pebble.Sync)
+	if err == nil {
+		m.seconds.Observe(int64(time.Since(begin)))
+		m.records.Observe(records)
+		m.bytes.Add(size)
+	}
+	return err
+}
+
+// LogStats is what a Log has done since it was opened.
+type LogStats struct {
+	Commit  histogram.Snapshot // how long commits took, in nanoseconds
+	Records histogram.Snapshot // records in a commit
+	Bytes   int64              // committed
+	Fsync   histogram.Snapshot // how long the fsyncs of the write-ahead log took, in nanoseconds
+}
+
+// Stats returns what the log has done since it was opened.
+func (l *Log) Stats() LogStats {
+	m := l.meter
+	return LogStats{m.seconds.Snapshot(), m.records.Snapshot(), m.bytes.Load(), m.fsync.Snapshot()}
+}
+
+// DatabaseStats is the state of one database, as Pebble sees it.
+type DatabaseStats struct {
+	Disk              uint64 // bytes of all files, obsolete ones included
+	WAL               uint64 // bytes of the write-ahead log
+	MemTables         uint64 // bytes
+	CompactionDebt    uint64 // bytes to compact until the tree has its form
+	ReadAmplification int    // tables that a read may have to look at
+	L0Files           int64
+	Compactions       int64 // since it was opened, as is Flushes
+	Flushes           int64
+	CacheHits         int64 // of the block cache, which both databases share
+	CacheMisses       int64
+}
+
+// DatabaseStats returns the state of the two databases. The store must be open.
+func (s *Store) DatabaseStats() (messages, groups DatabaseStats) {
+	return databaseStats(s.messages), databaseStats(s.groups)
+}
+
+func databaseStats(db *pebble.DB) DatabaseStats {
+	m := db.Metrics()
+	return DatabaseStats{
+		Disk: m.DiskSpaceUsage(), WAL: m.WAL.Size, MemTables: m.MemTable.Size,
+		CompactionDebt: m.Compact.EstimatedDebt, ReadAmplification: m.ReadAmp(), L0Files: m.Levels[0].TablesCount,
+		Compactions: m.Compact.Count, Flushes: m.Flush.Count,
+		CacheHits: m.BlockCache.Hits, CacheMisses: m.BlockCache.Misses,
+	}
+}
+
+// meteredFS measures the fsyncs of a Pebble database's write-ahead log.
+type meteredFS struct {
+	vfs.FS
+	fsync *histogram.Histogram
+}
+
+// Create implements vfs.FS.
+func (fs *meteredFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return fs.wrap(name, f, err)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (fs *meteredFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.ReuseForWrite(old, name, c)
+	return fs.wrap(name, f, err)
+}
+
+// Unwrap implements vfs.FS.
+func (fs *meteredFS) Unwrap() vfs.FS { return fs.FS }
+
+func (fs *meteredFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return &meteredFile{File: f, fsync: fs.fsync}, nil
+}
+
+// A meteredFile is a file whose syncs are measured.
+type meteredFile struct {
+	vfs.File
+	fsync *histogram.Histogram
+}
+
+func (f *meteredFile) measure(sync func() error) error {
+	begin := time.Now()
+	err := sync()
+	if err == nil {
+		f.fsync.Observe(int64(time.Since(begin)))
+	}
+	return err
+}
+
+// Sync implements vfs.File.
+func (f *meteredFile) Sync() error { return f.measure(f.File.Sync) }
+
+// SyncData implements vfs.File.
+func (f *meteredFile) SyncData() error { return f.measure(f.File.SyncData) }

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A collector tells Prometheus what the engine says of itself. It keeps
+// nothing between scrapes, so what was deleted vanishes from the output.
+type collector struct {
+	s *Server
+}
+
+// Labels have names of topics and groups and fixed words as values, never
+// clients, messages or what a request says.
+var (
+	topicLabels = []string{"topic"}
+	groupLabels = []string{"topic", "group"}
+	storeLabels = []string{"database"} // "messages" or "groups"
+
+	descTopicStoredMessages   = desc("topic_stored_messages", "Messages that the topic holds, consumed or not.", topicLabels)
+	descTopicStoredBytes      = desc("topic_stored_bytes", "Bytes of bodies that the topic holds, consumed or not.", topicLabels)
+	descTopicBacklogMessages  = desc("topic_backlog_messages", "Backlog of the topic's slowest group in messages, or all that it holds without a group.", topicLabels)
+	descTopicBacklogBytes     = desc("topic_backlog_bytes", "Backlog of the topic's slowest group in bytes, or all that it holds without a group.", topicLabels)
+	descTopicAcceptedMessages = desc("topic_accepted_messages_total", "Messages that the topic took, dead letters included.", topicLabels)
+	descTopicAcceptedBytes    = desc("topic_accepted_bytes_total", "Bytes of bodies that the topic took, dead letters included.", topicLabels)
+	descTopicDuplicates       = desc("topic_duplicate_messages_total", "Sends answered with the receipt of a message stored before.", topicLabels)
+	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled by a backlog, 0 otherwise.", topicLabels)
+
+	descGroupBacklogMessages = desc("group_backlog_messages", "Messages of the topic that the group has not consumed.", groupLabels)
+	descGroupBacklogBytes    = desc("group_backlog_bytes", "Bytes of bodies that the group has not consumed.", groupLabels)
+	descGroupReady           = desc("group_ready_messages", "Messages not delivered yet, or due again.", groupLabels)
+	descGroupInflight        = desc("group_in_flight_messages", "Messages delivered and not answered.", groupLabels)
+	descGroupWaitingRetry    = desc("group_waiting_retry_messages", "Messages that wait for their retry interval to be over.", groupLabels)
+	descGroupUndelivered     = desc("group_oldest_undelivered_age_seconds", "Age of the oldest message that was never delivered to the group, 0 if there is none.", groupLabels)
+	descGroupParked          = desc("group_parked_receives", "Receives that wait for a message.", groupLabels)
+	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
+	descGroupAcknowledged    = desc("group_acknowledged_messages_total", "Messages that the group acknowledged.", groupLabels)
+	descGroupDeadLetters     = desc("group_dead_letters_total", "Messages that became dead letters of the group: after their last attempt, or because a consumer asked for it.", append(groupLabels, "reason"))
+
+	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
+	descThrottled     = desc("throttled_messages_total", "Messages refused with TOO_MANY_REQUESTS, by the limit that was reached.", []string{"limit"})
+	descRetryLateness = desc("retry_lateness_seconds", "How long after its due time a message that waited for its retry became ready.", nil)
+
+	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
+	descCommit        = desc("store_commit_seconds", "Time that the commit of a batch took, with the fsync where it is waited for.", storeLabels)
+	descCommitRecords = desc("store_commit_records", "Records in a commit: what one fsync serves.", storeLabels)
+	descCommitBytes   = desc("store_commit_bytes_total", "Bytes committed.", storeLabels)
+	descFsync         = desc("store_fsync_seconds", "Time that fsyncs of the write-ahead log took.", storeLabels)
+	descDisk          = desc("store_disk_bytes", "Size of the database's files.", storeLabels)
+	descWAL           = desc("store_wal_bytes", "Size of the write-ahead log.", storeLabels)
+	descMemTables     = desc("store_memtable_bytes", "Size of what is written and not in tables yet.", storeLabels)
+	descDebt          = desc("store_compaction_debt_bytes", "Bytes that are to be compacted.", storeLabels)
+	descReadAmp       = desc("store_read_amplification", "Tables that a read may have to look at.", storeLabels)
+	descL0            = desc("store_l0_files", "Tables in level 0.", storeLabels)
+	descCompactions   = desc("store_compactions_total", "Compactions.", storeLabels)
+	descFlushes       = desc("store_flushes_total", "Flushes of memory tables.", storeLabels)
+	descCacheHits     = desc("store_cache_hits_total", "Blocks found in the cache.", nil)
+	descCacheMisses   = desc("store_cache_misses_total", "Blocks read from disk.", nil)
+
+	descSessions = desc("sessions", "Clients that gave a sign of life of late.", nil)
+	descReady    = desc("ready", "1 while the server takes requests and the engine can store, 0 otherwise.", nil)
+)
+
+func desc(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc("tidegate_"+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descTopicStoredMessages, descTopicStoredBytes, descTopicBacklogMessages, descTopicBacklogBytes,
+		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicThrottled,
+		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
+		descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupDeadLetters,
+		descRefused, descThrottled, descRetryLateness,
+		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
+		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
+	} {
+		out <- d
+	}
+}
+
+// A scrape writes one answer of a collector.
+type scrape chan<- prometheus.Metric
+
+func (out scrape) gauge(d *prometheus.Desc, v int64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+}
+
+func (out scrape) counter(d *prometheus.Desc, v int64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (out scrape) histogram(d *prometheus.Desc, h broker.Histogram, labels ...string) {
+	buckets := make(map[float64]uint64, len(h.Bounds))
+	var n uint64
+	for i, bound := range h.Bounds {
+		n += h.Counts[i]
+		buckets[bound] = n // Prometheus' buckets have those below them in them
+	}
+	out <- prometheus.MustNewConstHistogram(d, h.Count(), h.Sum, buckets, labels...)
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	out := scrape(to)
+	st := c.s.b.Stats()
+	for i := range st.Topics {
+		out.topic(&st.Topics[i])
+	}
+	for i := range st.Subscriptions {
+		out.subscription(&st.Subscriptions[i])
+	}
+	for reason, n := range st.Refused {
+		out.counter(descRefused, n, string(reason))
+	}
+	for limit, n := range st.Throttled {
+		out.counter(descThrottled, n, strings.ReplaceAll(limit, " ", "_"))
+	}
+	out.histogram(descRetryLateness, st.RetryLateness)
+	out.store(&st.Messages, "messages")
+	out.store(&st.Groups, "groups")
+	out.counter(descCacheHits, st.CacheHits)
+	out.counter(descCacheMisses, st.CacheMisses)
+	healthy := c.s.b.Healthy() == nil
+	out.gauge(descHealthy, one(healthy))
+	out.gauge(descReady, one(healthy && !c.s.isDraining()))
+	out.gauge(descSessions, int64(c.s.sessions.len()))
+}
+
+func (out scrape) topic(t *broker.TopicStats) {
+	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Topic)
+	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Topic)
+	out.gauge(descTopicBacklogMessages, t.Backlog.Messages, t.Topic)
+	out.gauge(descTopicBacklogBytes, t.Backlog.Bytes, t.Topic)
+	out.counter(descTopicAcceptedMessages, t.Accepted.Messages, t.Topic)
+	out.counter(descTopicAcceptedBytes, t.Accepted.Bytes, t.Topic)
+	out.counter(descTopicDuplicates, t.Duplicates, t.Topic)
+	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Topic)
+}
+
+func (out scrape) subscription(s *broker.SubscriptionStats) {
+	out.gauge(descGroupBacklogMessages, s.Backlog.Messages, s.Topic, s.Group)
+	out.gauge(descGroupBacklogBytes, s.Backlog.Bytes, s.Topic, s.Group)
+	out.gauge(descGroupReady, s.Ready, s.Topic, s.Group)
+	out.gauge(descGroupInflight, s.Inflight, s.Topic, s.Group)
+	out.gauge(descGroupWaitingRetry, s.WaitingRetry, s.Topic, s.Group)
+	out.gauge(descGroupParked, s.Parked, s.Topic, s.Group)
+	out <- prometheus.MustNewConstMetric(descGroupUndelivered, prometheus.GaugeValue, s.Undelivered.Seconds(), s.Topic, s.Group)
+	for i, n := range s.Deliveries {
+		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])
+	}
+	out.counter(descGroupAcknowledged, s.Acked, s.Topic, s.Group)
+	out.counter(descGroupDeadLetters, s.DeadLetters-s.GivenUp, s.Topic, s.Group, "attempts_exhausted")
+	out.counter(descGroupDeadLetters, s.GivenUp, s.Topic, s.Group, "asked_for")
+}
+
+func (out scrape) store(s *broker.StoreStats, name string) {
+	out.histogram(descCommit, s.Commit, name)
+	out.histogram(descCommitRecords, s.CommitRecords, name)
+	out.counter(descCommitBytes, s.CommitBytes, name)
+	out.histogram(descFsync, s.Fsync, name)
+	out.gauge(descDisk, s.Disk, name)
+	out.gauge(descWAL, s.WAL, name)
+	out.gauge(descMemTables, s.MemTables, name)
+	out.gauge(descDebt, s.CompactionDebt, name)
+	out.gauge(descReadAmp, s.ReadAmplification, name)
+	out.gauge(descL0, s.L0Files, name)
+	out.counter(descCompactions, s.Compactions, name)
+	out.counter(descFlushes, s.Flushes, name)
+}
+
+// attemptLabels are the classes of broker.AttemptBounds: "1", "2", "3", "4-8", "9+".
+var attemptLabels = func() []string {
+	var labels []string
+	from := 1
+	for _, to := range broker.AttemptBounds {
+		if from == to {
+			labels = append(labels, fmt.Sprint(to))
+		} else {
+			labels = append(labels, fmt.Sprintf("%d-%d", from, to))
+		}
+		from = to + 1
+	}
+	return append(labels, fmt.Sprintf("%d+", from))
+}()
+
+func one(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// metricsHandler answers GET /metrics: the engine's and the server's metrics, the Go
+// runtime's and the process's.
+func (s *Server) metricsHandler() http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(&collector{s}, s.requests.seconds, s.requests.total,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelError),
+		ErrorHandling: promhttp.ContinueOnError,
+	})
+}

@@ -1,0 +1,167 @@
+package server
+
+import (
+	"crypto/md5"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// generated says a delivery in the generated words: what the hand-written encoding must agree with.
+func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Message {
+	text := func(s string) *string {
+		if s == "" {
+			return nil
+		}
+		return &s
+	}
+	user, dead := deadLetterQueue(d.Properties)
+	p := &rmqpb.SystemProperties{
+		Tag: text(d.Tag), Keys: d.Keys, MessageId: d.ID, MessageGroup: text(d.MessageGroup), TraceContext: text(d.TraceContext),
+		BodyDigest:   &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(d.Body))},
+		BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: typeOf(&d.Message), BornTimestamp: timestamppb.New(time.Unix(0, 0)),
+		BornHost: d.BornHost, StoreHost: d.StoreHost, ReceiptHandle: &d.Handle, QueueId: int32(d.Queue), QueueOffset: &d.Offset,
+		DeliveryAttempt: new(int32(d.Attempt)), DeadLetterQueue: dead,
+	}
+	if !d.BornAt.IsZero() {
+		p.BornTimestamp = timestamppb.New(d.BornAt)
+	}
+	if !d.StoredAt.IsZero() {
+		p.StoreTimestamp = timestamppb.New(d.StoredAt)
+	}
+	if !d.DeliverAt.IsZero() {
+		p.DeliveryTimestamp = timestamppb.New(d.DeliverAt)
+	}
+	if !d.InvisibleUntil.IsZero() {
+		p.InvisibleDuration = durationpb.New(max(d.InvisibleUntil.Sub(at), 0))
+	}
+	return &rmqpb.Message{
+		Topic: &rmqpb.Resource{ResourceNamespace: namespace, Name: d.Topic}, UserProperties: user, SystemProperties: p, Body: d.Body,
+	}
+}
+
+// check encodes ds and compares every frame with what protobuf makes of it.
+func (f *outgoing) check(t *testing.T, ds []*tidegate.Delivery) {
+	t.Helper()
+	if err := f.encode(ds); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.list) != len(ds) {
+		t.Fatalf("%d frames of %d deliveries", len(f.list), len(ds))
+	}
+	for i, d := range ds {
+		data, err := newCodec().Marshal(&f.list[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := data.Materialize()
+		got := &rmqpb.ReceiveMessageResponse{}
+		if err := proto.Unmarshal(b, got); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+		want := &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: generated(f.namespace, d, f.at)}}
+		if len(d.Body) == 0 {
+			got.GetMessage().Body, want.GetMessage().Body = nil, nil
+		}
+		if !proto.Equal(got, want) {
+			t.Errorf("frame %d\ngot  %v\nwant %v", i, got, want)
+		}
+		if len(got.ProtoReflect().GetUnknown()) > 0 || len(got.GetMessage().GetSystemProperties().ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("frame %d has fields that the protocol does not have", i)
+		}
+	}
+}
+
+func TestOutgoing(t *testing.T) {
+	now := time.Now()
+	full := &tidegate.Delivery{
+		Message: tidegate.Message{
+			ID: "id", Topic: "orders", Tag: "t", Keys: []string{"a", "", "c"}, MessageGroup: "g", TraceContext: "trace",
+			Properties: map[string]string{"k": "v", "": "x", "y": "", "long": string(make([]byte, 300))}, Body: make([]byte, 70_000),
+		},
+		Attempt: 7, Handle: "handle", Queue: 3, Offset: 1 << 40, BornAt: now.Add(-time.Hour), BornHost: "born",
+		StoredAt: now, StoreHost: "store", InvisibleUntil: now.Add(time.Minute + 5),
+	}
+	delayed := *full
+	delayed.MessageGroup, delayed.DeliverAt, delayed.BornAt = "", time.Unix(-5, 3), time.Time{}
+	dead := *full
+	dead.Properties = map[string]string{tidegate.PropertyDeadLetterTopic: "from", tidegate.PropertyDeadLetterMessageID: "old", "z": "1"}
+	dead.InvisibleUntil = now.Add(-time.Hour)
+	empty := &tidegate.Delivery{}
+	f := &outgoing{namespace: "ns"}
+	// The same room serves again: nothing of an earlier message or batch may stay.
+	f.check(t, []*tidegate.Delivery{full, empty, &delayed, &dead, empty, full})
+	f.check(t, []*tidegate.Delivery{empty, &dead})
+	f.check(t, nil)
+	(&outgoing{}).check(t, []*tidegate.Delivery{full})
+}
+
+// Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both refuse it.
+func FuzzOutgoing(f *testing.F) {
+	f.Add("ns", "topic", "tag", "key", "v", []byte("body"), int64(1), int64(1_700_000_000_123), 1, 2)
+	f.Add("", "", "", "", "", []byte(nil), int64(-1), int64(-1), 0, -1)
+	f.Add("", "\xff", "", "", "", []byte{0}, int64(0), int64(0), 1<<31-1, 1)
+	f.Fuzz(func(t *testing.T, namespace, topic, tag, k, v string, body []byte, offset, at int64, attempt, queue int) {
+		d := &tidegate.Delivery{
+			Message: tidegate.Message{ID: k + v, Topic: topic, Tag: tag, Keys: []string{k, v}, Properties: map[string]string{k: v}, Body: body},
+			Offset:  offset, Attempt: attempt, Queue: queue, Handle: k, BornAt: time.Unix(at%(1<<36), at&0xffff), StoredAt: time.Unix(0, at),
+		}
+		o := &outgoing{namespace: namespace}
+		if err := o.encode([]*tidegate.Delivery{d}); err != nil {
+			if _, perr := proto.Marshal(generated(namespace, d, o.at)); perr == nil || !errors.Is(err, errNotUTF8) {
+				t.Fatalf("refused with %v; protobuf says %v", err, perr)
+			}
+			return
+		}
+		o.check(t, []*tidegate.Delivery{d})
+	})
+}
+
+// What Prepare made is sent only if it is of these deliveries and fresh.
+func TestOutgoingIsMadeAgain(t *testing.T) {
+	ds := []*tidegate.Delivery{{Message: tidegate.Message{ID: "1"}}, {Message: tidegate.Message{ID: "2"}}}
+	for name, c := range map[string]struct {
+		before func(f *outgoing)
+		fresh  bool
+	}{
+		"prepared":     {func(f *outgoing) { f.prepare(ds) }, true},
+		"not prepared": {func(*outgoing) {}, false},
+		"of fewer":     {func(f *outgoing) { f.prepare(ds[:1]) }, false},
+		"too old":      {func(f *outgoing) { f.prepare(ds); f.at = f.at.Add(-2 * maxFrameAge) }, false},
+	} {
+		f := &outgoing{}
+		c.before(f)
+		before := f.at
+		if err := f.ready(ds); err != nil || len(f.list) != len(ds) {
+			t.Errorf("%s: %d frames, %v", name, len(f.list), err)
+		}
+		if c.fresh != f.at.Equal(before) {
+			t.Errorf("%s: encoded again: %v", name, !f.at.Equal(before))
+		}
+	}
+}
+
+// BenchmarkOutgoing encodes a full receive of 1 KiB messages.
+func BenchmarkOutgoing(b *testing.B) {
+	d := &tidegate.Delivery{
+		Message: tidegate.Message{ID: "01aaaaaaaaaaaaaaaa0000000000000001", Topic: "topic", Body: make([]byte, 1024)},
+		Attempt: 1, Handle: "AQAAAAIAAAABAAAAAAAAAAAAAAAAAAAA", BornAt: time.Now(), StoredAt: time.Now(), InvisibleUntil: time.Now().Add(time.Minute),
+		BornHost: "born", StoreHost: "store",
+	}
+	ds := slices.Repeat([]*tidegate.Delivery{d}, 32)
+	b.ReportAllocs()
+	for b.Loop() {
+		f := &outgoing{}
+		if err := f.encode(ds); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

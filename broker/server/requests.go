@@ -1,0 +1,126 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// requests counts the RPCs that were answered, by name and status, and how
+// long they took.
+type requests struct {
+	seconds *prometheus.HistogramVec
+	total   *prometheus.CounterVec
+	byRPC   map[string]request // not changed
+}
+
+// A request is what is looked up for each RPC only once.
+type request struct {
+	seconds prometheus.Observer // nil for Telemetry, whose streams last as long as clients live
+	ok      prometheus.Counter
+}
+
+const (
+	rpcReceive   = "ReceiveMessage"
+	rpcTelemetry = "Telemetry"
+)
+
+func newRequests() *requests {
+	r := &requests{
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tidegate_rpc_duration_seconds",
+			Help: "Time until an RPC was answered. For ReceiveMessage that includes the wait for a message.",
+			Buckets: []float64{
+				0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
+			},
+		}, []string{"rpc"}),
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidegate_rpc_answers_total",
+			Help: "Answered RPCs, by RocketMQ's name of the status; grpc_ and gRPC's name where there was no answer; OTHER for a status without a name.",
+		}, []string{"rpc", "code"}),
+		byRPC: map[string]request{},
+	}
+	add := func(op string) {
+		q := request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String())}
+		if op != rpcTelemetry {
+			q.seconds = r.seconds.WithLabelValues(op)
+		}
+		r.byRPC[op] = q
+	}
+	for _, m := range rmqpb.MessagingService_ServiceDesc.Methods {
+		add(m.MethodName)
+	}
+	for _, m := range rmqpb.MessagingService_ServiceDesc.Streams {
+		add(m.StreamName)
+	}
+	return r
+}
+
+// observe counts one RPC that began at begin and ended with st or, if err is
+// not nil, without an answer.
+func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error) {
+	q, known := r.byRPC[op]
+	if !known {
+		return
+	}
+	if q.seconds != nil {
+		q.seconds.Observe(time.Since(begin).Seconds())
+	}
+	if err == nil && st == rmqpb.Code_OK {
+		q.ok.Inc()
+		return
+	}
+	r.total.WithLabelValues(op, codeLabel(st, err)).Inc()
+}
+
+// codeLabel returns one of a fixed set of words: Intercept may answer with any number.
+func codeLabel(st rmqpb.Code, err error) string {
+	if err != nil {
+		if c := status.Code(err); c <= codes.Unauthenticated {
+			return "grpc_" + c.String()
+		}
+		return "OTHER"
+	}
+	if name, ok := rmqpb.Code_name[int32(st)]; ok {
+		return name
+	}
+	return "OTHER"
+}
+
+// stream counts the streams; unary RPCs are counted where they are served.
+func (r *requests) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	begin := time.Now()
+	switch info.FullMethod {
+	case rmqpb.MessagingService_ReceiveMessage_FullMethodName:
+		m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
+		err := handler(srv, m)
+		r.observe(rpcReceive, begin, m.code, err)
+		return err
+	case rmqpb.MessagingService_Telemetry_FullMethodName:
+		err := handler(srv, ss)
+		r.observe(rpcTelemetry, begin, rmqpb.Code_OK, err)
+		return err
+	}
+	return handler(srv, ss)
+}
+
+// A meteredStream remembers the status of a ReceiveMessage that is sent.
+type meteredStream struct {
+	grpc.ServerStream
+	code rmqpb.Code
+}
+
+// SendMsg implements grpc.ServerStream.
+func (m *meteredStream) SendMsg(v any) error {
+	if f, ok := v.(*rmqpb.ReceiveMessageResponse); ok {
+		if st, ok := f.GetContent().(*rmqpb.ReceiveMessageResponse_Status); ok {
+			m.code = st.Status.GetCode()
+		}
+	}
+	return m.ServerStream.SendMsg(v)
+}

@@ -1,0 +1,293 @@
+package broker
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Stats is what a broker holds at the moment of asking, and what it has done
+// since it was opened, for metrics. Counts of what was deleted go with it.
+type Stats struct {
+	Topics        []TopicStats        // by name
+	Subscriptions []SubscriptionStats // by topic, then group
+
+	// Refused counts messages that were not stored, by reason; every
+	// RefusalReason is a key.
+	Refused map[RefusalReason]int64
+
+	// Throttled counts those refused with tidegate.ErrThrottled, by the limit
+	// (see Throttle.Limit) or "client quota". Every limit is a key, and
+	// "other", so that the number of keys does not depend on what happens.
+	Throttled map[string]int64
+
+	// RetryLateness is how long after its due time a message that waited for
+	// its retry became ready, in seconds.
+	RetryLateness Histogram
+
+	Messages StoreStats // the database of messages and settings
+	Groups   StoreStats // the database of the groups' progress
+
+	// CacheHits and CacheMisses are those of the block cache that both
+	// databases share.
+	CacheHits, CacheMisses int64
+}
+
+// TopicStats is a topic in Stats.
+type TopicStats struct {
+	Topic    string
+	Stored   Backlog // what it holds, consumed or not
+	Backlog  Backlog // the slowest group's, or all that it holds without one
+	Throttle *Throttle
+
+	// Accepted is what it took since the broker was opened, dead letters
+	// included. A message counts when it is written, just before it is on disk.
+	Accepted Backlog
+
+	// Duplicates is how many sends were answered with the receipt of a message
+	// stored before, since the broker was opened.
+	Duplicates int64
+}
+
+// SubscriptionStats is a group's consumption of one topic in Stats.
+type SubscriptionStats struct {
+	Group string
+	Subscription
+
+	// Parked is how many receives wait for a message.
+	Parked int64
+
+	// Deliveries counts deliveries by attempt: the first, second, third,
+	// fourth to eighth, and later ones. One that did not reach its consumer
+	// counts too, and its attempt once more when it is delivered again.
+	Deliveries [len(AttemptBounds) + 1]int64
+
+	// GivenUp is how many of Subscription.DeadLetters became dead letters
+	// because a consumer asked for it, and not after their last attempt.
+	GivenUp int64
+
+	// Undelivered is how long ago the oldest message that was never handed
+	// out was stored; 0 if there is none. Messages in flight or waiting for a retry may be older.
+	Undelivered time.Duration
+}
+
+// AttemptBounds are the highest attempts of the classes of
+// SubscriptionStats.Deliveries; the last class has no bound.
+var AttemptBounds = [...]int{1, 2, 3, 8}
+
+// A RefusalReason is why a message was not stored.
+type RefusalReason string
+
+// The reasons.
+const (
+	RefusedThrottled RefusalReason = "throttled"       // a limit; see Stats.Throttled
+	RefusedInvalid   RefusalReason = "invalid"         // what is wrong with it, or a type that its topic does not take
+	RefusedNoTopic   RefusalReason = "topic_not_found" // there is no such topic
+	RefusedUnknown   RefusalReason = "unknown"         // it may be stored: the store failed, or the sender did not wait
+	RefusedOther     RefusalReason = "other"           // the broker closes, or the sender had given up
+)
+
+// StoreStats is one of the two databases.
+type StoreStats struct {
+	Commit        Histogram // seconds that commits took, fsync included where it is waited for
+	CommitRecords Histogram // records in a commit: what one fsync serves
+	CommitBytes   int64
+	Fsync         Histogram // seconds that fsyncs of the write-ahead log took
+
+	Disk              int64 // bytes of all files
+	WAL, MemTables    int64 // bytes
+	CompactionDebt    int64 // bytes that are to be compacted
+	ReadAmplification int64 // tables that a read may have to look at
+	L0Files           int64
+	Compactions       int64
+	Flushes           int64
+}
+
+// A Histogram counts observations. Counts[i] is how many were at most
+// Bounds[i] and above the bound before; the last one, of which there is no
+// bound, is how many were above all. The slices are the caller's.
+type Histogram struct {
+	Bounds []float64
+	Counts []uint64
+	Sum    float64
+}
+
+// Count returns the number of observations.
+func (h Histogram) Count() uint64 {
+	var n uint64
+	for _, c := range h.Counts {
+		n += c
+	}
+	return n
+}
+
+// counters are what a broker counts beside what its topics and subscriptions
+// do. Nothing here takes a lock or allocates.
+type counters struct {
+	refused   [len(refusalReasons)]atomic.Int64
+	throttled [len(throttleLimits)]atomic.Int64
+	lateness  *histogram.Histogram
+}
+
+var (
+	refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
+
+	throttleLimits = [...]string{
+		"topic backlog messages", "topic backlog bytes", "group backlog messages", "group backlog bytes", limitClientQuota, "other",
+	}
+)
+
+const limitClientQuota = "client quota"
+
+// countRefused counts the messages of an Append that were refused.
+func (c *counters) countRefused(results []transport.SendResult) {
+	for i := range results {
+		if err := results[i].Err; err != nil {
+			c.refused[slices.Index(refusalReasons[:], refusal(err))].Add(1)
+		}
+	}
+}
+
+// countThrottled counts a message that a limit refused.
+func (c *counters) countThrottled(limit string) {
+	i := slices.Index(throttleLimits[:], limit)
+	if i < 0 {
+		i = len(throttleLimits) - 1
+	}
+	c.throttled[i].Add(1)
+}
+
+// refusal returns the reason of a failed send.
+func refusal(err error) RefusalReason {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	switch {
+	case !ok || errors.Is(err, tidegate.ErrClosed):
+		return RefusedOther
+	case e.MaybeStored:
+		return RefusedUnknown
+	case e.Code == tidegate.CodeTooManyRequests:
+		return RefusedThrottled
+	case e.Code == tidegate.CodeTopicNotFound:
+		return RefusedNoTopic
+	case e.Code < tidegate.CodeInternalError:
+		return RefusedInvalid
+	}
+	return RefusedOther
+}
+
+// attemptClass returns the index in SubscriptionStats.Deliveries.
+func attemptClass(attempt int) int {
+	i := 0
+	for i < len(AttemptBounds) && attempt > AttemptBounds[i] {
+		i++
+	}
+	return i
+}
+
+// Stats returns what the broker holds and has done. It waits for no I/O but
+// reads of the oldest messages that were never handed out, one for each queue of each
+// subscription that has any. A closed or broken broker tells all but the
+// databases' sizes. Calling it every few seconds costs little.
+func (b *Broker) Stats() Stats {
+	s := Stats{
+		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},
+		RetryLateness: seconds(b.counters.lateness.Snapshot()),
+		Messages:      logStats(b.store.Messages.Stats()), Groups: logStats(b.store.Groups.Stats()),
+	}
+	for i, r := range refusalReasons {
+		s.Refused[r] = b.counters.refused[i].Load()
+	}
+	for i, l := range throttleLimits {
+		s.Throttled[l] = b.counters.throttled[i].Load()
+	}
+	b.mu.RLock()
+	topics := slices.Collect(maps.Values(b.topics))
+	subs := b.subs.all()
+	b.mu.RUnlock()
+	for _, t := range topics {
+		s.Topics = append(s.Topics, b.topicStats(t))
+	}
+	slices.SortFunc(s.Topics, func(x, y TopicStats) int { return strings.Compare(x.Topic, y.Topic) })
+	open := b.begin()
+	if open {
+		defer b.end()
+	}
+	readable := open && b.store.Broken() == nil
+	for _, sub := range subs {
+		s.Subscriptions = append(s.Subscriptions, sub.stats(readable))
+	}
+	slices.SortFunc(s.Subscriptions, func(x, y SubscriptionStats) int {
+		return 2*strings.Compare(x.Topic, y.Topic) + strings.Compare(x.Group, y.Group)
+	})
+	if readable {
+		m, g := b.store.DatabaseStats()
+		s.Messages.add(m)
+		s.Groups.add(g)
+		s.CacheHits, s.CacheMisses = m.CacheHits, m.CacheMisses // the other one tells the same
+	}
+	return s
+}
+
+func (b *Broker) topicStats(t *topic) TopicStats {
+	d := b.describe(t)
+	return TopicStats{
+		Topic: t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Backlog: d.Backlog, Throttle: d.Throttle,
+		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
+	}
+}
+
+func (s *subscription) stats(readable bool) SubscriptionStats {
+	d := SubscriptionStats{Group: s.group.name, Subscription: s.describe()}
+	type span struct {
+		queue      uint16
+		next, last int64
+	}
+	var fresh []span
+	s.mu.Lock()
+	d.Parked, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.givenUp
+	for _, c := range s.cursors {
+		if last := c.queue.end.Load(); c.next < last {
+			fresh = append(fresh, span{c.queue.number, c.next, last})
+		}
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, f := range fresh {
+		if !readable {
+			break
+		}
+		// What cannot be read is told to who receives it.
+		if ms, _, err := s.broker.store.Read(s.topic.id, f.queue, f.next, f.last, 1, 1); err == nil && len(ms) > 0 {
+			d.Undelivered = max(d.Undelivered, now.Sub(ms[0].StoredAt))
+		}
+	}
+	return d
+}
+
+func (s *StoreStats) add(d store.DatabaseStats) {
+	s.Disk, s.WAL, s.MemTables, s.CompactionDebt = int64(d.Disk), int64(d.WAL), int64(d.MemTables), int64(d.CompactionDebt)
+	s.ReadAmplification, s.L0Files, s.Compactions, s.Flushes = int64(d.ReadAmplification), d.L0Files, d.Compactions, d.Flushes
+}
+
+func logStats(l store.LogStats) StoreStats {
+	return StoreStats{Commit: seconds(l.Commit), CommitRecords: scaled(l.Records, 1), CommitBytes: l.Bytes, Fsync: seconds(l.Fsync)}
+}
+
+// seconds is a histogram of nanoseconds in seconds.
+func seconds(s histogram.Snapshot) Histogram { return scaled(s, float64(time.Second)) }
+
+func scaled(s histogram.Snapshot, unit float64) Histogram {
+	h := Histogram{Bounds: make([]float64, len(s.Bounds)), Counts: s.Counts, Sum: float64(s.Sum) / unit}
+	for i, b := range s.Bounds {
+		h.Bounds[i] = float64(b) / unit
+	}
+	return h
+}

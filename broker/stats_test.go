@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestStats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b, err := Open(Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: Quota{MessagesPerSecond: 1, Burst: 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { b.Close() }()
+		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Bytes: 100}})
+		send := func(m Incoming) error {
+			m.Topic, m.Body = "t", make([]byte, 20)
+			return b.Append(t.Context(), []Incoming{m})[0].Err
+		}
+		for i := range 4 { // the fourth is beyond the client's quota
+			if err := send(Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
+				t.Fatal(i, err)
+			}
+		}
+		for i := range 4 { // the last two are beyond the topic's limit
+			if err := send(Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
+				t.Fatal(i, err)
+			}
+		}
+		if err := send(Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
+			t.Fatal("a message without an ID was taken")
+		}
+		time.Sleep(7 * time.Second)
+		st := b.Stats()
+		if len(st.Topics) != 1 || st.Topics[0].Accepted != (Backlog{5, 100}) || st.Topics[0].Throttle == nil {
+			t.Errorf("topics %+v: want one, with 5 messages of 100 bytes accepted, throttled", st.Topics)
+		}
+		for reason, want := range map[RefusalReason]int64{RefusedThrottled: 3, RefusedInvalid: 1, RefusedNoTopic: 0, RefusedUnknown: 0, RefusedOther: 0} {
+			if st.Refused[reason] != want {
+				t.Errorf("%d refused: %s, want %d", st.Refused[reason], reason, want)
+			}
+		}
+		for limit, want := range map[string]int64{limitClientQuota: 1, "topic backlog bytes": 2, "topic backlog messages": 0, "other": 0} {
+			if st.Throttled[limit] != want {
+				t.Errorf("%d throttled by %s, want %d", st.Throttled[limit], limit, want)
+			}
+		}
+		if n := st.Messages.Commit.Count(); n < 6 || st.Messages.CommitRecords.Sum < 7 || st.Messages.CommitRecords.Count() != n || st.Messages.CommitBytes < 100 {
+			t.Errorf("message log: %d commits, %v records, %d bytes; want at least 6 commits with the topic's 2 records and 5 messages",
+				n, st.Messages.CommitRecords.Sum, st.Messages.CommitBytes)
+		}
+		if st.Messages.Fsync.Count() == 0 || st.Messages.Disk == 0 || st.Groups.Disk == 0 {
+			t.Errorf("no fsync, or no file: %+v", st.Messages)
+		}
+
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
+		if err := b.Retry(t.Context(), ds[0], time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		sub := b.Stats().Subscriptions[0]
+		if sub.Group != "g" || sub.Topic != "t" || sub.Undelivered != 9*time.Second || sub.Ready != 4 || sub.Inflight != 1 || sub.Deliveries != [5]int64{2} {
+			t.Errorf("subscription %+v: want 4 ready, 1 in flight, the oldest new message 9 s old", sub)
+		}
+		if l := b.Stats().RetryLateness; l.Count() != 1 || l.Sum != 0 {
+			t.Errorf("retry lateness %+v: want one retry, in time", l)
+		}
+
+		// A restart keeps what is there and counts anew.
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if closed := b.Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
+			t.Errorf("a closed broker tells %+v", closed)
+		}
+		if b, err = Open(Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
+			t.Fatal(err)
+		}
+		st = b.Stats()
+		if st.Topics[0].Accepted != (Backlog{}) || st.Topics[0].Stored != (Backlog{5, 100}) || st.Subscriptions[0].Backlog != (Backlog{5, 100}) {
+			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Subscriptions)
+		}
+	})
+}
+
+func TestRetryLatenessIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
+		if err := b.Retry(t.Context(), d, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range b.subs.all() { // a processor that is busy for 3 s
+			s.stopTimer()
+			time.Sleep(4 * time.Second)
+			s.expire()
+		}
+		if l := b.Stats().RetryLateness; l.Count() != 1 || l.Sum != 3 {
+			t.Errorf("lateness %+v, want one of 3 s", l)
+		}
+	})
+}
+
+func TestRefusal(t *testing.T) {
+	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
+	for _, c := range []struct {
+		err  error
+		want RefusalReason
+	}{
+		{throttledError(Throttle{}), RefusedThrottled},
+		{topicNotFound("t"), RefusedNoTopic},
+		{e(tidegate.CodeIllegalMessageID), RefusedInvalid},
+		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
+		{e(tidegate.CodeInternalError), RefusedOther},
+		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, RefusedUnknown},
+		{withOp("SendMessage", closedError()), RefusedOther},
+		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},
+	} {
+		if got := refusal(c.err); got != c.want {
+			t.Errorf("%v: %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestAttemptClass(t *testing.T) {
+	for attempt, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 3, 8: 3, 9: 4, 1 << 20: 4} {
+		if got := attemptClass(attempt); got != want {
+			t.Errorf("attempt %d: class %d, want %d", attempt, got, want)
+		}
+	}
+}
+
+// Every limit that refuses sends has a counter of its own.
+func TestThrottleLimitsAreKnown(t *testing.T) {
+	var g gates
+	for _, what := range []string{"topic", "group"} {
+		for _, limit := range []Limit{{Messages: 1}, {Bytes: 1}} {
+			th := g.check(what, "s", Limit{1, 1}, limit, func() (float64, float64) { return 0, 0 }, time.Now())
+			var c counters
+			c.countThrottled(th.Limit)
+			if c.throttled[len(throttleLimits)-1].Load() != 0 {
+				t.Errorf("%q counts as other: add it to throttleLimits", th.Limit)
+			}
+		}
+	}
+}
+
+// Counting is free on the way of a message that is taken.
+func TestCountingAllocatesNothing(t *testing.T) {
+	c := counters{}
+	results := make([]transport.SendResult, 64)
+	refused := []transport.SendResult{{Err: topicNotFound("t")}}
+	if n := testing.AllocsPerRun(100, func() {
+		c.countRefused(results)
+		c.countRefused(refused)
+		c.countThrottled("topic backlog bytes")
+		attemptClass(5)
+	}); n != 0 {
+		t.Errorf("%g allocations, want 0", n)
+	}
+}
+
+// Only package server and what is above it know Prometheus.
+func TestEngineDoesNotImportPrometheus(t *testing.T) {
+	var names []string
+	for _, dir := range []string{".", "internal"} {
+		if err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if dir == "." && d != nil && d.IsDir() && name != "." {
+				return fs.SkipDir
+			}
+			if strings.HasSuffix(name, ".go") {
+				names = append(names, name)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(names) < 20 {
+		t.Fatalf("only %d files were found", len(names))
+	}
+	for _, name := range names {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range f.Imports {
+			if strings.Contains(i.Path.Value, "prometheus") {
+				t.Errorf("%s imports %s: the engine tells its Stats, package server turns them into metrics", name, i.Path.Value)
+			}
+		}
+	}
+}
