@@ -14,9 +14,9 @@ import (
 )
 
 // outgoing is the messages of a ReceiveMessage stream in the form of the wire,
-// as protobuf would make them of ReceiveMessageResponse: a delivery is
-// encoded straight from the engine's words, which costs a third of what filling
-// and marshalling generated structs does, and its body is not copied.
+// as protobuf would make them of ReceiveMessageResponse. Deliveries are encoded
+// straight from the engine's words, without generated structs in between, and
+// bodies are not copied.
 type outgoing struct {
 	namespace string // of the topics
 

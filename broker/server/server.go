@@ -30,12 +30,12 @@ const (
 	// RocketMQ's Java client sends one every 300 s, and gRPC allows no less than 10 s.
 	minClientPing = 5 * time.Second
 
-	// writeBuffer takes a whole receive of 1 KiB messages, so that it leaves in one system call.
+	// writeBuffer has room for a whole receive of 1 KiB messages; gRPC's default has not.
 	writeBuffer = 128 << 10
 
 	// streamWindow and connWindow are how much a client may send ahead of the
-	// server's reading. They are fixed: gRPC would otherwise measure the line with a
-	// ping beside nearly every request.
+	// server's reading. They are fixed: gRPC would otherwise measure the line with
+	// pings beside the requests.
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 
