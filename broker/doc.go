@@ -21,6 +21,9 @@
 // out. What was answered survives the end of the process at any moment. In
 // memory (no Dir) the same code runs on a file system in memory.
 //
+// A message whose ID its topic stored within the duplicate window is answered
+// with the first receipt and not stored again. A message with a delivery time is not delivered before it.
+//
 // A message is delivered at least once: again if its invisible time ends
 // before it is acknowledged, never earlier.
 package broker

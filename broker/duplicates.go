@@ -93,6 +93,9 @@ func (a *appending) resolve() []suspect {
 		case err != nil:
 			a.results[s.index].Err = withOp("SendMessage", storeError(err))
 		case !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
+			if a.trusted == nil {
+				a.trusted = map[int]bool{}
+			}
 			a.trusted[s.index] = true
 			innocent = append(innocent, s)
 		case !s.at.due.IsZero():

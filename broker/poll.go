@@ -404,7 +404,7 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 				return nil, storeError(err)
 			}
 			if !ok { // deleted meanwhile: there is nothing to deliver any more
-				_ = s.broker.settleOne(g.handle, eventAck, nil)
+				_ = s.settle(g.handle, eventAck, nil, "")
 				continue
 			}
 			g.message = &m

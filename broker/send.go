@@ -63,7 +63,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	if !accepted {
 		return results
 	}
-	a := appending{broker: b, msgs: msgs, topics: topics, results: results, trusted: map[int]bool{}}
+	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
 		return failAll(results, "SendMessage", closedError())
 	} else if err != nil {
@@ -124,7 +124,7 @@ type appending struct {
 	topics   []*topic // nil for messages that were refused
 	results  []transport.SendResult
 	suspects []suspect    // messages whose ID was probably stored before
-	trusted  map[int]bool // messages that are certainly no duplicates
+	trusted  map[int]bool // messages that are certainly no duplicates; nil for none
 	earliest time.Time    // delivery time among those delayed; zero for none
 	queues   []*queue
 	ends     []int64 // the offset after each message: results are the caller's once Append has returned

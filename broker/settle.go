@@ -176,29 +176,23 @@ func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.
 		return closedError()
 	}
 	defer b.end()
-	_, h, err := b.locate(d)
+	s, h, err := b.locate(d)
 	if err != nil {
 		return err
 	}
-	return b.settleWith(h, e, change, reason)
+	return s.settle(h, e, change, reason)
 }
 
-func (b *Broker) settleOne(h handle, e event, change func(*lease, time.Time)) error {
-	return b.settleWith(h, e, change, "")
-}
-
-func (b *Broker) settleWith(h handle, e event, change func(*lease, time.Time), reason string) error {
-	s := b.subscription(h)
-	if s == nil {
-		return invalidHandle("its topic or consumer group is not there any more")
-	}
+// settle applies an event to the delivery that h names, and waits until that is
+// written. change, called under the lock, sets what the event changes beside the state.
+func (s *subscription) settle(h handle, e event, change func(*lease, time.Time), reason string) error {
 	flight, dying, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
 		return err
 	case dying != nil:
-		dying.start(b)
-		return dying.finish(b)
+		dying.start(s.broker)
+		return dying.finish(s.broker)
 	}
 	if err := flight.Wait(); err != nil {
 		return storeError(err)

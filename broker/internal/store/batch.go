@@ -18,8 +18,7 @@ func must(err error) {
 	}
 }
 
-// PutMessage writes a message. cumulative is the sum of all bodies of the
-// queue up to and including this one.
+// PutMessage writes a message to the log.
 func (b *Batch) PutMessage(p Place, m *Message) {
 	op := b.pebble().SetDeferred(messageKeyLen, m.size())
 	appendMessageKey(op.Key[:0], p)

@@ -134,7 +134,7 @@ func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
 	return true, closer.Close()
 }
 
-// Topics and Groups call f with the name and settings of each.
+// Topics calls f with the name and settings of each topic.
 func (s *Store) Topics(f func(name string, v []byte) error) error { return s.settings(prefixTopic, f) }
 
 // AllGroups calls f with the name and settings of each group.
