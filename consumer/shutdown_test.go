@@ -87,11 +87,11 @@ func TestShutdownWithoutAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(1)
+		s.onAck = func(*tidegate.Delivery) error { return errors.New("connection lost") }
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(time.Second)
 			return nil
 		}, PushOptions{})
-		s.onAck = func(*tidegate.Delivery) error { return errors.New("connection lost") }
 		begin := time.Now()
 		stop()
 		if d := time.Since(begin); d > DefaultInvisibleDuration {
