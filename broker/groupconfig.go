@@ -1,0 +1,76 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// A GroupConfig is how a consumer group is. It can be changed while in use,
+// and a change holds for messages under way.
+type GroupConfig struct {
+	// FIFO keeps the messages of one message group in order: while one of
+	// them is in flight or waits for a retry, those after it wait too.
+	FIFO bool `json:"fifo,omitempty"`
+
+	// MaxAttempts is how often a message is delivered, the first time
+	// included, before it becomes a dead letter. -1 for ever, 0 for
+	// DefaultMaxAttempts.
+	MaxAttempts int `json:"max_attempts,omitempty"`
+
+	// Retry is the ladder: the retry interval after the first failed
+	// delivery, the second, and so on; the last step repeats. It holds for
+	// push consumers of groups that are not FIFO. Empty for backoff.RetryLadder().
+	Retry backoff.Steps `json:"retry,omitempty"`
+
+	// FIFORetryInterval is the fixed retry interval of a FIFO group.
+	// 0 for DefaultFIFORetryInterval.
+	FIFORetryInterval Duration `json:"fifo_retry_interval,omitempty"`
+
+	// MaxBacklog throttles sends to every topic in which this group's backlog
+	// is at the limit. Zero: no limit.
+	MaxBacklog Limit `json:"max_backlog,omitzero"`
+}
+
+func (c GroupConfig) withDefaults() GroupConfig {
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = DefaultMaxAttempts
+	}
+	if len(c.Retry) == 0 {
+		c.Retry = backoff.RetryLadder()
+	}
+	if c.FIFORetryInterval == 0 {
+		c.FIFORetryInterval = Duration(DefaultFIFORetryInterval)
+	}
+	return c
+}
+
+// interval returns the retry interval after delivery attempt failed.
+func (c GroupConfig) interval(attempt int) time.Duration {
+	if c.FIFO {
+		return time.Duration(c.FIFORetryInterval)
+	}
+	return c.Retry.Delay(attempt - 1)
+}
+
+// exhausted reports whether delivery attempt was the last one.
+func (c GroupConfig) exhausted(attempt int) bool {
+	return c.MaxAttempts > 0 && attempt >= c.MaxAttempts
+}
+
+func (c GroupConfig) validate(name string) error {
+	var errs []error
+	if c.MaxAttempts < -1 {
+		errs = append(errs, fmt.Errorf("max_attempts is %d: give 1 or more, or -1 for ever", c.MaxAttempts))
+	}
+	if err := c.Retry.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("retry: %w", err))
+	}
+	if c.FIFORetryInterval < 0 {
+		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
+	}
+	errs = append(errs, c.MaxBacklog.validate("max_backlog"))
+	return badConfig("PutGroup", name, errors.Join(errs...))
+}

@@ -1,0 +1,115 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// handOut returns deliveries once they are written, unless ctx ended meanwhile.
+func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
+	ds, err := s.deliveries(p, grants)
+	if werr := flight.Wait(); werr != nil {
+		return nil, storeError(errors.Join(werr, err))
+	}
+	if err != nil || ctx.Err() != nil {
+		s.release(grants)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	if p.AttemptID != "" && s.group.config.Load().FIFO {
+		s.remember(p.AttemptID, grants)
+	}
+	return ds, nil
+}
+
+// deliveries reads what was not read yet.
+func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
+	ds := make([]*tidegate.Delivery, 0, len(grants))
+	all := make([]tidegate.Delivery, len(grants))
+	for i := range grants {
+		g := &grants[i]
+		if g.message == nil {
+			m, ok, err := s.broker.store.Get(g.handle.place)
+			if err != nil {
+				return nil, storeError(err)
+			}
+			if !ok { // deleted meanwhile: there is nothing to deliver any more
+				_ = s.settle(g.handle, eventAck, nil, "")
+				continue
+			}
+			g.message = &m
+		}
+		s.fill(&all[i], g)
+		ds = append(ds, &all[i])
+	}
+	if p.Prepare != nil && len(ds) > 0 {
+		p.Prepare(ds)
+	}
+	return ds, nil
+}
+
+func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
+	*d = tidegate.Delivery{
+		Message: g.message.Message, ConsumerGroup: s.group.name, Attempt: g.attempt, Handle: g.handle.String(),
+		Endpoint: s.broker.name, Queue: int(g.handle.place.Queue), Offset: g.handle.place.Offset,
+		BornAt: g.message.BornAt, BornHost: g.message.BornHost, StoredAt: g.message.StoredAt, StoreHost: s.broker.host,
+		InvisibleUntil: g.due,
+	}
+	d.Topic = s.topic.name
+}
+
+// remember keeps what an attempt ID was answered, for a client that lost the answer.
+func (s *subscription) remember(attemptID string, grants []grant) {
+	for i := range grants {
+		grants[i].message = nil // read again if asked again
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.replays) >= maxReplays {
+		for id, old := range s.replays {
+			if !s.alive(old) {
+				delete(s.replays, id)
+			}
+		}
+	}
+	if len(s.replays) < maxReplays {
+		s.replays[attemptID] = grants
+	}
+}
+
+// replay returns what was handed out for the attempt ID before and is still in flight.
+func (s *subscription) replay(p *Poll) []grant {
+	if p.AttemptID == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []grant
+	for _, g := range s.replays[p.AttemptID] {
+		if s.alive([]grant{g}) {
+			out = append(out, g)
+		}
+	}
+	if out == nil {
+		delete(s.replays, p.AttemptID)
+	}
+	return out
+}
+
+// alive reports whether one of the grants is still the current delivery. mu is held.
+func (s *subscription) alive(grants []grant) bool {
+	now := time.Now()
+	for _, g := range grants {
+		l := g.lease
+		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.serial && now.Before(l.Due) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,197 @@
+package broker
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// take reserves messages for a receive: those due again first, then new ones.
+// If there are none it returns a waiter, already in line, or neither if it
+// passed messages over and should be called again.
+func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flight *store.Flight, w *waiter, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil, nil, nil, s.goneError()
+	}
+	budget := int64(maxReceiveBytes)
+	grants, flight = s.takeReady(nil, s.readyShare(p), p, &budget)
+	passed, chunk := 0, 0
+	for len(grants) < p.Max && budget > 0 && passed < maxPassed {
+		c := s.claim(p.Queue)
+		if c == nil {
+			break
+		}
+		from, to := c.next, c.queue.end.Load()
+		room := p.Max - len(grants)
+		chunk = max(chunk, room)
+		s.mu.Unlock()
+		ms, offsets, rerr := s.read(c, from, to, chunk, budget)
+		s.mu.Lock()
+		c.claimed = false
+		if rerr != nil || s.gone {
+			s.dropAhead(c)
+			if err = s.goneError(); rerr != nil {
+				err = storeError(rerr)
+			}
+			break
+		}
+		before := len(grants)
+		grants, flight = s.admit(grants, c, to, ms, offsets, room, p, match)
+		passed += max(1, len(ms))
+		for i := range grants[before:] {
+			budget -= int64(len(grants[before+i].message.Body))
+		}
+		if chunk = min(2*chunk, maxChunk); len(grants) > before {
+			chunk = 0
+		}
+		s.wakeRest()
+	}
+	if err == nil {
+		if more, f := s.takeReady(grants, p.Max, p, &budget); f != nil {
+			grants, flight = more, f
+		}
+	}
+	s.arm()
+	if len(grants) > 0 || err != nil {
+		s.wakeRest()
+	} else if passed == 0 {
+		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
+		s.waiters = append(s.waiters, w)
+	}
+	return grants, flight, w, err
+}
+
+// readyShare returns how many of the messages of a receive may be such that
+// are due again, or whose turn has come: all, unless there are new ones, which
+// then get a quarter, so that retries never keep them waiting for ever. mu is held.
+func (s *subscription) readyShare(p *Poll) int {
+	if s.counts[StateReady] == 0 || !slices.ContainsFunc(s.cursors, func(c *cursor) bool { return s.claimable(c, p.Queue) }) {
+		return p.Max
+	}
+	s.shares++
+	if p.Max < 4 && s.shares%4 == 0 {
+		return 0
+	}
+	return p.Max - p.Max/4
+}
+
+// takeReady delivers, beside grants, up to limit messages in all that are due
+// again, or whose turn has come, and writes that. mu is held.
+func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int64) ([]grant, *store.Flight) {
+	if s.counts[StateReady] == 0 {
+		return grants, nil
+	}
+	now := time.Now()
+	var ls []*lease
+	s.readyTurn++
+	for i := range s.cursors {
+		c := s.cursors[(s.readyTurn+i)%len(s.cursors)]
+		if p.Queue >= 0 && int(c.queue.number) != p.Queue {
+			continue
+		}
+		for len(c.ready) > 0 && len(grants) < limit && *budget > 0 {
+			l := heap.Pop(&c.ready).(*lease)
+			*budget -= l.Size
+			ls = append(ls, l)
+			grants = append(grants, s.deliver(l, p, now))
+		}
+	}
+	if len(ls) == 0 {
+		return grants, nil
+	}
+	return grants, s.save(nil, ls...)
+}
+
+// claimable reports whether a receive from queue can read new messages there. mu is held.
+func (s *subscription) claimable(c *cursor, queue int) bool {
+	return (queue < 0 || int(c.queue.number) == queue) && !c.claimed && c.next < c.queue.end.Load() && s.counts[stateHeld] < maxHeld
+}
+
+// claim chooses a queue with new messages that no other receive reads. mu is held.
+func (s *subscription) claim(queue int) *cursor {
+	for i := range s.cursors {
+		c := s.cursors[(s.turn+i)%len(s.cursors)]
+		if !s.claimable(c, queue) {
+			continue
+		}
+		s.turn = (s.turn + i + 1) % len(s.cursors)
+		c.claimed = true
+		return c
+	}
+	return nil
+}
+
+// admit moves a cursor over messages that were read: those that match are
+// delivered, beside grants, or held until it is their turn. It stops when it has delivered
+// room messages. mu is held.
+func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll, match *filter.Filter) ([]grant, *store.Flight) {
+	now := time.Now()
+	fifo := s.group.config.Load().FIFO
+	grants = slices.Grow(grants, min(room, len(ms)))
+	full := len(grants) + room
+	ls := make([]*lease, 0, len(ms))
+	if len(ms) == 0 {
+		s.done(to-c.next, 0, now) // deleted meanwhile
+		c.next = to
+	}
+	for i := range ms {
+		m := &ms[i]
+		if len(grants) == full {
+			break
+		}
+		if skipped := offsets[i] - c.next; skipped > 0 {
+			s.done(skipped, 0, now)
+		}
+		c.next, c.bytes = offsets[i]+1, m.Cumulative
+		if !match.Match(m.Tag, m.Properties) {
+			s.done(1, int64(len(m.Body)), now)
+			continue
+		}
+		l := &lease{cursor: c, offset: offsets[i], timer: -1}
+		l.Size, l.Serial = int64(len(m.Body)), uint32(now.UnixMicro())
+		c.leases[l.offset] = l
+		ls = append(ls, l)
+		if fifo && m.MessageGroup != "" {
+			l.Group = m.MessageGroup
+			if mg := s.fifo[l.Group]; mg != nil {
+				mg.held = append(mg.held, l)
+				s.set(l, stateHeld)
+				continue
+			}
+			s.fifo[l.Group] = &messageGroup{head: l}
+		}
+		l.State = uint8(StateReady)
+		s.counts[StateReady]++
+		g := s.deliver(l, p, now)
+		g.message = m
+		grants = append(grants, g)
+	}
+	return grants, s.save(c, ls...)
+}
+
+// deliver makes one delivery of a message that is ready. mu is held.
+func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
+	to, _ := l.state().next(eventDeliver, false, p.Push)
+	l.Attempt++
+	l.Serial++
+	l.Push, l.Owner = p.Push, p.Owner
+	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
+	s.set(l, to)
+	s.attempts[attemptClass(l.Attempt)]++
+	if l.Attempt > 1 {
+		s.redelivered++
+	}
+	return s.grant(l)
+}
+
+func (s *subscription) grant(l *lease) grant {
+	return grant{
+		lease: l, attempt: l.Attempt, due: l.Due,
+		handle: handle{group: s.group.id, place: s.place(l), serial: l.Serial},
+	}
+}
