@@ -9,6 +9,11 @@ import (
 	"time"
 )
 
+// Seed 004: "INITIAL_BACKOFF: specifies the interval between the first failure and the first retry. Default value: 1 second"
+// Seed 004: "MULTIPLIER : specifies the factor by which to multiply the interval after each failed retry. Default value: 1.6"
+// Seed 004: "JITTER : specifies the factor by which to randomize intervals. Default value: 0.2"
+// Seed 004: "MAX_BACKOFF: specifies the upper limit of an interval. Default value: 120 seconds"
+// Seed 004: "MIN_CONNECT_TIMEOUT: specifies the minimum interval. Default value: 20 seconds"
 func TestDefaultIsSeed004(t *testing.T) {
 	want := Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 2 * time.Minute, MinConnectTimeout: 20 * time.Second}
 	if Default() != want {
@@ -78,6 +83,7 @@ func TestFirstDelaysSpread(t *testing.T) {
 	}
 }
 
+// Seed 004: "current_backoff = Min(current_backoff * MULTIPLIER, MAX_BACKOFF)"
 func TestExponentialTable(t *testing.T) {
 	const longest = time.Duration(math.MaxInt64)
 	for _, c := range []struct {
@@ -189,6 +195,7 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 // TestExponentialProperties draws legal configurations of every size, with
 // multipliers close to 1 and n around powers of two, where math.Pow takes
 // another path to its result.
+// Seed 004: "current_deadline = now() + current_backoff + UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"
 func TestExponentialProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -16,6 +16,7 @@ import (
 // A file system that forgets what was not synced, at a random moment of a
 // load of sends, receives and acknowledgements: every answered message is
 // there, once.
+// Seed 000: "You can ensure the correct message status when an exception, such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	for round := range 20 {
 		seed := rand.Uint64()

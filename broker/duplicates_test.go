@@ -17,6 +17,7 @@ import (
 
 // An ID within the window is answered with the first receipt and stored once,
 // also across restarts and while sends are throttled; after the window it is new.
+// Seed 004: "As a result, duplicate messages may exist on the broker"
 func TestDuplicates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()

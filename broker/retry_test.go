@@ -91,8 +91,8 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 	}
 }
 
-// Seed 000: "If the number of retries exceeds 16, the interval of each
-// subsequent retry is 2 hours", and by default 16 retries, then the dead letter.
+// By default 16 retries, then the dead letter.
+// Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
 func TestWholeLadder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})

@@ -41,8 +41,7 @@ func TestResumeMarkIsBelowTheLimit(t *testing.T) {
 	}
 }
 
-// Seed 004: "If the number of messages piling up exceeds the threshold,
-// throttling is triggered."
+// Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestBacklogThrottlesSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})

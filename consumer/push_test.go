@@ -146,6 +146,7 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 	})
 }
 
+// Seed 000: "Unexpected exceptions are also captured by the SDK"
 func TestPanicsAreFailures(t *testing.T) {
 	cause := errors.New("an error as a panic")
 	var nothing any
@@ -193,6 +194,7 @@ func TestObserverThatPanics(t *testing.T) {
 	})
 }
 
+// Seed 000: "If the message fails to be pulled due to throttling or other reasons, you must re-initiate the request to obtain the message"
 func TestReceiveFailures(t *testing.T) {
 	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second}
 	transient := errors.New("connection lost")

@@ -100,6 +100,7 @@ func TestShutdownWithoutAServer(t *testing.T) {
 	})
 }
 
+// Seed 000: "Obtain and consume messages at a later time if the current consumption rate is higher than limited"
 func TestConcurrencyIsBounded(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {

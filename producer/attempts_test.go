@@ -14,6 +14,7 @@ import (
 
 // Every code of the protocol, and how many attempts of three a send makes that
 // is answered with it every time.
+// Seed 004: "The broker returns an error code"
 func TestAttemptsByCode(t *testing.T) {
 	attempts := map[tidegate.Code]int{
 		0:                                3, // no answer

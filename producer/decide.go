@@ -49,6 +49,7 @@ const (
 	LimiterRefused               // Options.Limiter gave an error
 	Ended                        // ctx ended
 	Closed                       // the producer or its transport was closed
+	TooManyPending               // MaxPending asynchronous sends are under way; no attempt was made
 )
 
 // String returns the reason in words.
@@ -72,6 +73,8 @@ func (r Reason) String() string {
 		return "context ended"
 	case Closed:
 		return "closed"
+	case TooManyPending:
+		return "too many sends under way"
 	}
 	return "unknown"
 }

@@ -152,6 +152,7 @@ func TestDecideEveryCode(t *testing.T) {
 	}
 }
 
+// Seed 004: "the client does not know the processing result of the presumably failed message on the broker"
 func TestMaybeStored(t *testing.T) {
 	marked := codeError(tidegate.CodeInternalServerError)
 	marked.MaybeStored = true

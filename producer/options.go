@@ -15,6 +15,7 @@ import (
 const (
 	DefaultMaxAttempts    = 3
 	DefaultAttemptTimeout = 3 * time.Second // as RocketMQ's own clients
+	DefaultMaxPending     = 4096
 
 	// minAttemptTimeout is the least share of a deadline that an attempt is
 	// given: less would only make every attempt fail.
@@ -46,6 +47,10 @@ type Options struct {
 	// the deadline of Send's ctx divided by the attempts left, but not less
 	// than 100 ms and never more than AttemptTimeout. 0 for 3 s.
 	AttemptTimeout time.Duration
+
+	// MaxPending is how many sends of SendAsync may be under way; beyond it
+	// they are refused at once. 0 for DefaultMaxPending.
+	MaxPending int
 
 	// MaxBodySize is the largest body, in bytes, that is sent. 0: the server's
 	// setting as far as known, or else 4 MiB.
@@ -82,6 +87,9 @@ func (o Options) validate() error {
 	}
 	if o.AttemptTimeout < 0 {
 		fault("AttemptTimeout", "%v is negative; give a positive time, or 0 for %v", o.AttemptTimeout, DefaultAttemptTimeout)
+	}
+	if o.MaxPending < 0 {
+		fault("MaxPending", "%d is negative; give 1 or more, or 0 for %d", o.MaxPending, DefaultMaxPending)
 	}
 	if o.MaxBodySize < 0 {
 		fault("MaxBodySize", "%d is negative; give 1 byte or more, or 0 for the server's setting", o.MaxBodySize)

@@ -31,7 +31,8 @@ type Producer struct {
 	active map[*activeSend]context.CancelCauseFunc // the sends under way
 	closed bool
 
-	sends sync.WaitGroup
+	sends   sync.WaitGroup
+	pending pending
 }
 
 // activeSend identifies a send under way. It is not empty, so that each has
@@ -52,12 +53,16 @@ func New(t Transport, opts Options) (*Producer, error) {
 	if opts.AttemptTimeout == 0 {
 		opts.AttemptTimeout = DefaultAttemptTimeout
 	}
+	if opts.MaxPending == 0 {
+		opts.MaxPending = DefaultMaxPending
+	}
 	p := &Producer{
 		transport: t,
 		opts:      opts,
 		log:       opts.Logger,
 		unasked:   merge(opts, transport.ProducerSettings{}),
 		active:    make(map[*activeSend]context.CancelCauseFunc),
+		pending:   pending{last: make(map[turn]chan struct{})},
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -87,7 +92,7 @@ func (p *Producer) end(a *activeSend) {
 }
 
 // Close ends the sends under way with tidegate.ErrClosed, waits until they
-// have returned, and refuses later ones with the same error. It may be called
+// have returned and those of SendAsync were told, and refuses later ones with the same error. It may be called
 // again, always returns nil, and leaves the transport open.
 func (p *Producer) Close() error {
 	p.mu.Lock()

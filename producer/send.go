@@ -26,9 +26,7 @@ import (
 // ID is given one, which all attempts carry and the receipt tells.
 func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Receipt, error) {
 	if msg == nil {
-		return tidegate.Receipt{}, &SendError{Reason: Invalid, Cause: &tidegate.Error{
-			Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil",
-		}}
+		return tidegate.Receipt{}, errNilMessage
 	}
 	s := send{producer: p, caller: ctx, msg: msg}
 	sctx, cancel := context.WithCancelCause(ctx)
@@ -41,7 +39,11 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 	return s.run(sctx)
 }
 
-// A send is one call of Send.
+var errNilMessage = &SendError{Reason: Invalid, Cause: &tidegate.Error{
+	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil",
+}}
+
+// A send is one call of Send or SendAsync.
 type send struct {
 	producer *Producer
 	caller   context.Context //nolint:containedctx // it lives as long as the call; tells its end from Close

@@ -44,6 +44,7 @@ func TestSendAccepted(t *testing.T) {
 	}
 }
 
+// Seed 004: "If a retry is triggered by throttling, the message is retried at intervals specified in the exponential backoff protocol"
 func TestThrottledGapsLieInRange(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -67,6 +68,7 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
+// Seed 004: "If throttling is triggered and the built-in retry process fails in the client, you can temporarily switch calls to another system"
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}
@@ -95,6 +97,8 @@ func TestPushBackIsExact(t *testing.T) {
 	})
 }
 
+// Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
+// Seed 004: "If the failure persists on the last retry, a call error is returned"
 func TestTransientRetriesAreAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
@@ -157,6 +161,7 @@ func TestCancelDuringBackoff(t *testing.T) {
 	})
 }
 
+// Seed 004: "you must evaluate the timeout duration and maximum number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -188,6 +193,7 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 	}
 }
 
+// Seed 004: "A network exception causes a connection failure or request timeout"
 func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
@@ -207,6 +213,7 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 	})
 }
 
+// Seed 004: "The request times out because the broker is running slowly"
 func TestBlackHoleEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
@@ -230,8 +237,8 @@ func TestBlackHoleEverywhere(t *testing.T) {
 	})
 }
 
-// Seed 004: "Messages are immediately retried upon failures", also where the
-// server does not say what it wants.
+// Also where the server does not say what it wants.
+// Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(codeError(tidegate.CodeProxyTimeout))
@@ -247,6 +254,7 @@ func TestFirstRetryIsAtOnce(t *testing.T) {
 	})
 }
 
+// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in message sending results"
 func TestAttemptsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Attempt
@@ -414,6 +422,8 @@ func TestRetriesSpread(t *testing.T) {
 
 // Whatever the outcomes are, a send ends, within its limits, with one ID, and
 // its error and its observations tell the same story.
+// Seed 004: "a producer client tries to send the message again until the message is sent or the maximum number of retries is reached"
+// Seed 004: "Synchronous sending: The call thread is blocked until a retry succeeds or the last retry fails"
 func TestSendProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

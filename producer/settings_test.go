@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// Seed 004: "You can specify the maximum number of retries on the producer when the producer initializes messages"
 func TestEffectivePrecedence(t *testing.T) {
 	pushed := transport.ProducerSettings{
 		MaxAttempts: 7, MaxBodySize: 1000,
@@ -157,13 +158,13 @@ func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
 
 func TestNewTellsAllFaults(t *testing.T) {
 	_, err := New(&fake{}, Options{
-		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4,
+		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4, MaxPending: -5,
 		Backoff: backoff.Exponential{Initial: -1}, Pacing: backoff.Steps{-1},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "Backoff: ", "Pacing: "} {
+	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending", "Backoff: ", "Pacing: "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}

@@ -59,6 +59,7 @@ func consume(t testing.TB, b *brokertest.Broker, sub consumer.Subscription, h co
 // A handler that always fails climbs the whole ladder of seed 000, as pushed
 // by the server, through real gRPC: 17 deliveries in 4 h 46 m, each at its
 // exact time, then the dead letter.
+// Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws an exception"
 func TestWholeLadderThroughGRPC(t *testing.T) {
 	begin := time.Now()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,6 +124,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 
 // Seed 004: a throttled send is retried "at intervals specified in the
 // exponential backoff"; here by a broker whose backlog is at its limit of 1 000.
+// Seed 004: "Upon receiving these, the client retries the message according to the exponential backoff protocol"
 func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -207,6 +209,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 
 // The answer is lost after the message was stored: the producer sends again
 // at once, with the same ID, and its user learns of one message.
+// Seed 004: "As a result, duplicate messages may exist on the broker"
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -22,6 +22,7 @@ import (
 // Every sixth request, of any kind, is delayed, refused, throttled, or done
 // without an answer; every tenth handler fails. Nothing may get lost or become
 // a dead letter, and in a FIFO group nothing may overtake or run at the same time.
+// Seed 004: "Can messages be sent if some nodes are faulty?"
 func TestNothingIsLostAmongFaults(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -141,6 +141,7 @@ func tellStory(t *testing.T, e *env) {
 	}
 }
 
+// Seed 004: "Use observable metrics to monitor the system capacity and scale the underlying resources accordingly"
 func TestMetricsOfAStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})

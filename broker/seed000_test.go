@@ -1,0 +1,205 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Seed 000: "if the maximum number of retries is three, the message can be delivered four times"
+// Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
+func TestThreeRetriesAreFourDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, push := range []bool{true, false} {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{MaxAttempts: 1 + 3})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			for attempt := 1; attempt <= 4; attempt++ {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: 5 * time.Hour})
+				if len(ds) != 1 || ds[0].Attempt != attempt {
+					t.Fatalf("push %v: delivery %d is %+v", push, attempt, ds)
+				}
+			} // none is answered: they time out
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: 5 * time.Hour}); len(ds) != 0 {
+				t.Errorf("push %v: a fifth delivery: %+v", push, ds[0])
+			}
+			if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 {
+				t.Errorf("push %v: %d dead letters, want 1", push, len(ds))
+			}
+		}
+	})
+}
+
+// Seed 000: "The interval between two consumptions is the sum of the actual time spent on consumption and the retry interval"
+func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		first := time.Now()
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})[0]
+		time.Sleep(4 * time.Second) // it is consumed, and fails
+		if err := b.Retry(t.Context(), d, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Minute})
+		if took := time.Since(first); took != 14*time.Second {
+			t.Errorf("%v between two consumptions, want 14s", took)
+		}
+	})
+}
+
+// Seed 000: "Ordered messages: fixed"
+// Seed 000: "A timeout error occurs or a message stays in a push consumer queue for an excessive period of time"
+func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
+		putGroup(t, b, "g", GroupConfig{FIFO: true, FIFORetryInterval: Duration(7 * time.Second)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), MessageGroup: "a"})
+		for attempt := 1; attempt <= 5; attempt++ {
+			start := time.Now()
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour})
+			if len(ds) != 1 || ds[0].Attempt != attempt {
+				t.Fatalf("delivery %d is %+v", attempt, ds)
+			}
+			if took := time.Since(start); attempt > 1 && took != 37*time.Second {
+				t.Errorf("delivery %d came %v after the one before, want its 30s to consume and 7s", attempt, took)
+			}
+		}
+	})
+}
+
+// Seed 000: "It is configured in the InvisibleDuration parameter by the consumer when the consumer calls the API"
+// Seed 000: "if the InvisibleDuration value is 30 ms and a consumption failure is returned 10 ms after the processing starts, the time to the next retry is 20 ms"
+// Seed 000: "If no consumption result is returned within 30 ms, a timeout error occurs and a retry is triggered. Then, the retry interval is 0 ms"
+func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Second}
+			receive(t, b, r)
+			time.Sleep(processing) // it fails; a simple consumer says nothing
+			failed := time.Now()
+			again := receive(t, b, r)
+			if len(again) != 1 || again[0].Attempt != 2 {
+				t.Fatalf("delivered again: %+v", again)
+			}
+			if interval := time.Since(failed); interval != 30*time.Millisecond-processing {
+				t.Errorf("failed after %v: the retry interval is %v, want %v", processing, interval, 30*time.Millisecond-processing)
+			}
+		}
+	})
+}
+
+// Seed 000: "that is, the InvisibleDuration value is recalculated from the point in time when the API is called"
+func TestChangeCountsFromTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		for _, dur := range []time.Duration{time.Minute, time.Second} { // longer, and shorter
+			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Second})[0]
+			time.Sleep(15 * time.Second)
+			called := time.Now()
+			if _, err := b.ChangeInvisibleDuration(t.Context(), d, dur); err != nil {
+				t.Fatal(err)
+			}
+			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Millisecond})
+			if len(again) != 1 || time.Since(called) != dur {
+				t.Errorf("changed to %v: visible again after %v", dur, time.Since(called))
+			}
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+	})
+}
+
+// Seed 000: "A timeout error has not occurred on the current message"
+// Seed 000: "A consumption status of the current message is not returned"
+func TestChangeNeedsAnOpenDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{})
+		for name, end := range map[string]func(d *tidegate.Delivery){
+			"timed out":    func(*tidegate.Delivery) { time.Sleep(30 * time.Second) },
+			"acknowledged": func(d *tidegate.Delivery) { b.Ack(t.Context(), []*tidegate.Delivery{d}) },
+			"failed":       func(d *tidegate.Delivery) { _ = b.Retry(t.Context(), d, time.Hour) },
+			"given up":     func(d *tidegate.Delivery) { _ = b.DeadLetter(t.Context(), d, "no use") },
+		} {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(name)})
+			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+			end(d)
+			_, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			if !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Errorf("%s: changed with %v, want 40013", name, err)
+			}
+			if name == "timed out" { // out of the way of the next one
+				b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
+			}
+		}
+	})
+}
+
+// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+func TestConsumptionIntervalHasAMaximum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{MaxInvisibleDuration: time.Hour})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, InvisibleDuration: time.Hour + 1}
+		if _, err := b.Receive(t.Context(), r); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			t.Errorf("received with %v, want 40011", err)
+		}
+		r.InvisibleDuration = time.Hour
+		d := receive(t, b, r)[0]
+		if _, err := b.ChangeInvisibleDuration(t.Context(), d, time.Hour+1); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			t.Errorf("changed with %v, want 40011", err)
+		}
+		if err := b.Retry(t.Context(), d, time.Hour+1); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			t.Errorf("retried with %v, want 40011", err)
+		}
+	})
+}
+
+func codeOf(err error) tidegate.Code {
+	e, _ := errors.AsType[*tidegate.Error](err)
+	if e == nil {
+		return 0
+	}
+	return e.Code
+}
+
+// Seed 000: "Maximum retries: the maximum number of times that a message can be retried for consumption"
+// What one group fails at is not delivered to another group again.
+func TestRetriesStayInTheirGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "fails", GroupConfig{MaxAttempts: 3})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t"}))
+		for attempt := range 3 {
+			d := receive(t, b, transport.ReceiveRequest{Group: "fails", Topic: "t", Push: true, Wait: time.Hour})[0]
+			if err := b.Retry(t.Context(), d, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t", Wait: time.Minute}); len(ds) != 0 {
+				t.Errorf("after failure %d the other group received %+v", attempt+1, ds[0])
+			}
+		}
+		late := receive(t, b, transport.ReceiveRequest{Group: "new", Topic: "t"})
+		if len(late) != 1 || late[0].Attempt != 1 {
+			t.Errorf("a new group received %s", fmt.Sprint(late))
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// outcomes gathers what done was told, by message ID, in order.
+type outcomes struct {
+	mu    sync.Mutex
+	order []string
+	errs  map[string]error
+}
+
+func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
+	return func(r tidegate.Receipt, err error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if _, twice := o.errs[id]; twice {
+			panic("told twice: " + id)
+		}
+		o.order, o.errs[id] = append(o.order, id), err
+	}
+}
+
+// Seed 004: "Message sending retries are supported in both the synchronous and asynchronous sending modes"
+// Seed 004: "Asynchronous sending: The call thread is not blocked. The call result is returned as an exception event or success event"
+func TestSendAsync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := script(throttled(7*time.Second), codeError(tidegate.CodeProxyTimeout))
+		p := newProducer(t, f, Options{})
+		start := time.Now()
+		told := make(chan time.Duration, 1)
+		if err := p.SendAsync(t.Context(), message(), func(r tidegate.Receipt, err error) {
+			if err != nil || r.Attempts != 3 {
+				t.Errorf("told %+v, %v; want success at attempt 3", r, err)
+			}
+			told <- time.Since(start)
+		}); err != nil || time.Since(start) != 0 {
+			t.Errorf("SendAsync returned %v after %v", err, time.Since(start))
+		}
+		if took := <-told; took != 7*time.Second {
+			t.Errorf("told after %v, want 7s", took)
+		}
+
+		lost := always(codeError(tidegate.CodeInternalServerError))
+		failed := make(chan error, 1)
+		if err := newProducer(t, lost, Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if e := sendError(t, <-failed); e.Reason != Exhausted || e.Attempts != 3 {
+			t.Errorf("told %+v", e)
+		}
+	})
+}
+
+func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		sent := map[string][]string{}
+		f := &fake{send: func(ctx context.Context, n int, m *tidegate.Message) error {
+			time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if rand.IntN(4) == 0 {
+				return codeError(tidegate.CodeProxyTimeout)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sent[m.MessageGroup] = append(sent[m.MessageGroup], m.ID)
+			return nil
+		}}
+		p := newProducer(t, f, Options{MaxAttempts: 3})
+		o := outcomes{errs: map[string]error{}}
+		const n = 300
+		for i := range n {
+			m := message()
+			m.ID, m.MessageGroup = fmt.Sprintf("%03d", i), []string{"", "a", "b"}[i%3]
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(100))*time.Second)
+			defer cancel()
+			if err := p.SendAsync(ctx, m, o.done(m.ID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(o.order) != n {
+			t.Errorf("%d outcomes of %d", len(o.order), n)
+		}
+		for _, group := range []string{"a", "b"} {
+			if !slices.IsSorted(sent[group]) || len(sent[group]) == 0 {
+				t.Errorf("message group %s was sent as %v", group, sent[group])
+			}
+		}
+		if p.pending.n != 0 || len(p.pending.last) != 0 {
+			t.Errorf("left behind: %d sends, %d message groups", p.pending.n, len(p.pending.last))
+		}
+	})
+}
+
+func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
+		p := newProducer(t, f, Options{MaxPending: 3})
+		o := outcomes{errs: map[string]error{}}
+		taken := 0
+		for i := range 5 {
+			m := message()
+			m.ID, m.MessageGroup = fmt.Sprint(i), "a"
+			err := p.SendAsync(t.Context(), m, o.done(m.ID))
+			if err == nil {
+				taken++
+			} else if e := sendError(t, err); e.Reason != TooManyPending || i < 3 {
+				t.Errorf("send %d: %v", i, err)
+			}
+		}
+		p.Close()
+		if taken != 3 || len(o.errs) != 3 {
+			t.Errorf("%d taken, %d told; want 3", taken, len(o.errs))
+		}
+		for id, err := range o.errs {
+			if !errors.Is(err, tidegate.ErrClosed) {
+				t.Errorf("send %s: %v", id, err)
+			}
+		}
+		if err := p.SendAsync(t.Context(), message(), o.done("late")); !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+func TestSendAsyncRefusesNil(t *testing.T) {
+	p := newProducer(t, script(), Options{})
+	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != Invalid {
+		t.Errorf("nil message: %v", err)
+	}
+	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != Invalid {
+		t.Errorf("nil function: %v", err)
+	}
+	if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { panic("the user's") }); err != nil {
+		t.Error(err)
+	}
+	p.Close() // it waits, and the panic is not ours
+}
