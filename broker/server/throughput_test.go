@@ -21,37 +21,58 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// echo answers every send and stores nothing: the least that gRPC costs.
-type echo struct {
-	rmqpb.UnimplementedMessagingServiceServer
-}
-
-func (echo) SendMessage(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-	ok := &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
-	out := &rmqpb.SendMessageResponse{Status: ok}
-	for _, m := range r.Messages {
-		out.Entries = append(out.Entries, &rmqpb.SendResultEntry{Status: ok, MessageId: m.SystemProperties.GetMessageId()})
-	}
-	return out, nil
-}
-
 // BenchmarkSend compares sends of 1 KiB to a broker that has each on disk
-// before it answers with sends to a server that only answers, over loopback
-// TCP, in turns within the same run. ratio is broker/echo; allocs/msg counts
-// client and server.
+// before it answers with sends to a server that only writes them to a file, synced (wal), and to one
+// that only answers (echo), over loopback TCP, in turns within the same run.
+// wal/ratio and echo/ratio are the broker's rate divided by theirs; allocs/msg counts client and server.
 func BenchmarkSend(b *testing.B) {
 	for _, callers := range []int{1, 64, 256} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { benchmarkSend(b, callers) })
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { benchmarkSend(b, callers, 1) })
 	}
+	b.Run("callers=8,batch=64", func(b *testing.B) { benchmarkSend(b, 8, 64) })
 }
 
-func benchmarkSend(b *testing.B, callers int) {
-	echoLis, brokerLis := listen(b), listen(b)
-	floor := grpc.NewServer()
-	rmqpb.RegisterMessagingServiceServer(floor, echo{})
-	go floor.Serve(echoLis)
-	b.Cleanup(floor.Stop)
+func benchmarkSend(b *testing.B, callers, batch int) {
+	const ours = 2
+	loads := [3]*load{
+		newLoad(b, serveFloor(b, newWAL(b)), callers, batch), newLoad(b, serveFloor(b, echo{}), callers, batch),
+		newLoad(b, serveBroker(b), callers, batch),
+	}
+	var took [3]time.Duration
+	var allocs uint64
+	requests := 0
+	round := max(callers*20, 200)
+	for b.Loop() {
+		for i, l := range loads {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			took[i] += l.send(b, round)
+			if runtime.ReadMemStats(&after); i == ours {
+				allocs += after.Mallocs - before.Mallocs
+			}
+		}
+		requests += round
+	}
+	n := float64(requests * batch)
+	b.ReportMetric(n/took[ours].Seconds(), "msg/s")
+	b.ReportMetric(took[0].Seconds()/took[ours].Seconds(), "wal/ratio")
+	b.ReportMetric(took[1].Seconds()/took[ours].Seconds(), "echo/ratio")
+	b.ReportMetric(float64(allocs)/n, "allocs/msg")
+	b.ReportMetric(0, "ns/op") // of a round of all three: means nothing
+}
 
+// serveFloor serves s on a port of the loopback.
+func serveFloor(b *testing.B, s rmqpb.MessagingServiceServer) string {
+	lis := listen(b)
+	g := grpc.NewServer()
+	rmqpb.RegisterMessagingServiceServer(g, s)
+	go g.Serve(lis)
+	b.Cleanup(g.Stop)
+	return lis.Addr().String()
+}
+
+// serveBroker serves a broker on disk, with topic t.
+func serveBroker(b *testing.B) string {
 	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
@@ -64,29 +85,10 @@ func benchmarkSend(b *testing.B, callers int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	go s.Serve(brokerLis)
+	lis := listen(b)
+	go s.Serve(lis)
 	b.Cleanup(func() { s.Close() })
-
-	toEcho, toBroker := newLoad(b, echoLis, callers), newLoad(b, brokerLis, callers)
-	var echoTook, brokerTook time.Duration
-	var allocs uint64
-	sent := 0
-	round := max(callers*20, 200)
-	for b.Loop() {
-		echoTook += toEcho.send(b, round)
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		brokerTook += toBroker.send(b, round)
-		runtime.ReadMemStats(&after)
-		allocs += after.Mallocs - before.Mallocs
-		sent += round
-	}
-	n := float64(sent)
-	b.ReportMetric(n/echoTook.Seconds(), "echo-msg/s")
-	b.ReportMetric(n/brokerTook.Seconds(), "msg/s")
-	b.ReportMetric(echoTook.Seconds()/brokerTook.Seconds(), "ratio")
-	b.ReportMetric(float64(allocs)/n, "allocs/msg")
-	b.ReportMetric(0, "ns/op") // of a round of both: means nothing
+	return lis.Addr().String()
 }
 
 func listen(b *testing.B) net.Listener {
@@ -101,23 +103,33 @@ func listen(b *testing.B) net.Listener {
 type load struct {
 	clients []rmqpb.MessagingServiceClient
 	callers int
+	batch   int // messages in a request
 	body    []byte
 }
 
-func newLoad(b *testing.B, lis net.Listener, callers int) *load {
-	l := &load{callers: callers, body: make([]byte, 1024)}
+func newLoad(b *testing.B, address string, callers, batch int) *load {
+	l := &load{callers: callers, batch: batch, body: make([]byte, 1024)}
 	for range min(callers, 4) {
-		cc, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { cc.Close() })
-		l.clients = append(l.clients, rmqpb.NewMessagingServiceClient(cc))
+		l.clients = append(l.clients, connect(b, address))
 	}
 	l.send(b, callers) // connects
 	return l
 }
 
+func connect(b *testing.B, address string) rmqpb.MessagingServiceClient {
+	cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { cc.Close() })
+	return rmqpb.NewMessagingServiceClient(cc)
+}
+
+func identified(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "x-mq-client-id", "bench", "x-mq-language", "GO")
+}
+
+// send makes n requests.
 func (l *load) send(b *testing.B, n int) time.Duration {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -125,15 +137,13 @@ func (l *load) send(b *testing.B, n int) time.Duration {
 	var wg sync.WaitGroup
 	for c := range l.callers {
 		wg.Go(func() {
-			ctx := metadata.AppendToOutgoingContext(b.Context(), "x-mq-client-id", "bench", "x-mq-language", "GO")
+			ctx := identified(b.Context())
 			for left.Add(-1) >= 0 {
-				r, err := l.clients[c%len(l.clients)].SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
-					Topic: &rmqpb.Resource{Name: "t"}, Body: l.body,
-					SystemProperties: &rmqpb.SystemProperties{
-						MessageId: tidegate.NewMessageID(), BodyEncoding: rmqpb.Encoding_IDENTITY,
-						MessageType: rmqpb.MessageType_NORMAL, BornTimestamp: timestamppb.Now(), BornHost: "bench",
-					},
-				}}})
+				ms := make([]*rmqpb.Message, l.batch)
+				for i := range ms {
+					ms[i] = oneMessage(l.body)
+				}
+				r, err := l.clients[c%len(l.clients)].SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: ms})
 				if err != nil || r.Status.Code != rmqpb.Code_OK {
 					b.Errorf("send: %v, %v", err, r.GetStatus())
 					return
@@ -143,4 +153,14 @@ func (l *load) send(b *testing.B, n int) time.Duration {
 	}
 	wg.Wait()
 	return time.Since(start)
+}
+
+func oneMessage(body []byte) *rmqpb.Message {
+	return &rmqpb.Message{
+		Topic: &rmqpb.Resource{Name: "t"}, Body: body,
+		SystemProperties: &rmqpb.SystemProperties{
+			MessageId: tidegate.NewMessageID(), BodyEncoding: rmqpb.Encoding_IDENTITY,
+			MessageType: rmqpb.MessageType_NORMAL, BornTimestamp: timestamppb.Now(), BornHost: "bench",
+		},
+	}
 }

@@ -1,0 +1,9 @@
+package server_test
+
+import (
+	"os"
+	"syscall"
+)
+
+// datasync makes what was written to f durable, without its times.
+func datasync(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

@@ -1,0 +1,147 @@
+package server_test
+
+import (
+	"context"
+	"crypto/md5"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// The floors: gRPC servers that do the least that a broker must. What a
+// broker needs beyond them is its own cost.
+
+var answerOK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
+
+// echo answers every send and stores nothing: the least that gRPC costs.
+type echo struct {
+	rmqpb.UnimplementedMessagingServiceServer
+}
+
+func (echo) SendMessage(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	out := &rmqpb.SendMessageResponse{Status: answerOK}
+	for _, m := range r.Messages {
+		out.Entries = append(out.Entries, &rmqpb.SendResultEntry{Status: answerOK, MessageId: m.SystemProperties.GetMessageId()})
+	}
+	return out, nil
+}
+
+// wal answers a send when it is in a file and synced; one sync serves all
+// that came while the one before was under way.
+type wal struct {
+	echo
+	file *os.File
+
+	mu      sync.Mutex
+	writing bool
+	next    *round
+}
+
+// A round is what one write and sync make durable.
+type round struct {
+	buf  []byte
+	done chan struct{}
+	err  error
+}
+
+func newWAL(b *testing.B) *wal {
+	f, err := os.CreateTemp(b.TempDir(), "wal")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { f.Close() })
+	return &wal{file: f, next: &round{done: make(chan struct{})}}
+}
+
+func (w *wal) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	record, err := proto.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	mine := w.next
+	mine.buf = append(mine.buf, record...)
+	first := !w.writing
+	w.writing = true
+	w.mu.Unlock()
+	if first {
+		go w.write()
+	}
+	<-mine.done
+	if mine.err != nil {
+		return nil, mine.err
+	}
+	return w.echo.SendMessage(ctx, r)
+}
+
+func (w *wal) write() {
+	for {
+		w.mu.Lock()
+		c := w.next
+		if len(c.buf) == 0 {
+			w.writing = false
+			w.mu.Unlock()
+			return
+		}
+		w.next = &round{done: make(chan struct{})}
+		w.mu.Unlock()
+		if _, c.err = w.file.Write(c.buf); c.err == nil {
+			c.err = datasync(w.file)
+		}
+		close(c.done)
+	}
+}
+
+// canned answers every receive with the same 32 messages of 1 KiB, whose
+// digests it need not compute, and every acknowledgement with OK.
+type canned struct {
+	echo
+	messages []*rmqpb.ReceiveMessageResponse
+}
+
+func newCanned(body []byte) *canned {
+	c := &canned{}
+	for i := range 32 {
+		m := &rmqpb.Message{
+			Topic: &rmqpb.Resource{Name: "t"}, Body: body,
+			SystemProperties: &rmqpb.SystemProperties{
+				MessageId: fmt.Sprintf("01A%031X", i), BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_NORMAL,
+				BornTimestamp: timestamppb.Now(), StoreTimestamp: timestamppb.Now(), BornHost: "bench", StoreHost: "bench",
+				ReceiptHandle:   proto.String(strings.Repeat("h", 40)),
+				DeliveryAttempt: proto.Int32(1),
+				BodyDigest:      &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(body))},
+			},
+		}
+		c.messages = append(c.messages, &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}})
+	}
+	return c
+}
+
+func (c *canned) ReceiveMessage(_ *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
+	if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: answerOK}}); err != nil {
+		return err
+	}
+	for _, m := range c.messages {
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	return stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.New(time.Now())}})
+}
+
+func (c *canned) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+	out := &rmqpb.AckMessageResponse{Status: answerOK}
+	for _, e := range r.Entries {
+		out.Entries = append(out.Entries, &rmqpb.AckMessageResultEntry{Status: answerOK, MessageId: e.MessageId, ReceiptHandle: e.ReceiptHandle})
+	}
+	return out, nil
+}

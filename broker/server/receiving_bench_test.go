@@ -1,0 +1,191 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them,
+// with a broker on disk, with a server that has one answer for each, in turns
+// within the same run. floor/ratio is the broker's rate divided by that server's.
+func BenchmarkConsume(b *testing.B) {
+	for _, consumers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
+			address := serveBroker(b)
+			filler := newLoad(b, address, 8, 64)
+			floor := newConsumers(b, serveFloor(b, newCanned(filler.body)), consumers)
+			ours := newConsumers(b, address, consumers)
+			var floorTook, took time.Duration
+			const messages = 64 * 256
+			n := 0
+			for b.Loop() {
+				filler.send(b, messages/64+consumers) // more than is received: no receive waits
+				floorTook += floor.consume(b, messages)
+				took += ours.consume(b, messages)
+				n += messages
+			}
+			b.ReportMetric(float64(n)/took.Seconds(), "msg/s")
+			b.ReportMetric(floorTook.Seconds()/took.Seconds(), "floor/ratio")
+			b.ReportMetric(0, "ns/op") // of a round of filling and both: means nothing
+		})
+	}
+}
+
+// consumers receive and acknowledge in closed loops.
+type consumers []rmqpb.MessagingServiceClient
+
+func newConsumers(b *testing.B, address string, n int) consumers {
+	cs := make(consumers, n)
+	for i := range cs {
+		if cs[i] = connect(b, address); i >= 4 {
+			cs[i] = cs[i%4]
+		}
+	}
+	return cs
+}
+
+func (cs consumers) consume(b *testing.B, n int) time.Duration {
+	var got atomic.Int64
+	start := time.Now()
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		wg.Go(func() {
+			for got.Load() < int64(n) && !b.Failed() {
+				ms, err := receiveOnce(b.Context(), c, nil)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				got.Add(int64(ms))
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(start)
+}
+
+var (
+	benchGroup = &rmqpb.Resource{Name: "g"}
+	benchTopic = &rmqpb.Resource{Name: "t"}
+)
+
+// receiveOnce receives up to 32 messages, which seen is told of, and
+// acknowledges them in one request.
+func receiveOnce(ctx context.Context, c rmqpb.MessagingServiceClient, seen func(*rmqpb.Message)) (int, error) {
+	ctx = identified(ctx)
+	stream, err := c.ReceiveMessage(ctx, &rmqpb.ReceiveMessageRequest{
+		Group: benchGroup, MessageQueue: &rmqpb.MessageQueue{Topic: benchTopic, Id: -1}, BatchSize: 32,
+		FilterExpression:  &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "*"},
+		InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(time.Second),
+	})
+	if err != nil {
+		return 0, err
+	}
+	ack := &rmqpb.AckMessageRequest{Group: benchGroup, Topic: benchTopic}
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		if m := r.GetMessage(); m != nil {
+			if seen != nil {
+				seen(m)
+			}
+			ack.Entries = append(ack.Entries, &rmqpb.AckMessageEntry{
+				MessageId: m.GetSystemProperties().GetMessageId(), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+			})
+		}
+	}
+	if len(ack.Entries) == 0 {
+		return 0, nil
+	}
+	r, err := c.AckMessage(ctx, ack)
+	if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+		return 0, fmt.Errorf("acknowledging: %w, %v", err, r.GetStatus())
+	}
+	return len(ack.Entries), nil
+}
+
+// BenchmarkEndToEnd sends 5 000 messages of 1 KiB a second, five each
+// millisecond by 64 senders, to a broker on disk, and measures how long after the moment at which it
+// was due each is received by one of 4 consumers, which acknowledge.
+func BenchmarkEndToEnd(b *testing.B) {
+	const rate, length = 5000, 2 * time.Second
+	address := serveBroker(b)
+	sender := newLoad(b, address, 64, 1)
+	receivers := newConsumers(b, address, 4)
+	var late []float64
+	for b.Loop() {
+		total := int(rate * length.Seconds())
+		var mu sync.Mutex
+		var got atomic.Int64
+		ctx, cancel := context.WithCancel(b.Context())
+		dueOf := make(map[string]time.Time, total)
+		var wg sync.WaitGroup
+		for _, c := range receivers {
+			wg.Go(func() {
+				for got.Load() < int64(total) && ctx.Err() == nil {
+					_, err := receiveOnce(ctx, c, func(m *rmqpb.Message) {
+						now := time.Now()
+						mu.Lock()
+						defer mu.Unlock()
+						if due, ok := dueOf[m.GetSystemProperties().GetMessageId()]; ok {
+							late = append(late, now.Sub(due).Seconds()*1000)
+							got.Add(1)
+						}
+					})
+					if err != nil {
+						b.Error(err)
+						cancel()
+					}
+				}
+			})
+		}
+		due := make(chan *rmqpb.Message, total)
+		for i := range sender.callers {
+			wg.Go(func() {
+				c := sender.clients[i%len(sender.clients)]
+				for m := range due {
+					r, err := c.SendMessage(identified(ctx), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{m}})
+					if err != nil || r.Status.Code != rmqpb.Code_OK {
+						b.Errorf("send: %v, %v", err, r.GetStatus())
+						cancel()
+					}
+				}
+			})
+		}
+		start := time.Now()
+		for tick := range int(length / time.Millisecond) {
+			at := start.Add(time.Duration(tick) * time.Millisecond)
+			<-time.After(time.Until(at))
+			for range rate / 1000 {
+				m := oneMessage(sender.body)
+				mu.Lock()
+				dueOf[m.SystemProperties.MessageId] = at
+				mu.Unlock()
+				due <- m
+			}
+		}
+		close(due)
+		wg.Wait()
+		cancel()
+	}
+	slices.Sort(late)
+	b.ReportMetric(late[len(late)/2], "p50-ms")
+	b.ReportMetric(late[len(late)*99/100], "p99-ms")
+	b.ReportMetric(0, "ns/op")
+}
