@@ -87,6 +87,7 @@ func start(t testing.TB, o Options, faults ...*faulty) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.http = checkHTTP(t, s.http)
 	lis := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()

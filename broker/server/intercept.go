@@ -15,7 +15,9 @@ import (
 )
 
 // A Call is what [Options].Intercept is told of a request. Every RPC but
-// Telemetry passes it, with one call to Intercept each:
+// Telemetry passes it, with one call to Intercept each, and so do requests about messages
+// over HTTP, under the name of the RPC that does the same (a stream calls
+// it for each batch that it stores or receives):
 //
 //	func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 //		err := next(ctx)
@@ -32,7 +34,8 @@ import (
 //   - nil, or the error that next returned, wrapped or not: next's answer.
 //   - another *tidegate.Error with a code: an answer with this status, whatever next did.
 //   - [ErrNoAnswer]: none, until the client gives up.
-//   - any other error: gRPC status Unavailable, as of a broken connection.
+//   - any other error: gRPC status Unavailable, as of a broken connection;
+//     over HTTP the connection does break.
 //
 // A refusal after next is a lost answer: what next did is done, and the
 // messages of a ReceiveMessage stay in flight until their invisible time ends.
@@ -141,7 +144,8 @@ func asStatus(err *error) {
 	}
 }
 
-// A grpcError ends a request with a gRPC status instead of an answer.
+// A grpcError ends a request with a gRPC status instead of an answer; over
+// HTTP the connection is cut.
 type grpcError struct{ status error }
 
 func (e *grpcError) Error() string { return e.status.Error() }

@@ -5,16 +5,17 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 )
 
-// A problem is an error of the HTTP admin (RFC 9457), with RocketMQ's code and
-// seed 004's reply code besides; both are 0 for what has none.
+// A problem is an error over HTTP (RFC 9457), with RocketMQ's code and seed
+// 004's reply code besides; both are 0 for what has none.
 type problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
@@ -23,7 +24,14 @@ type problem struct {
 	Code      int    `json:"code,omitempty"`
 	ReplyCode int    `json:"reply_code,omitempty"`
 
-	retryAfter int // seconds; 0: not said
+	// RetryAfter is the header Retry-After before it is rounded up to seconds.
+	RetryAfter broker.Duration `json:"retry_after,omitempty"`
+
+	// MaybeStored tells of a send that may have taken effect all the same.
+	MaybeStored bool `json:"maybe_stored,omitempty"`
+
+	// Results are those of a request about several things that all failed alike.
+	Results any `json:"results,omitempty"`
 }
 
 // notReady is why requests cannot be served now.
@@ -32,6 +40,15 @@ type notReady struct{ cause error }
 func (e *notReady) Error() string { return "not ready: " + e.cause.Error() }
 
 func (e *notReady) Unwrap() error { return e.cause }
+
+// withStatus is an error with an HTTP status that its code does not tell.
+type withStatus struct {
+	error
+	status int
+}
+
+// Unwrap returns the error itself.
+func (e *withStatus) Unwrap() error { return e.error }
 
 func problemOf(err error) problem {
 	e, ok := errors.AsType[*tidegate.Error](err)
@@ -42,8 +59,12 @@ func problemOf(err error) problem {
 	if _, ok := errors.AsType[*notReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
 		p.Status = http.StatusServiceUnavailable
 	}
-	if e.RetryAfter > 0 {
-		p.retryAfter = int(math.Ceil(e.RetryAfter.Seconds()))
+	if own, ok := errors.AsType[*withStatus](err); ok {
+		p.Status = own.status
+	}
+	p.Type, p.RetryAfter, p.MaybeStored = "about:blank", broker.Duration(max(e.RetryAfter, 0)), e.MaybeStored
+	if all, ok := errors.AsType[*allFailed](err); ok {
+		p.Results = all.results
 	}
 	return p
 }
@@ -65,22 +86,19 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
 	}
-	if p.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
+	if p.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(time.Duration(p.RetryAfter).Seconds()))))
 	}
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-func writeNotAllowed(w http.ResponseWriter, r *http.Request, methods map[string]endpoint) {
-	var allowed []string
-	for m := range methods {
-		allowed = append(allowed, m)
-		if m == "GET" {
-			allowed = append(allowed, "HEAD")
-		}
+// writeNotAllowed answers a method that a path does not take.
+func writeNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
+	if slices.Contains(methods, "GET") {
+		methods = append(slices.Clone(methods), "HEAD")
 	}
-	slices.Sort(allowed)
-	list := strings.Join(allowed, ", ")
+	slices.Sort(methods)
+	list := strings.Join(methods, ", ")
 	w.Header().Set("Allow", list)
 	writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " takes " + list + ", not " + r.Method})
 }
@@ -95,15 +113,4 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n')) // it fails only if the client has gone
-}
-
-// jsonKeys returns the keys of a struct in JSON, for people.
-func jsonKeys[T any]() string {
-	var keys []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" {
-			keys = append(keys, key)
-		}
-	}
-	return strings.Join(keys, ", ")
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,9 @@ type requests struct {
 	seconds *prometheus.HistogramVec
 	total   *prometheus.CounterVec
 	byRPC   map[string]request // not changed
+
+	httpSeconds *prometheus.HistogramVec
+	httpTotal   *prometheus.CounterVec
 }
 
 // A request is what is looked up for each RPC only once.
@@ -31,19 +35,27 @@ const (
 )
 
 func newRequests() *requests {
+	buckets := []float64{0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 	r := &requests{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tidegate_rpc_duration_seconds",
-			Help: "Time until an RPC was answered. For ReceiveMessage that includes the wait for a message.",
-			Buckets: []float64{
-				0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
-			},
+			Name:    "tidegate_rpc_duration_seconds",
+			Help:    "Time until an RPC was answered. For ReceiveMessage that includes the wait for a message.",
+			Buckets: buckets,
 		}, []string{"rpc"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidegate_rpc_answers_total",
 			Help: "Answered RPCs, by RocketMQ's name of the status; grpc_ and gRPC's name where there was no answer; OTHER for a status without a name.",
 		}, []string{"rpc", "code"}),
 		byRPC: map[string]request{},
+		httpSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "tidegate_http_duration_seconds",
+			Help:    "Time until a request over HTTP was answered, but for streams. For receiveMessages that includes the wait for a message.",
+			Buckets: buckets,
+		}, []string{"operation"}),
+		httpTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidegate_http_answers_total",
+			Help: "Answered requests over HTTP, by operation as in openapi.yaml and by status; cut for those that got no answer.",
+		}, []string{"operation", "status"}),
 	}
 	add := func(op string) {
 		q := request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String())}
@@ -76,6 +88,18 @@ func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error)
 		return
 	}
 	r.total.WithLabelValues(op, codeLabel(st, err)).Inc()
+}
+
+// observeHTTP counts one request over HTTP that began at begin.
+func (r *requests) observeHTTP(op string, begin time.Time, w *answered) {
+	label := strconv.Itoa(w.status)
+	if w.cut || w.status == 0 {
+		label = "cut"
+	}
+	r.httpTotal.WithLabelValues(op, label).Inc()
+	if w.Header().Get("Content-Type") != typeNDJSON { // streams last as long as clients want
+		r.httpSeconds.WithLabelValues(op).Observe(time.Since(begin).Seconds())
+	}
 }
 
 // codeLabel returns one of a fixed set of words: Intercept may answer with any number.

@@ -57,7 +57,9 @@ type Server struct {
 	http      http.Handler
 
 	drainOnce sync.Once
-	draining  chan struct{}  // closed when the server begins to end
+	draining  chan struct{}   // closed when the server begins to end
+	life      context.Context // ends right after
+	endLife   context.CancelFunc
 	wg        sync.WaitGroup // goroutines besides gRPC's own
 }
 
@@ -94,6 +96,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  newRequests(),
 	}
+	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.sessions = newSessions(b.Forget)
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
@@ -110,7 +113,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 	)
 	rmqpb.RegisterMessagingServiceServer(s.grpc, &service{s: s})
-	s.http = s.admin()
+	s.http = s.mux()
 	return s, nil
 }
 
@@ -129,19 +132,9 @@ func (s *Server) Serve(lis net.Listener) error {
 	return nil
 }
 
-// Handler returns the HTTP admin:
-//
-//	PUT    /v1/topics/{topic}   creates or changes a topic; the body is a broker.TopicConfig
-//	GET    /v1/topics/{topic}   tells settings, backlog and throttle
-//	GET    /v1/topics           tells them of all topics
-//	DELETE /v1/topics/{topic}   deletes a topic and what it holds
-//	       /v1/groups           likewise, with broker.GroupConfig
-//	GET    /healthz             the process runs
-//	GET    /readyz              the engine can store and the server takes requests
-//	GET    /metrics             metrics for Prometheus; see broker/server/monitoring
-//
-// Bodies are JSON. Errors are application/problem+json (RFC 9457) with the
-// members code and reply_code besides.
+// Handler returns what the server answers over HTTP, which the package comment
+// lists; it is the caller's net/http server that runs it. When the Server begins to
+// end, receives are answered and streams end, so shut it down first.
 func (s *Server) Handler() http.Handler { return s.http }
 
 // Shutdown ends the server in good order: parked receives are answered as
@@ -181,6 +174,7 @@ func (s *Server) Close() error {
 func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)
+		s.endLife()
 		s.sniffer.pending.close()
 		s.sessions.drain()
 	})

@@ -202,14 +202,3 @@ func fieldsOf(typ reflect.Type, prefix string) []string {
 	slices.Sort(names)
 	return names
 }
-
-func TestNearest(t *testing.T) {
-	for name, want := range map[string]string{
-		"gprc": "grpc", "http2": "http", "loglevel": "log_level", "topcs": "topics", "Topics": "topics",
-		"x": "", "advertised": "advertise", strings.Repeat("g", 1000): "",
-	} {
-		if got := nearest(name, append(keysOf(settingRules), "topics", "groups")); got != want {
-			t.Errorf("nearest(%.20q) = %q, want %q", name, got, want)
-		}
-	}
-}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/nearest"
 )
 
 // A section is a T with where each field came from; fields that are not in
@@ -121,7 +122,7 @@ func environment(environ []string) (v values, hints []string) {
 		case key != "":
 			v[key] = []given{{text, origin{name: name}}}
 		case !ok:
-			if n := nearest(name, slices.Sorted(maps.Keys(known))); n != "" {
+			if n := nearest.Name(name, slices.Sorted(maps.Keys(known))); n != "" {
 				hints = append(hints, name+" is no setting: did you mean "+n+"?")
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tidegate/tidegate/broker/internal/nearest"
 )
 
 // A given value is a text and where it stands.
@@ -143,7 +145,7 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 			if what != "" {
 				where = " in " + what
 			}
-			p.bad(k.Line, "%q is unknown%s: %s", key, where, unknown(key, keys))
+			p.bad(k.Line, "%q is unknown%s: %s", key, where, nearest.Hint(key, keys))
 			continue
 		}
 		each(key, k, v)

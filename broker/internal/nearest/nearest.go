@@ -1,24 +1,29 @@
-package main
+// Package nearest finds the name that a mistyped one most likely stands for.
+package nearest
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
-// unknown is the end of a fault about a name that is none of known.
-func unknown(name string, known []string) string {
-	if n := nearest(name, known); n != "" {
+// maxName is how long a name may be to be taken for a typing error, in bytes:
+// the distance costs its square.
+const maxName = 100
+
+// Hint is the end of a fault about a name that is none of known: "did you
+// mean queues?", or all that there are.
+func Hint(name string, known []string) string {
+	if n := Name(name, known); n != "" {
 		return fmt.Sprintf("did you mean %s?", n)
 	}
 	return "known are " + strings.Join(known, ", ")
 }
 
-// nearest returns the name that a mistyped one most likely stands for, or ""
-// if it is far from all.
-func nearest(name string, known []string) string {
-	if len(name) > 100 {
-		return "" // no typing error, and the distance costs its square
+// Name returns the one of known that name most likely stands for, the first
+// of several, or "" if it is far from all. Case does not count, nor do - and _ differ.
+func Name(name string, known []string) string {
+	if len(name) > maxName {
+		return ""
 	}
 	plain := func(s string) []rune { return []rune(strings.ReplaceAll(strings.ToLower(s), "-", "_")) }
 	best, at := "", 0
@@ -53,27 +58,4 @@ func distance(a, b []rune) int {
 		before, last = last, row
 	}
 	return last[len(b)]
-}
-
-func keysOf[T any](rules []rule[T]) []string {
-	keys := make([]string, len(rules))
-	for i, r := range rules {
-		keys[i] = r.key
-	}
-	return keys
-}
-
-// level returns the names that may stand directly below prefix: with
-// "max_backlog.", messages and bytes.
-func level(keys []string, prefix string) []string {
-	var names []string
-	for _, k := range keys {
-		if rest, ok := strings.CutPrefix(k, prefix); ok {
-			name, _, _ := strings.Cut(rest, ".")
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }

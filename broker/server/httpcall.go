@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+const (
+	// maxMany bounds the messages or handles of one request over HTTP.
+	maxMany = 1000
+
+	// answerTime is how long writing an answer, or a part of a stream, may take
+	// when the client does not read.
+	answerTime = time.Minute
+)
+
+// httpClient returns who sends a request: the header x-mq-client-id, as over
+// gRPC, or else the client's address.
+func httpClient(r *http.Request) (string, error) {
+	id := r.Header.Get(headerClientID)
+	if id == "" {
+		return remoteHost(r), nil
+	}
+	if len(id) > maxClientID {
+		return "", tooLong(tidegate.CodeClientIDRequired, "header "+headerClientID, len(id), maxClientID)
+	}
+	return id, nil
+}
+
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr // of a listener without ports
+	}
+	return host
+}
+
+// through carries a request about messages out, through the middleware if
+// there is one. Its error may be a *grpcError: then there is no answer.
+func (s *Server) through(ctx context.Context, call Call, do func(context.Context) error) error {
+	if s.o.Intercept == nil {
+		return do(ctx)
+	}
+	var done bool
+	var failure error
+	err := s.intercept(ctx, call, func(ctx context.Context) error {
+		done = true
+		failure = do(ctx)
+		return failure
+	}, &done)
+	if err == nil {
+		err = failure
+	}
+	return err
+}
+
+// gone is the error of a request whose client reads no answer, or not all of
+// it: the connection is cut, so that what it has got does not look complete.
+func gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &grpcError{err}
+}
+
+// untilDrain returns a context that ends with ctx, or with errDraining as its
+// cause when the server ends. stop must be called.
+func (s *Server) untilDrain(ctx context.Context) (parked context.Context, stop func()) {
+	parked, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(s.life, func() { cancel(errDraining) })
+	return parked, func() {
+		unhook()
+		cancel(nil)
+	}
+}
+
+// allFailed is the error of a request about several things all of which failed
+// with one code.
+type allFailed struct {
+	error
+	results any
+}
+
+// Unwrap returns the failure that the others are like.
+func (e *allFailed) Unwrap() error { return e.error }
+
+// many returns the answer of a request about several things: 200, or 207 if
+// some failed, or the failure itself if all failed with one code.
+func many[T any](results []T, errs []error) (int, any, error) {
+	var worst error // the one that asks for the longest wait
+	failed, alike := 0, true
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed++
+		if worst != nil && codeOf(err) != codeOf(worst) {
+			alike = false
+		}
+		if worst == nil || pushBackOf(err) > pushBackOf(worst) {
+			worst = err
+		}
+	}
+	switch {
+	case failed > 0 && failed == len(errs) && alike:
+		return 0, nil, &allFailed{worst, results}
+	case failed > 0:
+		return http.StatusMultiStatus, manyResults[T]{results}, nil
+	}
+	return http.StatusOK, manyResults[T]{results}, nil
+}
+
+// manyResults has a result for each thing that a request was about, in their order.
+type manyResults[T any] struct {
+	Results []T `json:"results"`
+}
+
+// alike returns the failure of a request if all of it failed with one code,
+// which is what a middleware is told, and nil otherwise.
+func alike(errs []error) error {
+	_, _, err := many([]struct{}(nil), errs)
+	if all, ok := errors.AsType[*allFailed](err); ok {
+		return all.error
+	}
+	return nil
+}
+
+// asProblem returns the problem of one of several things, or nil if it has none.
+func asProblem(err error) *problem {
+	if err == nil {
+		return nil
+	}
+	p := problemOf(err)
+	return &p
+}
+
+// countOf refuses a number of things that one request cannot have.
+func countOf(field string, n int) error {
+	if n < 1 || n > maxMany {
+		return refuse(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, maxMany))
+	}
+	return nil
+}

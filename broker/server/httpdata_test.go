@@ -1,0 +1,348 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// One message over HTTP, with all that it can have, from the send to its end.
+func TestHTTPMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		var sent sendResult
+		x.ok("/v1/topics/normal/messages", `{"id":"m1","body":"AP8=","tag":"a","keys":["k1","k2"],"properties":{"colour":"<red>"},
+			"trace_context":"00-1","born_at":"2000-01-01T00:00:00+01:00","born_host":"h"}`, &sent)
+		if sent.ID != "m1" || sent.Topic != "normal" || sent.Queue == nil || *sent.Offset != 0 || sent.RecallHandle != "" {
+			t.Errorf("sent %+v", sent)
+		}
+		d := x.take("normal", `{"invisible_duration":"40s"}`, 1)[0]
+		if d.ID != "m1" || string(*d.Body) != "\x00\xff" || d.Tag != "a" || strings.Join(d.Keys, " ") != "k1 k2" || d.Properties["colour"] != "<red>" ||
+			d.TraceContext != "00-1" || d.BornHost != "h" || d.BornAt.Unix() != 946681200 || d.Attempt != 1 || d.Group != "g" || d.Topic != "normal" ||
+			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != broker.Duration(40*time.Second) {
+			t.Errorf("received %+v", d)
+		}
+		// A failure, with the interval that the client says, then with the group's.
+		settle := func(what, more string) { x.ok("/v1/groups/g/"+what, `{"handle":"`+d.Handle+`"`+more+`}`, nil) }
+		settle("retry", `,"after":"7s"`)
+		began := time.Now()
+		if d = x.take("normal", `{"wait":"20s"}`, 1)[0]; d.Attempt != 2 || time.Since(began) != 7*time.Second {
+			t.Errorf("attempt %d after %v, want 2 after 7s", d.Attempt, time.Since(began))
+		}
+		settle("retry", `,"attempt":2`)
+		began = time.Now()
+		x.take("normal", `{"wait":"20s"}`, 0)
+		if d = x.take("normal", `{"wait":"20s"}`, 1)[0]; d.Attempt != 3 || time.Since(began) != 30*time.Second {
+			t.Errorf("attempt %d after %v, want 3 after 30s", d.Attempt, time.Since(began))
+		}
+		// More time.
+		var changed changeResult
+		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
+		if time.Until(changed.InvisibleUntil) != time.Hour || changed.Handle == d.Handle {
+			t.Errorf("changed %+v", changed)
+		}
+		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, "replaced")
+		// The end.
+		x.ok("/v1/groups/g/acknowledge", `{"handles":["`+changed.Handle+`"]}`, nil)
+		x.take("normal", `{"wait":"20s"}`, 0)
+
+		x.ok("/v1/topics/normal/messages", `{"body_text":"häßlich"}`, &sent)
+		if d = x.take("normal", `{"text":true,"push":true}`, 1)[0]; d.ID != sent.ID || len(sent.ID) != 34 || d.Body != nil || *d.BodyText != "häßlich" {
+			t.Errorf("received %+v", d)
+		}
+		settle("dead-letter", `,"reason":"ugly","attempt":5`)
+		settle("dead-letter", "") // it does nothing
+		d = x.take("%25DLQ%25g", `{}`, 1)[0]
+		if d.ID != sent.ID || d.Properties[tidegate.PropertyDeadLetterReason] != "ugly" || d.Properties[tidegate.PropertyDeadLetterAttempts] != "5" {
+			t.Errorf("dead letter %+v", d)
+		}
+	})
+}
+
+// Seed 000 of a push consumer: what it does not answer waits for the ladder. Of a simple one: it is ready at once.
+func TestHTTPTimeout(t *testing.T) {
+	for push, want := range map[string]time.Duration{"true": 20 * time.Second, "false": 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			x := startWeb(t, Options{})
+			x.send(msg("normal", "1"))
+			body := `{"invisible_duration":"10s","wait":"20s","push":` + push + `}`
+			x.take("normal", body, 1)
+			began := time.Now()
+			if d := x.take("normal", body, 1)[0]; d.Attempt != 2 || time.Since(began) != want {
+				t.Errorf("push %s: attempt %d after %v; want 2 after %v", push, d.Attempt, time.Since(began), want)
+			}
+		})
+	}
+}
+
+func TestHTTPDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		var sent sendResult
+		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"15s"}`, &sent)
+		if sent.RecallHandle == "" || sent.Queue != nil {
+			t.Errorf("sent %+v", sent)
+		}
+		began := time.Now()
+		if x.take("delay", `{"wait":"20s"}`, 1); time.Since(began) != 15*time.Second {
+			t.Errorf("delivered after %v", time.Since(began))
+		}
+		at := time.Now().Add(time.Minute).Format(time.RFC3339)
+		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_at":"`+at+`"}`, &sent)
+		var recalled recallResult
+		x.ok("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, &recalled)
+		if recalled.ID != sent.ID {
+			t.Errorf("recalled %+v, sent %+v", recalled, sent)
+		}
+		x.failed("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, 404, 40401)
+		x.failed("/v1/topics/delay/recall", `{"recall_handle":"x"}`, 400, 40000)
+		x.failed("/v1/topics/delay/recall", `{}`, 400, 40000)
+		x.failed("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"-1s"}`, 400, 40012, "-1s")
+		x.failed("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"25h"}`, 400, 40012, "25h")
+		x.failed("/v1/topics/delay/messages", `{"body":"eA==","deliver_at":"1969-01-01T00:00:00Z"}`, 400, 40012, "1969", "1970")
+		x.failed("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"1s","deliver_at":"`+at+`"}`, 400, 40012, "exclude")
+	})
+}
+
+func TestHTTPMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		var all manyResults[sendResult]
+		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
+			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
+			t.Errorf("%d %+v", resp.StatusCode, all)
+		}
+		// One is refused alone.
+		var some manyResults[sendResult]
+		resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"3","body":"eA=="},{"id":"4"},{"id":"5","body":"eA==","body_text":"x"},{"id":"6","body":"eA==","tag":"a|b"}]}`, &some)
+		if resp.StatusCode != 207 || len(some.Results) != 4 || some.Results[0].Error != nil || some.Results[0].Offset == nil {
+			t.Fatalf("%d %+v", resp.StatusCode, some)
+		}
+		for i, code := range map[int]int{1: 41302, 2: 40000, 3: 40004} {
+			if r := some.Results[i]; r.Error == nil || r.Error.Code != code || r.ID != fmt.Sprint(i+3) || r.Offset != nil {
+				t.Errorf("result %d is %+v, want code %d", i, r, code)
+			}
+		}
+		// All are, for one reason: it is the request's.
+		p := x.failed("/v1/topics/nowhere/messages", `{"messages":[{"id":"a","body":"eA=="},{"id":"b","body":"eA=="}]}`, 404, 40402, "nowhere")
+		if list, _ := p.Results.([]any); len(list) != 2 {
+			t.Errorf("results %+v", p.Results)
+		}
+		ds := x.take("normal", `{"max":32}`, 3)
+		var acks manyResults[ackResult]
+		resp = x.do("/v1/groups/g/acknowledge", `{"handles":["`+ds[0].Handle+`","nonsense","`+ds[1].Handle+`"]}`, &acks)
+		if resp.StatusCode != 207 || acks.Results[0].Error != nil || acks.Results[1].Error.Code != 40013 || acks.Results[1].Handle != "nonsense" || acks.Results[2].Error != nil {
+			t.Errorf("%d %+v", resp.StatusCode, acks)
+		}
+		g, err := x.b.Group("g")
+		if err != nil || g.Topics[0].Acked != 2 {
+			t.Errorf("%+v, %v", g, err)
+		}
+	})
+}
+
+// The same ID is stored once: what a client repeats that has seen no answer.
+func TestHTTPRepeatedID(t *testing.T) {
+	x := startWeb(t, Options{})
+	if _, err := x.b.PutTopic(t.Context(), "once", broker.TopicConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	var first, again sendResult
+	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &first)
+	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &again)
+	if *first.Offset != *again.Offset || *first.Queue != *again.Queue {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	x.take("once", `{"max":2}`, 1)
+}
+
+// A body as it is, with the rest in the query.
+func TestHTTPRaw(t *testing.T) {
+	x := startWeb(t, Options{})
+	raw := func(query, kind, body string) *http.Response {
+		resp, err := x.client.Do(x.request(t.Context(), "POST", "/v1/topics/normal/messages"+query, strings.NewReader(body), "Content-Type", kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	if resp := raw("?id=m&tag=a&key=1&key=2&property.Colour=r%C3%B6t&trace_context=t", typeBytes, "\x00{"); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	d := x.take("normal", `{}`, 1)[0]
+	if d.ID != "m" || d.Tag != "a" || strings.Join(d.Keys, " ") != "1 2" || d.Properties["Colour"] != "röt" || string(*d.Body) != "\x00{" || d.BornHost == "" {
+		t.Errorf("received %+v", d)
+	}
+	for query, want := range map[string]int{
+		"?tags=a": 400, "?tag=a&tag=b": 400, "?deliver_at=soon": 400, "?deliver_after=soon": 400, "?deliver_after=1s": 400, "?property.=x": 400, "?message_group=g": 400, "": 200,
+	} {
+		if resp := raw(query, "text/plain; charset=utf-8", "x"); resp.StatusCode != want {
+			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)
+		}
+	}
+	if resp := raw("", typeBytes, strings.Repeat("x", 4<<20)); resp.StatusCode != 200 {
+		t.Errorf("4 MiB: %s", resp.Status)
+	}
+	if resp := raw("", typeBytes, strings.Repeat("x", 4<<20+1)); resp.StatusCode != 413 {
+		t.Errorf("above 4 MiB: %s", resp.Status)
+	}
+	if resp := raw("", typeBytes, strings.Repeat("x", 5<<20)); resp.StatusCode != 413 {
+		t.Errorf("5 MiB: %s", resp.Status)
+	}
+}
+
+// What is wrong with a request is said with the field's path, and nothing of it is done.
+func TestHTTPRefusals(t *testing.T) {
+	x := startWeb(t, Options{})
+	send, receive, ack := "/v1/topics/normal/messages", "/v1/groups/g/topics/normal/receive", "/v1/groups/g/acknowledge"
+	big := base64.StdEncoding.EncodeToString(make([]byte, 4<<20+1))
+	for _, c := range []struct {
+		path, body   string
+		status, code int
+		words        []string
+	}{
+		{send, ``, 400, 40000, []string{"empty"}},
+		{send, `{}`, 413, 41302, []string{"empty"}},
+		{send, `[]`, 400, 40000, []string{"not a JSON object"}},
+		{send, `{"body":"eA=="}x`, 400, 40000, []string{"follows"}},
+		{send, `{"body":"eA=="`, 400, 40000, []string{"cut off"}},
+		{send, `{"body":eA}`, 400, 40000, []string{"byte 9"}},
+		{send, `{"body":"eA==","tagg":"a"}`, 400, 40000, []string{`"tagg"`, "did you mean tag?"}},
+		{send, `{"messages":[{"body":"eA=="},{"body":"eA==","propertys":{}}]}`, 400, 40000, []string{"messages[1]", "did you mean properties?"}},
+		{send, `{"messages":[{"body":"eA=="},{"body":1}]}`, 400, 40000, []string{"messages[1].body", "a number (1)", "base64"}},
+		{send, `{"messages":[{"body":"??"}]}`, 400, 40000, []string{"messages[0].body", "not base64"}},
+		{send, `{"messages":[{"properties":{"a":1}}]}`, 400, 40000, []string{"messages[0].properties.a", "a string"}},
+		{send, `{"messages":{}}`, 400, 40000, []string{"messages is an object", "list"}},
+		{send, `{"messages":[1]}`, 400, 40000, []string{"messages[0] is a number", "object"}},
+		{send, `{"deliver_at":"tomorrow"}`, 400, 40000, []string{"deliver_at", "tomorrow", "RFC 3339"}},
+		{send, `{"deliver_after":7}`, 400, 40000, []string{"deliver_after", "1m30s"}},
+		{send, `{"messages":[]}`, 400, 40000, []string{"0 entries", "1000"}},
+		{send, `{"messages":[` + strings.Repeat(`{},`, 1000) + `{}]}`, 400, 40000, []string{"1001 entries", "1000"}},
+		{send, `{"messages":[{"body":"eA=="}],"tag":"a"}`, 400, 40000, []string{"no other key"}},
+		{send, "{\"body_text\":\"\xff\"}", 400, 40000, []string{"UTF-8 at byte 14"}},
+		{send, `{"body_text":"\ud800x"}`, 400, 40000, []string{`\ud800`, "half"}},
+		{send, `{"body_text":"\\ud800","tag":"|"}`, 400, 40004, nil},
+		{send, `{"body_text":"\ud83d\ude00","tag":"|"}`, 400, 40004, nil},
+		{send, `{"body":"` + big + `"}`, 413, 41301, []string{"4194305"}},
+		{send, `{"body":"` + strings.Repeat("x", 17<<20) + `"}`, 413, 41300, []string{"16777216"}},
+		{send, `{"id":"` + strings.Repeat("x", 256) + `"}`, 400, 40009, []string{"256"}},
+		{send, `{"body":"eA==","message_group":"g"}`, 400, 40014, nil},
+		{"/v1/topics/a%20b/messages", `{"body":"eA=="}`, 400, 40002, nil},
+		{"/v1/topics/none/messages", `{"body":"eA=="}`, 404, 40402, nil},
+		{receive, `{"max":0}`, 400, 40000, []string{"max is 0", "32"}},
+		{receive, `{"max":33}`, 400, 40000, []string{"33", "application/x-ndjson"}},
+		{receive, `{"max":"1"}`, 400, 40000, []string{"max", "whole number"}},
+		{receive, `{"wait":"-1s"}`, 400, 40018, []string{"-1s"}},
+		{receive, `{"invisible_duration":"13h"}`, 400, 40011, []string{"13h"}},
+		{receive, `{"filter":{"type":"XPATH"}}`, 400, 40010, []string{"XPATH", "SQL92"}},
+		{receive, `{"filter":{"expresion":"a"}}`, 400, 40000, []string{"filter", "did you mean expression?"}},
+		{receive, `{"filter":{"type":"SQL92","expression":"a >"}}`, 400, 40010, nil},
+		{"/v1/groups/a%20b/topics/normal/receive", `{}`, 400, 40003, nil},
+		{"/v1/groups/g/topics/none/receive", `{}`, 404, 40402, nil},
+		{ack, `{"handles":[]}`, 400, 40000, []string{"0 entries"}},
+		{ack, `{"handle":"x"}`, 400, 40000, []string{"did you mean handles?"}},
+		{ack, `{"handles":["x"]}`, 400, 40013, nil},
+		{"/v1/groups/a%20b/acknowledge", `{"handles":["x"]}`, 400, 40003, nil},
+		{"/v1/groups/g/retry", `{"handle":"x"}`, 400, 40000, []string{"after", "attempt"}},
+		{"/v1/groups/g/retry", `{"handle":"x","attempt":-1}`, 400, 40000, []string{"-1"}},
+		{"/v1/groups/none/retry", `{"handle":"x","attempt":1}`, 404, 40403, nil},
+		{"/v1/groups/g/retry", `{"handle":"x","after":"1s"}`, 400, 40013, nil},
+		{"/v1/groups/g/retry", `{"handle":"x","after":"-1s"}`, 400, 40011, nil},
+		{"/v1/groups/g/change-invisible-duration", `{"handle":"x"}`, 400, 40011, []string{"missing"}},
+		{"/v1/groups/g/dead-letter", `{}`, 400, 40013, nil},
+	} {
+		x.failed(c.path, c.body, c.status, c.code, c.words...)
+	}
+	topic, err := x.b.Topic("normal")
+	if err != nil || topic.Messages != 0 {
+		t.Errorf("%d messages were stored, %v", topic.Messages, err)
+	}
+}
+
+func TestHTTPHeaders(t *testing.T) {
+	x := startWeb(t, Options{})
+	for _, c := range []struct {
+		method, path string
+		header       []string
+		status, code int
+		words        []string
+	}{
+		{"POST", "/v1/topics/normal/messages", nil, 415, 40000, []string{"missing", "curl"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, 40000, []string{"urlencoded", "application/x-ndjson"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
+		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", typeJSON}, 400, 40000, []string{"tag=a"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeJSON, headerClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
+		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", typeText}, 415, 40000, nil},
+		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", typeNDJSON}, 415, 40000, nil},
+		{"GET", "/v1/topics/normal/messages", nil, 405, 0, []string{"POST"}},
+		// What a page of another origin sends.
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
+		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},
+	} {
+		w := httptest.NewRecorder()
+		x.s.Handler().ServeHTTP(w, x.request(t.Context(), c.method, c.path, strings.NewReader(`{"body":"eA=="}`), c.header...))
+		var p problem
+		decode(t, w.Body.Bytes(), &p)
+		x.problem(c.method+" "+c.path+fmt.Sprint(c.header), w.Code, p, c.status, c.code, c.words...)
+	}
+}
+
+// Seed 004: "reply-code:530, reply-text:TOO_MANY_REQUESTS"
+func TestHTTPThrottled(t *testing.T) {
+	f := &faulty{append: func(context.Context, []broker.Incoming) error {
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}
+	}}
+	x := startWeb(t, Options{}, f)
+	for _, body := range []string{`{"body":"eA=="}`, `{"messages":[{"body":"eA=="},{"body":"eA=="}]}`} {
+		var p problem
+		resp := x.do("/v1/topics/normal/messages", body, &p)
+		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "2" || p.ReplyCode != 530 || p.Code != 42900 ||
+			p.RetryAfter != broker.Duration(1200*time.Millisecond) || p.Detail != "530 TOO_MANY_REQUESTS: enough" {
+			t.Errorf("%s: %d %v %+v", body, resp.StatusCode, resp.Header, p)
+		}
+	}
+	// Of what may be stored, the client is told.
+	f.append = func(context.Context, []broker.Incoming) error {
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Message: "disk"}
+	}
+	if p := x.failed("/v1/topics/normal/messages", `{"body":"eA=="}`, 500, 50001, "disk"); !p.MaybeStored {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Each client has its quota: by the header, or by its address.
+func TestHTTPClient(t *testing.T) {
+	var clients []string
+	x := startWeb(t, Options{}, &faulty{append: func(_ context.Context, in []broker.Incoming) error {
+		clients = append(clients, in[0].Client)
+		return nil
+	}})
+	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil, headerClientID, "me")
+	if len(clients) != 2 || clients[0] == "" || clients[1] != "me" {
+		t.Errorf("clients %q", clients)
+	}
+}
+
+func TestHTTPOpenAPI(t *testing.T) {
+	x := startWeb(t, Options{})
+	resp, err := x.client.Do(x.request(t.Context(), "GET", "/v1/openapi.yaml", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != string(openapiYAML) || resp.Header.Get("Content-Type") != "application/yaml" {
+		t.Errorf("%v %v", resp.Header, err)
+	}
+}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// defaultInvisible is how long a message that was received over HTTP is kept
+// from others if the client does not say.
+const defaultInvisible = 30 * time.Second
+
+// An httpReceive asks for messages. Missing keys have the value that is told.
+type httpReceive struct {
+	Max               *int             `json:"max"`                // 1; without end in a stream
+	Wait              *broker.Duration `json:"wait"`               // 0; for ever in a stream
+	InvisibleDuration *broker.Duration `json:"invisible_duration"` // defaultInvisible
+	Filter            struct {
+		Type       string `json:"type"`       // TAG
+		Expression string `json:"expression"` // *
+	} `json:"filter"`
+	AttemptID string `json:"attempt_id"` // none
+	Push      bool   `json:"push"`       // false: a time-out makes the message ready at once
+	Text      bool   `json:"text"`       // false: all bodies are base64
+}
+
+// poll says a receive in the engine's words, but for Max and Wait.
+func (q *httpReceive) poll(group, topic string) (broker.Poll, error) {
+	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
+		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID,
+		InvisibleDuration: defaultInvisible, Filter: transport.Filter{Expression: q.Filter.Expression},
+	}}
+	if q.InvisibleDuration != nil {
+		p.InvisibleDuration = time.Duration(*q.InvisibleDuration)
+	}
+	switch q.Filter.Type {
+	case "", "TAG":
+	case "SQL92":
+		p.Filter.SQL = true
+	default:
+		return p, refuse(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; there are TAG and SQL92", q.Filter.Type))
+	}
+	if q.Wait != nil && *q.Wait < 0 {
+		return p, refuse(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it may not be negative", time.Duration(*q.Wait)))
+	}
+	return p, nil
+}
+
+func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	client, err := httpClient(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	var req httpReceive
+	if err := s.readRequest(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	p, err := req.poll(r.PathValue("group"), r.PathValue("topic"))
+	if err != nil {
+		return 0, nil, err
+	}
+	from := receiving{s: s, client: client, poll: p, text: req.Text}
+	if strings.Contains(r.Header.Get("Accept"), typeNDJSON) {
+		return from.stream(w, r, &req)
+	}
+	from.poll.Max = 1
+	if req.Max != nil {
+		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > receiveBatchSize {
+			return 0, nil, refuse(tidegate.CodeBadRequest, "max",
+				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, receiveBatchSize, typeNDJSON))
+		}
+	}
+	if req.Wait != nil {
+		from.poll.Wait = min(time.Duration(*req.Wait), s.o.MaxLongPolling)
+	}
+	rc := http.NewResponseController(w)
+	// The wait is not the client's slowness. Where there are no deadlines, there is none to move.
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Now().Add(from.poll.Wait + answerTime))
+	ds, err := from.some(r.Context())
+	if err != nil {
+		return 0, nil, err
+	}
+	answer, err := json.Marshal(struct {
+		Messages []jsonDelivery `json:"messages"`
+	}{from.json(ds)})
+	if err == nil {
+		w.Header().Set("Content-Type", typeJSON)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+		if _, err = w.Write(answer); err == nil {
+			err = rc.Flush()
+		}
+		if errors.Is(err, http.ErrNotSupported) {
+			err = nil // all of it is sent when this returns
+		}
+	}
+	if err == nil {
+		err = r.Context().Err()
+	}
+	if err != nil {
+		s.release(r.Context(), ds) // the client did not get them
+	}
+	return 0, nil, gone(err)
+}
+
+// A receiving is the receives of one request.
+type receiving struct {
+	s      *Server
+	client string
+	poll   broker.Poll
+	text   bool
+}
+
+// some receives once. It returns none if there is none in time, or when the
+// server ends.
+func (f *receiving) some(ctx context.Context) (ds []*tidegate.Delivery, err error) {
+	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
+	err = f.s.through(ctx, call, func(ctx context.Context) (err error) {
+		parked, stop := f.s.untilDrain(ctx)
+		defer stop()
+		ds, err = f.s.b.Poll(parked, f.poll)
+		if err != nil && ctx.Err() == nil && errors.Is(context.Cause(parked), errDraining) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ds, nil
+}
+
+func (f *receiving) json(ds []*tidegate.Delivery) []jsonDelivery {
+	out, now := make([]jsonDelivery, len(ds)), time.Now()
+	for i, d := range ds {
+		out[i] = delivered(d, f.text, now)
+	}
+	return out
+}
+
+// stream writes deliveries, a line each, as they come: until it has written as
+// many as asked for, none came for as long as asked for, or the client or the server ends.
+func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpReceive) (int, any, error) {
+	s, left := f.s, -1
+	switch {
+	case req.AttemptID != "":
+		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
+	case req.Max != nil && *req.Max < 1:
+		return 0, nil, refuse(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for a stream without end", *req.Max))
+	case req.Max != nil:
+		left = *req.Max
+	}
+	out := newLineWriter(w)
+	_ = out.rc.SetReadDeadline(time.Time{}) // the request was read; a stream may last
+	begun, last := false, time.Now()
+	for {
+		f.poll.Max, f.poll.Wait = receiveBatchSize, s.o.MaxLongPolling
+		if left >= 0 {
+			f.poll.Max = min(left, receiveBatchSize)
+		}
+		if !begun {
+			f.poll.Wait = 0 // what is wrong with the request is answered before the stream begins
+		} else if req.Wait != nil {
+			f.poll.Wait = min(f.poll.Wait, max(time.Duration(*req.Wait)-time.Since(last), 0))
+		}
+		ds, err := f.some(r.Context())
+		if !begun && err != nil {
+			return 0, nil, err
+		}
+		if !begun {
+			out.begin()
+			begun = true
+		}
+		switch _, cut := errors.AsType[*grpcError](err); {
+		case cut || r.Context().Err() != nil && err != nil:
+			return 0, nil, gone(err)
+		case err != nil:
+			return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+		case len(ds) > 0:
+			if err = write(out, f.json(ds)...); err == nil {
+				err = r.Context().Err()
+			}
+			last, left = time.Now(), left-len(ds)
+		case s.isDraining():
+			return 0, nil, nil
+		default:
+			err = out.alive()
+		}
+		if err != nil {
+			s.release(r.Context(), ds)
+			return 0, nil, gone(err)
+		}
+		if left == 0 || req.Wait != nil && time.Since(last) >= time.Duration(*req.Wait) && len(ds) == 0 {
+			return 0, nil, nil
+		}
+	}
+}

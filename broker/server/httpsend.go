@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A sendRequest is one message, or many.
+type sendRequest struct {
+	jsonMessage
+	Messages []jsonMessage `json:"messages"`
+}
+
+// A sendResult is what became of one message.
+type sendResult struct {
+	Line int    `json:"line,omitempty"` // of a stream, from 1
+	ID   string `json:"id,omitempty"`   // empty if the line could not be read
+
+	Topic  string `json:"topic,omitempty"`
+	Queue  *int   `json:"queue,omitempty"` // not of a message that waits for its delivery time
+	Offset *int64 `json:"offset,omitempty"`
+
+	// RecallHandle takes a message back whose delivery time is ahead.
+	RecallHandle string `json:"recall_handle,omitempty"`
+
+	Error *problem `json:"error,omitempty"`
+}
+
+func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	kind, err := contentType(r, typeJSON, typeNDJSON, typeBytes, typeText)
+	if err != nil {
+		return 0, nil, err
+	}
+	client, err := httpClient(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	to := sending{s: s, topic: r.PathValue("topic"), client: client, host: remoteHost(r)}
+	if err := tidegate.ValidateTopic(to.topic); err != nil {
+		return 0, nil, err
+	}
+	if raw := r.URL.RawQuery; raw != "" && (kind == typeJSON || kind == typeNDJSON) {
+		return 0, nil, refuse(tidegate.CodeBadRequest, "query",
+			fmt.Sprintf("the query %.100q goes with a body of type %s or %s; in JSON the message says it", raw, typeBytes, typeText))
+	}
+	switch kind {
+	case typeNDJSON:
+		return to.stream(w, r)
+	case typeJSON:
+		var req sendRequest
+		if err := s.readRequest(w, r, &req); err != nil {
+			return 0, nil, err
+		}
+		if req.Messages == nil {
+			return to.one(r.Context(), &req.jsonMessage)
+		}
+		if !reflect.ValueOf(req.jsonMessage).IsZero() {
+			return 0, nil, refuse(tidegate.CodeBadRequest, "messages", "messages goes with no other key: each message in it has its own")
+		}
+		if err := countOf("messages", len(req.Messages)); err != nil {
+			return 0, nil, err
+		}
+		results, errs, err := to.all(r.Context(), req.Messages)
+		if err != nil {
+			return 0, nil, err
+		}
+		return many(results, errs)
+	}
+	m, err := messageOfQuery(r.URL.Query())
+	if err != nil {
+		return 0, nil, err
+	}
+	if m.Body, err = readBody(w, r, int64(s.maxBody)+1); err != nil { // one more is the engine's to refuse
+		return 0, nil, err
+	}
+	return to.one(r.Context(), &m)
+}
+
+// A sending is where the messages of one request go, and who sends them.
+type sending struct {
+	s            *Server
+	topic        string
+	client, host string
+}
+
+func (to *sending) one(ctx context.Context, m *jsonMessage) (int, any, error) {
+	results, errs, err := to.all(ctx, []jsonMessage{*m})
+	if err == nil {
+		err = errs[0]
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, results[0], nil
+}
+
+// all stores messages and returns a result for each, and its failure. The
+// error is that of a request that the middleware took the answer from.
+func (to *sending) all(ctx context.Context, in []jsonMessage) ([]sendResult, []error, error) {
+	results, errs := make([]sendResult, len(in)), make([]error, len(in))
+	list, at := make([]broker.Incoming, 0, len(in)), make([]int, 0, len(in))
+	call := Call{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
+	now := time.Now()
+	for i := range in {
+		m, err := in[i].message(to.topic, now)
+		results[i].ID, errs[i] = m.ID, err
+		call.MessageIDs = append(call.MessageIDs, m.ID)
+		if err == nil {
+			list, at = append(list, in[i].incoming(m, to.client, to.host)), append(at, i)
+		}
+	}
+	err := to.s.through(ctx, call, func(ctx context.Context) error {
+		var sent []transport.SendResult
+		if len(list) > 0 {
+			sent = to.s.b.Append(ctx, list)
+		}
+		if len(sent) != len(list) {
+			return fmt.Errorf("the engine gave %d results for %d messages", len(sent), len(list))
+		}
+		for n, i := range at {
+			if errs[i] = sent[n].Err; errs[i] == nil {
+				results[i].stored(sent[n].Receipt)
+			}
+		}
+		return alike(errs)
+	})
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	if err != nil && alike(errs) != err { //nolint:errorlint // the very error that next returned
+		return nil, nil, err
+	}
+	for i, err := range errs {
+		if results[i].Error = asProblem(err); err != nil {
+			results[i] = sendResult{ID: results[i].ID, Error: results[i].Error}
+		}
+	}
+	return results, errs, nil
+}
+
+// stored fills in where a message lies.
+func (r *sendResult) stored(at tidegate.Receipt) {
+	r.ID, r.Topic, r.RecallHandle = at.MessageID, at.Topic, at.RecallHandle
+	if at.Queue >= 0 {
+		r.Queue, r.Offset = &at.Queue, &at.Offset
+	}
+}

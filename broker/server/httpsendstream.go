@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+const (
+	// maxStreamBatch and maxStreamBytes bound what of a stream is stored at
+	// once, and so what of it is in memory beside one line.
+	maxStreamBatch = 64
+	maxStreamBytes = 1 << 20
+)
+
+// stream stores a message for each line and answers each with a line, in
+// their order, when it is stored. Lines that have arrived by then are stored together.
+func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	s, out := to.s, newLineWriter(w)
+	lines := newLineReader(r.Body, int(s.maxRequest()))
+	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
+	_ = out.rc.EnableFullDuplex()
+	// A stream that waits for a line ends with the server.
+	defer context.AfterFunc(s.life, func() { _ = out.rc.SetReadDeadline(time.Now()) })()
+	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
+		out.begin()
+		if err := out.rc.Flush(); err != nil {
+			return 0, nil, gone(err)
+		}
+	}
+	for {
+		_ = out.rc.SetReadDeadline(time.Now().Add(idleTimeout))
+		if s.isDraining() {
+			return to.end(out, closing())
+		}
+		batch, end := to.gather(lines)
+		if len(batch.at) > 0 {
+			results, err := batch.store(r.Context(), to)
+			if err == nil {
+				err = write(out, results...)
+			}
+			if err != nil {
+				return 0, nil, gone(err)
+			}
+		}
+		if end != nil {
+			return to.end(out, end)
+		}
+	}
+}
+
+func closing() error { return fmt.Errorf("the broker is closed or closing: %w", tidegate.ErrClosed) }
+
+// end tells why a stream ends, unless it is complete.
+func (to *sending) end(out *lineWriter, err error) (int, any, error) {
+	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
+	case errors.Is(err, io.EOF):
+		return 0, nil, nil
+	case to.s.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
+		err = closing()
+	case late: // net/http has ended the request's context as well
+		err = refuse(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", idleTimeout))
+	default:
+		return 0, nil, gone(err)
+	}
+	return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+}
+
+// A streamBatch is some lines of a stream. A line that could not be read has an error
+// in place of a message.
+type streamBatch struct {
+	messages []jsonMessage // of the lines without an error
+	at       []int         // numbers of the lines
+	errs     []error
+}
+
+// gather reads a line and those after it that have arrived already. The error,
+// which comes with the last lines, is io.EOF if there will be no more.
+func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
+	for size := 0; len(b.at) < maxStreamBatch && size < maxStreamBytes; {
+		line, err := lines.next()
+		var m jsonMessage
+		switch {
+		case errors.Is(err, errLineTooLong):
+			err = refuse(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.max))
+		case err != nil:
+			return b, err
+		case len(line) == 0:
+			return b, nil // a sign of life
+		default:
+			err = decodeJSON(line, &m)
+		}
+		if err == nil {
+			b.messages = append(b.messages, m)
+		}
+		b.at, b.errs = append(b.at, lines.number), append(b.errs, err)
+		if size += len(line); !lines.ready() {
+			break
+		}
+	}
+	return b, nil
+}
+
+// store stores the batch and returns a result for each line.
+func (b *streamBatch) store(ctx context.Context, to *sending) ([]sendResult, error) {
+	var sent []sendResult
+	if len(b.messages) > 0 {
+		var err error
+		var cut *grpcError
+		if sent, _, err = to.all(ctx, b.messages); errors.As(err, &cut) || ctx.Err() != nil {
+			return nil, err
+		} else if err != nil { // the middleware's answer is each message's
+			sent = make([]sendResult, len(b.messages))
+			for i := range sent {
+				sent[i] = sendResult{ID: b.messages[i].ID, Error: asProblem(err)}
+			}
+		}
+	}
+	results := make([]sendResult, len(b.at))
+	for i, err := range b.errs {
+		if err != nil {
+			results[i].Error = asProblem(err)
+		} else {
+			results[i], sent = sent[0], sent[1:]
+		}
+		results[i].Line = b.at[i]
+	}
+	return results, nil
+}

@@ -1,0 +1,199 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// settlement reads a request about deliveries of a group, and returns the
+// group and the client.
+func (s *Server) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
+	group = r.PathValue("group")
+	if client, err = httpClient(r); err != nil {
+		return "", "", err
+	}
+	if err := tidegate.ValidateGroup(group); err != nil {
+		return "", "", err
+	}
+	return group, client, s.readRequest(w, r, v)
+}
+
+type ackRequest struct {
+	Handles []string `json:"handles"`
+}
+
+// An ackResult is what became of one handle.
+type ackResult struct {
+	Handle string   `json:"handle"`
+	Error  *problem `json:"error,omitempty"`
+}
+
+func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ackRequest
+	group, client, err := s.settlement(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := countOf("handles", len(req.Handles)); err != nil {
+		return 0, nil, err
+	}
+	ds := make([]tidegate.Delivery, len(req.Handles))
+	list := make([]*tidegate.Delivery, len(ds))
+	for i, h := range req.Handles {
+		fill(&ds[i], group, "", "", h)
+		list[i] = &ds[i]
+	}
+	var errs []error
+	call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
+	err = s.through(r.Context(), call, func(ctx context.Context) error {
+		if errs = s.b.Ack(ctx, list); len(errs) != len(list) {
+			return fmt.Errorf("the engine gave %d results for %d handles", len(errs), len(list))
+		}
+		return alike(errs)
+	})
+	if err != nil && (len(errs) == 0 || alike(errs) != err) { //nolint:errorlint // the very error that next returned
+		return 0, nil, err
+	}
+	results := make([]ackResult, len(list))
+	for i, h := range req.Handles {
+		results[i] = ackResult{h, asProblem(errs[i])}
+	}
+	return many(results, errs)
+}
+
+type changeRequest struct {
+	Handle            string           `json:"handle"`
+	InvisibleDuration *broker.Duration `json:"invisible_duration"`
+}
+
+type changeResult struct {
+	Handle         string    `json:"handle"` // in place of the one that was given
+	InvisibleUntil time.Time `json:"invisible_until"`
+}
+
+func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req changeRequest
+	group, client, err := s.settlement(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.InvisibleDuration == nil {
+		return 0, nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+			"invisible_duration is missing; give how long the message is to be kept from others, or \"0s\" to give it back")
+	}
+	var d tidegate.Delivery
+	fill(&d, group, "", "", req.Handle)
+	var out changeResult
+	dur := time.Duration(*req.InvisibleDuration)
+	err = s.through(r.Context(), changeCall(client, group), func(ctx context.Context) (err error) {
+		out.InvisibleUntil = time.Now().Add(dur) // or a little later
+		out.Handle, err = s.b.ChangeInvisibleDuration(ctx, &d, dur)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, out, nil
+}
+
+// changeCall is what both ways to postpone a message are on the other wire.
+func changeCall(client, group string) Call {
+	return Call{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
+}
+
+type retryRequest struct {
+	Handle  string           `json:"handle"`
+	After   *broker.Duration `json:"after"`
+	Attempt int              `json:"attempt"` // of the delivery: the group's own interval after it
+}
+
+func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req retryRequest
+	group, client, err := s.settlement(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	var after time.Duration
+	switch {
+	case (req.After == nil) == (req.Attempt == 0):
+		return 0, nil, refuse(tidegate.CodeBadRequest, "after",
+			"give either after, the time until the next delivery, or attempt, the number of the failed one, for the group's own interval")
+	case req.After != nil:
+		after = time.Duration(*req.After)
+	case req.Attempt < 1:
+		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
+	default:
+		g, err := s.b.Group(group)
+		if err != nil {
+			return 0, nil, err
+		}
+		after = g.Ladder().Delay(req.Attempt - 1)
+	}
+	var d tidegate.Delivery
+	fill(&d, group, "", "", req.Handle)
+	return noContent(s.through(r.Context(), changeCall(client, group), func(ctx context.Context) error {
+		return s.b.Retry(ctx, &d, after)
+	}))
+}
+
+type deadLetterRequest struct {
+	Handle  string `json:"handle"`
+	Reason  string `json:"reason"`
+	Attempt int    `json:"attempt"`
+}
+
+func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req deadLetterRequest
+	group, client, err := s.settlement(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.Reason == "" {
+		req.Reason = "the consumer gave it up"
+	}
+	d := tidegate.Delivery{Attempt: req.Attempt}
+	fill(&d, group, "", "", req.Handle)
+	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: group, Messages: 1}
+	return noContent(s.through(r.Context(), call, func(ctx context.Context) error { return s.b.DeadLetter(ctx, &d, req.Reason) }))
+}
+
+type recallRequest struct {
+	RecallHandle string `json:"recall_handle"`
+}
+
+type recallResult struct {
+	ID string `json:"id"`
+}
+
+func (s *Server) recallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	client, err := httpClient(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	var req recallRequest
+	if err := s.readRequest(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	topic := r.PathValue("topic")
+	var out recallResult
+	err = s.through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
+		out.ID, err = s.b.Recall(ctx, topic, req.RecallHandle)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, out, nil
+}
+
+func noContent(err error) (int, any, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, nil
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+)
+
+const (
+	// maxAdminBody bounds a request of the administration, in bytes.
+	maxAdminBody = 64 << 10
+
+	typeJSON   = "application/json"
+	typeNDJSON = "application/x-ndjson"
+	typeBytes  = "application/octet-stream"
+	typeText   = "text/plain"
+)
+
+// readJSON reads the request's body into v: one JSON object whose keys are all
+// known, of at most maxAdminBody bytes. No body stands for an empty object.
+func readJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
+	raw, err := readBody(w, r, maxAdminBody)
+	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
+		return err
+	}
+	return decodeJSON(raw, v)
+}
+
+// readRequest is readJSON for a request about messages: it has to have a
+// body, says that it is JSON, and may be larger.
+func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
+	if _, err := contentType(r, typeJSON); err != nil {
+		return err
+	}
+	raw, err := readBody(w, r, s.maxRequest())
+	if err != nil {
+		return err
+	}
+	return decodeJSON(raw, v)
+}
+
+// maxRequest bounds one request about messages, in bytes: base64 makes four of three.
+func (s *Server) maxRequest() int64 { return max(16<<20, 2*int64(s.maxBody)+maxAdminBody) }
+
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, refuse(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
+	} else if err != nil {
+		return nil, refuse(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+	}
+	return raw, nil
+}
+
+// contentType returns which of the types the request's body is said to be. A
+// body of no type, or of one that a page in a browser may send anywhere, is
+// refused with 415, unless it is among those.
+func contentType(r *http.Request, types ...string) (string, error) {
+	bad := func(format string, args ...any) error {
+		return &withStatus{refuse(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return "", bad("the Content-Encoding is %.100q; send the body as it is", e)
+	}
+	given := r.Header.Get("Content-Type")
+	name, _, err := mime.ParseMediaType(given)
+	if err == nil && slices.Contains(types, name) {
+		return name, nil
+	}
+	want := "-H 'Content-Type: " + types[0] + "'"
+	if given == "" {
+		return "", bad("the Content-Type is missing; say what the body is, with curl by %s", want)
+	}
+	return "", bad("the Content-Type is %.100q; give %s, with curl by %s", given, strings.Join(types, " or "), want)
+}
+
+func badBody(format string, args ...any) error {
+	return refuse(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
+}
+
+// decodeJSON reads one JSON object into v, and says where it is wrong.
+func decodeJSON(raw []byte, v any) error {
+	raw = bytes.TrimSpace(raw)
+	switch {
+	case len(raw) == 0:
+		return badBody("it is empty; give a JSON object")
+	case raw[0] != '{':
+		return badBody("it is not a JSON object")
+	}
+	if !utf8.Valid(raw) {
+		return badBody("it is not UTF-8 at byte %d; bytes that are no text belong into a body in base64", invalidAt(raw))
+	}
+	if at := loneSurrogate(raw); at >= 0 {
+		return badBody("the escape %q at byte %d is half of a character", raw[at:at+6], at)
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return badBody("%s", diagnose(raw, v, err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return badBody("something follows the JSON object")
+	}
+	return nil
+}
+
+// invalidAt returns where b stops being UTF-8.
+func invalidAt(b []byte) int {
+	at := 0
+	for at < len(b) {
+		r, n := utf8.DecodeRune(b[at:])
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		at += n
+	}
+	return at
+}
+
+// loneSurrogate returns where an escape such as \ud800 stands that is half of
+// a character, or -1. encoding/json would put another character in its place.
+func loneSurrogate(raw []byte) int {
+	hex := func(at int, digits string) bool {
+		return at+6 <= len(raw) && raw[at] == '\\' && raw[at+1] == 'u' && (raw[at+2] == 'd' || raw[at+2] == 'D') &&
+			strings.IndexByte(digits, raw[at+3]) >= 0
+	}
+	for at := 0; ; {
+		n := bytes.IndexByte(raw[at:], '\\')
+		if n < 0 {
+			return -1
+		}
+		at += n
+		switch {
+		case hex(at, "89abAB") && hex(at+6, "cdefCDEF"):
+			at += 12
+		case hex(at, "89abAB"), hex(at, "cdefCDEF"):
+			return at
+		default:
+			at += min(2, len(raw)-at)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A jsonMessage is a message as it is sent over HTTP. What is missing, or
+// null, has its zero value.
+type jsonMessage struct {
+	ID           string            `json:"id"`   // one is made if it is missing
+	Body         []byte            `json:"body"` // base64
+	BodyText     *string           `json:"body_text"`
+	Tag          string            `json:"tag"`
+	Keys         []string          `json:"keys"`
+	Properties   map[string]string `json:"properties"`
+	MessageGroup string            `json:"message_group"`
+	DeliverAt    *time.Time        `json:"deliver_at"`
+	DeliverAfter *broker.Duration  `json:"deliver_after"`
+	TraceContext string            `json:"trace_context"`
+	BornAt       *time.Time        `json:"born_at"`
+	BornHost     string            `json:"born_host"`
+}
+
+// message says m in the engine's words, and refuses what only HTTP can get
+// wrong; the rest is the engine's to check. Its ID is set even then.
+func (m *jsonMessage) message(topic string, now time.Time) (*tidegate.Message, error) {
+	out := &tidegate.Message{
+		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
+		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
+	}
+	if m.ID == "" {
+		out.ID = tidegate.NewMessageID()
+	}
+	switch {
+	case m.Body != nil && m.BodyText != nil:
+		return out, refuse(tidegate.CodeBadRequest, "body", "body and body_text exclude one another; give base64 as body, or text as body_text")
+	case len(m.ID) > maxMessageID:
+		return out, tooLong(tidegate.CodeIllegalMessageID, "id", len(m.ID), maxMessageID)
+	case len(m.TraceContext) > maxTraceContext:
+		return out, tooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), maxTraceContext)
+	case len(m.BornHost) > maxBornHost:
+		return out, tooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), maxBornHost)
+	case m.DeliverAt != nil && m.DeliverAfter != nil:
+		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude one another")
+	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
+		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_after",
+			fmt.Sprintf("deliver_after is %v; it may not be negative", time.Duration(*m.DeliverAfter)))
+	case m.DeliverAt != nil && !between(*m.DeliverAt):
+		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
+	case m.BornAt != nil && !between(*m.BornAt):
+		return out, refuse(tidegate.CodeBadRequest, "born_at", outside("born_at", *m.BornAt))
+	}
+	if m.BodyText != nil {
+		out.Body = []byte(*m.BodyText)
+	}
+	if m.DeliverAt != nil {
+		out.DeliverAt = *m.DeliverAt
+	} else if m.DeliverAfter != nil {
+		out.DeliverAt = now.Add(time.Duration(*m.DeliverAfter))
+	}
+	return out, nil
+}
+
+// between reports whether a time can be kept as nanoseconds since 1970.
+func between(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && !t.After(latest) }
+
+func outside(field string, t time.Time) string {
+	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), latest.Year())
+}
+
+// incoming returns a message with what only its producer knows.
+func (m *jsonMessage) incoming(out *tidegate.Message, client, host string) broker.Incoming {
+	in := broker.Incoming{Message: out, BornHost: m.BornHost, Client: client}
+	if m.BornAt != nil {
+		in.BornAt = *m.BornAt
+	}
+	if in.BornHost == "" && len(host) <= maxBornHost {
+		in.BornHost = host
+	}
+	return in
+}
+
+// A jsonDelivery is a delivery as it is received over HTTP.
+type jsonDelivery struct {
+	ID           string            `json:"id"`
+	Topic        string            `json:"topic"`
+	Body         *[]byte           `json:"body,omitempty"`
+	BodyText     *string           `json:"body_text,omitempty"`
+	Tag          string            `json:"tag,omitempty"`
+	Keys         []string          `json:"keys,omitempty"`
+	Properties   map[string]string `json:"properties,omitempty"`
+	MessageGroup string            `json:"message_group,omitempty"`
+	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
+	TraceContext string            `json:"trace_context,omitempty"`
+
+	Handle  string `json:"handle"`
+	Group   string `json:"group"`
+	Attempt int    `json:"attempt"`
+	Queue   int    `json:"queue"`
+	Offset  int64  `json:"offset"`
+
+	BornAt    time.Time `json:"born_at,omitzero"`
+	BornHost  string    `json:"born_host,omitempty"`
+	StoredAt  time.Time `json:"stored_at,omitzero"`
+	StoreHost string    `json:"store_host,omitempty"`
+
+	// InvisibleUntil is by the server's clock; InvisibleFor is what is left of
+	// it, for clients whose clock is another.
+	InvisibleUntil time.Time       `json:"invisible_until,omitzero"`
+	InvisibleFor   broker.Duration `json:"invisible_for"`
+}
+
+// delivered says d in JSON's words; a body that is UTF-8 as text, if asked for.
+func delivered(d *tidegate.Delivery, text bool, now time.Time) jsonDelivery {
+	out := jsonDelivery{
+		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
+		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
+		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
+		InvisibleUntil: d.InvisibleUntil,
+	}
+	if !d.InvisibleUntil.IsZero() {
+		out.InvisibleFor = broker.Duration(max(d.InvisibleUntil.Sub(now), 0))
+	}
+	if text && utf8.Valid(d.Body) {
+		out.BodyText = new(string(d.Body))
+	} else {
+		out.Body = &d.Body
+	}
+	return out
+}
+
+// messageOfQuery reads what a URL says of a message whose body is the
+// request's: id, tag, key (several), message_group, deliver_at, deliver_after,
+// trace_context, and property.NAME.
+func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
+	one := map[string]*string{
+		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
+	}
+	for key, values := range query {
+		last := values[len(values)-1]
+		bad := func(format string, args ...any) error {
+			return refuse(tidegate.CodeBadRequest, key, "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
+		}
+		name, property := strings.CutPrefix(key, "property.")
+		switch {
+		case key == "key":
+			m.Keys = values
+			continue
+		case len(values) > 1:
+			return m, bad("is given %d times; only key may be repeated", len(values))
+		case property:
+			if m.Properties == nil {
+				m.Properties = map[string]string{}
+			}
+			m.Properties[name] = last
+		case one[key] != nil:
+			*one[key] = last
+		case key == "deliver_at":
+			at, err := time.Parse(time.RFC3339, last)
+			if err != nil {
+				return m, bad("is %.100q; give a time as in RFC 3339, such as 2026-01-31T15:04:05Z", last)
+			}
+			m.DeliverAt = &at
+		case key == "deliver_after":
+			d, err := time.ParseDuration(last)
+			if err != nil {
+				return m, bad("is %.100q; give a duration such as 1m30s", last)
+			}
+			m.DeliverAfter = new(broker.Duration(d))
+		default:
+			return m, bad("is unknown; there are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
+		}
+	}
+	return m, nil
+}

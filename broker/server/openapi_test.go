@@ -1,0 +1,233 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+var document = sync.OnceValues(func() (*openapi3.T, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapiYAML)
+	if err != nil {
+		return nil, err
+	}
+	return doc, doc.Validate(context.Background(), openapi3.IsOpenAPI31OrLater()) // for all tests
+})
+
+func loadDocument(t testing.TB) *openapi3.T {
+	t.Helper()
+	doc, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// Every route and method that the server has is in openapi.yaml, with its
+// operation's name, and the reverse.
+func TestOpenAPIHasAllRoutes(t *testing.T) {
+	doc := loadDocument(t)
+	missing := map[string]string{}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			missing[method+" "+path] = op.OperationID
+			if op.Summary == "" || len(op.Tags) != 1 {
+				t.Errorf("%s %s has no summary, or not one tag", method, path)
+			}
+		}
+	}
+	ops := map[string]bool{}
+	for _, rt := range start(t, Options{}).s.routes() {
+		key := rt.method + " " + rt.path
+		if op, ok := missing[key]; !ok {
+			t.Errorf("openapi.yaml has no %s (operationId %s)", key, rt.op)
+		} else if op != rt.op || ops[op] {
+			t.Errorf("%s is %q in openapi.yaml and %q in routes, or another one has that name", key, op, rt.op)
+		}
+		ops[rt.op] = true
+		delete(missing, key)
+	}
+	for key := range missing {
+		t.Errorf("openapi.yaml has %s, which the server does not answer", key)
+	}
+}
+
+// What a schema names, the Go type has, and the reverse.
+func TestOpenAPISchemas(t *testing.T) {
+	schemas := loadDocument(t).Components.Schemas
+	for name, v := range map[string]any{
+		"TopicConfig": broker.TopicConfig{}, "Topic": broker.Topic{}, "GroupConfig": broker.GroupConfig{}, "Group": broker.Group{},
+		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": broker.Limit{}, "Throttle": broker.Throttle{},
+		"Problem": problem{}, "Message": jsonMessage{}, "SendResult": sendResult{}, "Delivery": jsonDelivery{},
+		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
+		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},
+		"RecallRequest": recallRequest{}, "RecallResult": recallResult{}, "Status": state{},
+	} {
+		ref := schemas[name]
+		if ref == nil {
+			t.Errorf("openapi.yaml has no schema %s", name)
+			continue
+		}
+		have := properties(ref.Value)
+		_, want := jsonKeys(reflect.TypeOf(v))
+		for _, key := range want {
+			if !have[key] {
+				t.Errorf("schema %s has no property %s, which %T has", name, key, v)
+			}
+			delete(have, key)
+		}
+		for key := range have {
+			t.Errorf("schema %s has the property %s, which %T has not", name, key, v)
+		}
+	}
+}
+
+func properties(s *openapi3.Schema) map[string]bool {
+	out := map[string]bool{}
+	for key := range s.Properties {
+		out[key] = true
+	}
+	for _, part := range s.AllOf {
+		maps.Copy(out, properties(part.Value))
+	}
+	return out
+}
+
+// checkHTTP returns h with every request that it takes, and every answer,
+// compared with openapi.yaml.
+func checkHTTP(t testing.TB, h http.Handler) http.Handler {
+	doc := loadDocument(t)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var sent []byte
+		if r.Header.Get("Content-Type") != typeNDJSON && r.Body != nil {
+			var err error
+			if sent, err = io.ReadAll(r.Body); err == nil {
+				r.Body = io.NopCloser(bytes.NewReader(sent))
+			}
+		}
+		rec := &taped{answered: answered{ResponseWriter: w}}
+		h.ServeHTTP(rec, r)
+		_, path, ok := strings.Cut(r.Pattern, " ")
+		if !ok { // 404 and 405
+			if rec.status < 400 || w.Header().Get("Content-Type") != "application/problem+json" {
+				t.Errorf("%s %s: %d of type %s without a route", r.Method, r.URL, rec.status, w.Header().Get("Content-Type"))
+			}
+			return
+		}
+		item := doc.Paths.Value(path)
+		if item == nil || item.GetOperation(r.Method) == nil && r.Method != "HEAD" {
+			return // TestOpenAPIHasAllRoutes says so
+		}
+		checkExchange(t, r, routers.Route{Spec: doc, Path: path, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)}, sent, rec)
+	})
+}
+
+func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []byte, rec *taped) {
+	if route.Operation == nil { // HEAD
+		return
+	}
+	what := r.Method + " " + r.URL.String()
+	params := map[string]string{}
+	for _, key := range []string{"topic", "group"} {
+		if v := r.PathValue(key); v != "" {
+			params[key] = v
+		}
+	}
+	copied := r.Clone(context.WithoutCancel(r.Context()))
+	copied.Body = io.NopCloser(bytes.NewReader(sent))
+	stream := r.Header.Get("Content-Type") == typeNDJSON
+	if r.Method == "PUT" && r.Header.Get("Content-Type") == "" {
+		copied.Header.Set("Content-Type", typeJSON) // PUT asks for none, and curl sends another
+	}
+	in := &openapi3filter.RequestValidationInput{
+		Request: copied, PathParams: params, Route: &route, Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeRequestBody: stream},
+	}
+	if rec.status < 300 {
+		if err := openapi3filter.ValidateRequest(copied.Context(), in); err != nil {
+			t.Errorf("%s was taken, but openapi.yaml says: %v", what, err)
+		}
+	}
+	out := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: rec.status, Header: rec.Header(), Options: in.Options,
+	}
+	if rec.Header().Get("Content-Type") == typeNDJSON {
+		schema := "SendResult"
+		if route.Operation.OperationID == "receiveMessages" {
+			schema = "Delivery"
+		}
+		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
+		return
+	}
+	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, typeText) {
+		return
+	}
+	if err := openapi3filter.ValidateResponse(copied.Context(), out.SetBodyBytes(rec.tape.Bytes())); err != nil {
+		t.Errorf("%s: the answer %d is not as openapi.yaml says: %v\n%s", what, rec.status, err, rec.tape.Bytes())
+	}
+}
+
+// checkLines compares each line of a stream with a schema.
+func checkLines(t testing.TB, doc *openapi3.T, what, schema string, text []byte) {
+	lines := slices.Collect(bytes.Lines(text))
+	for i, line := range lines {
+		var v map[string]any
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(line, &v); err != nil {
+			if i < len(lines)-1 {
+				t.Errorf("%s: line %d is not JSON: %v", what, i+1, err)
+			}
+			continue // cut off
+		}
+		use := schema
+		if _, last := v["error"]; last {
+			use = "SendResult"
+		}
+		if err := doc.Components.Schemas[use].Value.VisitJSON(v, openapi3.EnableJSONSchema2020()); err != nil {
+			t.Errorf("%s: line %d is not as schema %s: %v\n%s", what, i+1, use, err, line)
+		}
+	}
+}
+
+// taped keeps what was answered.
+type taped struct {
+	answered
+	tape bytes.Buffer
+}
+
+func (w *taped) Write(b []byte) (int, error) {
+	w.tape.Write(b)
+	return w.answered.Write(b)
+}
+
+// The check itself can fail.
+func TestOpenAPIRefusesWhatItDoesNotKnow(t *testing.T) {
+	schemas := loadDocument(t).Components.Schemas
+	for name, v := range map[string]string{
+		"TopicConfig": `{"queue":1}`, "Topic": `{"name":"a","x":1}`, "Message": `{"topic":"a"}`, "Limit": `{"messages":-1}`,
+		"Duration": `"soon"`, "ReceiveRequest": `{"max":0}`, "AcknowledgeRequest": `{"handles":[]}`, "Problem": `{"status":400}`,
+	} {
+		var decoded any
+		if err := json.Unmarshal([]byte(v), &decoded); err != nil {
+			t.Fatal(err)
+		}
+		if err := schemas[name].Value.VisitJSON(decoded, openapi3.EnableJSONSchema2020()); err == nil {
+			t.Errorf("schema %s takes %s", name, v)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// An endpoint carries out one request over HTTP. It returns the status and
+// what to write as JSON (nil: nothing), or an error, which becomes a problem; or status
+// 0 if it has written the answer itself.
+type endpoint func(w http.ResponseWriter, r *http.Request) (status int, body any, err error)
+
+// A route is one operation over HTTP. A new one needs a line in routes and an
+// entry in openapi.yaml, which a test compares.
+type route struct {
+	op     string // its operationId in openapi.yaml, and its name in metrics
+	method string
+	path   string
+	serve  endpoint
+}
+
+// routes returns all that there is over HTTP.
+func (s *Server) routes() []route {
+	return []route{
+		// Data.
+		{"sendMessages", "POST", "/v1/topics/{topic}/messages", s.sendMessages},
+		{"recallMessage", "POST", "/v1/topics/{topic}/recall", s.recallMessage},
+		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", s.receiveMessages},
+		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", s.acknowledge},
+		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", s.changeInvisible},
+		{"retry", "POST", "/v1/groups/{group}/retry", s.retry},
+		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", s.deadLetter},
+
+		// Administration.
+		{"listTopics", "GET", "/v1/topics", s.listTopics},
+		{"getTopic", "GET", "/v1/topics/{topic}", s.getTopic},
+		{"putTopic", "PUT", "/v1/topics/{topic}", s.putTopic},
+		{"deleteTopic", "DELETE", "/v1/topics/{topic}", s.deleteTopic},
+		{"listGroups", "GET", "/v1/groups", s.listGroups},
+		{"getGroup", "GET", "/v1/groups/{group}", s.getGroup},
+		{"putGroup", "PUT", "/v1/groups/{group}", s.putGroup},
+		{"deleteGroup", "DELETE", "/v1/groups/{group}", s.deleteGroup},
+
+		// About the server.
+		{"health", "GET", "/healthz", s.healthz},
+		{"readiness", "GET", "/readyz", s.readyz},
+		{"metrics", "GET", "/metrics", from(s.metricsHandler())},
+		{"openapi", "GET", "/v1/openapi.yaml", s.openapi},
+	}
+}
+
+// from makes an endpoint of a handler of someone else's.
+func from(h http.Handler) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+		h.ServeHTTP(w, r)
+		return 0, nil, nil
+	}
+}
+
+// mux returns the handler of all routes.
+func (s *Server) mux() http.Handler {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	var paths []string
+	for _, rt := range s.routes() {
+		mux.HandleFunc(rt.method+" "+rt.path, s.run(rt))
+		if methods[rt.path] == nil {
+			paths = append(paths, rt.path)
+		}
+		methods[rt.path] = append(methods[rt.path], rt.method)
+	}
+	slices.Sort(paths)
+	for path, list := range methods {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { writeNotAllowed(w, r, list) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: fmt.Sprintf(
+			"there is nothing at %.200q; there are %s", r.URL.Path, strings.Join(paths, ", "))})
+	})
+	// A page in somebody's browser can reach a broker on that machine, which asks for no keys.
+	same := http.NewCrossOriginProtection()
+	same.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, problemOf(refuse(tidegate.CodeForbidden, "origin",
+			fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))))
+	}))
+	return same.Handler(mux)
+}
+
+// run makes a handler that writes what the route's endpoint returns, counts
+// it, and survives a panic.
+func (s *Server) run(rt route) http.HandlerFunc {
+	return func(writer http.ResponseWriter, r *http.Request) {
+		begin, w := time.Now(), &answered{ResponseWriter: writer}
+		defer func() { s.requests.observeHTTP(rt.op, begin, w) }()
+		status, body, err := func() (status int, body any, err error) {
+			defer s.recovered(r.Method+" "+r.URL.Path, &err)
+			return rt.serve(w, r)
+		}()
+		_, cut := errors.AsType[*grpcError](err)
+		if !cut && err != nil && codeOf(err) == tidegate.CodeInternalServerError && r.Context().Err() == nil && !errors.Is(err, tidegate.ErrClosed) {
+			s.log.ErrorContext(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+		switch {
+		case cut, err != nil && w.status != 0: // there can be no answer, or no other one
+			w.cut = true
+			panic(http.ErrAbortHandler)
+		case err != nil:
+			writeProblem(w, problemOf(err))
+		case status == 0:
+		case body == nil:
+			w.WriteHeader(status)
+		default:
+			writeJSON(w, status, "application/json", body)
+		}
+	}
+}
+
+// answered remembers how a request was answered.
+type answered struct {
+	http.ResponseWriter
+	status int  // 0: not yet
+	cut    bool // the connection was cut instead
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answered) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *answered) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap lets an http.ResponseController find the connection.
+func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
