@@ -90,6 +90,13 @@ func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error)
 	r.total.WithLabelValues(op, codeLabel(st, err)).Inc()
 }
 
+// expectHTTP makes an operation known before its first request: a rate counts
+// from what was there before.
+func (r *requests) expectHTTP(op string) {
+	r.httpTotal.WithLabelValues(op, "200")
+	r.httpSeconds.WithLabelValues(op)
+}
+
 // observeHTTP counts one request over HTTP that began at begin.
 func (r *requests) observeHTTP(op string, begin time.Time, w *answered) {
 	label := strconv.Itoa(w.status)

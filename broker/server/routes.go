@@ -69,6 +69,7 @@ func (s *Server) mux() http.Handler {
 	methods := map[string][]string{}
 	var paths []string
 	for _, rt := range s.routes() {
+		s.requests.expectHTTP(rt.op)
 		mux.HandleFunc(rt.method+" "+rt.path, s.run(rt))
 		if methods[rt.path] == nil {
 			paths = append(paths, rt.path)
