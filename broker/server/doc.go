@@ -1,9 +1,10 @@
 // Package server puts the wire in front of the engine of package broker: the
 // gRPC service apache.rocketmq.v2.MessagingService, which the official clients
-// of RocketMQ 5 and tidegate's own SDK speak, and the HTTP admin.
+// of RocketMQ 5 and tidegate's own SDK speak, and HTTP with JSON, for messages and
+// for administration.
 //
 // [New] makes a [Server], [Server.Serve] answers gRPC on a listener (plain text
-// and TLS on the same port), [Server.Handler] is the HTTP admin for any
+// and TLS on the same port), [Server.Handler] answers HTTP for any
 // net/http server. The engine belongs to the caller: close the server first,
 // then the engine.
 //
@@ -22,6 +23,41 @@
 // "suspend" (ChangeInvisibleDuration with suspend never counts as a failure),
 // "deadletter" (a repeated ForwardMessageToDeadLetterQueue makes no second
 // copy; the request header x-tidegate-reason is kept with the dead letter).
+//
+// # HTTP
+//
+// GET /v1/openapi.yaml describes all of it, field by field. Messages:
+//
+//	POST /v1/topics/{topic}/messages                   sends a message, {"messages":[...]} many, NDJSON a stream of them;
+//	                                                   a body of text or bytes is a message's as it is, and the query says the rest
+//	POST /v1/topics/{topic}/recall                     takes back a message whose delivery time is ahead
+//	POST /v1/groups/{group}/topics/{topic}/receive     receives up to 32, with a long poll, or NDJSON as they come
+//	POST /v1/groups/{group}/acknowledge                {"handles":[...]}: they are consumed
+//	POST /v1/groups/{group}/change-invisible-duration  keeps a message for longer, or gives it back
+//	POST /v1/groups/{group}/retry                      consuming failed: again after a time, or after the group's interval
+//	POST /v1/groups/{group}/dead-letter                makes it a dead letter
+//
+// Administration, and about the server:
+//
+//	PUT, GET, DELETE /v1/topics/{topic}  GET /v1/topics  the body of a PUT is a broker.TopicConfig
+//	PUT, GET, DELETE /v1/groups/{group}  GET /v1/groups  likewise, with broker.GroupConfig
+//	GET /healthz   the process runs
+//	GET /readyz    the engine can store and the server takes requests
+//	GET /metrics   metrics for Prometheus; see broker/server/monitoring
+//
+// Errors are application/problem+json (RFC 9457) with the members code,
+// reply_code and, where they say something, retry_after and maybe_stored.
+// Throttled requests get 429 with reply_code 530 and, where the engine can
+// tell, Retry-After. A request about many is answered with 200 if all succeeded, with
+// 207 and a result for each if some failed, and with the failure's own status if all failed alike;
+// one whose JSON is wrong is refused as a whole, with the field's path. A send whose
+// answer was lost can be repeated with the same id: it is stored once.
+//
+// A stream of sends is answered line by line, when each is stored; read the
+// answers while sending. Empty lines are signs of life on both ways, to be given every
+// two minutes at least and passed over. A line with an error and without a
+// number is the last. Streams and waiting receives end when the client goes or the
+// server begins to end; what the client did not get is ready again at once.
 //
 // Not there yet: transactions, offsets. They
 // are refused with a status that says so.

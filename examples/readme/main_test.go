@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -99,4 +102,63 @@ func TestBrokertest(t *testing.T) {
 	if _, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The commands of the README do over HTTP what they seem to, without curl: a
+// word is what stands between spaces or in quotes.
+func TestCurl(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)<!-- example: http -->\n```sh\n(.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("the README has no example http")
+	}
+	b := brokertest.New(t)
+	b.CreateTopic("orders", broker.TopicConfig{})
+	s, err := server.New(b.Broker, server.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	answer := ""
+	for line := range strings.Lines(string(block[1])) {
+		answer = curl(t, strings.Replace(line, "http://127.0.0.1:8082", srv.URL, 1))
+	}
+	if !strings.Contains(answer, `"body_text":"3 apples"`) {
+		t.Errorf("the last answer is %s", answer)
+	}
+}
+
+func curl(t *testing.T, line string) (answer string) {
+	t.Helper()
+	words := regexp.MustCompile(`'[^']*'|\S+`).FindAllString(strings.TrimSpace(line), -1)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", words[len(words)-1], nil)
+	if err != nil || words[0] != "curl" {
+		t.Fatalf("%q: %v", words, err)
+	}
+	for i := 1; i < len(words)-1; i += 2 {
+		switch arg := strings.Trim(words[i+1], "'"); words[i] {
+		case "-H":
+			name, value, _ := strings.Cut(arg, ": ")
+			req.Header.Set(name, value)
+		case "-d":
+			req.Body = io.NopCloser(strings.NewReader(arg))
+		default:
+			t.Fatalf("curl takes %s, but this test does not", words[i])
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Errorf("%q: %s %v: %s", words, resp.Status, err, text)
+	}
+	return string(text)
 }

@@ -204,9 +204,9 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	return err
 }
 
-// adminServer serves the HTTP admin. Nobody may keep a connection, and the
-// goroutine that goes with it, by saying nothing: requests are small and
-// answered at once.
+// adminServer serves HTTP. Nobody may keep a connection, and the goroutine that
+// goes with it, by saying nothing: requests are answered soon, and those that may
+// wait or last move their deadlines.
 func adminServer(h http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
