@@ -23,7 +23,7 @@ const (
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	s, out := to.s, newLineWriter(w)
-	lines := newLineReader(r.Body, int(s.maxRequest()))
+	lines := newLineReader(r.Body, 2*s.maxBody+maxAdminBody) // base64 makes four bytes of three
 	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
 	_ = out.rc.EnableFullDuplex()
 	// A stream that waits for a line ends with the server.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -313,10 +314,15 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 // What happens to a topic under a stream is its last line.
 func TestHTTPReceiveStreamLastLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var fail error
-		x := startWeb(t, Options{}, &faulty{poll: func(context.Context) error { return fail }})
+		var gone atomic.Bool
+		x := startWeb(t, Options{}, &faulty{poll: func(context.Context) error {
+			if gone.Load() {
+				return &tidegate.Error{Code: tidegate.CodeTopicNotFound, Message: "it is gone"}
+			}
+			return nil
+		}})
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
-		fail = &tidegate.Error{Code: tidegate.CodeTopicNotFound, Message: "it is gone"}
+		gone.Store(true)
 		text, err := io.ReadAll(resp.Body)
 		var last lastLine
 		if err == nil {
