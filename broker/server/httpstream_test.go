@@ -412,3 +412,40 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		}
 	})
 }
+
+// What a client does not read is given back when it had time enough for it.
+func TestHTTPReceiveStreamStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		x.deliveryStream(t.Context(), "normal", `{"invisible_duration":"1h","push":true}`)
+		x.send(msg("normal", "m", body(make([]byte, 1<<20))))
+		began := time.Now()
+		for range 4 {
+			if ds := x.takeSome("normal", `{"wait":"20s","push":true}`); len(ds) > 0 {
+				if time.Since(began) != answerTime || ds[0].Attempt != 1 {
+					t.Errorf("attempt %d after %v, want 1 after %v", ds[0].Attempt, time.Since(began), answerTime)
+				}
+				return
+			}
+		}
+		t.Errorf("not given back after %v", time.Since(began))
+	})
+}
+
+// A receive whose answer was lost is repeated with its attempt ID.
+func TestHTTPReceiveAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{FIFO: true}); err != nil {
+			t.Fatal(err)
+		}
+		x.ok("/v1/topics/fifo/messages", `{"body":"eA==","message_group":"a"}`, nil)
+		first := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
+		time.Sleep(time.Second)
+		again := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
+		if again.Handle != first.Handle || again.Attempt != 1 || again.InvisibleFor != broker.Duration(29*time.Second) {
+			t.Errorf("first %+v, again %+v", first, again)
+		}
+		x.take("fifo", `{"attempt_id":"2"}`, 0)
+	})
+}
