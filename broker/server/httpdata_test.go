@@ -298,7 +298,7 @@ func TestHTTPHeaders(t *testing.T) {
 	}
 }
 
-// Seed 004: "reply-code:530, reply-text:TOO_MANY_REQUESTS"
+// Seed 004: "reply-code:530"
 func TestHTTPThrottled(t *testing.T) {
 	f := &faulty{append: func(context.Context, []broker.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}
