@@ -53,9 +53,12 @@ func (s *subscription) read(c *cursor, from, to int64, limit int, maxBytes int64
 	if !a.skip(from) {
 		s.dropAhead(c)
 		if to-from <= int64(limit) || limit >= aheadMessages || b.ahead.Load() >= maxAheadBytes {
-			return b.store.Read(s.topic.id, c.queue.number, from, to, limit, maxBytes)
+			ms, offsets, err := b.store.Read(s.topic.id, c.queue.number, from, to, limit, maxBytes)
+			s.countCold(ms)
+			return ms, offsets, err
 		}
 		ms, offsets, err := b.store.Read(s.topic.id, c.queue.number, from, to, aheadMessages, aheadBytes)
+		s.countCold(ms)
 		if err != nil || len(ms) == 0 {
 			return ms, offsets, err
 		}

@@ -5,12 +5,12 @@ import (
 )
 
 // backlog is the slowest group's backlog, or all that the topic holds if it has no group.
-func (t *topic) backlog() Limit {
+func (t *topic) backlog() Backlog {
 	subs := *t.subs.Load()
 	if len(subs) == 0 {
-		return Limit{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
+		return Backlog{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
 	}
-	var most Limit
+	var most Backlog
 	for _, s := range subs {
 		l := s.backlog()
 		most.Messages, most.Bytes = max(most.Messages, l.Messages), max(most.Bytes, l.Bytes)
@@ -18,19 +18,64 @@ func (t *topic) backlog() Limit {
 	return most
 }
 
-// throttle returns the limit that refuses sends to a topic now, or nil.
-func (b *Broker) throttle(t *topic, now time.Time) *Throttle {
+// amount is backlog with the age as it was looked at last.
+func (t *topic) amount(now time.Time) amount {
+	subs := *t.subs.Load()
+	l := t.backlog()
+	age := t.aging.age(now)
+	if len(subs) > 0 {
+		age = 0
+	}
+	for _, s := range subs {
+		age = max(age, s.aging.age(now))
+	}
+	return amount{l.Messages, l.Bytes, age.Milliseconds()}
+}
+
+func (s *subscription) amount(now time.Time) amount {
+	l := s.backlog()
+	return amount{l.Messages, l.Bytes, s.aging.age(now).Milliseconds()}
+}
+
+// backlogLimit returns the limit of a topic's backlog.
+func (b *Broker) backlogLimit(t *topic) Limit {
+	if l := t.config.Load().MaxBacklog; l != (Limit{}) {
+		return l
+	}
+	return *b.backlog.Load()
+}
+
+// A sender is who wants to send a message of that many bytes to a topic.
+type sender struct {
+	client string
+	size   int64
+}
+
+// observe looks at what is not known at any moment, before a send: the state of
+// the storage, and ages that are limited. It may read from the store, and is
+// not called under any lock.
+func (b *Broker) observe(t *topic, now time.Time) {
+	b.pressure.look(b, now)
+	b.lookAtAges(t, now)
+}
+
+// throttle returns the limit that refuses sends to a topic now, or nil. by is
+// nil if nothing is sent; else limits that are used up by sending are used.
+func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
+	if th := b.pressure.throttle.Load(); th != nil {
+		return th
+	}
 	if isDeadLetterTopic(t.name) {
 		return nil
 	}
-	limit := t.config.Load().MaxBacklog
-	if limit == (Limit{}) {
-		limit = *b.backlog.Load()
-	}
 	subs := *t.subs.Load()
-	if limit != (Limit{}) {
+	if limit := b.backlogLimit(t); limit != (Limit{}) {
 		t.gatesMu.Lock()
-		th := t.gates.check("topic", t.name, t.backlog(), limit, func() (float64, float64) { return slowest(subs, now) }, now)
+		marks, value := limit.amount(), t.amount(now)
+		th := t.gates.check("topic", t.name, value, marks, func(m measure, resume int64) time.Duration { return longest(subs, m, resume, now) }, now)
+		if by != nil {
+			th = t.gates.share(th, t.name, by, value, marks, func() (float64, float64) { return slowest(subs, now) }, now)
+		}
 		t.gatesMu.Unlock()
 		if th != nil {
 			return th
@@ -42,13 +87,58 @@ func (b *Broker) throttle(t *topic, now time.Time) *Throttle {
 			continue
 		}
 		s.gatesMu.Lock()
-		th := s.gates.check("group", s.group.name, s.backlog(), limit, func() (float64, float64) { return s.drain.rate(now) }, now)
+		marks, value := limit.amount(), s.amount(now)
+		th := s.gates.check("group", s.group.name, value, marks, func(m measure, resume int64) time.Duration { return s.drainTime(m, resume, now) }, now)
+		if by != nil {
+			th = s.gates.share(th, s.group.name, by, value, marks, func() (float64, float64) { return s.drain.rate(now) }, now)
+		}
 		s.gatesMu.Unlock()
 		if th != nil {
+			th.Topic = t.name
 			return th
 		}
 	}
-	return nil
+	if th := b.throttleCold(t, subs, now); th != nil {
+		return th
+	}
+	return t.throttleRate(by, now)
+}
+
+// drainTime estimates how long it takes until the backlog is down to resume. 0 if
+// nothing drains and nothing can be said.
+func (s *subscription) drainTime(m measure, resume int64, now time.Time) time.Duration {
+	perMessage, perByte := s.drain.rate(now)
+	l := s.backlog()
+	switch m {
+	case byMessages:
+		return pushBack(l.Messages-resume, perMessage)
+	case byBytes:
+		return pushBack(l.Bytes-resume, perByte)
+	}
+	// The age falls as consumers come to newer messages, and is none when they
+	// have come to the end.
+	all := pushBack(l.Messages, perMessage)
+	falling := pushBack(s.aging.age(now).Milliseconds()-resume, s.aging.fall()*1000)
+	if all == 0 || falling == 0 {
+		return max(all, falling)
+	}
+	return min(all, falling)
+}
+
+// longest returns the longest drain time of the subscriptions that are above
+// resume: the last of them ends the throttle.
+func longest(subs []*subscription, m measure, resume int64, now time.Time) (most time.Duration) {
+	for _, s := range subs {
+		if s.amount(now)[m] <= resume {
+			continue
+		}
+		d := s.drainTime(m, resume, now)
+		if d == 0 {
+			return 0
+		}
+		most = max(most, d)
+	}
+	return most
 }
 
 // slowest returns the drain rate of the subscription with the largest backlog.

@@ -35,6 +35,10 @@ type Options struct {
 	// Incoming.Client. Zero: no bound.
 	ClientQuota Quota
 
+	// Pressure are limits by the state of the storage. Zero: the defaults of
+	// its fields, which matter only with a Dir.
+	Pressure Pressure
+
 	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
 	MaxBodySize int
 
@@ -79,6 +83,9 @@ func (o Options) validate() error {
 	if err := o.ClientQuota.validate("ClientQuota"); err != nil {
 		errs = append(errs, err)
 	}
+	if err := o.Pressure.validate("Pressure"); err != nil {
+		errs = append(errs, err)
+	}
 	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("MaxBodySize is %d: give 1 to %d bytes", o.MaxBodySize, 1<<30))
 	}
@@ -104,6 +111,7 @@ type Broker struct {
 	ahead    atomic.Int64 // bytes of bodies that receives have read ahead
 	counters counters
 	delays   *delays
+	pressure pressure
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
@@ -152,6 +160,7 @@ func Open(o Options) (*Broker, error) {
 	b.delays = newDelays(b)
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
+	b.pressure.limits.Store(&o.Pressure)
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}

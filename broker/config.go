@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,18 +19,29 @@ const (
 	ResumePercent = 80
 )
 
+// minAge is the smallest limit of an age.
+const minAge = Duration(100 * time.Millisecond)
+
 // A Limit bounds a backlog: what a consumer group has not consumed yet, be it
 // ready, in flight or waiting for a retry. Zero fields do not bound.
 type Limit struct {
 	Messages int64 `json:"messages,omitempty"`
-	Bytes    int64 `json:"bytes,omitempty"`
+	Bytes    int64 `json:"bytes,omitempty"` // of bodies
+
+	// Age is how long ago the oldest message may have been stored. It is looked
+	// at up to ten times a second while messages are sent.
+	Age Duration `json:"age,omitempty"`
 }
 
 func (l Limit) validate(field string) error {
+	var errs []error
 	if l.Messages < 0 || l.Bytes < 0 {
-		return fmt.Errorf("%s is %d messages, %d bytes: neither may be negative; 0 is no limit", field, l.Messages, l.Bytes)
+		errs = append(errs, fmt.Errorf("%s is %d messages, %d bytes: neither may be negative; 0 is no limit", field, l.Messages, l.Bytes))
 	}
-	return nil
+	if l.Age != 0 && l.Age < minAge {
+		errs = append(errs, fmt.Errorf("%s.age is %v: give %v or more; 0 is no limit", field, time.Duration(l.Age), time.Duration(minAge)))
+	}
+	return errors.Join(errs...)
 }
 
 func badConfig(op, name string, err error) error {

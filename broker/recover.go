@@ -123,7 +123,7 @@ func (s *subscription) restore(p store.Place, rec store.Lease) {
 	l := &lease{Lease: rec, cursor: c, offset: p.Offset, timer: -1}
 	state := l.state()
 	l.State = 0
-	c.leases[p.Offset] = l
+	s.keep(l)
 	s.doneMessages.Add(-1)
 	s.doneBytes.Add(-rec.Size)
 	if l.Group != "" && s.group.config.Load().FIFO {

@@ -17,8 +17,9 @@ type Incoming struct {
 	BornAt   time.Time // zero for now
 	BornHost string
 
-	// Client is who sends it, for Options.ClientQuota. Empty: nobody whose
-	// quota could be asked, such as this program itself.
+	// Client is who sends it, for Options.ClientQuota and for fair shares after
+	// a throttle. Empty: nobody whose quota could be asked, such as this
+	// program itself, which shares as one client.
 	Client string
 }
 
@@ -62,6 +63,15 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	}
 	if !accepted {
 		return results
+	}
+	now := time.Now()
+	for i, t := range topics {
+		if t != nil && (i == 0 || t != topics[i-1]) {
+			b.observe(t, now)
+		}
+	}
+	if err := b.store.Messages.Room(ctx); err != nil {
+		return failAll(results, "SendMessage", err)
 	}
 	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
@@ -151,7 +161,7 @@ func (a *appending) write(w *store.Batch) {
 				continue
 			}
 		}
-		if th := a.broker.throttle(t, now); th != nil {
+		if th := a.broker.throttle(t, now, &sender{m.Client, int64(len(m.Body))}); th != nil {
 			a.results[i].Err = withOp("SendMessage", throttledError(*th))
 			a.broker.counters.countThrottled(th.Limit)
 			continue

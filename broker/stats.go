@@ -74,9 +74,10 @@ type SubscriptionStats struct {
 	// because a consumer asked for it, and not after their last attempt.
 	GivenUp int64
 
-	// Undelivered is how long ago the oldest message that was never handed
-	// out was stored; 0 if there is none. Messages in flight or waiting for a retry may be older.
-	Undelivered time.Duration
+	// Oldest is how long ago the oldest message that the group is not done with
+	// was stored, be it ready, in flight or waiting for a retry, exact to a tenth of a second; Undelivered,
+	// the oldest that was never handed out. 0 if there is none.
+	Oldest, Undelivered time.Duration
 }
 
 // AttemptBounds are the highest attempts of the classes of
@@ -141,11 +142,23 @@ var (
 	refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
 
 	throttleLimits = [...]string{
-		"topic backlog messages", "topic backlog bytes", "group backlog messages", "group backlog bytes", limitClientQuota, "other",
+		"topic backlog messages", "topic backlog bytes", "topic backlog age", "group backlog messages", "group backlog bytes", "group backlog age",
+		limitTopicRateMessages, limitTopicRateBytes, limitFairShare, limitColdReads, limitFreeDisk, limitWriteStall, limitCompactionDebt,
+		limitClientQuota, "other",
 	}
 )
 
-const limitClientQuota = "client quota"
+// Limits beside those of backlogs.
+const (
+	limitClientQuota       = "client quota"
+	limitTopicRateMessages = "topic rate messages"
+	limitTopicRateBytes    = "topic rate bytes"
+	limitFairShare         = "fair share"
+	limitColdReads         = "cold reads"
+	limitFreeDisk          = "free disk"
+	limitWriteStall        = "write stall"
+	limitCompactionDebt    = "compaction debt"
+)
 
 // countRefused counts the messages of an Append that were refused.
 func (c *counters) countRefused(results []transport.SendResult) {
@@ -246,29 +259,21 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 
 func (s *subscription) stats(readable bool) SubscriptionStats {
 	d := SubscriptionStats{Group: s.group.name, Subscription: s.describe()}
-	type span struct {
-		queue      uint16
-		next, last int64
-	}
-	var fresh []span
 	s.mu.Lock()
 	d.Parked, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.givenUp
-	for _, c := range s.cursors {
-		if last := c.queue.end.Load(); c.next < last {
-			fresh = append(fresh, span{c.queue.number, c.next, last})
-		}
-	}
 	s.mu.Unlock()
-	now := time.Now()
-	for _, f := range fresh {
-		if !readable {
-			break
-		}
-		// What cannot be read is told to who receives it.
-		if ms, _, err := s.broker.store.Read(s.topic.id, f.queue, f.next, f.last, 1, 1); err == nil && len(ms) > 0 {
-			d.Undelivered = max(d.Undelivered, now.Sub(ms[0].StoredAt))
-		}
+	if !readable {
+		return d
 	}
+	now := time.Now()
+	since := func(stored int64) time.Duration {
+		if stored == 0 {
+			return 0
+		}
+		return max(0, now.Sub(time.Unix(0, stored)))
+	}
+	all, fresh := s.oldest()
+	d.Oldest, d.Undelivered = since(all), since(fresh)
 	return d
 }
 

@@ -149,8 +149,8 @@ func TestAttemptClass(t *testing.T) {
 func TestThrottleLimitsAreKnown(t *testing.T) {
 	var g gates
 	for _, what := range []string{"topic", "group"} {
-		for _, limit := range []Limit{{Messages: 1}, {Bytes: 1}} {
-			th := g.check(what, "s", Limit{1, 1}, limit, func() (float64, float64) { return 0, 0 }, time.Now())
+		for _, limit := range []Limit{{Messages: 1}, {Bytes: 1}, {Age: Duration(time.Millisecond)}} {
+			th := g.check(what, "s", amount{1, 1, 1}, limit.amount(), func(measure, int64) time.Duration { return 0 }, time.Now())
 			var c counters
 			c.countThrottled(th.Limit)
 			if c.throttled[len(throttleLimits)-1].Load() != 0 {

@@ -25,6 +25,9 @@ type subscription struct {
 	// What is done, in messages and bytes since the topic's beginning.
 	doneMessages, doneBytes atomic.Int64
 	drain                   drain
+	leasedBytes             atomic.Int64 // of the messages that have a lease
+	aging                   aging
+	cold                    drain // bytes read while far behind
 
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu: of the group's limit
@@ -56,6 +59,8 @@ type cursor struct {
 	claimed bool  // a receive reads from next on
 	leases  map[int64]*lease
 	ready   offsetHeap // leases in StateReady
+	ages    ages       // of leases
+	head    stamp      // of next, if it was looked at
 	ahead   ahead      // of the receive that has claimed the cursor
 }
 
@@ -132,7 +137,7 @@ func (s *subscription) finish(l *lease, to State, now time.Time) {
 		heap.Remove(&s.timers, l.timer)
 	}
 	s.counts[l.State]--
-	delete(l.cursor.leases, l.offset)
+	s.drop(l)
 	if to == StateDeadLetter {
 		s.deadLetters++
 	} else {
@@ -165,8 +170,8 @@ func (s *subscription) done(messages, bytes int64, now time.Time) {
 }
 
 // backlog is what the topic has and the group has not consumed.
-func (s *subscription) backlog() Limit {
-	return Limit{Messages: s.topic.messages.Load() - s.doneMessages.Load(), Bytes: s.topic.bytes.Load() - s.doneBytes.Load()}
+func (s *subscription) backlog() Backlog {
+	return Backlog{Messages: s.topic.messages.Load() - s.doneMessages.Load(), Bytes: s.topic.bytes.Load() - s.doneBytes.Load()}
 }
 
 func (s *subscription) describe() Subscription {
@@ -177,7 +182,7 @@ func (s *subscription) describe() Subscription {
 		Ready:        s.counts[StateReady] + s.counts[stateHeld],
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
-		Backlog:      Backlog(s.backlog()),
+		Backlog:      s.backlog(),
 		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
 	}
 	for _, c := range s.cursors {

@@ -153,8 +153,8 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 			continue
 		}
 		l := &lease{cursor: c, offset: offsets[i], timer: -1}
-		l.Size, l.Serial = int64(len(m.Body)), uint32(now.UnixMicro())
-		c.leases[l.offset] = l
+		l.Size, l.Stored, l.Serial = int64(len(m.Body)), m.StoredAt.UnixNano(), uint32(now.UnixMicro())
+		s.keep(l)
 		ls = append(ls, l)
 		if fifo && m.MessageGroup != "" {
 			l.Group = m.MessageGroup

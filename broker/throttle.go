@@ -50,40 +50,90 @@ func pushBack(excess int64, rate float64) time.Duration {
 type gate struct {
 	on    bool
 	since time.Time
+
+	// resuming: it was on, and the value has not come down to ResumePercent of
+	// where it ended yet. Meanwhile senders share what room there is.
+	resuming bool
 }
 
 func (g *gate) update(value, mark int64, now time.Time) bool {
-	on := throttled(g.on, value, mark, resumeMark(mark))
-	if on && !g.on {
-		g.since = now
+	resume := resumeMark(mark)
+	g.set(throttled(g.on, value, mark, resume), now)
+	if mark <= 0 || value <= resumeMark(resume) {
+		g.resuming = false
 	}
-	g.on = on
-	return on
+	return g.on
 }
 
-// gates are those of one backlog: by messages and by bytes.
-type gates struct{ messages, bytes gate }
-
-// check returns the throttle that holds, or nil. what is "topic" or "group".
-func (g *gates) check(what, subject string, value, limit Limit, rate func() (messages, bytes float64), now time.Time) *Throttle {
-	byMessages := g.messages.update(value.Messages, limit.Messages, now)
-	byBytes := g.bytes.update(value.Bytes, limit.Bytes, now)
-	if !byMessages && !byBytes {
-		return nil
+func (g *gate) set(on bool, now time.Time) {
+	if on != g.on {
+		g.since, g.resuming = now, !on
 	}
-	perMessage, perByte := rate()
-	if byMessages {
-		resume := resumeMark(limit.Messages)
-		return &Throttle{
-			Limit: what + " backlog messages", Subject: subject, Value: value.Messages, Mark: limit.Messages, Resume: resume,
-			Since: g.messages.since, RetryAfter: pushBack(value.Messages-resume, perMessage),
+	g.on = on
+}
+
+// A measure is how a backlog is measured.
+type measure int
+
+const (
+	byMessages measure = iota
+	byBytes
+	byAge // of the oldest message, in milliseconds
+	measures
+)
+
+func (m measure) String() string { return [...]string{"messages", "bytes", "age"}[m] }
+
+func (m measure) unit() string { return [...]string{unitMessages, unitBytes, unitMilliseconds}[m] }
+
+// An amount is a backlog, or a limit of one, in each measure.
+type amount [measures]int64
+
+func (l Limit) amount() amount {
+	return amount{l.Messages, l.Bytes, time.Duration(l.Age).Milliseconds()}
+}
+
+// gates are those of one backlog.
+type gates struct {
+	of   [measures]gate
+	fair fairness
+}
+
+// check returns the throttle that holds, or nil. what is "topic" or "group";
+// wait estimates how long it takes until a measure is down to resume.
+func (g *gates) check(what, subject string, value, marks amount, wait func(m measure, resume int64) time.Duration, now time.Time) *Throttle {
+	holds := measures
+	for m := range g.of {
+		if g.of[m].update(value[m], marks[m], now) && holds == measures {
+			holds = measure(m)
 		}
 	}
-	resume := resumeMark(limit.Bytes)
-	return &Throttle{
-		Limit: what + " backlog bytes", Subject: subject, Value: value.Bytes, Mark: limit.Bytes, Resume: resume,
-		Since: g.bytes.since, RetryAfter: pushBack(value.Bytes-resume, perByte),
+	if holds == measures {
+		return nil
 	}
+	th := g.describe(holds, what, subject, value, marks)
+	th.RetryAfter = wait(holds, th.Resume)
+	return &th
+}
+
+func (g *gates) describe(m measure, what, subject string, value, marks amount) Throttle {
+	th := Throttle{
+		Limit: what + " backlog " + m.String(), Subject: subject, Unit: m.unit(), Value: value[m], Mark: marks[m], Resume: resumeMark(marks[m]),
+	}
+	if g.of[m].on {
+		th.Since = g.of[m].since
+	}
+	return th
+}
+
+// resuming returns the measure whose gate opened a while ago, if any.
+func (g *gates) resuming() (measure, bool) {
+	for m := range g.of {
+		if g.of[m].resuming {
+			return measure(m), true
+		}
+	}
+	return 0, false
 }
 
 // drainWindow is the time constant of the drain rate: what was drained that
@@ -120,10 +170,16 @@ func (d *drain) decay(now time.Time) {
 // rate returns messages and bytes a second. Early on, the sums have not gathered
 // for a whole window yet; the divisor corrects that.
 func (d *drain) rate(now time.Time) (messages, bytes float64) {
+	return d.rateOver(100*time.Millisecond, now)
+}
+
+// rateOver is rate that takes what was gathered in less than least for what
+// comes in that time.
+func (d *drain) rateOver(least time.Duration, now time.Time) (messages, bytes float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.decay(now)
-	elapsed := max(now.Sub(d.start).Seconds(), 0.1)
+	elapsed := max(now.Sub(d.start).Seconds(), least.Seconds())
 	window := drainWindow.Seconds() * (1 - math.Exp(-elapsed/drainWindow.Seconds()))
 	return d.messages / window, d.bytes / window
 }

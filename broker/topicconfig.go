@@ -37,6 +37,10 @@ type TopicConfig struct {
 	// limit, until it is down to ResumePercent of it. Zero for
 	// Options.MaxBacklog.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
+
+	// MaxRate throttles sends that come faster. Messages that are refused for
+	// another reason do not count. Zero: no limit.
+	MaxRate Rate `json:"max_rate,omitzero"`
 }
 
 // withDefaults returns c with every zero field set to what it stands for.
@@ -58,6 +62,6 @@ func (c TopicConfig) validate(name string) error {
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"))
+	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"))
 	return badConfig("PutTopic", name, errors.Join(errs...))
 }

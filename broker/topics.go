@@ -34,6 +34,10 @@ type topic struct {
 
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu
+	cold    gate  // guarded by gatesMu: of reads by groups far behind
+	rate    rated // guarded by gatesMu: of TopicConfig.MaxRate
+
+	aging aging // used while it has no group
 }
 
 // A queue is one sequence of messages.
@@ -212,7 +216,7 @@ func (b *Broker) Topics() []Topic {
 }
 
 func (b *Broker) describe(t *topic) Topic {
-	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: Backlog(t.backlog())}
+	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: t.backlog()}
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.first
 		d.Bytes -= q.firstBytes
@@ -221,7 +225,12 @@ func (b *Broker) describe(t *topic) Topic {
 		d.Groups = append(d.Groups, s.group.name)
 	}
 	slices.Sort(d.Groups)
-	d.Throttle = b.throttle(t, time.Now())
+	now := time.Now()
+	if b.begin() {
+		b.lookAtAges(t, now)
+		b.end()
+	}
+	d.Throttle = b.throttle(t, now, nil)
 	return d
 }
 

@@ -24,13 +24,14 @@ type Lease struct {
 	Serial  uint32    // of the handle that is valid
 	Due     time.Time // when the lease or the wait ends
 	Since   time.Time // of the delivery, for leases that are renewed
+	Stored  int64     // when the message was stored, in nanoseconds since 1970
 	Size    int64     // bytes of the body
 	Owner   string    // the client that keeps the lease alive; empty for none
 	Group   string    // the message group; empty for none
 }
 
 func (l *Lease) size() int {
-	return 3 + uvarintLen(uint64(l.Attempt)) + 4 + 16 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
+	return 3 + uvarintLen(uint64(l.Attempt)) + 4 + 24 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
 }
 
 func (l *Lease) encode(b []byte) []byte {
@@ -43,6 +44,7 @@ func (l *Lease) encode(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Due)))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Since)))
+	b = binary.BigEndian.AppendUint64(b, uint64(l.Stored))
 	b = binary.AppendUvarint(b, uint64(l.Size))
 	b = appendString(b, l.Owner)
 	return appendString(b, l.Group)
@@ -60,14 +62,15 @@ func decodeLease(v []byte, l *Lease) error {
 		r.fail("the attempt number is absurd")
 	}
 	l.Attempt = int(attempt)
-	if len(v)-r.off < 20 {
+	if len(v)-r.off < 28 {
 		r.fail("it ends within the times")
 		return r.err
 	}
 	l.Serial = binary.BigEndian.Uint32(v[r.off:])
 	l.Due = fromNanos(binary.BigEndian.Uint64(v[r.off+4:]))
 	l.Since = fromNanos(binary.BigEndian.Uint64(v[r.off+12:]))
-	r.off += 20
+	l.Stored = int64(binary.BigEndian.Uint64(v[r.off+20:]))
+	r.off += 28
 	l.Size = int64(r.uvarint())
 	l.Owner, l.Group = r.string(), r.string()
 	if r.err == nil && r.off != len(v) {

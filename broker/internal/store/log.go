@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -21,6 +22,8 @@ type Log struct {
 	failed <-chan struct{} // closed once fatal returns an error
 	meter  *logMeter
 
+	gathered atomic.Int64 // bytes in next
+
 	mu     sync.Mutex
 	next   *Flight // guarded by mu; nil after close
 	closed error   // guarded by mu
@@ -34,6 +37,7 @@ type Flight struct {
 	log   *Log
 	batch *pebble.Batch
 	after []func(error)
+	taken chan struct{} // closed when it gathers no more
 	done  chan struct{}
 	err   error // valid once done is closed
 }
@@ -77,7 +81,7 @@ func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct
 }
 
 func (l *Log) newFlight() *Flight {
-	return &Flight{log: l, batch: l.db.NewBatch(), done: make(chan struct{})}
+	return &Flight{log: l, batch: l.db.NewBatch(), taken: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Add puts writes into the next batch. write encodes them and must not wait;
@@ -93,6 +97,7 @@ func (l *Log) Add(write func(*Batch), after func(error)) *Flight {
 		return nil
 	}
 	write((*Batch)(f.batch))
+	l.gathered.Store(int64(f.batch.Len()))
 	if after != nil {
 		f.after = append(f.after, after)
 	}
@@ -114,7 +119,9 @@ func (l *Log) run() {
 		} else {
 			l.next = l.newFlight()
 		}
+		l.gathered.Store(0)
 		l.mu.Unlock()
+		close(f.taken)
 		l.commit(f)
 		if l.next == nil { // only this goroutine changes next, so reading it needs no lock
 			return
@@ -180,4 +187,30 @@ func (f *Flight) WaitContext(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// maxGathered is from how many bytes on a batch is full: memory holds about one
+// that gathers and one that is committed.
+const maxGathered = 32 << 20
+
+// Room returns when the batch that gathers is not full, or with the cause of
+// ctx if that ends first. Callers that come at the same time can each add to
+// it, so the bound is exceeded by what they have.
+func (l *Log) Room(ctx context.Context) error {
+	for l.gathered.Load() >= maxGathered {
+		l.mu.Lock()
+		f := l.next
+		l.mu.Unlock()
+		if f == nil {
+			return nil // closed, which Add tells
+		}
+		select {
+		case <-f.taken:
+		case <-l.failed:
+			return nil // likewise
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }

@@ -45,6 +45,7 @@ type Store struct {
 	logger *slog.Logger
 	broken atomic.Pointer[error] // set once Pebble has said that it cannot go on
 	failed chan struct{}         // closed then
+	stall  atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	lock   *pebble.Lock
 	fs     vfs.FS
 	dir    string
@@ -182,7 +183,9 @@ func (s *Store) openAll(o Options) (err error) {
 	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), s.options(cache, o.MemTableBytes, &meteredFS{s.fs, messages.fsync})); err != nil {
+	options := s.options(cache, o.MemTableBytes, &meteredFS{s.fs, messages.fsync})
+	s.watchStalls(options.EventListener)
+	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), options); err != nil {
 		return err
 	}
 	lazy := &lazyFS{FS: &meteredFS{s.fs, groups.fsync}, delay: groupsSyncDelay}

@@ -1,0 +1,198 @@
+package broker
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// ages tells the oldest of what is there, exact to a tick, whatever comes and
+// goes, and keeps little more than what is there.
+func TestAges(t *testing.T) {
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var a ages
+		var there []int64
+		clock := int64(1_700_000_000) * int64(time.Second)
+		for step := range 500 {
+			switch {
+			case len(there) == 0 || rnd.IntN(5) < 2+int(seed%2):
+				clock += rnd.Int64N(2 * ageTick)
+				stored := clock
+				if rnd.IntN(20) == 0 {
+					stored -= rnd.Int64N(50 * ageTick) // the clock was put back
+				}
+				a.add(stored)
+				there = append(there, stored)
+			default:
+				i := rnd.IntN(len(there))
+				if rnd.IntN(3) > 0 {
+					i = 0
+				}
+				a.remove(there[i])
+				there = slices.Delete(there, i, i+1)
+			}
+			if len(there) == 0 {
+				if a.oldest() != 0 || len(a.entries) != 0 {
+					t.Fatalf("seed %d, step %d: %+v, want nothing", seed, step, a)
+				}
+				continue
+			}
+			if got, want := a.oldest()/ageTick, slices.Min(there)/ageTick; got != want {
+				t.Fatalf("seed %d, step %d: the oldest is of tick %d, want %d", seed, step, got, want)
+			}
+			if len(a.entries) > 2*len(there)+1 {
+				t.Fatalf("seed %d, step %d: %d entries for %d messages", seed, step, len(a.entries), len(there))
+			}
+		}
+	}
+}
+
+func TestTrend(t *testing.T) {
+	var tr trend
+	start := time.Now()
+	if tr.observe(100, start); tr.fall != 0 {
+		t.Errorf("one look tells a fall of %g", tr.fall)
+	}
+	for i := 1; i <= 40; i++ {
+		tr.observe(100-2*float64(i), start.Add(time.Duration(i)*time.Second))
+		if tr.fall < 1.99 || tr.fall > 2.01 {
+			t.Fatalf("after %d s the fall is %g, want 2", i, tr.fall)
+		}
+	}
+	tr.observe(1e9, tr.at) // the same moment again
+	if tr.value != 20 {
+		t.Errorf("the value is %g", tr.value)
+	}
+}
+
+// A message that is in flight, or waits for its retry, is as old as it is, also
+// after a restart; so is one that nobody has received.
+func TestOldestAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		send := func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) }
+		ages := func(oldest, undelivered time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			if s := b.Stats().Subscriptions[0]; s.Oldest != oldest || s.Undelivered != undelivered {
+				t.Errorf("the oldest is %v, the oldest undelivered %v; want %v, %v", s.Oldest, s.Undelivered, oldest, undelivered)
+			}
+		}
+		receive := func(n int) []*tidegate.Delivery {
+			return receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Hour, Push: true})
+		}
+		send()
+		time.Sleep(10 * time.Second)
+		send()
+		time.Sleep(10 * time.Second)
+		first := receive(2)
+		send()
+		ages(20*time.Second, 0)
+		time.Sleep(5 * time.Second)
+		ages(25*time.Second, 5*time.Second)
+		if err := b.Retry(t.Context(), first[0], time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		ages(25*time.Second, 5*time.Second)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		ages(25*time.Second, 5*time.Second)
+		if err := errors.Join(b.Ack(t.Context(), first[1:])...); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		retried := receive(32) // it, and the third one
+		ages(time.Hour+25*time.Second, 0)
+		if err := errors.Join(b.Ack(t.Context(), retried)...); err != nil {
+			t.Fatal(err)
+		}
+		ages(0, 0)
+	})
+}
+
+// Seed 004: "If the number of messages piling up exceeds the threshold,
+// throttling is triggered": here the threshold is how long they have been.
+func TestAgeThrottlesSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Age: Duration(10 * time.Second)}})
+		putTopic(t, b, "u", TopicConfig{})
+		putGroup(t, b, "strict", GroupConfig{MaxBacklog: Limit{Age: Duration(5 * time.Second)}})
+		send := func(topic string) error {
+			return send(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})[0].Err
+		}
+		refused := func(topic string, words ...string) {
+			t.Helper()
+			err := send(topic)
+			if !errors.Is(err, tidegate.ErrThrottled) {
+				t.Fatalf("a send to %s: %v", topic, err)
+			}
+			for _, w := range words {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("the text does not say %q: %v", w, err)
+				}
+			}
+		}
+		taken := func(topic string) {
+			t.Helper()
+			if err := send(topic); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// Nobody consumes: all that the topic holds counts.
+		for range 10 { // one a second
+			taken("t")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		refused("t", `topic backlog age of "t" is 11s`, "the limit is 10s", "again at 8s")
+
+		// The oldest is in flight: still refused. Consumed down to 8 s: taken.
+		ack := func(ds []*tidegate.Delivery) {
+			t.Helper()
+			if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		get := func(group, topic string, n int) []*tidegate.Delivery {
+			ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: topic, Max: n, InvisibleDuration: time.Hour})
+			slices.SortFunc(ds, func(x, y *tidegate.Delivery) int { return x.StoredAt.Compare(y.StoredAt) })
+			return ds
+		}
+		ds := get("g", "t", 32)
+		if len(ds) != 10 {
+			t.Fatalf("%d received", len(ds))
+		}
+		refused("t")
+		ack(ds[:3])
+		refused("t") // 8.2 s
+		ack(ds[3:4])
+		taken("t")
+
+		// A group's own limit.
+		taken("u")
+		get("strict", "u", 1)
+		time.Sleep(6 * time.Second)
+		refused("u", `group backlog age of "strict" is 6s`, "the limit is 5s")
+		putGroup(t, b, "strict", GroupConfig{}) // lifted while running
+		taken("u")
+		if _, err := b.PutTopic(t.Context(), "u", TopicConfig{MaxBacklog: Limit{Age: 1}}); err == nil || !strings.Contains(err.Error(), "max_backlog.age is 1ns") {
+			t.Errorf("an age of 1 ns: %v", err)
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Ten clients, the most aggressive of which tries 150 times as often as the
+// least, share what a slow consumer drains: each gets within a factor of
+// two of an equal share.
+func TestThrottledClientsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, drained, seconds = 10, 100, 60
+		b := open(t, Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 500}})
+		var took [clients]int
+		client := func(i int) {
+			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
+			err := b.Append(t.Context(), []Incoming{{Message: m, Client: fmt.Sprint("client", i)}})[0].Err
+			switch {
+			case err == nil:
+				took[i]++
+			case !errors.Is(err, tidegate.ErrThrottled):
+				t.Fatal(err)
+			}
+		}
+		// Tries a second: 12, 24, 36, ... and two that try at each step.
+		due := [clients]float64{}
+		for step := range seconds * 1000 {
+			for i := range due {
+				if due[i] += []float64{12, 15, 20, 30, 50, 100, 200, 400, 1000, 1800}[i] / 1000; due[i] >= 1 {
+					client(i)
+					if due[i]--; due[i] >= 1 {
+						due[i] = 0
+					}
+				}
+			}
+			if step%(1000/drained) == 0 {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})
+				if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Millisecond)
+			if step == 20_000 { // until the first throttle ended nobody knew of the others
+				took = [clients]int{}
+			}
+		}
+		total := 0
+		for _, n := range took {
+			total += n
+		}
+		if want := drained * (seconds - 20); total < want*8/10 || total > want*12/10 {
+			t.Errorf("%d were taken while %d were drained", total, want)
+		}
+		for i, n := range took {
+			if n < total/clients/2 || n > 2*total/clients {
+				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
+			}
+		}
+		if n := b.Stats().Throttled[limitFairShare]; n == 0 {
+			t.Error("nobody was refused for its share")
+		}
+	})
+}
+
+func TestFairnessTake(t *testing.T) {
+	now := time.Now()
+	t.Run("alone", func(t *testing.T) {
+		var f fairness
+		for range 1000 {
+			if _, ok := f.take("a", 1, 0, 0, now); !ok {
+				t.Fatal("who is alone has to share")
+			}
+		}
+	})
+	t.Run("room, then rate", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.see("b", now)
+		n := 0
+		for ; n < 100; n++ {
+			wait, ok := f.take("a", 1, 40, 4, now)
+			if !ok {
+				if wait != 500*time.Millisecond {
+					t.Errorf("the next token is told to come in %v, want 500ms", wait)
+				}
+				break
+			}
+		}
+		if n != 10 { // a quarter of the room
+			t.Errorf("%d at once, want 10", n)
+		}
+		if _, ok := f.take("b", 1, 40, 4, now); !ok {
+			t.Error("another one's share was taken")
+		}
+		if _, ok := f.take("a", 1, 40, 4, now.Add(500*time.Millisecond)); !ok {
+			t.Error("no token after the time that was told")
+		}
+	})
+	t.Run("who left does not count", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.take("b", 1, 2, 1, now)
+		later := now.Add(fairWindow + 2*time.Second)
+		f.take("b", 1, 2, 1, later)
+		if len(f.clients) != 1 {
+			t.Errorf("%d clients", len(f.clients))
+		}
+	})
+	t.Run("bounded", func(t *testing.T) {
+		var f fairness
+		for i := range 3 * maxSharers {
+			f.see(fmt.Sprint(i), now)
+		}
+		if len(f.clients) > maxSharers+1 {
+			t.Errorf("%d clients are told apart", len(f.clients))
+		}
+	})
+}
+
+// Without consumers what room a throttle left can be used all the same.
+func TestSharingDoesNotStarve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Messages: 100}})
+		send := func(client string) bool {
+			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
+			return b.Append(t.Context(), []Incoming{{Message: m, Client: client}})[0].Err == nil
+		}
+		for send("a") {
+		}
+		send("b")
+		for range 2 {
+			if err := errors.Join(b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10}))...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		for range 600 { // a minute
+			for _, c := range []string{"a", "b"} {
+				if send(c) {
+					n++
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n < 15 {
+			t.Errorf("%d of 20 places were used", n)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package broker
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+func TestTopicRate(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		rate     Rate
+		size     int
+		least    int // accepted in ten seconds
+		most     int
+		waitMost time.Duration
+		says     string
+	}{
+		{"messages", Rate{MessagesPerSecond: 10, Burst: 5}, 1, 100, 105, 100 * time.Millisecond, `topic rate messages of "t" is`},
+		{"messages, default burst", Rate{MessagesPerSecond: 10}, 1, 105, 110, 100 * time.Millisecond, "the limit is 10 messages/s"},
+		{"bytes", Rate{BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, `topic rate bytes of "t" is`},
+		{"a message above a second's bytes", Rate{BytesPerSecond: 50}, 100, 5, 6, 2 * time.Second, "the limit is 50 bytes/s"},
+		{"both", Rate{MessagesPerSecond: 1000, BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, "raise the topic's max_rate"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{MaxRate: c.rate})
+				accepted := 0
+				for range 2000 {
+					r := send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, c.size)})[0]
+					if r.Err == nil {
+						accepted++
+					} else if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !errors.Is(r.Err, tidegate.ErrThrottled) || e.RetryAfter <= 0 || e.RetryAfter > c.waitMost {
+						t.Fatalf("the refusal is %#v", r.Err)
+					} else if !strings.Contains(r.Err.Error(), c.says) {
+						t.Fatalf("the text does not say %q: %v", c.says, r.Err)
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+				if accepted < c.least || accepted > c.most {
+					t.Errorf("%d accepted in 10 s, want %d to %d", accepted, c.least, c.most)
+				}
+				ths := b.Throttles()
+				if len(ths) == 0 || ths[0].Since.IsZero() == ths[0].On {
+					t.Errorf("throttles: %+v", ths)
+				}
+				time.Sleep(time.Minute)
+				for _, th := range b.Throttles() {
+					if th.On {
+						t.Errorf("after a minute it throttles: %+v", th)
+					}
+				}
+				putTopic(t, b, "t", TopicConfig{}) // lifted while running
+				for range 100 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, c.size)})
+				}
+			})
+		})
+	}
+}
+
+// A message goes after the time that a refusal told.
+func TestRateWaitIsRight(t *testing.T) {
+	now := time.Now()
+	for _, limit := range []Rate{{MessagesPerSecond: 3}, {BytesPerSecond: 7}, {MessagesPerSecond: 0.25, BytesPerSecond: 1e6}, {MessagesPerSecond: 1e5, Burst: 1}} {
+		var r rated
+		refused := 0
+		for range 100 {
+			_, wait := r.take(limit, 5, now)
+			if wait > 0 {
+				refused++
+				if _, again := r.take(limit, 5, now.Add(wait)); again > 0 {
+					t.Fatalf("%+v: told to wait %v, and then %v more", limit, wait, again)
+				}
+				now = now.Add(wait)
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%+v: nothing was refused", limit)
+		}
+	}
+}
+
+func TestRateIsChecked(t *testing.T) {
+	b := open(t, Options{})
+	_, err := b.PutTopic(t.Context(), "t", TopicConfig{MaxRate: Rate{MessagesPerSecond: -1, BytesPerSecond: math.NaN(), Burst: -1}})
+	for _, w := range []string{"max_rate.messages_per_second is -1", "max_rate.bytes_per_second is NaN", "max_rate.burst is -1"} {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+}
