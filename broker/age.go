@@ -142,29 +142,39 @@ func (s *subscription) oldest() (all, fresh int64) {
 	return earlier(all, fresh), fresh
 }
 
-// A trend follows a value that is looked at now and then, and tells how fast
-// it falls. Its zero value is ready for use.
-type trend struct {
-	at    time.Time
-	value float64
-	fall  float64 // a second; below 0 while it grows
-	known bool
+// progress measures how fast consumers come to newer messages: seconds of
+// stored time in a second. Its zero value is ready for use.
+type progress struct {
+	at       time.Time
+	stored   int64
+	came, in float64 // decayed sums of seconds
 }
 
-func (t *trend) observe(value float64, now time.Time) {
-	dt := now.Sub(t.at).Seconds()
-	switch {
-	case t.at.IsZero():
-	case dt <= 0:
+// observe notes when the oldest message was stored at a moment; 0 for none.
+func (p *progress) observe(stored int64, now time.Time) {
+	dt := now.Sub(p.at).Seconds()
+	if dt <= 0 {
 		return
-	default:
-		w := math.Exp(-dt / drainWindow.Seconds())
-		if !t.known {
-			w, t.known = 0, true
-		}
-		t.fall = w*t.fall + (1-w)*(t.value-value)/dt
 	}
-	t.at, t.value = now, value
+	if p.stored == 0 || stored == 0 {
+		p.came, p.in = 0, 0 // there was nothing to come to, or there is no more
+	} else {
+		w := math.Exp(-dt / drainWindow.Seconds())
+		if p.came *= w; p.came < 1e-3 { // a pause of many windows: measure anew
+			p.came, p.in = 0, 0
+		}
+		p.came += max(0, time.Duration(stored-p.stored).Seconds())
+		p.in = p.in*w + dt
+	}
+	p.at, p.stored = now, stored
+}
+
+// rate returns the seconds of stored time that consumers pass in a second.
+func (p *progress) rate() float64 {
+	if p.in == 0 {
+		return 0
+	}
+	return p.came / p.in
 }
 
 // aging is the age of a backlog as it was looked at last. It is looked at when
@@ -174,8 +184,8 @@ type aging struct {
 	at      atomic.Int64
 	stored  atomic.Int64 // of the oldest message; 0 for none
 
-	mu    sync.Mutex
-	trend trend // guarded by mu: of the age, in seconds
+	mu       sync.Mutex
+	progress progress // guarded by mu
 }
 
 // ageEvery is how often an age is looked at for a limit.
@@ -194,7 +204,7 @@ func (a *aging) look(now time.Time, every time.Duration, oldest func() int64) {
 	a.at.Store(now.UnixNano())
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.trend.observe(a.age(now).Seconds(), now)
+	a.progress.observe(a.stored.Load(), now)
 }
 
 // age returns how old the oldest message is; 0 for none.
@@ -206,10 +216,11 @@ func (a *aging) age(now time.Time) time.Duration {
 	return max(0, time.Duration(now.UnixNano()-stored))
 }
 
+// fall returns how many seconds the age falls in a second; below 0 while it grows.
 func (a *aging) fall() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.trend.fall
+	return a.progress.rate() - 1
 }
 
 // lookAtAges has the ages up to date that limits of a topic or of its groups ask for.

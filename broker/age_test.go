@@ -114,9 +114,9 @@ func TestOldestAge(t *testing.T) {
 		if err := errors.Join(b.Ack(t.Context(), first[1:])...); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour + 5*time.Second)
 		retried := receive(32) // it, and the third one
-		ages(time.Hour+25*time.Second, 0)
+		ages(time.Hour+30*time.Second, 0)
 		if err := errors.Join(b.Ack(t.Context(), retried)...); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -115,6 +116,31 @@ func short(before bool, free, mark int64) bool {
 }
 
 func enough(mark int64) int64 { return mark + mark/4 }
+
+// A trend follows a value that is looked at now and then, and tells how fast
+// it falls. Its zero value is ready for use.
+type trend struct {
+	at    time.Time
+	value float64
+	fall  float64 // a second; below 0 while it grows
+	known bool
+}
+
+func (t *trend) observe(value float64, now time.Time) {
+	dt := now.Sub(t.at).Seconds()
+	switch {
+	case t.at.IsZero():
+	case dt <= 0:
+		return
+	default:
+		w := math.Exp(-dt / drainWindow.Seconds())
+		if !t.known {
+			w, t.known = 0, true
+		}
+		t.fall = w*t.fall + (1-w)*(t.value-value)/dt
+	}
+	t.at, t.value = now, value
+}
 
 // pressureGates keep which limits of the storage are reached. Their zero value is ready for use.
 type pressureGates struct {

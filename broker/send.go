@@ -136,6 +136,7 @@ type appending struct {
 	suspects []suspect    // messages whose ID was probably stored before
 	trusted  map[int]bool // messages that are certainly no duplicates; nil for none
 	earliest time.Time    // delivery time among those delayed; zero for none
+	wrote    bool         // at least one message
 	queues   []*queue
 	ends     []int64 // the offset after each message: results are the caller's once Append has returned
 }
@@ -170,6 +171,7 @@ func (a *appending) write(w *store.Batch) {
 		if rec.BornAt.IsZero() {
 			rec.BornAt = now
 		}
+		a.wrote = true
 		if m.DeliverAt.After(now) {
 			a.results[i].Receipt = a.delay(w, t, &rec, window, now)
 			continue

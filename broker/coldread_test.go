@@ -1,0 +1,149 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestColdThrottled(t *testing.T) {
+	for _, c := range []struct {
+		before                        bool
+		rate, limit, behind, distance int64
+		want                          bool
+	}{
+		{false, 1000, 1000, 101, 100, true},
+		{false, 999, 1000, 101, 100, false},  // slow enough
+		{false, 1000, 1000, 100, 100, false}, // near the end
+		{true, 801, 1000, 81, 100, true},
+		{true, 800, 1000, 81, 100, false},
+		{true, 5000, 1000, 80, 100, false},
+		{false, 1 << 60, 0, 1 << 60, 100, false}, // no limit
+		{true, 1 << 60, 0, 1 << 60, 100, false},
+	} {
+		if got := coldThrottled(c.before, c.rate, c.limit, c.behind, c.distance); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// Seed 004: "If the consumer group is required to consume from an earlier
+// moment, the storage pressure on the queue surges and throttling is triggered."
+func TestColdReadsThrottleSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, stored = 1000, 8000
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "other", TopicConfig{})
+		send := func(topic string) error {
+			return send(t, b, &tidegate.Message{Topic: topic, Body: make([]byte, size)})[0].Err
+		}
+		left := map[string]int{}
+		get := func(group string, n int) {
+			t.Helper()
+			for n > 0 {
+				ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: "t", Max: min(n, 32), InvisibleDuration: time.Hour})
+				if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
+					t.Fatal(err)
+				}
+				n -= len(ds)
+				left[group] -= len(ds)
+			}
+		}
+		get("late", 0)
+		for range stored {
+			if err := send("t"); err != nil {
+				t.Fatal(err)
+			}
+			left["idle"]++
+			left["late"]++
+		}
+		receive(t, b, transport.ReceiveRequest{Group: "idle", Topic: "t", InvisibleDuration: time.Hour})
+
+		// A group that lags and reads nothing, or little, refuses nothing.
+		time.Sleep(time.Minute)
+		for range 20 {
+			get("late", 20)
+			time.Sleep(time.Second)
+			if err := send("t"); err != nil {
+				t.Fatalf("a group reads 20 messages a second: %v", err)
+			}
+			left["late"]++
+		}
+
+		// It catches up, three times as fast as the limit.
+		refused, taken, ended := 0, 0, 0
+		for left["late"] > 0 {
+			get("late", min(100, left["late"]))
+			time.Sleep(100 * time.Millisecond)
+			switch err := send("t"); {
+			case err == nil:
+				taken++
+				left["late"]++
+				if refused > 0 && ended == 0 {
+					ended = left["late"]
+				}
+			case !errors.Is(err, tidegate.ErrThrottled):
+				t.Fatal(err)
+			default:
+				refused++
+				e, _ := errors.AsType[*tidegate.Error](err)
+				for _, w := range []string{`cold reads of "t" is`, "the limit is 300000 bytes/s", "again at 240000 bytes/s"} {
+					if !strings.Contains(err.Error(), w) {
+						t.Fatalf("the text does not say %q: %v", w, err)
+					}
+				}
+				if e.RetryAfter <= 0 {
+					t.Errorf("no push-back: %v", err)
+				}
+			}
+			if left["late"] < 20 {
+				break
+			}
+			if err := send("other"); err != nil {
+				t.Fatalf("another topic: %v", err)
+			}
+		}
+		if refused < 50 || ended == 0 || ended > 500 {
+			t.Errorf("%d refused, %d taken, taken again when %d were left; want most refused until about 400 are left", refused, taken, ended)
+		}
+	})
+}
+
+// Consumers that stop while they catch up do not refuse sends for ever.
+func TestColdReadsThatStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1000
+		b := open(t, Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		send := func() error {
+			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+		}
+		for range 3000 {
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.SetLimits(Limits{Pressure: Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 / 32 {
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
+		}
+		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+			t.Fatalf("a thousand at once: %v", err)
+		}
+		if ths := b.Throttles(); len(ths) == 0 || ths[0].Limit != "cold reads" || !ths[0].On {
+			t.Errorf("limits: %+v", ths)
+		}
+		time.Sleep(time.Minute)
+		if err := send(); err != nil {
+			t.Errorf("a minute after the last read: %v", err)
+		}
+	})
+}

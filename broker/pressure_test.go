@@ -1,0 +1,264 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestPressureDecide(t *testing.T) {
+	const gib = 1 << 30
+	type step struct {
+		at      store.Pressure
+		stalled time.Duration
+		on      string // the limits that refuse sends
+	}
+	disk := func(free, total uint64) step { return step{at: store.Pressure{Disk: true, Free: free, Total: total}} }
+	with := func(s step, on string) step { s.on = on; return s }
+	debt := func(n uint64, on string) step { return step{at: store.Pressure{CompactionDebt: n}, on: on} }
+	stall := func(d time.Duration, on string) step { return step{stalled: d, on: on} }
+	for name, c := range map[string]struct {
+		limits Pressure
+		steps  []step
+	}{
+		"free disk, by default 1 GiB": {Pressure{}, []step{
+			disk(gib, 100*gib), with(disk(gib-1, 100*gib), "free disk"), with(disk(gib+gib/4-1, 100*gib), "free disk"), disk(gib+gib/4, 100*gib), disk(gib, 100*gib),
+		}},
+		"a small disk: 5 %":           {Pressure{}, []step{disk(gib/2, 10*gib), with(disk(gib/2-gib/100, 10*gib), "free disk")}},
+		"a smaller one: 256 MiB":      {Pressure{}, []step{disk(gib/4, gib), with(disk(gib/4-1, gib), "free disk")}},
+		"free disk set":               {Pressure{MinFreeDisk: 1000}, []step{disk(1000, 5000), with(disk(999, 5000), "free disk"), disk(1250, 5000)}},
+		"free disk off":               {Pressure{MinFreeDisk: -1}, []step{disk(0, 5000)}},
+		"no disk":                     {Pressure{}, []step{{}}},
+		"debt":                        {Pressure{MaxCompactionDebt: 1000}, []step{debt(999, ""), debt(1000, "compaction debt"), debt(801, "compaction debt"), debt(800, ""), debt(999, "")}},
+		"debt by default":             {Pressure{}, []step{debt(64*gib-1, ""), debt(64*gib, "compaction debt"), debt(0, "")}},
+		"debt off":                    {Pressure{MaxCompactionDebt: -1}, []step{debt(1<<62, "")}},
+		"stall":                       {Pressure{MaxWriteStall: Duration(3 * time.Second)}, []step{stall(2*time.Second, ""), stall(3*time.Second, "write stall"), stall(0, "")}},
+		"stall by default":            {Pressure{}, []step{stall(999*time.Millisecond, ""), stall(time.Second, "write stall"), stall(0, "")}},
+		"stall off":                   {Pressure{MaxWriteStall: -1}, []step{stall(time.Hour, "")}},
+		"limits that are not reached": {Pressure{}, []step{{at: store.Pressure{Disk: true, Free: 90 * gib, Total: 100 * gib}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var g pressureGates
+			now := time.Now()
+			for i, s := range c.steps {
+				now = now.Add(time.Second)
+				var on []string
+				for _, l := range g.decide(c.limits, now, s.at, s.stalled) {
+					if l.On {
+						on = append(on, l.Limit)
+					}
+					if l.On == l.Since.IsZero() || l.Unit == "" || !l.On && l.RetryAfter != 0 {
+						t.Errorf("step %d: %+v", i, l)
+					}
+				}
+				if got := strings.Join(on, " "); got != s.on {
+					t.Errorf("step %d: %q refuse sends, want %q", i, got, s.on)
+				}
+			}
+		})
+	}
+}
+
+// A debt that shrinks steadily is told when it is small enough.
+func TestPressurePushBack(t *testing.T) {
+	var g pressureGates
+	now := time.Now()
+	limits := Pressure{MaxCompactionDebt: 1000}
+	for debt := int64(1000); ; debt -= 10 {
+		now = now.Add(time.Second)
+		states := g.decide(limits, now, store.Pressure{CompactionDebt: uint64(debt)}, 0)
+		th := states[len(states)-1]
+		if !th.On {
+			break
+		}
+		if want := time.Duration((debt - 800) / 10 * int64(time.Second)); debt < 1000 && (th.RetryAfter < want-time.Millisecond || th.RetryAfter > want+time.Millisecond) {
+			t.Fatalf("at %d it is told %v, want %v", debt, th.RetryAfter, want)
+		}
+	}
+}
+
+func TestPressureIsChecked(t *testing.T) {
+	_, err := Open(Options{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxWriteStall: -2, MaxColdReads: -1, ColdDistance: -1}})
+	for _, w := range []string{"MinFreeDisk is -2", "MaxCompactionDebt is -2", "MaxWriteStall is -2ns", "MaxColdReads is -1", "ColdDistance is -1"} {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+}
+
+// Sends are refused before the disk is full; what is stored is consumed all the
+// same, and once there is room sends are taken without a restart.
+func TestFreeDiskThrottlesSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const gib = 1 << 30
+		fs := vfs.NewMem()
+		free := func(n uint64) {
+			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 100 * gib, UsedBytes: 100*gib - n})
+		}
+		free(2 * gib)
+		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, tidegate.DeadLetterPrefix+"x", TopicConfig{Queues: 1})
+		send := func(topic string) error {
+			return send(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})[0].Err
+		}
+		for range 10 {
+			if err := send("t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		free(gib / 2)
+		time.Sleep(time.Second)
+		for _, topic := range []string{"t", tidegate.DeadLetterPrefix + "x"} {
+			err := send(topic)
+			if !errors.Is(err, tidegate.ErrThrottled) {
+				t.Fatalf("with half a GiB free: %v", err)
+			}
+			for _, w := range []string{"530 TOO_MANY_REQUESTS", "free disk is 536870912", "the limit is 1073741824", "again at 1342177280", "no restart"} {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("the text does not say %q: %v", w, err)
+				}
+			}
+		}
+		if d, err := b.Topic("t"); err != nil || d.Throttle == nil || d.Throttle.Limit != "free disk" {
+			t.Errorf("the topic says %+v, %v", d.Throttle, err)
+		}
+		if n := b.Stats().Throttled["free disk"]; n != 2 {
+			t.Errorf("%d are counted", n)
+		}
+		// All of consumption works.
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10, InvisibleDuration: time.Minute, Push: true})
+		if len(ds) != 10 {
+			t.Fatalf("%d received", len(ds))
+		}
+		if err := errors.Join(b.DeadLetter(t.Context(), ds[0], "no"), b.Retry(t.Context(), ds[1], time.Second), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
+			t.Error(err)
+		}
+		free(5 * gib / 4)
+		time.Sleep(time.Second)
+		if err := send("t"); err != nil {
+			t.Errorf("once there is room: %v", err)
+		}
+		// It is changed while in use, and looked at when much is written.
+		free(3 * gib)
+		l := b.Limits()
+		l.Pressure.MinFreeDisk = 4 * gib
+		if err := b.SetLimits(l); err != nil {
+			t.Fatal(err)
+		}
+		if err := send("t"); !errors.Is(err, tidegate.ErrThrottled) {
+			t.Errorf("with a limit of 4 GiB: %v", err)
+		}
+		l.Pressure.MinFreeDisk = -1
+		if err := b.SetLimits(l); err != nil {
+			t.Fatal(err)
+		}
+		if err := send("t"); err != nil {
+			t.Errorf("without a limit: %v", err)
+		}
+		l.Pressure.MinFreeDisk = gib
+		if err := b.SetLimits(l); err != nil {
+			t.Fatal(err)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		free(0)
+		refused := false
+		for range 40 { // no time passes
+			refused = refused || send0(t, b, 1<<20) != nil
+		}
+		if !refused {
+			t.Error("40 MiB are written at once without a look at the disk")
+		}
+	})
+}
+
+func send0(t *testing.T, b *Broker, size int) error {
+	return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+}
+
+// A stallingFS does not get tables written while it is held.
+type stallingFS struct {
+	vfs.FS
+	mu   sync.Mutex
+	held chan struct{} // guarded by mu; nil: it does not hold
+}
+
+func (fs *stallingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	fs.mu.Lock()
+	held := fs.held
+	fs.mu.Unlock()
+	if held != nil && (strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")) {
+		<-held
+	}
+	return fs.FS.Create(name, c)
+}
+
+func (fs *stallingFS) hold(on bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if on {
+		fs.held = make(chan struct{})
+	} else {
+		close(fs.held)
+		fs.held = nil
+	}
+}
+
+// A store that cannot flush holds up writes: those that come then are
+// refused after a while instead of waiting, and taken again when it goes on.
+func TestWriteStallThrottlesSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &stallingFS{FS: vfs.NewMem()}
+		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{})
+		fs.hold(true)
+		done := make(chan error, 1000)
+		sent := 0
+		for ; b.store.StalledSince().IsZero() && sent < 500; sent++ {
+			go func() { done <- send0(t, b, 1<<20) }()
+			synctest.Wait()
+		}
+		if sent == 500 {
+			t.Fatal("500 MiB do not stall it")
+		}
+		time.Sleep(2 * time.Second)
+		err := send0(t, b, 1)
+		if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall is 2s, the limit is 1s") {
+			t.Errorf("after 2 s: %v", err)
+		}
+		ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Max: 1, InvisibleDuration: time.Minute})
+		if err != nil || len(ds) != 1 {
+			t.Errorf("receiving: %d, %v", len(ds), err)
+		}
+		fs.hold(false)
+		for range sent {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+		if err := send0(t, b, 1); err != nil {
+			t.Errorf("when it goes on: %v", err)
+		}
+	})
+}
+
+// In memory the storage is not asked, and nothing ticks.
+func TestNoPressureInMemory(t *testing.T) {
+	b := open(t, Options{Pressure: Pressure{MinFreeDisk: 1 << 60}})
+	putTopic(t, b, "t", TopicConfig{})
+	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	if ths := b.Throttles(); len(ths) != 0 {
+		t.Errorf("limits: %+v", ths)
+	}
+}

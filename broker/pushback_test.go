@@ -1,0 +1,93 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// In a steady drain the time that a refused send is told is right within a
+// factor of two, at any rate, for every measure of a backlog and with several groups.
+func TestPushBackIsRightWithinTwo(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for _, limit := range []Limit{{Messages: 1000}, {Bytes: 1000 * 50}, {Age: Duration(100 * time.Second)}} {
+		for _, base := range []float64{3, 20, 150, 1000} {
+			rate := base * (0.7 + 0.6*rnd.Float64())
+			groups := 1 + rnd.IntN(2)
+			t.Run(fmt.Sprintf("%+v at %.1f a second, %d groups", limit, rate, groups), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { steadyDrain(t, limit, rate, groups) })
+			})
+		}
+	}
+}
+
+// steadyDrain fills a topic until it throttles, drains it at a rate (a second
+// group twice as fast), and compares what refused sends are told.
+func steadyDrain(t *testing.T, limit Limit, rate float64, groups int) {
+	b := open(t, Options{MinInvisibleDuration: 1})
+	putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: limit})
+	for g := range groups {
+		putGroup(t, b, fmt.Sprint("g", g), GroupConfig{})
+		receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t"})
+	}
+	send := func() error { return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})[0].Err }
+	for range 1100 { // for an age: 100 s of messages
+		if send() != nil {
+			break
+		}
+		if limit.Age > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	type told struct {
+		at   time.Time
+		wait time.Duration
+	}
+	var tolds []told
+	start := time.Now()
+	step := time.Duration(float64(time.Second) / rate)
+	for n := 1; ; n++ {
+		if n > 1200 {
+			t.Fatal("the throttle does not end")
+		}
+		time.Sleep(step)
+		for g := range groups {
+			ds := receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t", Max: 1 + g, InvisibleDuration: time.Hour})
+			if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := send()
+		if err == nil {
+			break
+		}
+		e, _ := errors.AsType[*tidegate.Error](err)
+		if e == nil || e.Code != tidegate.CodeTooManyRequests {
+			t.Fatal(err)
+		}
+		tolds = append(tolds, told{time.Now(), e.RetryAfter})
+	}
+	end := time.Now()
+	if len(tolds) < 20 {
+		t.Fatalf("refused %d times only", len(tolds))
+	}
+	for _, x := range tolds {
+		real := end.Sub(x.at)
+		if x.at.Sub(start) < max(time.Second, 5*step) || real < 2*step+200*time.Millisecond {
+			continue // nothing measured yet, or less than what is looked at
+		}
+		real = min(real, maxPushBack)
+		if x.wait < real/2 || x.wait > 2*real {
+			t.Errorf("after %v it is told to wait %v, and it takes %v", x.at.Sub(start), x.wait, real)
+			return
+		}
+	}
+}
