@@ -29,7 +29,7 @@ type Pressure struct {
 
 	// MaxWriteStall is how long the message store may hold up writes, because
 	// it cannot flush or compact as fast, before sends are refused instead of
-	// waiting; they are taken again when it goes on. 0: 1 s. -1: no limit.
+	// waiting; they are taken again when it goes on. 0: 1 s. Negative: no limit.
 	MaxWriteStall Duration `json:"max_write_stall,omitempty"`
 
 	// MaxColdReads is how many bytes of bodies a second the groups that are
@@ -61,15 +61,12 @@ func (p Pressure) validate(field string) error {
 		name         string
 		value, least int64
 	}{
-		{"MinFreeDisk", p.MinFreeDisk, -1}, {"MaxCompactionDebt", p.MaxCompactionDebt, -1}, {"MaxColdReads", p.MaxColdReads, 0},
-		{"ColdDistance", p.ColdDistance, 0},
+		{"min_free_disk_bytes", p.MinFreeDisk, -1}, {"max_compaction_debt_bytes", p.MaxCompactionDebt, -1},
+		{"max_cold_reads_bytes_per_second", p.MaxColdReads, 0}, {"cold_distance_bytes", p.ColdDistance, 0},
 	} {
 		if x.value < x.least {
 			errs = append(errs, fmt.Errorf("%s.%s is %d: give %d or more", field, x.name, x.value, x.least))
 		}
-	}
-	if d := time.Duration(p.MaxWriteStall); d < 0 && d != -1 {
-		errs = append(errs, fmt.Errorf("%s.MaxWriteStall is %v: give a duration above 0, or -1 for no limit", field, d))
 	}
 	return errors.Join(errs...)
 }

@@ -87,8 +87,8 @@ func TestPressurePushBack(t *testing.T) {
 }
 
 func TestPressureIsChecked(t *testing.T) {
-	_, err := Open(Options{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxWriteStall: -2, MaxColdReads: -1, ColdDistance: -1}})
-	for _, w := range []string{"MinFreeDisk is -2", "MaxCompactionDebt is -2", "MaxWriteStall is -2ns", "MaxColdReads is -1", "ColdDistance is -1"} {
+	_, err := Open(Options{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxColdReads: -1, ColdDistance: -1}})
+	for _, w := range []string{"min_free_disk_bytes is -2", "max_compaction_debt_bytes is -2", "max_cold_reads_bytes_per_second is -1", "cold_distance_bytes is -1"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
 			t.Errorf("the error does not say %q: %v", w, err)
 		}

@@ -32,7 +32,7 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "/v1/topics/orders", `{"type":"NORMAL"}`, 400, []string{"FIFO"}},
 		{"PUT", "/v1/topics/other", `{"type":"TRANSACTION"}`, 400, []string{"TRANSACTION", "NORMAL, FIFO and DELAY"}},
 		{"PUT", "/v1/topics/other", `{"queues":1025}`, 400, []string{"1025", "1024"}},
-		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, duplicate_window, max_backlog"}},
+		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, duplicate_window, max_backlog, max_rate"}},
 		{"PUT", "/v1/topics/other", `{"max_backlog":{"message":1}}`, 400, []string{`\"message\" is unknown`}},
 		{"PUT", "/v1/topics/other", `{"queues":"many"}`, 400, []string{"queues", "string"}},
 		{"PUT", "/v1/topics/other", `{} {}`, 400, []string{"follows"}},
@@ -58,6 +58,18 @@ func TestAdmin(t *testing.T) {
 		{"DELETE", "/v1/groups/g", "", 204, nil},
 		{"DELETE", "/v1/groups/g", "", 404, []string{`"code": 40403`}},
 		{"GET", "/v1/groups", "", 200, []string{`"groups": []`}},
+
+		{"GET", "/v1/throttle", "", 200, []string{`"throttles": []`, `"not_reached": []`, `"limits": {}`}},
+		{"PUT", "/v1/throttle", `{"max_backlog":{"messages":7,"age":"1h"},"client_quota":{"messages_per_second":3},"pressure":{"min_free_disk_bytes":-1,"max_write_stall":"2s"}}`, 200,
+			[]string{`"messages": 7`, `"age": "1h0m0s"`, `"messages_per_second": 3`, `"min_free_disk_bytes": -1`, `"max_write_stall": "2s"`}},
+		{"PUT", "/v1/throttle", `{"max_backlog":{"messages":-1},"pressure":{"min_free_disk_bytes":-2}}`, 400, []string{"max_backlog is -1", "min_free_disk_bytes is -2", `"code": 40000`}},
+		{"PUT", "/v1/throttle", `{"max_backlogs":{}}`, 400, []string{`\"max_backlogs\" is unknown`, "max_backlog, client_quota, pressure"}},
+		{"GET", "/v1/throttle", "", 200, []string{`"messages": 7`}}, // a bad one changed nothing
+		{"PUT", "/v1/throttle", "", 200, []string{`"limits": {}`}},
+		{"DELETE", "/v1/throttle", "", 405, []string{"GET, HEAD, PUT"}},
+		{"PUT", "/v1/topics/rated", `{"max_rate":{"messages_per_second":5,"burst":2},"max_backlog":{"age":"10m"}}`, 201, []string{`"messages_per_second": 5`, `"burst": 2`, `"age": "10m0s"`}},
+		{"PUT", "/v1/topics/rated", `{"max_rate":{"burst":2}}`, 400, []string{"max_rate.burst is 2"}},
+		{"DELETE", "/v1/topics/rated", "", 204, nil},
 
 		// Names with a % come escaped.
 		{"PUT", "/v1/topics/%25DLQ%25g", `{"queues":1}`, 201, []string{`"name": "%DLQ%g"`}},

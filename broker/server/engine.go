@@ -31,6 +31,9 @@ type engine interface {
 	Group(name string) (broker.Group, error)
 	Groups() []broker.Group
 	DeleteGroup(ctx context.Context, name string) error
+	Throttles() []broker.LimitState
+	Limits() broker.Limits
+	SetLimits(l broker.Limits) error
 	Healthy() error
 	Stats() broker.Stats
 }

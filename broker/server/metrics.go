@@ -33,13 +33,14 @@ var (
 	descTopicAcceptedMessages = desc("topic_accepted_messages_total", "Messages that the topic took, dead letters included.", topicLabels)
 	descTopicAcceptedBytes    = desc("topic_accepted_bytes_total", "Bytes of bodies that the topic took, dead letters included.", topicLabels)
 	descTopicDuplicates       = desc("topic_duplicate_messages_total", "Sends answered with the receipt of a message stored before.", topicLabels)
-	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled by a backlog, 0 otherwise.", topicLabels)
+	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled, 0 otherwise.", topicLabels)
 
 	descGroupBacklogMessages = desc("group_backlog_messages", "Messages of the topic that the group has not consumed.", groupLabels)
 	descGroupBacklogBytes    = desc("group_backlog_bytes", "Bytes of bodies that the group has not consumed.", groupLabels)
 	descGroupReady           = desc("group_ready_messages", "Messages not delivered yet, or due again.", groupLabels)
 	descGroupInflight        = desc("group_in_flight_messages", "Messages delivered and not answered.", groupLabels)
 	descGroupWaitingRetry    = desc("group_waiting_retry_messages", "Messages that wait for their retry interval to be over.", groupLabels)
+	descGroupOldest          = desc("group_oldest_age_seconds", "Age of the oldest message that the group is not done with, be it ready, in flight or waiting for a retry; 0 if there is none.", groupLabels)
 	descGroupUndelivered     = desc("group_oldest_undelivered_age_seconds", "Age of the oldest message that was never delivered to the group, 0 if there is none.", groupLabels)
 	descGroupParked          = desc("group_parked_receives", "Receives that wait for a message.", groupLabels)
 	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
@@ -48,6 +49,7 @@ var (
 
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
 	descThrottled     = desc("throttled_messages_total", "Messages refused with TOO_MANY_REQUESTS, by the limit that was reached.", []string{"limit"})
+	descLimitOn       = desc("limit_reached", "Topics, or for limits of groups topics of groups, whose sends the limit refuses now; 1 for one that refuses all sends.", []string{"limit"})
 	descRetryLateness = desc("retry_lateness_seconds", "How long after its due time a message that waited for its retry became ready.", nil)
 
 	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
@@ -80,8 +82,8 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		descTopicStoredMessages, descTopicStoredBytes, descTopicBacklogMessages, descTopicBacklogBytes,
 		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicThrottled,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
-		descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupDeadLetters,
-		descRefused, descThrottled, descRetryLateness,
+		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupDeadLetters,
+		descRefused, descThrottled, descLimitOn, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
 	} {
@@ -126,6 +128,17 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for limit, n := range st.Throttled {
 		out.counter(descThrottled, n, strings.ReplaceAll(limit, " ", "_"))
 	}
+	reached := map[string]int64{}
+	for _, l := range c.s.b.Throttles() {
+		reached[l.Limit] += one(l.On)
+	}
+	for limit := range st.Throttled {
+		switch limit {
+		case "client quota", "fair share", "other": // which refuse a client, not a topic
+			continue
+		}
+		out.gauge(descLimitOn, reached[limit], strings.ReplaceAll(limit, " ", "_"))
+	}
 	out.histogram(descRetryLateness, st.RetryLateness)
 	out.store(&st.Messages, "messages")
 	out.store(&st.Groups, "groups")
@@ -155,6 +168,7 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 	out.gauge(descGroupInflight, s.Inflight, s.Topic, s.Group)
 	out.gauge(descGroupWaitingRetry, s.WaitingRetry, s.Topic, s.Group)
 	out.gauge(descGroupParked, s.Parked, s.Topic, s.Group)
+	out <- prometheus.MustNewConstMetric(descGroupOldest, prometheus.GaugeValue, s.Oldest.Seconds(), s.Topic, s.Group)
 	out <- prometheus.MustNewConstMetric(descGroupUndelivered, prometheus.GaugeValue, s.Undelivered.Seconds(), s.Topic, s.Group)
 	for i, n := range s.Deliveries {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])

@@ -72,6 +72,7 @@ func TestOpenAPISchemas(t *testing.T) {
 	for name, v := range map[string]any{
 		"TopicConfig": broker.TopicConfig{}, "Topic": broker.Topic{}, "GroupConfig": broker.GroupConfig{}, "Group": broker.Group{},
 		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": broker.Limit{}, "Throttle": broker.Throttle{},
+		"LimitState": broker.LimitState{}, "Limits": broker.Limits{}, "Rate": broker.Rate{}, "Quota": broker.Quota{}, "Pressure": broker.Pressure{}, "ThrottleState": throttleState{},
 		"Problem": problem{}, "Message": jsonMessage{}, "SendResult": sendResult{}, "Delivery": jsonDelivery{},
 		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
 		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},

@@ -46,6 +46,8 @@ func (s *Server) routes() []route {
 		{"getGroup", "GET", "/v1/groups/{group}", s.getGroup},
 		{"putGroup", "PUT", "/v1/groups/{group}", s.putGroup},
 		{"deleteGroup", "DELETE", "/v1/groups/{group}", s.deleteGroup},
+		{"getThrottle", "GET", "/v1/throttle", s.getThrottle},
+		{"putThrottle", "PUT", "/v1/throttle", s.putThrottle},
 
 		// About the server.
 		{"health", "GET", "/healthz", s.healthz},

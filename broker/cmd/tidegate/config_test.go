@@ -43,6 +43,10 @@ var badFiles = []struct{ file, want string }{
 	{"max_backlog: 1k", `f:1: max_backlog is "1k": give a whole number of 0 or more`},
 	{"max_backlog_bytes: -1", `f:1: max_backlog_bytes is "-1": give a whole number of 0 or more`},
 	{"max_backlog: {messages: 1}", "f:1: max_backlog is a mapping: give a single value"},
+	{"max_backlog_age: 3", `f:1: max_backlog_age is "3": give a duration such as "3s"`},
+	{"min_free_disk_bytes: -2", `f:1: min_free_disk_bytes is "-2": give a whole number of -1 or more`},
+	{"max_write_stall: soon", `f:1: max_write_stall is "soon": give a duration`},
+	{"topics:\n  t:\n    max_rate:\n      messages_per_second: -1", `f:4: topics.t.max_rate.messages_per_second is "-1": give a number of 0 or more`},
 	{"max_client_rate: .nan", `f:1: max_client_rate is ".nan": give a number`},
 	{"max_client_rate: NaN", `f:1: max_client_rate is "NaN": give a number`},
 	{"stop_timeout: 3", `f:1: stop_timeout is "3": give a duration such as "3s"`},
@@ -127,7 +131,7 @@ func TestPrecedence(t *testing.T) {
 		{"log_level", s.value.logLevel, "debug", "TIDEGATE_LOG_LEVEL"},
 		{"log_format", s.value.logFormat, "json", file + ":3"},
 		{"topic", strings.Join(s.value.topics, " "), "c d:FIFO", "TIDEGATE_TOPIC"},
-		{"max_backlog", fmt.Sprint(s.value.backlog.Messages), "8", "--max-backlog"},
+		{"max_backlog", fmt.Sprint(s.value.limits.MaxBacklog.Messages), "8", "--max-backlog"},
 	} {
 		if x.got != x.want || s.from[x.key].comment() != x.from {
 			t.Errorf("%s is %q from %s, want %q from %s", x.key, x.got, s.from[x.key].comment(), x.want, x.from)
@@ -176,17 +180,23 @@ func TestEveryFieldHasARule(t *testing.T) {
 			t.Errorf("%s have the fields %q over HTTP, and %q in a file", what, pair[0], pair[1])
 		}
 	}
-	n := 0
-	for field := range reflect.TypeFor[settings]().Fields() {
-		n++
-		if field.Type.Kind() == reflect.Struct { // backlog, quota: their fields
-			n += field.Type.NumField() - 1
-		}
-	}
+	n := leaves(reflect.TypeFor[settings]())
 	// Quota.Burst follows from the rate.
 	if n-1 != len(settingRules) {
 		t.Errorf("settings has %d fields and %d rules", n-1, len(settingRules))
 	}
+}
+
+// leaves counts the fields of a struct and of those within it.
+func leaves(typ reflect.Type) int {
+	if typ.Kind() != reflect.Struct {
+		return 1
+	}
+	n := 0
+	for f := range typ.Fields() {
+		n += leaves(f.Type)
+	}
+	return n
 }
 
 func fieldsOf(typ reflect.Type, prefix string) []string {

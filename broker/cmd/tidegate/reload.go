@@ -126,10 +126,7 @@ func (r *reloader) reload(ctx context.Context) {
 		return
 	}
 	next, applied, restart := change(r.running, c.settings.value)
-	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetMaxBacklog(next.backlog))
-	if next.quota != r.running.quota { // or every client's burst would be whole again
-		err = errors.Join(err, r.broker.SetClientQuota(next.quota))
-	}
+	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits))
 	r.running = next
 	changed, perr := put(ctx, c, r.broker)
 	if err = errors.Join(err, perr); err != nil {

@@ -19,8 +19,7 @@ import (
 type settings struct {
 	grpc, http, data, advertise string
 	topics                      []string
-	backlog                     broker.Limit
-	quota                       broker.Quota
+	limits                      broker.Limits
 	minInvisible                time.Duration
 	minPoll                     time.Duration
 	insecure                    bool
@@ -76,13 +75,23 @@ var settingRules = []rule[settings]{
 		reset: func(s *settings) { s.topics = nil }, live: true,
 	},
 	live(integer("max_backlog", "0", "throttle sends to a topic while this many `messages` wait to be consumed (0: no limit)",
-		0, math.MaxInt64, func(s *settings) *int64 { return &s.backlog.Messages })),
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.MaxBacklog.Messages })),
 	live(integer("max_backlog_bytes", "0", "throttle sends to a topic while this many `bytes` wait to be consumed (0: no limit)",
-		0, math.MaxInt64, func(s *settings) *int64 { return &s.backlog.Bytes })),
-	{
-		key: "max_client_rate", preset: "0", help: "throttle a client that sends more `messages` a second than this (0: no limit)",
-		set: setRate, text: func(s *settings) string { return strconv.FormatFloat(s.quota.MessagesPerSecond, 'g', -1, 64) }, live: true,
-	},
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.MaxBacklog.Bytes })),
+	live(duration("max_backlog_age", 0, "throttle sends to a topic while the oldest message that waits to be consumed is older than this `duration` (0s: no limit)",
+		0, func(s *settings) *broker.Duration { return &s.limits.MaxBacklog.Age })),
+	live(number("max_client_rate", "throttle a client that sends more `messages` a second than this (0: no limit)",
+		func(s *settings) *float64 { return &s.limits.ClientQuota.MessagesPerSecond })),
+	live(integer("min_free_disk_bytes", "0", "throttle all sends while the disk has fewer `bytes` free (0: 1 GiB, or 5 % of a smaller disk; -1: no limit)",
+		-1, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.MinFreeDisk })),
+	live(integer("max_compaction_debt_bytes", strconv.Itoa(broker.DefaultMaxCompactionDebt), "throttle all sends while this many `bytes` wait to be compacted (-1: no limit)",
+		-1, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.MaxCompactionDebt })),
+	live(duration("max_write_stall", broker.Duration(broker.DefaultMaxWriteStall), "throttle all sends once the store has held up writes for this `duration` (-1s: no limit)",
+		math.MinInt64, func(s *settings) *broker.Duration { return &s.limits.Pressure.MaxWriteStall })),
+	live(integer("max_cold_reads_bytes_per_second", "0", "throttle sends to a topic while groups far behind read this many `bytes` a second from it (0: no limit)",
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.MaxColdReads })),
+	live(integer("cold_distance_bytes", strconv.Itoa(broker.DefaultColdDistance), "how many `bytes` a group is behind that is far behind",
+		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.ColdDistance })),
 	duration("min_invisible_duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for",
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
@@ -200,13 +209,19 @@ func endpoint(s string) error {
 	return nil
 }
 
-func setRate(s *settings, text string) error {
-	r, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(r >= 0) || math.IsInf(r, 0) {
-		return fmt.Errorf("give a number of 0 or more; 0 is no limit")
+// number is a rate; 0 is no limit.
+func number[T any](key, help string, field func(*T) *float64) rule[T] {
+	return rule[T]{
+		key: key, preset: "0", help: help, text: func(v *T) string { return strconv.FormatFloat(*field(v), 'g', -1, 64) },
+		set: func(v *T, s string) error {
+			r, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(r >= 0) || math.IsInf(r, 0) {
+				return fmt.Errorf("give a number of 0 or more; 0 is no limit")
+			}
+			*field(v) = r
+			return nil
+		},
 	}
-	s.quota.MessagesPerSecond = r
-	return nil
 }
 
 // addTopic adds topics from a text such as "orders,payments:FIFO".

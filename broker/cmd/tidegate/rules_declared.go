@@ -31,6 +31,10 @@ var topicRules = []rule[broker.TopicConfig]{
 	windowRule,
 	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Messages }),
 	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Bytes }),
+	age(func(c *broker.TopicConfig) *broker.Limit { return &c.MaxBacklog }),
+	number("max_rate.messages_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.MessagesPerSecond }),
+	number("max_rate.bytes_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.BytesPerSecond }),
+	integer("max_rate.burst", "0", "", 0, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.MaxRate.Burst }),
 }
 
 // groupRules are all fields of a consumer group, named as over HTTP.
@@ -55,6 +59,12 @@ var groupRules = []rule[broker.GroupConfig]{
 		func(c *broker.GroupConfig) *broker.Duration { return &c.FIFORetryInterval }),
 	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Messages }),
 	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Bytes }),
+	age(func(c *broker.GroupConfig) *broker.Limit { return &c.MaxBacklog }),
+}
+
+// age is the age of a backlog's oldest message.
+func age[T any](limit func(*T) *broker.Limit) rule[T] {
+	return duration("max_backlog.age", 0, "", 0, func(v *T) *broker.Duration { return &limit(v).Age })
 }
 
 func keeps[T any](what string, r rule[T]) rule[T] {

@@ -142,7 +142,8 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		defer signal.Stop(hangUp)
 	}
 	b, err := broker.Open(broker.Options{
-		Dir: s.data, Logger: logger, MaxBacklog: s.backlog, ClientQuota: s.quota, MinInvisibleDuration: atLeastOne(s.minInvisible),
+		Dir: s.data, Logger: logger, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
+		MinInvisibleDuration: atLeastOne(s.minInvisible),
 	})
 	if err != nil {
 		return err
