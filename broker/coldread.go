@@ -38,11 +38,11 @@ func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Th
 	if p.MaxColdReads <= 0 {
 		return nil
 	}
-	th, on := t.coldReads(p, subs, now)
-	if !on {
-		return nil
+	if th, on := t.coldReads(p, subs, now); on {
+		refuses := th // th itself stays off the heap
+		return &refuses
 	}
-	return &th
+	return nil
 }
 
 // coldReads returns the state of the limit of cold reads.

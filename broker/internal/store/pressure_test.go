@@ -1,0 +1,121 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A slowFS takes an hour for the fsync of a log file once it is slow.
+type slowFS struct {
+	vfs.FS
+	slow atomic.Bool
+}
+
+func (fs *slowFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return slowFile{f, fs}, nil
+}
+
+type slowFile struct {
+	vfs.File
+	fs *slowFS
+}
+
+func (f slowFile) SyncData() error {
+	if f.fs.slow.Load() {
+		time.Sleep(time.Hour)
+	}
+	return f.File.SyncData()
+}
+
+func (f slowFile) Sync() error { return f.SyncData() }
+
+// A batch that waits for the one before takes so much, and then has no room
+// until it is committed itself.
+func TestLogHasABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowFS{FS: vfs.NewMem()}
+		s, err := Open(Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		offset := int64(0)
+		add := func() {
+			s.Messages.Add(func(w *Batch) {
+				w.PutMessage(Place{1, 0, offset}, &Message{Message: tidegate.Message{Body: make([]byte, 1<<20)}, StoredAt: time.Now()})
+			}, nil)
+			offset++
+		}
+		fs.slow.Store(true)
+		add()
+		synctest.Wait() // it is on its way
+		room := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return s.Messages.Room(ctx)
+		}
+		for range maxGathered>>20 - 1 {
+			add()
+		}
+		if err := room(); err != nil {
+			t.Errorf("a batch that is not full: %v", err)
+		}
+		add()
+		if err := room(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a full batch: %v", err)
+		}
+		fs.slow.Store(false)
+		start := time.Now()
+		if err := s.Messages.Room(t.Context()); err != nil || time.Since(start) < 50*time.Minute {
+			t.Errorf("room after %v, %v", time.Since(start), err)
+		}
+		add()
+		if err := s.Messages.Add(func(*Batch) {}, nil).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Messages.Committed(); n < offset<<20 {
+			t.Errorf("%d bytes committed, want %d at least", n, offset<<20)
+		}
+	})
+}
+
+func TestFirstStored(t *testing.T) {
+	s, err := Open(Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Messages.Add(func(w *Batch) {
+		for _, offset := range []int64{3, 5} {
+			w.PutMessage(Place{1, 2, offset}, &Message{StoredAt: time.Unix(offset, 0)})
+		}
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ from, to, want int64 }{{0, 9, 3}, {3, 9, 3}, {4, 9, 5}, {6, 9, 0}, {0, 3, 0}, {4, 5, 0}} {
+		if got, err := s.FirstStored(1, 2, c.from, c.to); err != nil || got != c.want*int64(time.Second) {
+			t.Errorf("from %d to %d: %d, %v; want %d s", c.from, c.to, got, err, c.want)
+		}
+	}
+	if p := s.Pressure(); p.Disk || !s.StalledSince().IsZero() {
+		t.Errorf("in memory: %+v, stalled since %v", p, s.StalledSince())
+	}
+}
