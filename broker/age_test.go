@@ -124,8 +124,9 @@ func TestOldestAge(t *testing.T) {
 	})
 }
 
-// Seed 004: "If the number of messages piling up exceeds the threshold,
-// throttling is triggered": here the threshold is how long they have been.
+// Here the threshold is how long they have been piling up.
+//
+// Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestAgeThrottlesSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})

@@ -32,8 +32,7 @@ func TestColdThrottled(t *testing.T) {
 	}
 }
 
-// Seed 004: "If the consumer group is required to consume from an earlier
-// moment, the storage pressure on the queue surges and throttling is triggered."
+// Seed 004: "If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
 func TestColdReadsThrottleSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored = 1000, 8000
