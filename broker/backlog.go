@@ -8,7 +8,7 @@ import (
 func (t *topic) backlog() Backlog {
 	subs := *t.subs.Load()
 	if len(subs) == 0 {
-		return Backlog{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
+		return Backlog{Messages: t.messages.Load() - t.lowMessages.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load()}
 	}
 	var most Backlog
 	for _, s := range subs {

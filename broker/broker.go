@@ -113,6 +113,8 @@ type Broker struct {
 	delays   *delays
 	pressure pressure
 
+	retention *retention
+
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
 
@@ -157,7 +159,7 @@ func Open(o Options) (*Broker, error) {
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
 		counters: counters{lateness: histogram.Durations()},
 	}
-	b.delays = newDelays(b)
+	b.delays, b.retention = newDelays(b), newRetention(b)
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
 	b.pressure.limits.Store(&o.Pressure)
@@ -226,6 +228,7 @@ func (b *Broker) Close() error {
 	b.stop(tidegate.ErrClosed)
 	b.operating.Wait()
 	b.delays.timer.Stop()
+	b.retention.timer.Stop()
 	b.mu.RLock()
 	for _, s := range b.subs.all() {
 		s.stopTimer()

@@ -67,6 +67,7 @@ func (d *deadLetter) start(b *Broker) {
 		}
 		t.put(w, q, &m, time.Now())
 		w.MarkDeadLetter(d.sub.group.id, d.place)
+		d.sub.marked.Store(true)
 	}, t.publish(q, 1))
 }
 
@@ -96,7 +97,7 @@ func (d *deadLetter) finish(b *Broker) error {
 	}
 	s := d.sub
 	s.mu.Lock()
-	if s.gone {
+	if s.gone || d.lease.cursor.leases[d.lease.offset] != d.lease { // deleted, or removed
 		s.mu.Unlock()
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -189,6 +190,11 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	b.mu.Unlock()
 	for _, s := range subs {
 		s.close()
+	}
+	for _, s := range subs {
+		if s.topic.watched.Load() { // what only this group needed
+			b.retention.arm(s.topic, time.Now().Add(sweepPause))
+		}
 	}
 	// In this order for the reason that DeleteTopic has.
 	if err := b.store.Messages.Add(func(w *store.Batch) { w.DeleteGroup(name, g.id) }, nil).Wait(); err != nil {

@@ -225,6 +225,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		putGroup(t, b, "g", GroupConfig{})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // a group's first receive is written to the message log
 		fs.hold(true)
 		done := make(chan error, 1000)
 		sent := 0

@@ -21,7 +21,7 @@ func (b *Broker) recover() error {
 		if err := json.Unmarshal(v, &st); err != nil {
 			return fmt.Errorf("the settings of topic %q: %w", name, err)
 		}
-		t := newTopic(name, st.ID, st.TopicConfig)
+		t := newTopic(name, st.ID, st.TopicConfig, b.retention)
 		topics[st.ID], b.topics[name] = t, t
 		return nil
 	}); err != nil {
@@ -51,7 +51,15 @@ func (b *Broker) recover() error {
 	if !next.IsZero() {
 		b.delays.arm(next)
 	}
-	return b.recoverProgress(topics, groups)
+	if err := b.recoverProgress(topics, groups); err != nil {
+		return err
+	}
+	for _, t := range topics { // only now: which groups need a message is known
+		if t.messages.Load() > t.lowMessages.Load() || t.keptMessages.Load() > 0 {
+			b.retention.arm(t, now)
+		}
+	}
+	return nil
 }
 
 func (b *Broker) recoverQueues(t *topic) error {
@@ -60,17 +68,28 @@ func (b *Broker) recoverQueues(t *topic) error {
 		if err != nil {
 			return err
 		}
-		q.first, q.firstBytes, q.nextOffset, q.nextBytes = state.First, state.BytesBefore, state.End, state.Sum
-		q.end.Store(state.End)
-		t.messages.Add(state.End)
-		t.bytes.Add(state.Sum)
+		q.low.Store(&state.First)
+		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
+		q.end.Store(state.End.Offset)
+		t.messages.Add(state.End.Offset)
+		t.bytes.Add(state.End.Bytes)
+		t.lowMessages.Add(state.First.Offset)
+		t.lowBytes.Add(state.First.Bytes)
+		q.kept = map[int64]*kept{}
+		for offset, m := range state.Kept {
+			q.kept[offset] = &kept{Stored: m, known: true}
+			t.keptMessages.Add(1)
+			t.keptBytes.Add(m.Size)
+		}
 	}
+	t.watch()
 	t.opened = Backlog{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
 	return nil
 }
 
 func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*group) error {
-	// Cursors and leases of what was deleted may be left from a power failure: they are passed over.
+	// What was deleted may have left something when the power failed: it is passed over, and deleted now.
+	orphans := map[[2]uint32]bool{}
 	subscription := func(group, topic uint32, queue uint16) *subscription {
 		g, t := groups[group], topics[topic]
 		if g == nil || t == nil || int(queue) >= len(*t.queues.Load()) {
@@ -81,12 +100,28 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		}
 		return b.addSubscription(g, t)
 	}
+	if err := b.store.Subscriptions(func(group, topic uint32) error {
+		s := subscription(group, topic, 0)
+		if s == nil {
+			orphans[[2]uint32{group, topic}] = true
+			return nil
+		}
+		marks, err := b.store.HasDeadLetterMarks(group, topic)
+		s.marked.Store(marks)
+		return err
+	}); err != nil {
+		return err
+	}
 	if err := b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
 		s := subscription(group, topic, queue)
 		if s == nil {
+			orphans[[2]uint32{group, topic}] = groups[group] == nil || topics[topic] == nil
 			return nil
 		}
 		c := s.cursors[queue]
+		if at.Next < c.next { // a power failure took back how far it was; what is before c.next was removed
+			return nil
+		}
 		s.doneMessages.Add(at.Next - c.next)
 		s.doneBytes.Add(at.Bytes - c.bytes)
 		c.next, c.bytes = at.Next, at.Bytes
@@ -95,8 +130,19 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		return err
 	}
 	now := time.Now()
+	type stray struct {
+		group uint32
+		place store.Place
+	}
+	var strays []stray
 	if err := b.store.Leases(func(group uint32, p store.Place, l store.Lease) error {
-		if s := subscription(group, p.Topic, p.Queue); s != nil {
+		if groups[group] == nil || topics[p.Topic] == nil {
+			orphans[[2]uint32{group, p.Topic}] = true
+		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
+			if q := s.cursors[p.Queue].queue; p.Offset < q.low.Load().Offset && q.kept[p.Offset] == nil {
+				strays = append(strays, stray{group, p}) // likewise: its message was removed
+				return nil
+			}
 			s.restore(p, l)
 			if l.Owner != "" {
 				b.owners.touch(l.Owner, now) // a minute to come back
@@ -105,6 +151,25 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		return nil
 	}); err != nil {
 		return err
+	}
+	if len(strays)+len(orphans) > 0 {
+		b.store.Groups.Add(func(w *store.Batch) {
+			for _, x := range strays {
+				w.DeleteLease(x.group, x.place)
+			}
+			for k, gone := range orphans {
+				if gone {
+					w.DeleteSubscription(k[0], k[1])
+				}
+			}
+		}, nil)
+		b.store.Messages.Add(func(w *store.Batch) {
+			for k, gone := range orphans {
+				if gone {
+					w.DeleteSubscriptionOfTopic(k[0], k[1])
+				}
+			}
+		}, nil)
 	}
 	for _, s := range b.subs.all() {
 		s.mu.Lock()

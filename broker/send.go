@@ -231,13 +231,14 @@ func (t *topic) publish(q *queue, n int64) func(error) {
 	}
 }
 
-// wake ends the wait of receives for n new messages of a queue.
+// wake ends the wait of receives for n new messages of a queue, and tells retention.
 func (t *topic) wake(q *queue, n int64) {
 	for _, s := range *t.subs.Load() {
 		s.mu.Lock()
 		s.wake(n, q.number)
 		s.mu.Unlock()
 	}
+	t.stored()
 }
 
 // pick returns the queue for a message: always the same one for a message

@@ -52,6 +52,10 @@ type TopicStats struct {
 	// included. A message counts when it is written, just before it is on disk.
 	Accepted Backlog
 
+	// Removed is how many messages were removed since the broker was opened, by
+	// cause; every RemovalCause is a key. Those of deleted topics are not in it.
+	Removed map[RemovalCause]int64
+
 	// Duplicates is how many sends were answered with the receipt of a message
 	// stored before, since the broker was opened.
 	Duplicates int64
@@ -251,8 +255,13 @@ func (b *Broker) Stats() Stats {
 
 func (b *Broker) topicStats(t *topic) TopicStats {
 	d := b.describe(t)
+	removed := make(map[RemovalCause]int64, len(removalCauses))
+	for i, cause := range removalCauses {
+		removed[cause] = t.removed[i].Load()
+	}
 	return TopicStats{
-		Topic: t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Backlog: d.Backlog, Throttle: d.Throttle,
+		Removed: removed,
+		Topic:   t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Backlog: d.Backlog, Throttle: d.Throttle,
 		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
 	}
 }

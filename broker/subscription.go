@@ -32,6 +32,8 @@ type subscription struct {
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu: of the group's limit
 
+	marked atomic.Bool // there may be marks of dead letters
+
 	mu        sync.Mutex
 	gone      bool                     // guarded by mu, as is all below: deleted
 	cursors   []*cursor                // by queue number
@@ -48,6 +50,7 @@ type subscription struct {
 
 	acked, redelivered, deadLetters int64
 	givenUp                         int64 // of deadLetters: a consumer asked for it
+	expired                         int64 // removed before they were consumed
 	attempts                        [len(AttemptBounds) + 1]int64
 }
 
@@ -99,9 +102,10 @@ func (s *subscription) growCursors() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range (*s.topic.queues.Load())[len(s.cursors):] {
-		s.cursors = append(s.cursors, &cursor{queue: q, next: q.first, bytes: q.firstBytes, leases: map[int64]*lease{}})
-		s.doneMessages.Add(q.first)
-		s.doneBytes.Add(q.firstBytes)
+		low := q.low.Load()
+		s.cursors = append(s.cursors, &cursor{queue: q, next: low.Offset, bytes: low.Bytes, leases: map[int64]*lease{}})
+		s.doneMessages.Add(low.Offset)
+		s.doneBytes.Add(low.Bytes)
 	}
 	s.wakeRest() // messages may have come before their cursor
 }
@@ -144,17 +148,21 @@ func (s *subscription) finish(l *lease, to State, now time.Time) {
 		s.acked++
 	}
 	s.done(1, l.Size, now)
-	mg := s.fifo[l.Group]
-	if mg == nil || mg.head != l {
-		return
+	if mg := s.fifo[l.Group]; mg != nil && mg.head == l {
+		s.nextOf(l.Group, mg)
 	}
+}
+
+// nextOf lets the next message of a message group whose head is done have its
+// turn. mu is held.
+func (s *subscription) nextOf(name string, mg *messageGroup) {
 	if len(mg.held) == 0 {
-		delete(s.fifo, l.Group)
+		delete(s.fifo, name)
 		return
 	}
-	mg.head, mg.held = mg.held[0], mg.held[1:]
-	to, _ = mg.head.state().next(eventTurn, false, false)
 	full := s.counts[stateHeld] >= maxHeld
+	mg.head, mg.held = mg.held[0], mg.held[1:]
+	to, _ := mg.head.state().next(eventTurn, false, false)
 	s.set(mg.head, to)
 	s.wake(1, mg.head.cursor.queue.number)
 	if full {
@@ -167,6 +175,9 @@ func (s *subscription) done(messages, bytes int64, now time.Time) {
 	s.doneMessages.Add(messages)
 	s.doneBytes.Add(bytes)
 	s.drain.add(messages, bytes, now)
+	if s.topic.watched.Load() {
+		s.topic.retention.arm(s.topic, now.Add(sweepPause))
+	}
 }
 
 // backlog is what the topic has and the group has not consumed.
@@ -183,7 +194,7 @@ func (s *subscription) describe() Subscription {
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
 		Backlog:      s.backlog(),
-		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
+		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters, Expired: s.expired,
 	}
 	for _, c := range s.cursors {
 		d.Ready += c.queue.end.Load() - c.next
@@ -332,6 +343,18 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	b.mu.RUnlock()
 	if s != nil {
 		return s, nil
+	}
+	// Known before it has consumed anything: what it has not consumed is not
+	// removed as consumed by all, not even after a power failure.
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		if !t.deleted.Load() {
+			w.PutSubscription(g.id, t.id)
+		}
+	}, nil).WaitContext(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, storeError(err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -135,8 +135,8 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 	grants = slices.Grow(grants, min(room, len(ms)))
 	full := len(grants) + room
 	ls := make([]*lease, 0, len(ms))
-	if len(ms) == 0 {
-		s.done(to-c.next, 0, now) // deleted meanwhile
+	if len(ms) == 0 && to > c.next { // what removes messages moves the cursor first: this is damage, and not worth a standstill
+		s.done(to-c.next, 0, now)
 		c.next = to
 	}
 	for i := range ms {
@@ -144,8 +144,11 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 		if len(grants) == full {
 			break
 		}
+		if offsets[i] < c.next {
+			continue // removed while it was read, see pass
+		}
 		if skipped := offsets[i] - c.next; skipped > 0 {
-			s.done(skipped, 0, now)
+			s.done(skipped, m.Cumulative-int64(len(m.Body))-c.bytes, now) // as above
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !match.Match(m.Tag, m.Properties) {

@@ -41,6 +41,10 @@ type TopicConfig struct {
 	// MaxRate throttles sends that come faster. Messages that are refused for
 	// another reason do not count. Zero: no limit.
 	MaxRate Rate `json:"max_rate,omitzero"`
+
+	// Retention says when messages are removed. Zero: after 72 hours, consumed
+	// or not; in topics of dead letters never.
+	Retention Retention `json:"retention,omitzero"`
 }
 
 // withDefaults returns c with every zero field set to what it stands for.
@@ -62,6 +66,6 @@ func (c TopicConfig) validate(name string) error {
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"))
+	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate())
 	return badConfig("PutTopic", name, errors.Join(errs...))
 }

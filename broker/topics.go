@@ -30,6 +30,16 @@ type topic struct {
 	opened          Backlog // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
 
+	// What was removed, or kept behind the queues' beginnings.
+	lowMessages, lowBytes   atomic.Int64 // before the queues' beginnings
+	keptMessages, keptBytes atomic.Int64
+	removed                 [len(removalCauses)]atomic.Int64
+
+	retention *retention
+	sweepAt   atomic.Int64 // when to sweep, in nanoseconds since 1970; 0 for never
+	sweptAt   atomic.Int64 // the last time
+	watched   atomic.Bool  // to be swept when groups are done with messages
+
 	recent recentIDs // used only within the store's Add, and before anything else runs
 
 	gatesMu sync.Mutex
@@ -44,9 +54,16 @@ type topic struct {
 type queue struct {
 	number uint16
 
-	// The offset of the oldest message when the broker was opened, and the
-	// bytes that were before it.
-	first, firstBytes int64
+	// Where it begins: no group has its cursor before it. It changes with
+	// Broker.mu held.
+	low atomic.Pointer[store.Mark]
+
+	// Messages before low that a group is not done with. Used, as is head, by
+	// who has the token of retention, and before anything else runs.
+	kept map[int64]*kept
+
+	head   int64     // an offset that low had
+	headAt time.Time // when the message there was stored; zero if it is not known
 
 	// What was given out; changed only within the store's Add.
 	nextOffset, nextBytes int64
@@ -61,8 +78,8 @@ type storedTopic struct {
 	TopicConfig
 }
 
-func newTopic(name string, id uint32, c TopicConfig) *topic {
-	t := &topic{id: id, name: name}
+func newTopic(name string, id uint32, c TopicConfig, r *retention) *topic {
+	t := &topic{id: id, name: name, retention: r}
 	t.config.Store(&c)
 	t.queues.Store(&[]*queue{})
 	t.subs.Store(&[]*subscription{})
@@ -73,7 +90,9 @@ func newTopic(name string, id uint32, c TopicConfig) *topic {
 func (t *topic) grow(n int) {
 	queues := slices.Clone(*t.queues.Load())
 	for len(queues) < n {
-		queues = append(queues, &queue{number: uint16(len(queues))})
+		q := &queue{number: uint16(len(queues))}
+		q.low.Store(&store.Mark{})
+		queues = append(queues, q)
 	}
 	t.queues.Store(&queues)
 }
@@ -153,7 +172,7 @@ func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
 	created := t == nil
 	if created {
 		number++
-		t = newTopic(name, number, c)
+		t = newTopic(name, number, c, b.retention)
 	}
 	v, err := json.Marshal(storedTopic{t.id, c})
 	if err != nil {
@@ -167,6 +186,10 @@ func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
 	}
 	b.number = number
 	t.config.Store(&c)
+	t.watch()
+	if !created {
+		b.retention.arm(t, time.Now()) // the settings may be others
+	}
 	if created {
 		b.mu.Lock()
 		b.topics[name] = t
@@ -216,11 +239,11 @@ func (b *Broker) Topics() []Topic {
 }
 
 func (b *Broker) describe(t *topic) Topic {
-	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load(), Backlog: t.backlog()}
+	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog()}
 	for _, q := range *t.queues.Load() {
-		d.Messages += q.end.Load() - q.first
-		d.Bytes -= q.firstBytes
+		d.Messages += q.end.Load() - q.low.Load().Offset
 	}
+	d.Messages += t.keptMessages.Load()
 	for _, s := range *t.subs.Load() {
 		d.Groups = append(d.Groups, s.group.name)
 	}
@@ -265,8 +288,20 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		t.deleted.Store(true)
 		w.DeleteTopic(name, t.id)
+		for _, s := range subs {
+			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
+		}
 	}, nil).Wait(); err != nil {
 		return storeError(err)
 	}
-	return b.deleteProgress(subs)
+	for _, q := range *t.queues.Load() {
+		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
+	}
+	defer b.retention.reclaimSoon()
+	if err := b.deleteProgress(subs); err != nil {
+		return err
+	}
+	// If the process ends before this they go when their time comes.
+	_, err = b.removeDelayed(context.WithoutCancel(ctx), t)
+	return err
 }

@@ -27,6 +27,7 @@ type engine interface {
 	Topic(name string) (broker.Topic, error)
 	Topics() []broker.Topic
 	DeleteTopic(ctx context.Context, name string) error
+	PurgeTopic(ctx context.Context, name string) (broker.Backlog, error)
 	PutGroup(ctx context.Context, name string, c broker.GroupConfig) (broker.Group, error)
 	Group(name string) (broker.Group, error)
 	Groups() []broker.Group

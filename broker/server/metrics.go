@@ -33,6 +33,7 @@ var (
 	descTopicAcceptedMessages = desc("topic_accepted_messages_total", "Messages that the topic took, dead letters included.", topicLabels)
 	descTopicAcceptedBytes    = desc("topic_accepted_bytes_total", "Bytes of bodies that the topic took, dead letters included.", topicLabels)
 	descTopicDuplicates       = desc("topic_duplicate_messages_total", "Sends answered with the receipt of a message stored before.", topicLabels)
+	descTopicRemoved          = desc("topic_removed_messages_total", "Messages that were removed, by cause: retention by time, by bytes, because every group consumed them, or a purge.", append(topicLabels, "cause"))
 	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled, 0 otherwise.", topicLabels)
 
 	descGroupBacklogMessages = desc("group_backlog_messages", "Messages of the topic that the group has not consumed.", groupLabels)
@@ -45,6 +46,7 @@ var (
 	descGroupParked          = desc("group_parked_receives", "Receives that wait for a message.", groupLabels)
 	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
 	descGroupAcknowledged    = desc("group_acknowledged_messages_total", "Messages that the group acknowledged.", groupLabels)
+	descGroupExpired         = desc("group_expired_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
 	descGroupDeadLetters     = desc("group_dead_letters_total", "Messages that became dead letters of the group: after their last attempt, or because a consumer asked for it.", append(groupLabels, "reason"))
 
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
@@ -80,9 +82,9 @@ func desc(name, help string, labels []string) *prometheus.Desc {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descTopicStoredMessages, descTopicStoredBytes, descTopicBacklogMessages, descTopicBacklogBytes,
-		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicThrottled,
+		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
-		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupDeadLetters,
+		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupExpired, descGroupDeadLetters,
 		descRefused, descThrottled, descLimitOn, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
@@ -158,6 +160,9 @@ func (out scrape) topic(t *broker.TopicStats) {
 	out.counter(descTopicAcceptedMessages, t.Accepted.Messages, t.Topic)
 	out.counter(descTopicAcceptedBytes, t.Accepted.Bytes, t.Topic)
 	out.counter(descTopicDuplicates, t.Duplicates, t.Topic)
+	for cause, n := range t.Removed {
+		out.counter(descTopicRemoved, n, t.Topic, string(cause))
+	}
 	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Topic)
 }
 
@@ -174,6 +179,7 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])
 	}
 	out.counter(descGroupAcknowledged, s.Acked, s.Topic, s.Group)
+	out.counter(descGroupExpired, s.Expired, s.Topic, s.Group)
 	out.counter(descGroupDeadLetters, s.DeadLetters-s.GivenUp, s.Topic, s.Group, "attempts_exhausted")
 	out.counter(descGroupDeadLetters, s.GivenUp, s.Topic, s.Group, "asked_for")
 }

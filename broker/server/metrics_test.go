@@ -303,8 +303,8 @@ func TestMetricsCardinality(t *testing.T) {
 		}
 		use("c", "g2", 1)
 		third, _ := scraped(t, e.s)
-		if n := more(second, third); n != 16 {
-			t.Errorf("%d series for another group in one topic, want 16", n)
+		if n := more(second, third); n != 17 {
+			t.Errorf("%d series for another group in one topic, want 17", n)
 		}
 	})
 }

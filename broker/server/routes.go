@@ -42,6 +42,7 @@ func (s *Server) routes() []route {
 		{"getTopic", "GET", "/v1/topics/{topic}", s.getTopic},
 		{"putTopic", "PUT", "/v1/topics/{topic}", s.putTopic},
 		{"deleteTopic", "DELETE", "/v1/topics/{topic}", s.deleteTopic},
+		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", s.purgeTopic},
 		{"listGroups", "GET", "/v1/groups", s.listGroups},
 		{"getGroup", "GET", "/v1/groups/{group}", s.getGroup},
 		{"putGroup", "PUT", "/v1/groups/{group}", s.putGroup},

@@ -65,6 +65,8 @@ var badFiles = []struct{ file, want string }{
 	{"topics:\n  t:\n    queues: 0", `f:3: topics.t.queues is "0"`},
 	{"topics:\n  t:\n    type: fifo", `f:3: topics.t.type is "fifo": give NORMAL, FIFO or DELAY`},
 	{"topics:\n  t:\n    duplicate_window: 0s", `f:3: topics.t.duplicate_window is "0s": give a duration above 0s, or -1s`},
+	{"topics:\n  t:\n    retention:\n      time: 0s", `f:4: topics.t.retention.time is "0s": give a duration above 0s, or -1s for ever`},
+	{"topics:\n  t:\n    retention: {bytes: -1}", `f:3: topics.t.retention.bytes is "-1": give a whole number of 0 or more`},
 	{"topics:\n  t:\n    max_backlog: 3", `f:3: topics.t.max_backlog is "3": give "key: value"`},
 	{"topics:\n  t:\n    max_backlog:\n      message: 3", `f:4: "message" is unknown in topics.t.max_backlog: did you mean messages?`},
 	{"groups:\n  g:\n    max_backlog:\n      bytes: -3", `f:4: groups.g.max_backlog.bytes is "-3": give a whole number of 0 or more`},
@@ -161,6 +163,7 @@ func TestExampleFile(t *testing.T) {
 	}
 	orders := broker.TopicConfig{
 		Type: broker.TopicNormal, Queues: 8, DuplicateWindow: broker.Duration(2 * time.Minute), MaxBacklog: broker.Limit{Messages: 50000},
+		Retention: broker.Retention{Time: broker.Duration(72 * time.Hour)},
 	}
 	if got := c.topics["orders"].value; !reflect.DeepEqual(got, orders) {
 		t.Errorf("orders is %+v, want %+v", got, orders)

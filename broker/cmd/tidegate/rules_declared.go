@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -35,6 +36,9 @@ var topicRules = []rule[broker.TopicConfig]{
 	number("max_rate.messages_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.MessagesPerSecond }),
 	number("max_rate.bytes_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.BytesPerSecond }),
 	integer("max_rate.burst", "0", "", 0, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.MaxRate.Burst }),
+	keeps("72h, or for ever for dead letters", retentionRule),
+	integer("retention.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.Retention.Bytes }),
+	yesNo("retention.consumed", "", func(c *broker.TopicConfig) *bool { return &c.Retention.Consumed }),
 }
 
 // groupRules are all fields of a consumer group, named as over HTTP.
@@ -74,18 +78,29 @@ func keeps[T any](what string, r rule[T]) rule[T] {
 
 // windowRule is a duration that may be negative, for none; in the engine 0
 // stands for the default.
-var windowRule = func() rule[broker.TopicConfig] {
-	r := duration("duplicate_window", broker.Duration(broker.DefaultDuplicateWindow), "", math.MinInt64,
-		func(c *broker.TopicConfig) *broker.Duration { return &c.DuplicateWindow })
-	set := r.set
-	r.set = func(c *broker.TopicConfig, s string) error {
-		if d, err := time.ParseDuration(s); err == nil && d == 0 {
-			return fmt.Errorf("give a duration above 0s, or -1s for none")
-		}
-		return set(c, s)
-	}
+var windowRule = notZero("give a duration above 0s, or -1s for none",
+	duration("duplicate_window", broker.Duration(broker.DefaultDuplicateWindow), "", math.MinInt64,
+		func(c *broker.TopicConfig) *broker.Duration { return &c.DuplicateWindow }))
+
+// retentionRule is such a duration too. Its default depends on the topic.
+var retentionRule = func() rule[broker.TopicConfig] {
+	r := notZero("give a duration above 0s, or -1s for ever",
+		duration("retention.time", broker.Duration(0), "", math.MinInt64, func(c *broker.TopicConfig) *broker.Duration { return &c.Retention.Time }))
+	r.preset = ""
 	return r
 }()
+
+// notZero makes a rule of a duration refuse 0.
+func notZero[T any](advice string, r rule[T]) rule[T] {
+	set := r.set
+	r.set = func(v *T, s string) error {
+		if d, err := time.ParseDuration(s); err == nil && d == 0 {
+			return errors.New(advice)
+		}
+		return set(v, s)
+	}
+	return r
+}
 
 // attemptsRule is a count that may be -1, for ever; in the engine 0 stands
 // for the default.

@@ -72,18 +72,23 @@ func (b *Batch) PutNumber(n uint32) {
 	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
 }
 
-// DeleteTopic removes a topic's settings and messages.
+// DeleteTopic removes a topic's settings and messages, but for what groups
+// left behind (DeleteSubscriptionOfTopic) and for its delayed messages.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	p := binary.BigEndian.AppendUint32([]byte{prefixMessage}, topic)
-	must(b.pebble().DeleteRange(p, after(p), nil))
+	for _, prefix := range []byte{prefixMessage, prefixMark} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
+		must(b.pebble().DeleteRange(p, after(p), nil))
+	}
 }
 
-// DeleteGroup removes a group's settings, and its dead letters' marks.
+// DeleteGroup removes a group's settings, its dead letters' marks, and what it receives from.
 func (b *Batch) DeleteGroup(name string, group uint32) {
 	must(b.pebble().Delete(append([]byte{prefixGroup}, name...), nil))
-	p := binary.BigEndian.AppendUint32([]byte{prefixDeadLetter}, group)
-	must(b.pebble().DeleteRange(p, after(p), nil))
+	for _, prefix := range []byte{prefixDeadLetter, prefixSubscription} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
+		must(b.pebble().DeleteRange(p, after(p), nil))
+	}
 }
 
 // DeleteSubscription removes a group's cursors and leases in a topic.

@@ -10,6 +10,8 @@ import "encoding/binary"
 //	n                                     the last number given to a topic or group
 //	y due(8) topic(4) number(8)           a message to deliver later
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
+//	f topic(4) queue(2)                     where a queue begins
+//	s group(4) topic(4)                     the group receives from the topic
 //
 // Keys of the groups database:
 //
@@ -22,8 +24,11 @@ const (
 	prefixNumber     = 'n'
 	prefixDeadLetter = 'd'
 	prefixDelayed    = 'y'
+	prefixMark       = 'f'
 	prefixCursor     = 'c'
 	prefixLease      = 'l'
+
+	prefixSubscription = 's'
 )
 
 const (
@@ -53,11 +58,20 @@ func offsetOfMessageKey(k []byte) int64 {
 	return int64(binary.BigEndian.Uint64(k[messageKeyLen-8:]))
 }
 
-func appendCursorKey(k []byte, prefix byte, group, topic uint32, queue uint16) []byte {
-	k = append(k, prefix)
-	k = binary.BigEndian.AppendUint32(k, group)
+func appendMarkKey(k []byte, topic uint32, queue uint16) []byte {
+	k = append(k, prefixMark)
 	k = binary.BigEndian.AppendUint32(k, topic)
 	return binary.BigEndian.AppendUint16(k, queue)
+}
+
+func appendGroupTopic(k []byte, prefix byte, group, topic uint32) []byte {
+	k = append(k, prefix)
+	k = binary.BigEndian.AppendUint32(k, group)
+	return binary.BigEndian.AppendUint32(k, topic)
+}
+
+func appendCursorKey(k []byte, prefix byte, group, topic uint32, queue uint16) []byte {
+	return binary.BigEndian.AppendUint16(appendGroupTopic(k, prefix, group, topic), queue)
 }
 
 func appendLeaseKey(k []byte, prefix byte, group uint32, p Place) []byte {

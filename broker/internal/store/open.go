@@ -189,7 +189,13 @@ func (s *Store) openAll(o Options) (err error) {
 		return err
 	}
 	lazy := &lazyFS{FS: &meteredFS{s.fs, groups.fsync}, delay: groupsSyncDelay}
-	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), s.options(cache, o.MemTableBytes/2, lazy)); err != nil {
+	progress := s.options(cache, o.MemTableBytes/2, lazy)
+	// From FormatWALSyncChunks on the log says of itself how far it was synced, and
+	// a log that was not, in spite of that, is refused as damaged. lazyFS makes it
+	// say so too early; its end is what the last sync left, as before that format.
+	progress.FormatMajorVersion = pebble.FormatWALSyncChunks - 1
+	progress.Experimental.ValueSeparationPolicy = nil // of a later format; the records are small
+	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), progress); err != nil {
 		return err
 	}
 	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages)

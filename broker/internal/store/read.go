@@ -58,41 +58,55 @@ func (s *Store) Get(p Place) (Message, bool, error) {
 
 // QueueState is what a queue's messages say of it.
 type QueueState struct {
-	First, End       int64 // offsets of the first message and after the last; equal if empty
-	BytesBefore, Sum int64 // bodies before First and up to End, in bytes
+	First Mark             // where it begins
+	End   Mark             // after its last message; First if it is empty
+	Kept  map[int64]Stored // what is left of the messages before First, by offset
 }
 
 // Queue returns the state of a queue.
 func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	var q QueueState
+	var err error
+	if q.First, err = s.mark(topic, queue); err != nil {
+		return q, fmt.Errorf("the beginning of queue %d: %w", queue, err)
+	}
+	q.End = q.First
 	lower := appendQueue(nil, topic, queue)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
 	if err != nil {
 		return q, err
 	}
 	defer it.Close()
-	read := func(m *Message) error {
+	read := func() (int64, Stored, error) {
+		offset := offsetOfMessageKey(it.Key())
 		v, err := it.ValueAndErr()
+		var m Stored
 		if err == nil {
-			err = decodeMessage(v, m)
+			m, err = decodeStored(v)
 		}
 		if err != nil {
-			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), queue, err)
+			return 0, m, fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, queue, err)
 		}
-		return nil
+		return offset, m, nil
 	}
-	var m Message
-	if it.First() {
-		if err := read(&m); err != nil {
+	for ok := it.First(); ok && offsetOfMessageKey(it.Key()) < q.First.Offset; ok = it.Next() {
+		offset, m, err := read()
+		if err != nil {
 			return q, err
 		}
-		q.First, q.BytesBefore = offsetOfMessageKey(it.Key()), m.Cumulative-int64(len(m.Body))
+		if q.Kept == nil {
+			q.Kept = map[int64]Stored{}
+		}
+		q.Kept[offset] = m
 	}
 	if it.Last() {
-		if err := read(&m); err != nil {
+		offset, m, err := read()
+		if err != nil {
 			return q, err
 		}
-		q.End, q.Sum = offsetOfMessageKey(it.Key())+1, m.Cumulative
+		if offset >= q.First.Offset {
+			q.End = Mark{offset + 1, m.Cumulative}
+		}
 	}
 	return q, it.Error()
 }

@@ -1,0 +1,233 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A Mark is where a queue begins: what is before it was removed, but for
+// single messages that were kept. It is what an empty queue remembers of its offsets.
+type Mark struct {
+	Offset int64
+	Bytes  int64 // of the bodies before Offset
+}
+
+// Stored is what a message's record says besides the message.
+type Stored struct {
+	At         time.Time
+	Size       int64 // of the body, in bytes
+	Cumulative int64 // see Message
+}
+
+// A Range is the messages of a queue from From on and before To.
+type Range struct {
+	Topic    uint32
+	Queue    uint16
+	From, To int64
+}
+
+// Without returns the parts of r in which none of the offsets is. They must be sorted.
+func (r Range) Without(offsets []int64) []Range {
+	var parts []Range
+	add := func(to int64) {
+		if r.From < to {
+			parts = append(parts, Range{r.Topic, r.Queue, r.From, to})
+		}
+	}
+	for _, o := range offsets {
+		if o < r.From {
+			continue
+		}
+		if o >= r.To {
+			break
+		}
+		add(o)
+		r.From = o + 1
+	}
+	add(r.To)
+	return parts
+}
+
+// PutMark writes where a queue begins.
+func (b *Batch) PutMark(topic uint32, queue uint16, m Mark) {
+	v := binary.BigEndian.AppendUint64(nil, uint64(m.Offset))
+	v = binary.BigEndian.AppendUint64(v, uint64(m.Bytes))
+	must(b.pebble().Set(appendMarkKey(nil, topic, queue), v, nil))
+}
+
+// DeleteMessages removes messages.
+func (b *Batch) DeleteMessages(r Range) {
+	must(b.pebble().DeleteRange(appendMessageKey(nil, Place{r.Topic, r.Queue, r.From}), appendMessageKey(nil, Place{r.Topic, r.Queue, r.To}), nil))
+}
+
+// DeleteMessage removes one message.
+func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(appendMessageKey(nil, p), nil)) }
+
+// DeleteDeadLetterMarks takes back what MarkDeadLetter noted of messages.
+func (b *Batch) DeleteDeadLetterMarks(group uint32, r Range) {
+	must(b.pebble().DeleteRange(appendLeaseKey(nil, prefixDeadLetter, group, Place{r.Topic, r.Queue, r.From}),
+		appendLeaseKey(nil, prefixDeadLetter, group, Place{r.Topic, r.Queue, r.To}), nil))
+}
+
+// PutSubscription notes that a group receives from a topic.
+func (b *Batch) PutSubscription(group, topic uint32) {
+	must(b.pebble().Set(appendGroupTopic(nil, prefixSubscription, group, topic), nil, nil))
+}
+
+// DeleteSubscriptionOfTopic removes what the message log knows of a group in a
+// topic: that it receives from it, and its dead letters' marks.
+func (b *Batch) DeleteSubscriptionOfTopic(group, topic uint32) {
+	must(b.pebble().Delete(appendGroupTopic(nil, prefixSubscription, group, topic), nil))
+	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
+	must(b.pebble().DeleteRange(p, after(p), nil))
+}
+
+// Subscriptions calls f with every group and topic of PutSubscription.
+func (s *Store) Subscriptions(f func(group, topic uint32) error) error {
+	return scan(s.messages, prefixSubscription, func(k, _ []byte) error {
+		if len(k) != 1+4+4 {
+			return fmt.Errorf("%w: the key of a subscription", errCorrupt)
+		}
+		return f(binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint32(k[5:]))
+	})
+}
+
+// HasDeadLetterMarks reports whether a message of the topic was ever made a
+// dead letter of the group, as far as that is still known.
+func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
+	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: p, UpperBound: after(p)})
+	if err != nil {
+		return false, fmt.Errorf("reading the marks of dead letters: %w", err)
+	}
+	defer it.Close()
+	return it.First(), it.Error()
+}
+
+func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
+	v, closer, err := s.messages.Get(appendMarkKey(nil, topic, queue))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return Mark{}, nil
+	}
+	if err != nil {
+		return Mark{}, err
+	}
+	defer closer.Close()
+	return decodeMark(v)
+}
+
+func decodeMark(v []byte) (Mark, error) {
+	if len(v) != 16 {
+		return Mark{}, fmt.Errorf("%w: the beginning of a queue has %d bytes, not 16", errCorrupt, len(v))
+	}
+	m := Mark{int64(binary.BigEndian.Uint64(v)), int64(binary.BigEndian.Uint64(v[8:]))}
+	if m.Offset < 0 || m.Bytes < 0 {
+		return Mark{}, fmt.Errorf("%w: the beginning of a queue is negative", errCorrupt)
+	}
+	return m, nil
+}
+
+// Stored returns what is known of a message; it must be there.
+func (s *Store) Stored(p Place) (Stored, error) {
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	if err != nil {
+		return Stored{}, fmt.Errorf("reading the message at offset %d of queue %d: %w", p.Offset, p.Queue, err)
+	}
+	defer closer.Close()
+	return decodeStored(v)
+}
+
+func decodeStored(v []byte) (Stored, error) {
+	head, body, err := header(v)
+	if err != nil {
+		return Stored{}, err
+	}
+	cumulative, n := binary.Uvarint(head)
+	if n <= 0 || len(head)-n < 8 {
+		return Stored{}, fmt.Errorf("%w: it ends within the times", errCorrupt)
+	}
+	return Stored{At: fromNanos(binary.BigEndian.Uint64(head[n:])), Size: int64(len(body)), Cumulative: int64(cumulative)}, nil
+}
+
+// FirstThat returns the offset of the first message in r for which f is true,
+// or r.To. f must be false up to some message and true from there on, and all
+// messages in r must be there. Few are read: it looks near r.From first.
+func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
+	var failure error
+	is := func(offset int64) bool {
+		if failure != nil {
+			return true
+		}
+		st, err := s.Stored(Place{r.Topic, r.Queue, offset})
+		failure = err
+		return err != nil || f(st)
+	}
+	step := int64(1)
+	for r.From < r.To {
+		at := min(r.From+step, r.To) - 1
+		if is(at) {
+			r.To = at
+			break
+		}
+		r.From = at + 1
+		step *= 2
+	}
+	n := sort.Search(int(r.To-r.From), func(i int) bool { return is(r.From + int64(i)) })
+	return r.From + int64(n), failure
+}
+
+// DelayedOf returns up to limit delayed messages of a topic that are behind from,
+// or of those from the first on if from is zero, and how many bytes their bodies have.
+func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, bytes int64, err error) {
+	lower := []byte{prefixDelayed}
+	if from != (Delayed{}) {
+		lower = append(from.appendKey(nil), 0)
+	}
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixDelayed + 1}})
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading delayed messages: %w", err)
+	}
+	defer it.Close()
+	for ok := it.First(); ok && len(ds) < limit; ok = it.Next() {
+		d, err := splitDelayedKey(it.Key())
+		if err != nil {
+			return nil, 0, err
+		}
+		if d.Topic == topic {
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return nil, 0, fmt.Errorf("reading delayed messages: %w", err)
+			}
+			m, err := decodeStored(v)
+			if err != nil {
+				return nil, 0, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
+			}
+			ds, bytes = append(ds, d), bytes+m.Size
+		}
+	}
+	return ds, bytes, it.Error()
+}
+
+// Reclaim gives back the disk of messages that were removed in the ranges. It
+// takes as long as rewriting what is left beside them; the end of ctx stops it.
+// delayed: delayed messages were removed too.
+func (s *Store) Reclaim(ctx context.Context, ranges []Range, delayed bool) error {
+	if delayed {
+		if err := s.messages.Compact(ctx, []byte{prefixDelayed}, []byte{prefixDelayed + 1}, false); err != nil {
+			return fmt.Errorf("giving back disk: %w", err)
+		}
+	}
+	for _, r := range ranges {
+		from, to := appendMessageKey(nil, Place{r.Topic, r.Queue, r.From}), appendMessageKey(nil, Place{r.Topic, r.Queue, r.To})
+		if err := s.messages.Compact(ctx, from, to, false); err != nil {
+			return fmt.Errorf("giving back disk: %w", err)
+		}
+	}
+	return nil
+}

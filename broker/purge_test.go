@@ -1,0 +1,283 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A purge removes everything, whatever its state; groups go on behind it, and
+// a power failure right after its answer brings nothing back.
+func TestPurgeTopic(t *testing.T) {
+	for _, kind := range []TopicType{TopicNormal, TopicFIFO, TopicDelay} {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewCrashableMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Type: kind, Queues: 2})
+				putGroup(t, b, "g", GroupConfig{FIFO: kind == TopicFIFO, MaxAttempts: 2})
+				var msgs []*tidegate.Message
+				for i := range 20 {
+					m := &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("12345")}
+					switch kind {
+					case TopicFIFO:
+						m.MessageGroup = fmt.Sprint(i % 4)
+					case TopicDelay:
+						if m.DeliverAt = time.Now(); i >= 10 {
+							m.DeliverAt = m.DeliverAt.Add(time.Hour)
+						}
+					}
+					msgs = append(msgs, m)
+				}
+				mustSend(t, b, msgs...)
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 4, Push: true})
+				if len(ds) != 4 {
+					t.Fatalf("%d deliveries", len(ds))
+				}
+				if err := errors.Join(b.Ack(t.Context(), ds[:1])[0], b.Retry(t.Context(), ds[1], time.Minute), b.DeadLetter(t.Context(), ds[2], "r")); err != nil {
+					t.Fatal(err)
+				}
+				elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
+				removed, err := b.PurgeTopic(t.Context(), "t")
+				if err != nil || removed != (Backlog{Messages: 20, Bytes: 100}) {
+					t.Errorf("removed %+v, %v", removed, err)
+				}
+				cut := fs.CrashClone(vfs.CrashCloneCfg{})
+				if n := b.Stats().Topics[0].Removed[RemovedPurge]; n+b.Stats().Topics[1].Removed[RemovedPurge] != 20 {
+					t.Errorf("%d counted", n)
+				}
+				for _, where := range []string{"at once", "after a power failure"} {
+					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Expired != 0 {
+						t.Errorf("%s: the group has %+v", where, s)
+					}
+					if err := b.Ack(t.Context(), ds[3:])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+						t.Errorf("%s: what was in flight: %v", where, err)
+					}
+					elapse(2 * time.Hour)
+					if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute}); len(ds) != 0 {
+						t.Errorf("%s: received %v", where, ds)
+					}
+					if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+						t.Errorf("%s: %d dead letters, want 1", where, n)
+					}
+					if kind != TopicDelay {
+						r := send(t, b, msgs[0])[0] // its ID is forgotten
+						if r.Err != nil || r.Receipt.Offset == 0 {
+							t.Errorf("%s: sent again: %+v", where, r)
+						}
+						if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].ID != "m0" {
+							t.Errorf("%s: sent again and received %v", where, ds)
+						}
+					} else if r := send(t, b, msgs[19])[0]; r.Err != nil {
+						t.Errorf("%s: a delayed one sent again: %v", where, r.Err)
+					}
+					if where == "at once" {
+						b = open(t, Options{Dir: "data", fs: cut})
+					}
+				}
+			})
+		})
+	}
+}
+
+// A purge comes while a receive has read messages, and while a dead letter is
+// being written: the first are not delivered, the second is counted once.
+func TestPurgeMeetsOthersHalfWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		sendN(t, b, "t", 10, 10)
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		s, h, err := b.locate(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		dying := s.dying(s.cursors[0].leases[h.place.Offset], "r")
+		c := s.claim(-1)
+		s.mu.Unlock()
+		dying.start(b)
+		ms, offsets, err := s.read(c, 1, 10, 4, 1000)
+		if err != nil || len(ms) != 4 {
+			t.Fatal(ms, err)
+		}
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
+			t.Fatal(removed, err)
+		}
+		if err := dying.finish(b); err != nil {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		grants, _ := s.admit(nil, c, 10, ms, offsets, 4, &Poll{}, nil)
+		next := c.next
+		c.claimed = false
+		s.mu.Unlock()
+		if len(grants) != 0 || next != 10 {
+			t.Errorf("%d are delivered, the group is at %d", len(grants), next)
+		}
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 {
+			t.Errorf("the group has %+v", s)
+		}
+	})
+}
+
+func TestPurgeRefused(t *testing.T) {
+	b := open(t, Options{})
+	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+		t.Errorf("no topic: %v", err)
+	}
+	putTopic(t, b, "t", TopicConfig{})
+	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{}) {
+		t.Errorf("an empty one: %+v, %v", removed, err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.PurgeTopic(t.Context(), "t"); !errors.Is(err, tidegate.ErrClosed) {
+		t.Errorf("a closed broker: %v", err)
+	}
+}
+
+// A purge while others send, receive and settle: nothing fails but handles,
+// the counts agree, and what is sent afterwards arrives.
+func TestPurgeInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Consumed: true}})
+		stop := make(chan struct{})
+		running := func() bool {
+			select {
+			case <-stop:
+				return false
+			default:
+				time.Sleep(time.Millisecond)
+				return true
+			}
+		}
+		for range 2 {
+			go func() {
+				for running() {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+				}
+			}()
+			go func() {
+				for i := 0; running(); i++ {
+					for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
+						var err error
+						switch i % 4 {
+						case 0:
+							err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+						case 1:
+							err = b.Retry(t.Context(), d, time.Second)
+						case 2:
+							err = b.DeadLetter(t.Context(), d, "r")
+						}
+						if err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
+							t.Error(err)
+						}
+					}
+				}
+			}()
+		}
+		for range 100 {
+			elapse(10 * time.Millisecond)
+			if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(stop)
+		elapse(time.Second)
+		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
+			t.Errorf("left: %+v, %d", s, stored(t, b, "t"))
+		}
+		sendN(t, b, "t", 5, 10)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 5 {
+			t.Errorf("received %d, want 5", len(ds))
+		}
+	})
+}
+
+// records returns the keys of everything that is stored, but for the last number given.
+func records(tb testing.TB, fs vfs.FS) (keys []string) {
+	tb.Helper()
+	for _, name := range []string{"data/messages", "data/groups"} {
+		db, err := pebble.Open(name, &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		it, err := db.NewIter(nil)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for ok := it.First(); ok; ok = it.Next() {
+			if it.Key()[0] != 'n' {
+				keys = append(keys, string(it.Key()))
+			}
+		}
+		if err := errors.Join(it.Close(), db.Close()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return keys
+}
+
+// quiet is a Pebble logger that says nothing.
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)  {}
+func (quiet) Errorf(string, ...any) {}
+func (quiet) Fatalf(string, ...any) {}
+
+// Everything that a topic or group had is gone from the store when they are deleted.
+func TestDeletionLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		for round := range 2 {
+			putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+			now := time.Now()
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now.Add(time.Hour)},
+				&tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now}, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
+			if len(ds) != 2 || ds[0].Attempt != 1 {
+				t.Fatalf("received %v", ds)
+			}
+			if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+				t.Fatal(err)
+			}
+			if round == 1 { // the group first
+				if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, topic := range []string{"t", "%DLQ%g"} {
+				if err := b.DeleteTopic(t.Context(), topic); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if round == 0 {
+				if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if left := records(t, fs); len(left) != 0 {
+				t.Errorf("left: %q", left)
+			}
+			b = open(t, Options{Dir: "data", fs: fs})
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// remove writes the removal.
+func (w *sweep) remove(b *Broker, subs []*subscription) error {
+	t := w.topic
+	deleted := false
+	if err := b.store.Messages.Add(func(batch *store.Batch) {
+		if deleted = t.deleted.Load(); deleted {
+			return
+		}
+		for i := range w.spans {
+			w.write(batch, &w.spans[i], subs)
+		}
+		if w.purge {
+			t.recent = recentIDs{}
+		}
+	}, nil).Wait(); err != nil || deleted {
+		return err
+	}
+	for i := range w.spans {
+		w.count(b, &w.spans[i])
+	}
+	return nil
+}
+
+func (w *sweep) write(batch *store.Batch, s *span, subs []*subscription) {
+	for o := range s.queue.kept {
+		if s.kept[o] == nil {
+			p := store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: o}
+			batch.DeleteMessage(p)
+			for _, sub := range subs {
+				if sub.marked.Load() {
+					batch.DeleteDeadLetterMarks(sub.group.id, w.rangeOf(s, o, o+1))
+				}
+			}
+		}
+	}
+	if s.to == s.low {
+		return
+	}
+	for _, r := range w.rangeOf(s, s.low.Offset, s.to.Offset).Without(slices.Sorted(maps.Keys(s.kept))) {
+		batch.DeleteMessages(r)
+		for _, sub := range subs {
+			if sub.marked.Load() {
+				batch.DeleteDeadLetterMarks(sub.group.id, r)
+			}
+		}
+	}
+	batch.PutMark(w.topic.id, s.queue.number, s.to)
+}
+
+// count notes what was removed.
+func (w *sweep) count(b *Broker, s *span) {
+	t := w.topic
+	var removed [len(removalCauses)]int64
+	at := s.low.Offset
+	upTo := func(to int64, cause RemovalCause) {
+		if to > at {
+			removed[slices.Index(removalCauses[:], cause)] += to - at
+			at = to
+		}
+	}
+	causeOf := func(o int64) RemovalCause {
+		switch {
+		case w.purge:
+			return RemovedPurge
+		case o < s.consumed:
+			return RemovedConsumed
+		case o < s.old:
+			return RemovedTime
+		}
+		return RemovedBytes
+	}
+	if w.purge {
+		upTo(s.to.Offset, RemovedPurge)
+	}
+	upTo(s.consumed, RemovedConsumed)
+	upTo(s.old, RemovedTime)
+	upTo(s.to.Offset, RemovedBytes)
+	bytes := s.to.Bytes - s.low.Bytes
+	for o, k := range s.kept {
+		if s.queue.kept[o] == nil { // newly kept
+			removed[slices.Index(removalCauses[:], causeOf(o))]--
+			bytes -= k.Size
+			t.keptMessages.Add(1)
+			t.keptBytes.Add(k.Size)
+		}
+	}
+	for o, k := range s.queue.kept {
+		if s.kept[o] == nil {
+			cause := RemovedConsumed
+			if w.purge {
+				cause = RemovedPurge
+			}
+			removed[slices.Index(removalCauses[:], cause)]++
+			bytes += k.Size
+			t.keptMessages.Add(-1)
+			t.keptBytes.Add(-k.Size)
+		}
+	}
+	t.lowMessages.Add(s.to.Offset - s.low.Offset)
+	t.lowBytes.Add(s.to.Bytes - s.low.Bytes)
+	s.queue.kept = s.kept
+	for i, n := range removed {
+		t.removed[i].Add(n)
+	}
+	if bytes > 0 || s.to != s.low {
+		b.retention.note(t.id, s.queue.number, s.low.Offset, s.to.Offset, bytes)
+	}
+}
+
+// oldest returns when the first message of a queue was stored; the far future if it is empty.
+func (q *queue) oldest(b *Broker, t *topic, end int64) (time.Time, error) {
+	low := q.low.Load().Offset
+	if low >= end {
+		return farFuture, nil
+	}
+	if q.headAt.IsZero() || q.head != low {
+		m, err := b.store.Stored(store.Place{Topic: t.id, Queue: q.number, Offset: low})
+		if err != nil {
+			return farFuture, err
+		}
+		q.head, q.headAt = low, m.At
+	}
+	return q.headAt, nil
+}
+
+var farFuture = time.Unix(1<<40, 0)
+
+// consumedBefore returns the offset before which every group is done with all
+// messages of the queue, or all but a few among many.
+func consumedBefore(subs []*subscription, s *span) int64 {
+	if len(subs) == 0 {
+		return s.low.Offset
+	}
+	done, next := s.end, s.end
+	for _, sub := range subs {
+		sub.mu.Lock()
+		if int(s.queue.number) >= len(sub.cursors) {
+			sub.mu.Unlock()
+			return s.low.Offset
+		}
+		c := sub.cursors[s.queue.number]
+		next = min(next, c.next)
+		for o := range c.leases {
+			if o >= s.low.Offset {
+				done = min(done, o)
+			}
+		}
+		sub.mu.Unlock()
+	}
+	done = min(done, next)
+	if next-done >= stepOver {
+		done = next
+	}
+	return max(done, s.low.Offset)
+}

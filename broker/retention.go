@@ -1,0 +1,286 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// DefaultRetention is how long a message is kept. The messages of dead-letter
+// topics are kept for ever unless the topic says otherwise: nobody else has them any more.
+const DefaultRetention = 72 * time.Hour
+
+const (
+	// readyGrace is how long a message that was delivered, and is ready again,
+	// is kept for a consumer to come although its time is over.
+	readyGrace = time.Hour
+
+	// sweepPause is the least time between looks at a topic for messages that
+	// are consumed, or too many.
+	sweepPause = time.Second
+
+	// maxTimePause is the most that passes between looks at a topic for
+	// messages that are too old; for short retention times it is less.
+	maxTimePause = time.Minute
+
+	// stepOver is how many messages of a queue may be done behind one that is
+	// not before it is left standing alone.
+	stepOver = 1024
+
+	// reclaimBytes is how much is removed before the store is told to give
+	// the disk back. What is less the store gives back by and by.
+	reclaimBytes = 32 << 20
+)
+
+// A Retention says when a topic's messages are removed, the oldest of each
+// queue first. A consumer group that has not consumed one until then never
+// will: it counts as expired (Subscription.Expired), and a warning is logged. But no message is removed
+//
+//   - while it is in flight or waits for a retry of any group, nor within an
+//     hour (or Time, if that is less) after it became ready again;
+//   - within the topic's duplicate window: it is what tells that a message with
+//     the same ID is a duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
+//   - before its delivery time.
+//
+// The zero value keeps messages for 72 hours. Groups that begin later begin
+// with the oldest message that is left.
+type Retention struct {
+	// Time is how long a message is kept from when it was stored, consumed or
+	// not. It is removed at that age or, so that a stream is not removed one by one,
+	// up to a minute (1/64 of Time, if that is less) later. Negative: for ever. 0: 72 hours; for ever in topics of dead letters.
+	Time Duration `json:"time,omitempty"`
+
+	// Bytes bounds the bodies that the topic holds. What is above it is
+	// removed within about a second, consumed or not. 0: no bound.
+	Bytes int64 `json:"bytes,omitempty"`
+
+	// Consumed removes messages that every group of the topic has
+	// acknowledged, made dead letters or filtered out, within about a second. A
+	// group counts from its first receive on. A topic without any group keeps everything.
+	Consumed bool `json:"consumed,omitempty"`
+}
+
+func (r Retention) validate() error {
+	if r.Bytes < 0 {
+		return fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes)
+	}
+	return nil
+}
+
+// keepFor returns how long the topic's messages are kept; math.MaxInt64 for ever.
+func (t *topic) keepFor() time.Duration {
+	d := time.Duration(t.config.Load().Retention.Time)
+	switch {
+	case d == 0 && !isDeadLetterTopic(t.name):
+		return DefaultRetention
+	case d <= 0:
+		return math.MaxInt64
+	}
+	return d
+}
+
+// timePause returns how long to wait at least between looks for messages that are older than keep.
+func timePause(keep time.Duration) time.Duration {
+	return min(max(keep/64, time.Millisecond), maxTimePause)
+}
+
+// past returns t plus d, and false if that is beyond what time can say.
+func past(t time.Time, d time.Duration) (time.Time, bool) {
+	return t.Add(d), d != math.MaxInt64
+}
+
+// holds reports whether a lease in the given state, made or renewed by
+// attempt and due at a time, keeps a message from being removed that
+// retention is past.
+func holds(s State, attempt int, due time.Time, keep time.Duration, now time.Time) bool {
+	switch s {
+	case stateHeld:
+		return false
+	case StateReady:
+		return attempt > 0 && now.Before(due.Add(min(readyGrace, keep)))
+	}
+	return true
+}
+
+// retention removes messages of all topics. One timer is set to the first
+// moment at which there may be something to do.
+type retention struct {
+	broker *Broker
+
+	// sweeping is held, as a token, by who removes messages.
+	sweeping chan struct{}
+
+	mu    sync.Mutex
+	armed time.Time // guarded by mu: what timer is set to; zero if it is not
+	timer *time.Timer
+
+	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
+	delayed    bool                  // guarded by mu: delayed messages among them
+	ranges     map[rangeKey][2]int64 // guarded by mu: where
+	reclaiming bool                  // guarded by mu
+}
+
+// rangeKey is a topic's and a queue's number.
+type rangeKey struct {
+	topic uint32
+	queue uint16
+}
+
+func newRetention(b *Broker) *retention {
+	r := &retention{broker: b, sweeping: make(chan struct{}, 1), ranges: map[rangeKey][2]int64{}}
+	r.timer = time.AfterFunc(time.Hour, r.due)
+	r.timer.Stop()
+	return r
+}
+
+// arm has the topic looked at at that time, or earlier.
+func (r *retention) arm(t *topic, at time.Time) {
+	want := at.UnixNano()
+	for {
+		before := t.sweepAt.Load()
+		if before != 0 && before <= want {
+			return
+		}
+		if t.sweepAt.CompareAndSwap(before, want) {
+			break
+		}
+	}
+	r.set(at)
+}
+
+func (r *retention) set(at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.armed.IsZero() || at.Before(r.armed) {
+		r.armed = at
+		r.timer.Reset(time.Until(at))
+	}
+}
+
+// stored is told of new messages of a topic that nothing is due for, or that
+// holds more than it should.
+func (t *topic) stored() {
+	c := t.config.Load()
+	over := c.Retention.Bytes > 0 && t.bytes.Load()-t.lowBytes.Load() > c.Retention.Bytes
+	if t.sweepAt.Load() != 0 && !over {
+		return
+	}
+	now := time.Now()
+	if at, ok := past(now, t.keepFor()); ok {
+		t.retention.arm(t, at)
+	} else {
+		t.sweepAt.CompareAndSwap(0, math.MaxInt64) // nothing is ever due
+	}
+	if over {
+		t.retention.arm(t, t.soon(now))
+	}
+}
+
+// soon returns now, or a little later if the topic was looked at just before.
+func (t *topic) soon(now time.Time) time.Time {
+	if at := time.Unix(0, t.sweptAt.Load()).Add(sweepPause); at.After(now) {
+		return at
+	}
+	return now
+}
+
+// due looks at every topic that it is time for. The timer calls it.
+func (r *retention) due() {
+	b := r.broker
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	r.mu.Lock()
+	r.armed = time.Time{}
+	r.mu.Unlock()
+	if !r.lock(b.life) {
+		return
+	}
+	now := time.Now()
+	var next int64 = math.MaxInt64
+	for _, t := range b.topicsByID() {
+		if at := t.sweepAt.Load(); at == 0 || at > now.UnixNano() {
+			if at != 0 {
+				next = min(next, at)
+			}
+			continue
+		}
+		t.sweepAt.Store(0)
+		if err := b.sweep(t, now); err != nil && b.life.Err() == nil && !t.deleted.Load() {
+			b.logger.Error("the messages that retention is past could not be removed; it is tried again in a minute", "topic", t.name, "error", err)
+			r.arm(t, now.Add(time.Minute))
+		}
+		if b.life.Err() != nil {
+			break
+		}
+	}
+	r.unlock()
+	if next != math.MaxInt64 {
+		r.set(time.Unix(0, next))
+	}
+	r.reclaim()
+}
+
+// lock takes the token of who removes messages; false if ctx ended.
+func (r *retention) lock(ctx context.Context) bool {
+	select {
+	case r.sweeping <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (r *retention) unlock() { <-r.sweeping }
+
+// note remembers what was removed, for reclaim.
+func (r *retention) note(topic uint32, queue uint16, from, to, bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.freed += bytes
+	k := rangeKey{topic, queue}
+	if was, ok := r.ranges[k]; ok {
+		from, to = min(from, was[0]), max(to, was[1])
+	}
+	r.ranges[k] = [2]int64{from, to}
+}
+
+// noteDelayed is note for delayed messages.
+func (r *retention) noteDelayed(bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.freed += bytes
+	r.delayed = true
+}
+
+// reclaimSoon has the timer call reclaim.
+func (r *retention) reclaimSoon() { r.set(time.Now()) }
+
+// reclaim has the store give back disk if much was removed.
+func (r *retention) reclaim() {
+	r.mu.Lock()
+	if r.freed < reclaimBytes || r.reclaiming {
+		r.mu.Unlock()
+		return
+	}
+	var ranges []store.Range
+	for k, at := range r.ranges {
+		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
+	}
+	delayed := r.delayed
+	r.freed, r.ranges, r.delayed, r.reclaiming = 0, map[rangeKey][2]int64{}, false, true
+	r.mu.Unlock()
+	err := r.broker.store.Reclaim(r.broker.life, ranges, delayed)
+	r.mu.Lock()
+	r.reclaiming = false
+	r.mu.Unlock()
+	if err != nil && !errors.Is(err, context.Canceled) && r.broker.life.Err() == nil {
+		r.broker.logger.Error("the disk of removed messages is not given back yet", "error", err)
+	}
+}

@@ -1,0 +1,134 @@
+package broker
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// The power fails at a random moment while consumed messages are removed:
+// what a group has not acknowledged is there for it, offsets go on, and what was removed is gone for good.
+func TestPowerLossWithRetention(t *testing.T) {
+	for range 15 {
+		seed := rand.Uint64()
+		if *modelSeed != 0 {
+			seed = *modelSeed
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runPowerLoss(t, seed) }) }) {
+			t.Fatalf("run it again with -run TestPowerLossWithRetention -model.seed %d", seed)
+		}
+	}
+}
+
+func runPowerLoss(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	mem := vfs.NewCrashableMem()
+	b := open(t, Options{Dir: "data", fs: mem})
+	config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: Retention{Time: -1, Consumed: true}}
+	putTopic(t, b, "t", config)
+	groups := []string{"g0", "g1"}
+	answered, acked, next := map[string]bool{}, map[string]bool{}, map[int]int64{}
+	for round := range 3 {
+		stopped := make(chan struct{})
+		end := time.Now().Add(time.Duration(rnd.Int64N(int64(5 * time.Second))))
+		cut := make(chan struct{})
+		var mu sync.Mutex // of the maps: what is known when the power fails was answered before
+		var known, forgotten map[string]bool
+		var nextKnown map[int]int64
+		var clone *vfs.MemFS
+		go func() {
+			defer close(cut)
+			time.Sleep(time.Until(end))
+			mu.Lock()
+			defer mu.Unlock()
+			known, forgotten, nextKnown = maps.Clone(answered), maps.Clone(acked), maps.Clone(next)
+			clone = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
+		}()
+		go func() {
+			defer close(stopped)
+			own := rand.New(rand.NewPCG(seed, uint64(round)))
+			for i := 0; ; i++ {
+				select {
+				case <-cut:
+					return
+				case <-time.After(time.Duration(own.IntN(30)) * time.Millisecond):
+				}
+				switch g := groups[own.IntN(2)]; own.IntN(3) {
+				case 0:
+					for j := range 1 + own.IntN(10) {
+						id := fmt.Sprintf("%d-%d-%d", round, i, j)
+						r := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: make([]byte, 1+own.IntN(2000))})[0]
+						mu.Lock()
+						if r.Err != nil || r.Receipt.Offset < next[r.Receipt.Queue] {
+							t.Errorf("%s went to %+v, %v; the next offset is %d", id, r.Receipt, r.Err, next[r.Receipt.Queue])
+						}
+						answered[id], next[r.Receipt.Queue] = true, r.Receipt.Offset+1
+						mu.Unlock()
+					}
+				default:
+					for _, d := range receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t", Max: 16, InvisibleDuration: time.Second}) {
+						if own.IntN(10) > 0 {
+							mu.Lock() // it may be removed before the answer is known
+							acked[g+d.ID] = true
+							mu.Unlock()
+							b.Ack(t.Context(), []*tidegate.Delivery{d})
+						}
+					}
+				}
+			}
+		}()
+		<-stopped
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		mem, answered, acked, next = clone, known, forgotten, nextKnown
+		b = open(t, Options{Dir: "data", fs: mem})
+	}
+	for _, g := range groups {
+		seen := map[string]bool{}
+		for empty := 0; empty < 3; {
+			ds := receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t", Max: 32, InvisibleDuration: time.Second})
+			for _, d := range ds {
+				seen[d.ID] = true
+			}
+			for _, err := range b.Ack(t.Context(), ds) {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if empty++; len(ds) > 0 {
+				empty = 0
+			}
+			elapse(time.Second)
+		}
+		for id := range answered {
+			if !seen[id] && !acked[g+id] {
+				t.Errorf("%s was answered, and %s never got it", id, g)
+			}
+		}
+		if s := subscriptionOf(t, b, g); s.Backlog != (Backlog{}) || s.Expired != 0 {
+			t.Errorf("%s is left with %+v", g, s)
+		}
+	}
+	elapse(2 * time.Second)
+	if n := stored(t, b, "t"); n != 0 {
+		t.Errorf("%d messages are left, although all are consumed", n)
+	}
+	sum := int64(0)
+	for q := range config.Queues {
+		sum += next[q]
+	}
+	topic, _ := b.topic("t")
+	if got := topic.messages.Load(); got < sum {
+		t.Errorf("offsets go on at %d in all, want %d or more", got, sum)
+	}
+}

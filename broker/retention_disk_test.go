@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// sizeOf returns the bytes of all files in a directory but write-ahead logs,
+// which are used again and have a size of their own.
+func sizeOf(tb testing.TB, dir string) (size int64) {
+	tb.Helper()
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) == ".log" {
+			return err
+		}
+		info, err := d.Info()
+		size += info.Size()
+		return err
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	return size
+}
+
+// fill sends n times 16 messages of 32 KiB to each of the topics in turn.
+func fill(tb testing.TB, b *Broker, n int, topics ...string) {
+	tb.Helper()
+	noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
+	for range n {
+		for _, topic := range topics {
+			msgs := make([]*tidegate.Message, 16)
+			for j := range msgs {
+				body := make([]byte, 32<<10)
+				_, _ = noise.Read(body)
+				msgs[j] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topic, Body: body}
+			}
+			mustSend(tb, b, msgs...)
+		}
+	}
+}
+
+// Messages of two topics share files. Once those of one are gone, the files are written anew without them.
+func TestSharedDiskIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const mb = 1 << 20
+		dir := t.TempDir()
+		b := open(t, Options{Dir: dir})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "other", TopicConfig{})
+		fill(t, b, 80, "t", "t", "other") // 80 and 40 MiB
+		before := sizeOf(t, dir)
+		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		elapse(time.Minute)
+		after := sizeOf(t, dir)
+		t.Logf("%d MiB before, %d after", before/mb, after/mb)
+		if before < 80*mb || after > 40*mb*14/10 {
+			t.Errorf("%d bytes on disk before, %d after", before, after)
+		}
+		if n := len(receiveAll(t, b, "other")); n != 80*16 {
+			t.Errorf("%d messages of the other topic, want %d", n, 80*16)
+		}
+	})
+}
+
+// Disk is given back by whatever removes messages; what others share files with stays.
+func TestDiskIsGivenBack(t *testing.T) {
+	const mb = 1 << 20
+	for name, remove := range map[string]func(*testing.T, *Broker){
+		"consumed": func(t *testing.T, b *Broker) {
+			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Consumed: true}})
+			for {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+				if len(ds) == 0 {
+					break
+				}
+				b.Ack(t.Context(), ds)
+			}
+		},
+		"time": func(t *testing.T, b *Broker) {
+			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Time: Duration(30 * time.Second)}})
+		},
+		"bytes": func(t *testing.T, b *Broker) {
+			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Bytes: 1 << 20}})
+		},
+		"purge": func(t *testing.T, b *Broker) {
+			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{Messages: 2112, Bytes: 66 * mb}) {
+				t.Errorf("removed %+v, %v", removed, err)
+			}
+		},
+		"deletion": func(t *testing.T, b *Broker) {
+			if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				b := open(t, Options{Dir: dir})
+				putTopic(t, b, "t", TopicConfig{})
+				putTopic(t, b, "other", TopicConfig{Retention: Retention{Time: -1}})
+				fill(t, b, 128, "t")
+				fill(t, b, 4, "t", "other")
+				if name == "purge" { // exactly what is said above
+					if _, err := b.PurgeTopic(t.Context(), "other"); err != nil {
+						t.Fatal(err)
+					}
+					fill(t, b, 4, "other")
+				}
+				before := sizeOf(t, dir)
+				remove(t, b)
+				elapse(time.Minute)
+				after, st := sizeOf(t, dir), b.Stats().Messages
+				t.Logf("%d MiB before, %d after; with the logs %d", before/mb, after/mb, st.Disk/mb)
+				if before < 30*mb || after > 6*mb || st.Disk > 100*mb {
+					t.Errorf("%d bytes on disk before, %d after; Pebble says %d", before, after, st.Disk)
+				}
+				if n := len(receiveAll(t, b, "other")); n != 64 {
+					t.Errorf("%d messages of another topic, want 64", n)
+				}
+			})
+		})
+	}
+}

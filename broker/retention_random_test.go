@@ -1,0 +1,268 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A keptMessage is what the reference knows of a message that was answered.
+type keptMessage struct {
+	id     string
+	place  [2]int64 // queue, offset
+	size   int64
+	sent   time.Time
+	purged bool
+}
+
+// keeper is a broker with retention and a plain list of what was sent to it.
+type keeper struct {
+	t        *testing.T
+	rnd      *rand.Rand
+	fs       vfs.FS
+	b        *Broker
+	config   TopicConfig
+	messages []*keptMessage
+	done     map[string]bool // group + ID: acknowledged
+	held     []*tidegate.Delivery
+	next     map[int]int64 // by queue: the lowest offset that may come
+	groups   []string
+}
+
+func TestRetentionRandom(t *testing.T) {
+	for range max(1, *modelSequences/10) {
+		seed := rand.Uint64()
+		if *modelSeed != 0 {
+			seed = *modelSeed
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runKeeper(t, seed) }) }) {
+			t.Fatalf("run it again with -run TestRetentionRandom -model.seed %d", seed)
+		}
+		if *modelSeed != 0 {
+			return
+		}
+	}
+}
+
+func runKeeper(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	k := &keeper{t: t, rnd: rnd, fs: vfs.NewMem(), done: map[string]bool{}, next: map[int]int64{}}
+	k.b = open(t, Options{Dir: "data", fs: k.fs})
+	k.config = TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: Duration([]time.Duration{-1, time.Second, time.Minute}[rnd.IntN(3)])}
+	r := &k.config.Retention
+	r.Time = Duration([]time.Duration{-1, time.Minute, 10 * time.Minute}[rnd.IntN(3)])
+	r.Bytes = []int64{0, 0, 2000}[rnd.IntN(3)]
+	r.Consumed = rnd.IntN(2) == 0
+	fifo := rnd.IntN(2) == 0
+	if fifo {
+		k.config.Type = TopicFIFO
+	}
+	putTopic(t, k.b, "t", k.config)
+	for i := range 1 + rnd.IntN(2) {
+		g := fmt.Sprint("g", i)
+		putGroup(t, k.b, g, GroupConfig{FIFO: fifo && rnd.IntN(2) == 0, MaxAttempts: -1, FIFORetryInterval: Duration(time.Second)})
+		receive(t, k.b, transport.ReceiveRequest{Group: g, Topic: "t"})
+		k.groups = append(k.groups, g)
+	}
+	for range 80 {
+		switch n := rnd.IntN(20); {
+		case n < 6:
+			k.send(fifo)
+		case n < 11:
+			k.receive(k.groups[rnd.IntN(len(k.groups))], 1+rnd.IntN(16))
+		case n < 15:
+			k.settle()
+		case n < 18:
+			elapse(time.Duration(rnd.IntN(40_000)) * time.Millisecond)
+		case n == 18:
+			k.b = reopen(t, k.b, k.fs)
+			synctest.Wait()
+		case rnd.IntN(4) == 0:
+			k.purge()
+		}
+		k.check()
+	}
+	elapse(10 * time.Minute) // all leases are over, all times too
+	k.check()
+	k.consumeAll()
+}
+
+func (k *keeper) send(fifo bool) {
+	for range 1 + k.rnd.IntN(8) {
+		m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, 1+k.rnd.IntN(100))}
+		if fifo {
+			m.MessageGroup = fmt.Sprint(k.rnd.IntN(3))
+		}
+		r := send(k.t, k.b, m)[0]
+		if r.Err != nil || r.Receipt.Offset != k.next[r.Receipt.Queue] {
+			k.t.Fatalf("sent to %+v, %v; want offset %d", r.Receipt, r.Err, k.next[r.Receipt.Queue])
+		}
+		k.next[r.Receipt.Queue]++
+		k.messages = append(k.messages, &keptMessage{m.ID, [2]int64{int64(r.Receipt.Queue), r.Receipt.Offset}, int64(len(m.Body)), time.Now(), false})
+	}
+}
+
+func (k *keeper) receive(group string, n int) int {
+	ds := receive(k.t, k.b, transport.ReceiveRequest{Group: group, Topic: "t", Max: n, InvisibleDuration: time.Duration(1+k.rnd.IntN(90)) * time.Second, Push: k.rnd.IntN(2) == 0})
+	for _, d := range ds {
+		i := slices.IndexFunc(k.messages, func(m *keptMessage) bool { return m.id == d.ID })
+		if i < 0 || k.messages[i].purged || k.done[group+d.ID] || int64(len(d.Body)) != k.messages[i].size {
+			k.t.Fatalf("%s was given %s: %d, %v", group, d.ID, i, k.done[group+d.ID])
+		}
+	}
+	k.held = append(k.held, ds...)
+	return len(ds)
+}
+
+func (k *keeper) settle() {
+	for range min(len(k.held), 1+k.rnd.IntN(16)) {
+		i := k.rnd.IntN(len(k.held))
+		d := k.held[i]
+		k.held = slices.Delete(k.held, i, i+1)
+		purged := slices.ContainsFunc(k.messages, func(m *keptMessage) bool { return m.id == d.ID && m.purged })
+		switch k.rnd.IntN(6) {
+		case 0:
+			_ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second)
+		case 1:
+			k.b.Release(k.t.Context(), []*tidegate.Delivery{d})
+		default:
+			err := k.b.Ack(k.t.Context(), []*tidegate.Delivery{d})[0]
+			if err == nil {
+				k.done[d.ConsumerGroup+d.ID] = true
+			} else if !purged && time.Now().Before(d.InvisibleUntil) {
+				k.t.Fatalf("%s is in flight until %v: %v", d.ID, d.InvisibleUntil, err)
+			}
+		}
+	}
+}
+
+func (k *keeper) purge() {
+	if _, err := k.b.PurgeTopic(k.t.Context(), "t"); err != nil {
+		k.t.Fatal(err)
+	}
+	for _, m := range k.messages {
+		m.purged = true
+	}
+}
+
+// check compares what is stored with what retention allows, and the counts with what is stored.
+func (k *keeper) check() {
+	synctest.Wait()
+	topic, err := k.b.topic("t")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	r, window := k.config.Retention, k.config.duplicateWindow()
+	there := map[[2]int64]bool{}
+	var total, expired Backlog
+	for _, m := range k.messages {
+		q := (*topic.queues.Load())[m.place[0]]
+		_, ok, err := k.b.store.Get(placeOf(topic, m))
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		there[m.place] = ok
+		age, low := time.Since(m.sent), q.low.Load().Offset
+		everybody := !slices.ContainsFunc(k.groups, func(g string) bool { return !k.done[g+m.id] })
+		switch {
+		case ok && (m.purged || m.place[1] < low && q.kept[m.place[1]] == nil):
+			k.t.Fatalf("%+v was removed and is there", m)
+		case ok:
+			total.Messages++
+			total.Bytes += m.size
+		case m.purged:
+		case age < window:
+			k.t.Fatalf("%+v was removed within the duplicate window", m)
+		case r.Consumed && everybody, r.Time > 0 && age >= time.Duration(r.Time), r.Bytes > 0:
+		case everybody: // it had been kept for somebody
+		default:
+			k.t.Fatalf("%+v was removed at the age of %v, and is needed", m, age)
+		}
+	}
+	info := k.b.describe(topic)
+	if info.Messages != total.Messages || info.Bytes != total.Bytes {
+		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.Messages, info.Bytes, total)
+	}
+	for _, s := range *topic.subs.Load() {
+		var want Backlog
+		s.mu.Lock()
+		for _, m := range k.messages {
+			c := s.cursors[m.place[0]]
+			l := c.leases[m.place[1]]
+			if l != nil && !there[m.place] {
+				k.t.Fatalf("%s has a lease of %+v, which is gone", s.group.name, m)
+			}
+			if l != nil || m.place[1] >= c.next {
+				want.Messages++
+				want.Bytes += m.size
+			}
+			if low := c.queue.low.Load().Offset; c.next < low {
+				k.t.Fatalf("%s is at %d, the queue begins at %d", s.group.name, c.next, low)
+			}
+		}
+		expired.Messages += s.expired
+		s.mu.Unlock()
+		if got := Backlog(s.backlog()); got != want {
+			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.group.name, got, want)
+		}
+		if d := s.describe(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
+			k.t.Fatalf("%s says %+v, want %d in all", s.group.name, d, want.Messages)
+		}
+	}
+	if expired.Messages > 0 && r.Time < 0 && r.Bytes == 0 {
+		k.t.Fatalf("%d expired, although nothing expires here", expired.Messages)
+	}
+}
+
+// consumeAll receives what is left, which must be all that is stored and not done.
+func (k *keeper) consumeAll() {
+	for _, g := range k.groups {
+		for quiet := 0; quiet < 2; {
+			n := k.receive(g, 32)
+			for k.settleAll(g) {
+			}
+			if quiet++; n > 0 {
+				quiet = 0
+			}
+			elapse(2 * time.Minute)
+			k.check()
+		}
+		if s := subscriptionOf(k.t, k.b, g); s.Backlog != (Backlog{}) {
+			k.t.Fatalf("%s is left with %+v", g, s)
+		}
+		for _, m := range k.messages {
+			if r := k.config.Retention; !k.done[g+m.id] && !m.purged && r.Bytes == 0 && r.Time < 0 {
+				k.t.Fatalf("%s never got %+v", g, m)
+			}
+		}
+	}
+	if elapse(2 * time.Minute); k.config.Retention.Consumed && stored(k.t, k.b, "t") != 0 {
+		k.t.Fatalf("%d are left, although all are consumed", stored(k.t, k.b, "t"))
+	}
+}
+
+func (k *keeper) settleAll(group string) bool {
+	for i, d := range k.held {
+		if d.ConsumerGroup == group {
+			k.held = slices.Delete(k.held, i, i+1)
+			if k.b.Ack(k.t.Context(), []*tidegate.Delivery{d})[0] == nil {
+				k.done[group+d.ID] = true
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func placeOf(t *topic, m *keptMessage) store.Place {
+	return store.Place{Topic: t.id, Queue: uint16(m.place[0]), Offset: m.place[1]}
+}

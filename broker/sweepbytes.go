@@ -1,0 +1,138 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A cut is a span's part within which planBytes looks for its bound: what is
+// before lo is removed, what is from hi on is not.
+type cut struct {
+	first            int64 // lo at the beginning
+	lo, hi           int64
+	loBytes, hiBytes int64 // of the bodies before them
+}
+
+// planBytes removes the oldest messages of all queues, to a millisecond, until
+// need bytes are gone: it looks for the time up to which that is.
+func (w *sweep) planBytes(b *Broker, need int64) error {
+	cuts := make([]cut, len(w.spans))
+	var from, to time.Time
+	var most int64
+	for i := range w.spans {
+		s, c := &w.spans[i], &cuts[i]
+		c.lo, c.hi = max(s.old, s.consumed), max(s.old, s.consumed, s.floor)
+		c.first = c.lo
+		var err error
+		if c.loBytes, err = w.bytesBefore(b, s, c.lo); err != nil {
+			return err
+		}
+		if c.hiBytes, err = w.bytesBefore(b, s, c.hi); err != nil {
+			return err
+		}
+		need -= c.loBytes - s.low.Bytes
+		most += c.hiBytes - c.loBytes
+		if c.lo == c.hi {
+			continue
+		}
+		first, err := b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: c.lo})
+		if err != nil {
+			return err
+		}
+		last, err := b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: c.hi - 1})
+		if err != nil {
+			return err
+		}
+		if from.IsZero() || first.At.Before(from) {
+			from = first.At
+		}
+		to = latest(to, last.At)
+	}
+	if need <= 0 {
+		return nil
+	}
+	if most <= need {
+		for i := range cuts {
+			s := &w.spans[i]
+			s.cutTo(&cuts[i], cuts[i].hi)
+			s.blocked = s.blocked || most < need && cuts[i].hi < s.end
+		}
+		return nil
+	}
+	for from = from.Add(-1); to.Sub(from) > time.Millisecond; {
+		mid := from.Add(to.Sub(from) / 2)
+		parts, freed, err := w.cutAt(b, cuts, mid)
+		if err != nil {
+			return err
+		}
+		if freed >= need {
+			to = mid
+			for i := range cuts {
+				cuts[i].hi, cuts[i].hiBytes = parts[i].Offset, parts[i].Bytes
+			}
+			continue
+		}
+		from = mid
+		need -= freed
+		for i := range cuts {
+			cuts[i].lo, cuts[i].loBytes = parts[i].Offset, parts[i].Bytes
+		}
+	}
+	return w.cutRest(b, cuts, need)
+}
+
+// cutTo bounds a span at an offset. Where nothing is cut, what all groups have
+// consumed stays the only reason to remove something.
+func (s *span) cutTo(c *cut, offset int64) {
+	if offset > c.first {
+		s.many = offset
+	}
+}
+
+// cutAt returns, for each queue, where the messages stored up to at end, and
+// how many bytes these have beyond what is cut already.
+func (w *sweep) cutAt(b *Broker, cuts []cut, at time.Time) (parts []store.Mark, freed int64, err error) {
+	parts = make([]store.Mark, len(cuts))
+	for i, c := range cuts {
+		s := &w.spans[i]
+		offset, err := w.firstAfter(b, s, c.lo, c.hi, at)
+		if err != nil {
+			return nil, 0, err
+		}
+		parts[i] = store.Mark{Offset: c.lo, Bytes: c.loBytes}
+		if offset > c.lo {
+			bytes, err := w.bytesBefore(b, s, offset)
+			if err != nil {
+				return nil, 0, err
+			}
+			parts[i] = store.Mark{Offset: offset, Bytes: bytes}
+		}
+		freed += parts[i].Bytes - c.loBytes
+	}
+	return parts, freed, nil
+}
+
+// cutRest cuts messages that were stored at the same time until need bytes are gone.
+func (w *sweep) cutRest(b *Broker, cuts []cut, need int64) error {
+	for i, c := range cuts {
+		s := &w.spans[i]
+		if need <= 0 || c.lo == c.hi {
+			s.cutTo(&cuts[i], c.lo)
+			continue
+		}
+		enough := c.loBytes + need
+		last, err := b.store.FirstThat(w.rangeOf(s, c.lo, c.hi), func(m store.Stored) bool { return m.Cumulative >= enough })
+		if err != nil {
+			return err
+		}
+		to := min(last+1, c.hi)
+		s.cutTo(&cuts[i], to)
+		bytes, err := w.bytesBefore(b, s, to)
+		if err != nil {
+			return err
+		}
+		need -= bytes - c.loBytes
+	}
+	return nil
+}
