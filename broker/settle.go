@@ -29,6 +29,16 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
 	return s, h, nil
 }
 
+// TopicOf returns the topic of the delivery that a receipt handle names,
+// whether that is over or not; 40013 if it names none of this broker's.
+func (b *Broker) TopicOf(receiptHandle string) (string, error) {
+	s, _, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
+	if err != nil {
+		return "", err
+	}
+	return s.topic.name, nil
+}
+
 func (b *Broker) subscription(h handle) *subscription {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

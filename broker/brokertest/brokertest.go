@@ -53,6 +53,10 @@ type Options struct {
 	// MinLongPolling is the shortest wait of a receive. 0: none.
 	MinLongPolling time.Duration
 
+	// Access says who may do what; clients then need the Credentials of
+	// rocketmq.Options. Zero: everyone may do everything.
+	Access server.AccessConfig
+
 	// Logger takes the logs of engine, server and clients. Nil: silent.
 	Logger *slog.Logger
 }
@@ -116,7 +120,7 @@ func NewWith(tb testing.TB, o Options) *Broker {
 	}
 	b := &Broker{Broker: engine, tb: tb, logger: o.Logger, lis: bufconn.Listen(networkBuffer), served: make(chan error, 1)}
 	b.server, err = server.New(engine, server.Options{
-		Advertise: Address, Logger: o.Logger, MinLongPolling: max(o.MinLongPolling, 1), Intercept: b.intercept,
+		Advertise: Address, Logger: o.Logger, MinLongPolling: max(o.MinLongPolling, 1), Intercept: b.intercept, Access: o.Access,
 	})
 	if err != nil {
 		tb.Fatalf("brokertest: %v", errors.Join(err, engine.Close()))

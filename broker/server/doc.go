@@ -59,6 +59,13 @@
 // number is the last. Streams and waiting receives end when the client goes or the
 // server begins to end; what the client did not get is ready again at once.
 //
+// # Access
+//
+// With [Options].Access every request needs a key: signed as RocketMQ 5 does
+// (authorization, x-mq-date-time), over HTTP also as Basic, or by a client
+// certificate; see [Certificates]. What no [Rule] allows is refused with 40300,
+// wrong or missing credentials with 40100. x-mq-session-token is not looked at.
+//
 // Not there yet: transactions, offsets. They
 // are refused with a status that says so.
 package server

@@ -16,6 +16,7 @@ type engine interface {
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
 	Release(ctx context.Context, ds []*tidegate.Delivery)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
+	TopicOf(handle string) (string, error)
 	Touch(owner string)
 	Forget(owner string)
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -25,8 +26,10 @@ const (
 	languageNode = "HTTP"
 )
 
-// clientID returns the client's ID, which every request must carry.
-func clientID(ctx context.Context) (string, error) {
+// clientID returns the client's ID, which every request must carry. With keys,
+// an ID is one of its key: nobody can speak for a client of another key. who is nil
+// without keys.
+func clientID(ctx context.Context, who *access.Identity) (string, error) {
 	id := header(ctx, headerClientID)
 	switch {
 	case strings.TrimSpace(id) == "":
@@ -35,7 +38,15 @@ func clientID(ctx context.Context) (string, error) {
 		return "", refuse(tidegate.CodeClientIDRequired, headerClientID,
 			fmt.Sprintf("the header %s has %d bytes, at most %d are allowed", headerClientID, len(id), maxClientID))
 	}
-	return id, nil
+	return scoped(who, id), nil
+}
+
+// scoped puts the key before a client's ID.
+func scoped(who *access.Identity, id string) string {
+	if who == nil {
+		return id
+	}
+	return who.String() + "/" + id
 }
 
 // header returns the first value of a request header, or "".

@@ -21,16 +21,16 @@ const (
 )
 
 // httpClient returns who sends a request: the header x-mq-client-id, as over
-// gRPC, or else the client's address.
+// gRPC, or else the client's address; with keys, the key before it.
 func httpClient(r *http.Request) (string, error) {
 	id := r.Header.Get(headerClientID)
 	if id == "" {
-		return remoteHost(r), nil
+		id = remoteHost(r)
 	}
 	if len(id) > maxClientID {
 		return "", tooLong(tidegate.CodeClientIDRequired, "header "+headerClientID, len(id), maxClientID)
 	}
-	return id, nil
+	return scoped(identityOf(r), id), nil
 }
 
 func remoteHost(r *http.Request) string {

@@ -46,6 +46,9 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 	list := make([]*tidegate.Delivery, len(ds))
 	for i, h := range req.Handles {
 		fill(&ds[i], group, "", "", h)
+		if err := s.permitHandle(r, &ds[i]); err != nil {
+			return 0, nil, err
+		}
 		list[i] = &ds[i]
 	}
 	var errs []error
@@ -88,6 +91,9 @@ func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, a
 	}
 	var d tidegate.Delivery
 	fill(&d, group, "", "", req.Handle)
+	if err := s.permitHandle(r, &d); err != nil {
+		return 0, nil, err
+	}
 	var out changeResult
 	dur := time.Duration(*req.InvisibleDuration)
 	err = s.through(r.Context(), changeCall(client, group), func(ctx context.Context) (err error) {
@@ -136,6 +142,9 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	}
 	var d tidegate.Delivery
 	fill(&d, group, "", "", req.Handle)
+	if err := s.permitHandle(r, &d); err != nil {
+		return 0, nil, err
+	}
 	return noContent(s.through(r.Context(), changeCall(client, group), func(ctx context.Context) error {
 		return s.b.Retry(ctx, &d, after)
 	}))
@@ -158,6 +167,9 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, e
 	}
 	d := tidegate.Delivery{Attempt: req.Attempt}
 	fill(&d, group, "", "", req.Handle)
+	if err := s.permitHandle(r, &d); err != nil {
+		return 0, nil, err
+	}
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: group, Messages: 1}
 	return noContent(s.through(r.Context(), call, func(ctx context.Context) error { return s.b.DeadLetter(ctx, &d, req.Reason) }))
 }

@@ -43,7 +43,7 @@ import (
 // counts. ctx ends when the client gives up or the server is closed.
 type Call struct {
 	Op       string // the RPC's name, such as "SendMessage"
-	ClientID string
+	ClientID string // what the client says; with keys, the key's name and / before it
 	Topic    string // empty if the request has none
 	Group    string // likewise
 
@@ -79,7 +79,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, req Q) (resp R, err er
 	defer func() { s.requests.observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
 	_ = grpc.SetHeader(ctx, features)
-	client, err := clientID(ctx)
+	client, err := s.admit(ctx, r.op, req)
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}

@@ -225,7 +225,7 @@ func one(b bool) int64 {
 // runtime's and the process's.
 func (s *Server) metricsHandler() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{s}, s.requests.seconds, s.requests.total, s.requests.httpSeconds, s.requests.httpTotal,
+	r.MustRegister(&collector{s}, s.requests.seconds, s.requests.total, s.requests.httpSeconds, s.requests.httpTotal, s.gate.refused,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelError),

@@ -46,6 +46,12 @@ type Options struct {
 	// which RocketMQ's Go and Java clients accept.
 	TLS *tls.Config
 
+	// RequireTLS refuses clients that begin with plain text. False: they are taken.
+	RequireTLS bool
+
+	// Access says who may do what; SetAccess changes it. Zero: everyone may do everything.
+	Access AccessConfig
+
 	// HandshakeTimeout is how long a new connection may take to begin with
 	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
@@ -101,6 +107,10 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	}
 	if o.TLS != nil && len(o.TLS.Certificates) == 0 && o.TLS.GetCertificate == nil && o.TLS.GetConfigForClient == nil {
 		bad("TLS has no certificate: set Certificates or GetCertificate, or leave TLS nil for a self-signed one")
+	}
+
+	if o.TLS != nil && o.TLS.MinVersion != 0 && o.TLS.MinVersion < tls.VersionTLS12 {
+		bad("TLS.MinVersion is %#04x; give tls.VersionTLS12 or more, or 0 for it", o.TLS.MinVersion)
 	}
 
 	setDefault(&o.BrokerName, DefaultBrokerName)

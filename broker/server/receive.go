@@ -115,7 +115,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 // receive asks the engine, through the middleware if there is one. Its error may be a
 // *grpcError.
 func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
-	client, err := clientID(ctx)
+	client, err := s.admit(ctx, rpcReceive, req)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func from(h http.Handler) endpoint {
 
 // mux returns the handler of all routes.
 func (s *Server) mux() http.Handler {
-	mux := http.NewServeMux()
+	mux := s.newMux()
 	methods := map[string][]string{}
 	var paths []string
 	for _, rt := range s.routes() {
@@ -81,9 +81,9 @@ func (s *Server) mux() http.Handler {
 	}
 	slices.Sort(paths)
 	for path, list := range methods {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { writeNotAllowed(w, r, list) })
+		mux.HandleOther(path, func(w http.ResponseWriter, r *http.Request) { writeNotAllowed(w, r, list) })
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleOther("/", func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: fmt.Sprintf(
 			"there is nothing at %.200q; there are %s", r.URL.Path, strings.Join(paths, ", "))})
 	})

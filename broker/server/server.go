@@ -55,6 +55,7 @@ type Server struct {
 	requests  *requests
 	grpc      *grpc.Server
 	http      http.Handler
+	gate      *gate
 
 	drainOnce sync.Once
 	draining  chan struct{}   // closed when the server begins to end
@@ -95,6 +96,13 @@ func newServer(b engine, o Options) (*Server, error) {
 		sniffer:   newSniffer(o.TLS),
 		draining:  make(chan struct{}),
 		requests:  newRequests(),
+		gate:      newGate(),
+	}
+	if err := s.SetAccess(o.Access); err != nil {
+		return nil, fmt.Errorf("server options: %w", err)
+	}
+	if o.RequireTLS {
+		s.sniffer.refuse = s.refusedPlainText
 	}
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.sessions = newSessions(b.Forget)

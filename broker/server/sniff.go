@@ -34,6 +34,7 @@ const (
 type sniffer struct {
 	tls, plain credentials.TransportCredentials
 	pending    *pending
+	refuse     func(net.Addr) // called for a connection in plain text, which then ends; nil: these are taken
 }
 
 func newSniffer(c *tls.Config) *sniffer {
@@ -54,8 +55,14 @@ func (s *sniffer) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		return nil, nil, io.EOF // gRPC's word for a connection that said nothing: not worth a log line
 	}
 	creds := s.plain
-	if conn.first[0] == tlsHandshake {
+	switch {
+	case conn.first[0] == tlsHandshake:
 		creds = s.tls
+	case s.refuse != nil:
+		settle()
+		s.refuse(raw.RemoteAddr())
+		raw.Close()
+		return nil, nil, io.EOF // told already, and not for each
 	}
 	out, info, err := creds.ServerHandshake(conn)
 	if err != nil {

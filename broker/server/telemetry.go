@@ -50,7 +50,7 @@ func (v *service) Telemetry(stream grpc.BidiStreamingServer[rmqpb.TelemetryComma
 		return err
 	}
 	ctx := stream.Context()
-	id, err := clientID(ctx)
+	id, err := v.s.admit(ctx, rpcTelemetry, (*rmqpb.Settings)(nil))
 	if err != nil {
 		e, _ := errors.AsType[*tidegate.Error](err)
 		return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
@@ -95,6 +95,10 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 			in := cmd.GetSettings()
 			if in == nil {
 				continue // an answer to a command that this server never gives, or nothing
+			}
+			if _, err := s.admit(ctx, rpcTelemetry, in); err != nil {
+				e, _ := errors.AsType[*tidegate.Error](err)
+				return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
 			}
 			p, err := profileOf(in, language)
 			if err != nil {

@@ -55,6 +55,9 @@ func (a admin) do(ctx context.Context, method, path, body string, out any) error
 	if err != nil {
 		return err
 	}
+	if keys.AccessKey != "" {
+		req.SetBasicAuth(keys.AccessKey, keys.AccessSecret)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err

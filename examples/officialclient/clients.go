@@ -8,7 +8,6 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
-	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 	"go.uber.org/zap"
 )
 
@@ -43,7 +42,7 @@ func logged(f func() error) error {
 }
 
 func (s scene) config(group string) *rmq.Config {
-	return &rmq.Config{Endpoint: s.endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
+	return &rmq.Config{Endpoint: s.endpoint, ConsumerGroup: group, Credentials: &keys}
 }
 
 // starting starts a client. Start takes a second at least, and for ever if the

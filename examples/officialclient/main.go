@@ -39,17 +39,27 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
 // timeLimit ends a run that hangs. A run takes about 12 s, and 23 s more if
 // stopping a push consumer takes the client's longest time.
 const timeLimit = 80 * time.Second
 
+// secretVariable is the environment variable with the secret: arguments of a
+// program are there for all users of a machine to read.
+const secretVariable = "OFFICIALCLIENT_SECRET"
+
+// keys are shown to the broker with every request, if there are any.
+var keys credentials.SessionCredentials
+
 func main() {
 	endpoint := flag.String("endpoint", "127.0.0.1:8081", "`address` of the broker for clients (gRPC)")
 	http := flag.String("http", "127.0.0.1:8082", "`address` of the broker for administration (HTTP)")
 	flag.BoolVar(&rmq.EnableSsl, "tls", rmq.EnableSsl, "connect with TLS; the certificate is not verified")
+	flag.StringVar(&keys.AccessKey, "access-key", "", "access `key`, for a broker with keys; its secret is in "+secretVariable)
 	flag.Parse()
+	keys.AccessSecret = os.Getenv(secretVariable)
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "officialclient: it takes no arguments, only flags; it got %q\n", flag.Args())
 		os.Exit(2)

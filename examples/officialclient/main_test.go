@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
 // The test binary is the program when it is told so by the environment: the
@@ -36,15 +38,17 @@ func TestAgainstTidegate(t *testing.T) {
 		name   string
 		broker []string // flags of tidegate serve
 		env    string   // of the program
+		key    string   // likewise, its access key
 		want   string   // that the program says, beside what it always says
 	}{
-		{"in memory, TLS", atOnce, "", "TLS on"},
-		{"on disk, default settings, plain text", []string{"--data", t.TempDir()}, "rocketmq.client.enableSsl=false", "TLS off"},
+		{"in memory, TLS", atOnce, "", "", "TLS on"},
+		{"on disk, default settings, plain text", []string{"--data", t.TempDir()}, "rocketmq.client.enableSsl=false", "", "TLS off"},
+		{"with keys", append(atOnce, "--config", keyFile(t)), secretVariable + "=open sesame", "clerk", "TLS on"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := serve(t, tidegate, test.broker...)
-			out := play(t, b, test.env)
+			out := play(t, b, test.env, test.key)
 			for _, want := range []string{
 				test.want,
 				"order 3 (attempt 2) came after",
@@ -72,10 +76,54 @@ func TestAgainstTidegate(t *testing.T) {
 	}
 }
 
+// keyFile returns a configuration with a key that may do what the program does.
+func keyFile(t *testing.T) string {
+	file := filepath.Join(t.TempDir(), "tidegate.yaml")
+	err := os.WriteFile(file, []byte(`
+access:
+  keys:
+    clerk:
+      secret: open sesame
+      allow:
+      - {actions: [admin, send, receive], topics: ["officialclient-*", "%DLQ%officialclient-*"], groups: ["officialclient-*"]}
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A client whose secret is wrong, or that has none, is told so.
+func TestWrongKeys(t *testing.T) {
+	tidegate := filepath.Join(t.TempDir(), "tidegate")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./broker/cmd/tidegate").CombinedOutput(); err != nil {
+		t.Fatalf("building tidegate: %v\n%s", err, out)
+	}
+	b := serve(t, tidegate, "--topic", "officialclient-x", "--config", keyFile(t))
+	if err := logged(func() error {
+		for key, secret := range map[string]string{"clerk": "open barley", "nobody": "open sesame", "": ""} {
+			keys = credentials.SessionCredentials{AccessKey: key, AccessSecret: secret}
+			_, err := scene{&story{endpoint: b.grpc}, "wrong"}.producer(t.Context(), "officialclient-x")
+			// The client makes a text of the status.
+			if err == nil || !strings.Contains(err.Error(), "UNAUTHORIZED") {
+				t.Errorf("%q with %q: %v", key, secret, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	keys = credentials.SessionCredentials{}
+	b.stop()
+	if strings.Contains(b.stderr.String(), "sesame") || strings.Contains(b.stderr.String(), "barley") {
+		t.Errorf("the broker tells a secret:\n%s", &b.stderr)
+	}
+}
+
 // play runs the program and returns what it printed.
-func play(t *testing.T, b *broker, env string) string {
+func play(t *testing.T, b *broker, env, key string) string {
 	home := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "--endpoint", b.grpc, "--http", b.http)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "--endpoint", b.grpc, "--http", b.http, "--access-key", key)
 	// The client has data races of its own (metric.go), so that under -race
 	// these are printed, but do not decide.
 	cmd.Env = append(os.Environ(), asProgram+"=1", "HOME="+home, "TMPDIR="+t.TempDir(), "GORACE=exitcode=0")

@@ -24,6 +24,7 @@ type config struct {
 	settings section[settings]
 	topics   map[string]section[broker.TopicConfig]
 	groups   map[string]section[broker.GroupConfig]
+	access   accessConfig
 }
 
 // build reads the layers, the strongest last, over the defaults. Every value
@@ -62,7 +63,10 @@ func merge(doc document, env, flags values) (config, faults) {
 	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}}
 	var bad, more faults
 	c.settings, bad = build(settingRules, doc.values, env, flags)
-	bad = append(bad, addresses(c.settings)...)
+	c.access, more = mergeAccess(doc, c.settings)
+	bad = append(bad, more...)
+	bad = append(bad, checkTLS(c.settings)...)
+	bad = append(bad, exposed(c.settings, c.access.on())...)
 	for name, d := range doc.topics {
 		c.topics[name], more = declared(topicRules, d, tidegate.ValidateTopic(name))
 		bad = append(bad, more...)
@@ -90,9 +94,10 @@ func declared[T any](rules []rule[T], d declaration, nameErr error) (section[T],
 	return s, bad
 }
 
-// addresses refuses those that other machines could use.
-func addresses(s section[settings]) faults {
-	if s.value.insecure {
+// exposed refuses addresses that other machines can use, unless these are
+// asked for keys, over TLS with a certificate that they can verify.
+func exposed(s section[settings], keys bool) faults {
+	if s.value.insecure || keys && s.value.tls.cert != "" && !s.value.tls.allowPlainText {
 		return nil
 	}
 	var bad faults
@@ -100,7 +105,8 @@ func addresses(s section[settings]) faults {
 		host, _, err := net.SplitHostPort(a.value)
 		if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			bad = append(bad, faultf(s.from[a.key], "is %q: other machines could use it without keys or verified TLS; "+
-				"give a loopback address such as 127.0.0.1, or add --insecure (in a file insecure: true)", a.value))
+				"give a loopback address such as 127.0.0.1, or set tls.cert, tls.key and access.keys and leave tls.allow_plain_text false, "+
+				"or add --insecure (in a file insecure: true)", a.value))
 		}
 	}
 	return bad

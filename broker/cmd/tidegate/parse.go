@@ -36,25 +36,31 @@ type declaration struct {
 type document struct {
 	values         values
 	topics, groups map[string]declaration
+	keys           map[string]keyDeclaration
+	anonymous      []ruleDeclaration
 }
 
 // parse reads a file's text. It returns what it understood, also with faults.
 func parse(file string, data []byte) (document, faults) {
 	p := &parser{file: file}
-	doc := document{values: values{}, topics: map[string]declaration{}, groups: map[string]declaration{}}
+	doc := document{values: values{}, topics: map[string]declaration{}, groups: map[string]declaration{}, keys: map[string]keyDeclaration{}}
 	root := p.read(data)
 	if root == nil {
 		return doc, p.faults
 	}
-	keys := append(keysOf(settingRules), "topics", "groups")
+	keys := append(level(keysOf(settingRules), ""), "topics", "groups")
 	p.mapping(root, "", keys, func(key string, k, v *yaml.Node) {
-		switch key {
-		case "topics":
+		switch {
+		case key == "topics":
 			p.declarations(v, key, keysOf(topicRules), doc.topics)
-		case "groups":
+		case key == "groups":
 			p.declarations(v, key, keysOf(groupRules), doc.groups)
-		case "topic":
+		case key == "topic":
 			p.list(key, v, doc.values)
+		case key == "access":
+			p.access(v, &doc)
+		case !slices.Contains(keysOf(settingRules), key): // a level of nesting
+			p.fields(v, key, key+".", keysOf(settingRules), doc.values)
 		default:
 			p.scalar(key, key, k, v, doc.values)
 		}
@@ -65,6 +71,7 @@ func parse(file string, data []byte) (document, faults) {
 type parser struct {
 	file   string
 	faults faults
+	hides  bool // what stands in the file may be secret
 }
 
 func (p *parser) bad(line int, format string, args ...any) {
@@ -106,6 +113,8 @@ func (p *parser) read(data []byte) *yaml.Node {
 	return root
 }
 
+var unknownAnchor = regexp.MustCompile(`(?s)unknown anchor .*`)
+
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 func (p *parser) syntax(err error) {
@@ -114,7 +123,8 @@ func (p *parser) syntax(err error) {
 		line, _ = strconv.Atoi(m[1]) // digits
 		text = text[len(m[0]):]
 	}
-	p.bad(line, "this is not YAML: %s", text)
+	// A secret that begins with * is taken for an alias, and this would tell it.
+	p.bad(line, "this is not YAML: %s", unknownAnchor.ReplaceAllString(text, "a value that begins with * is an alias of nothing: quote it"))
 }
 
 // mapping calls each for every entry of a mapping whose key is known; keys
@@ -124,7 +134,7 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 		if what != "" {
 			what += " is "
 		}
-		p.bad(n.Line, "%s%s: give \"key: value\", one on each line", what, describe(n))
+		p.bad(n.Line, "%s%s: give \"key: value\", one on each line", what, p.describe(n))
 		return
 	}
 	seen := map[string]int{}
@@ -133,7 +143,7 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 		key := k.Value
 		switch first, twice := seen[key]; {
 		case k.Kind != yaml.ScalarNode:
-			p.bad(k.Line, "%s is no name", describe(k))
+			p.bad(k.Line, "%s is no name", p.describe(k))
 			continue
 		case twice:
 			p.bad(k.Line, "%q is there twice, first in line %d", key, first)
@@ -144,6 +154,10 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 			where := ""
 			if what != "" {
 				where = " in " + what
+			}
+			if p.hides && nearest.Name(key, keys) == "" { // {text} is a name too
+				p.bad(k.Line, "a name is unknown%s: %s", where, nearest.Hint("", keys))
+				continue
 			}
 			p.bad(k.Line, "%q is unknown%s: %s", key, where, nearest.Hint(key, keys))
 			continue
@@ -181,7 +195,7 @@ func (p *parser) fields(n *yaml.Node, what, prefix string, keys []string, into v
 func (p *parser) scalar(key, name string, k, v *yaml.Node, into values) {
 	switch {
 	case v.Kind != yaml.ScalarNode || v.Style&yaml.TaggedStyle != 0:
-		p.bad(v.Line, "%s is %s: give a single value", name, describe(v))
+		p.bad(v.Line, "%s is %s: give a single value", name, p.describe(v))
 	case v.ShortTag() == "!!null":
 		p.bad(k.Line, "%s has no value: give one, or remove the line", name)
 	default:
@@ -189,29 +203,39 @@ func (p *parser) scalar(key, name string, k, v *yaml.Node, into values) {
 	}
 }
 
-func (p *parser) list(key string, n *yaml.Node, into values) {
+func (p *parser) list(key string, n *yaml.Node, into values) { p.namedList(key, key, n, into) }
+
+func (p *parser) namedList(key, name string, n *yaml.Node, into values) {
 	if n.Kind != yaml.SequenceNode {
-		p.scalar(key, key, n, n, into)
+		p.scalar(key, name, n, n, into)
 		return
 	}
 	into[key] = []given{} // an empty list is a value too
 	for _, v := range n.Content {
-		p.scalar(key, key, v, v, into)
+		p.scalar(key, name, v, v, into)
 	}
 }
 
 // describe says what a node is, in the words of a person.
-func describe(n *yaml.Node) string {
+func (p *parser) describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"
 	case yaml.SequenceNode:
 		return "a list"
 	case yaml.AliasNode:
+		if p.hides {
+			return "an alias (a text that begins with *), which this file may not have: quote the value"
+		}
 		return "an alias (*" + n.Value + "), which this file may not have"
 	}
-	if n.Style&yaml.TaggedStyle != 0 {
+	switch {
+	case n.Style&yaml.TaggedStyle != 0 && p.hides:
+		return "a value with a tag (a text that begins with !), which this file may not have: quote the value"
+	case n.Style&yaml.TaggedStyle != 0:
 		return "a value with the tag " + n.Tag + ", which this file may not have"
+	case p.hides:
+		return "a single value"
 	}
 	return fmt.Sprintf("%q", n.Value)
 }

@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // load reads, merges and checks a configuration. file may be empty: then
@@ -108,14 +110,27 @@ type reloader struct {
 	level      *slog.LevelVar
 	running    settings
 	declared   []string // the topics and groups of the file
+
+	server       *server.Server
+	certificates *server.Certificates // nil: self-signed
+	access       server.AccessConfig
 }
 
 // reload applies what can change while running, and logs what cannot. A
 // file with a fault changes nothing.
 func (r *reloader) reload(ctx context.Context) {
 	c, err := load(r.file, r.env, r.flags)
+	next, applied, restart := change(r.running, c.settings.value)
+	var who server.AccessConfig
 	if err == nil {
 		err = refusals(c, r.broker)
+	}
+	if err == nil {
+		// The addresses in use are the running ones, whatever the file says now.
+		err = exposed(section[settings]{value: next, from: c.settings.from}, c.access.on()).err()
+	}
+	if err == nil {
+		who, err = c.resolve(os.ReadFile, os.LookupEnv)
 	}
 	if err != nil {
 		var lines []string
@@ -125,9 +140,21 @@ func (r *reloader) reload(ctx context.Context) {
 		r.logger.Error("the configuration was not reloaded, nothing has changed", "file", r.file, "faults", lines)
 		return
 	}
-	next, applied, restart := change(r.running, c.settings.value)
 	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits))
 	r.running = next
+	if !reflect.DeepEqual(who, r.access) {
+		if aerr := r.server.SetAccess(who); aerr == nil {
+			applied, r.access = append(applied, "access"), who
+		} else {
+			err = errors.Join(err, aerr)
+		}
+		if !who.On() {
+			r.logger.Warn("there are no keys any more: everyone who can connect may do everything", "file", r.file)
+		}
+	}
+	if r.certificates != nil {
+		err = errors.Join(err, r.certificates.Reload())
+	}
 	changed, perr := put(ctx, c, r.broker)
 	if err = errors.Join(err, perr); err != nil {
 		r.logger.Error("a part of the configuration could not be applied", "file", r.file, "error", err)

@@ -25,6 +25,9 @@ type settings struct {
 	insecure                    bool
 	logLevel, logFormat         string
 	stopTimeout                 time.Duration
+	tls                         tlsSettings
+	skew                        time.Duration
+	zones                       []string
 }
 
 // A rule is one field of a T: its name, its default and what is legal. All
@@ -54,13 +57,16 @@ type rule[T any] struct {
 }
 
 // flag and variable are the other two names of a setting: max_backlog is
-// --max-backlog and TIDEGATE_MAX_BACKLOG.
-func (r rule[T]) flag() string { return strings.ReplaceAll(r.key, "_", "-") }
+// --max-backlog and TIDEGATE_MAX_BACKLOG, and tls.cert is --tls-cert and TIDEGATE_TLS_CERT.
+func (r rule[T]) flag() string { return strings.NewReplacer("_", "-", ".", "-").Replace(r.key) }
 
-func variable(key string) string { return "TIDEGATE_" + strings.ToUpper(key) }
+func variable(key string) string {
+	return "TIDEGATE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
 
-// settingRules are all settings, in the order in which they are shown.
-var settingRules = []rule[settings]{
+// settingRules are all settings, in the order in which they are shown: those
+// with a dot at the end.
+var settingRules = append([]rule[settings]{
 	text("grpc", "127.0.0.1:8081", "`address` for clients (gRPC, with TLS or without); port 0 for a free one",
 		func(s *settings) *string { return &s.grpc }, address),
 	text("http", "127.0.0.1:8082", "`address` for administration (HTTP); port 0 for a free one",
@@ -104,7 +110,7 @@ var settingRules = []rule[settings]{
 		func(s *settings) *string { return &s.logFormat }, oneOf("text", "json")),
 	duration("stop_timeout", 10*time.Second, "`duration` that requests under way may take once told to stop",
 		0, func(s *settings) *time.Duration { return &s.stopTimeout }),
-}
+}, accessRules...)
 
 func live[T any](r rule[T]) rule[T] { r.live = true; return r }
 

@@ -45,7 +45,10 @@ before the environment, the environment before the file. An empty variable
 counts as not set. The file may also declare topics and consumer groups, which
 are made or changed at start. SIGHUP reloads it: what can change while running
 does, what needs a restart is named in the log. 'tidegate config check FILE'
-says what is wrong with a file, --print-config what holds, and why.`,
+says what is wrong with a file, --print-config what holds, and why.
+
+Everyone who can connect may do everything, until the file has access keys.
+Addresses other than this machine's own need keys, --tls-cert and --tls-key.`,
 		Example: `  tidegate serve                                in memory, on the default ports
   tidegate serve --data ./data --topic orders   keeping messages in ./data
   tidegate serve --grpc 127.0.0.1:0 --http 127.0.0.1:0 --max-backlog 1000
@@ -141,6 +144,14 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		signal.Notify(hangUp, syscall.SIGHUP)
 		defer signal.Stop(hangUp)
 	}
+	who, err := cfg.resolve(os.ReadFile, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	certificates, err := s.certificates(server.CertificateOptions{Logger: logger})
+	if err != nil {
+		return err
+	}
 	b, err := broker.Open(broker.Options{
 		Dir: s.data, Logger: logger, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
 		MinInvisibleDuration: atLeastOne(s.minInvisible),
@@ -155,7 +166,11 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if _, err := put(ctx, cfg, b); err != nil {
 		return err
 	}
-	srv, err := server.New(b, server.Options{Advertise: s.advertise, Logger: logger, MinLongPolling: atLeastOne(s.minPoll)})
+	so := server.Options{Advertise: s.advertise, Logger: logger, MinLongPolling: atLeastOne(s.minPoll), Access: who}
+	if certificates != nil {
+		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText
+	}
+	srv, err := server.New(b, so)
 	if err != nil {
 		return err
 	}
@@ -171,12 +186,20 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	admin := adminServer(srv.Handler(), logger)
 	ended := make(chan error, 2)
 	go func() { ended <- srv.Serve(grpcLis) }()
-	go func() { ended <- admin.Serve(httpLis) }()
+	go func() {
+		if certificates == nil {
+			ended <- admin.Serve(httpLis)
+			return
+		}
+		admin.TLSConfig = certificates.Config("h2", "http/1.1")
+		ended <- admin.ServeTLS(httpLis, "", "")
+	}()
 	fmt.Fprintf(o.stdout, "ready grpc=%s http=%s\n", grpcLis.Addr(), httpLis.Addr())
 	logger.Info("the broker is ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.data))
 
 	reloader := reloader{
 		file: o.file, env: o.env, flags: o.flags, broker: b, logger: logger, level: level, running: s, declared: cfg.declared(),
+		server: srv, certificates: certificates, access: who,
 	}
 	running := 2
 	for stop := false; !stop; {

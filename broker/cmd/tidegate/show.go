@@ -18,9 +18,18 @@ func (c config) show(w io.Writer) {
 	for _, r := range settingRules {
 		width = max(width, len(r.key)+2+len(value(r, &c.settings.value)))
 	}
+	above := ""
 	for _, r := range settingRules {
-		fmt.Fprintf(w, "%-*s  # %s\n", width, r.key+": "+value(r, &c.settings.value), c.settings.from[r.key].comment())
+		key := r.key
+		if outer, inner, nested := strings.Cut(r.key, "."); nested {
+			if outer != above {
+				fmt.Fprintf(w, "%s:\n", outer)
+			}
+			key, above = "  "+inner, outer
+		}
+		fmt.Fprintf(w, "%-*s  # %s\n", width, key+": "+value(r, &c.settings.value), c.settings.from[r.key].comment())
 	}
+	c.access.show(w) // access is the last of them
 	showAll(w, "topics", topicRules, c.topics)
 	showAll(w, "groups", groupRules, c.groups)
 }

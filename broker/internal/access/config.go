@@ -1,0 +1,209 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of a Config.
+const (
+	// DefaultMaxClockSkew is how far a signed time may be from the broker's.
+	DefaultMaxClockSkew = 15 * time.Minute
+
+	// MaxSecrets is how many secrets of one key hold at once: the old one and
+	// the new one.
+	MaxSecrets = 2
+
+	// MaxNameLength bounds the name of a key, in bytes.
+	MaxNameLength = 128
+)
+
+// anonymousName is what the identity without a key is called where keys are
+// named. No key may have it.
+const anonymousName = "anonymous"
+
+// An Action is what a rule allows.
+type Action string
+
+// The actions. Admin includes Observe.
+const (
+	Send    Action = "send"    // send to topics, and recall what was sent
+	Receive Action = "receive" // receive from topics as groups, and settle it
+	Observe Action = "observe" // read settings, backlogs and metrics
+	Admin   Action = "admin"   // make, change and delete topics and groups
+)
+
+// Actions are all actions.
+var Actions = []Action{Send, Receive, Observe, Admin}
+
+// A Rule allows some actions on some topics and groups. Patterns are names in
+// which * stands for any run of characters. Send looks at Topics alone;
+// Receive wants the topic in Topics and the group in Groups; Observe and
+// Admin look at whichever a request is about, and what concerns the broker
+// as a whole wants "*" in both.
+type Rule struct {
+	Actions []Action
+	Topics  []string
+	Groups  []string
+}
+
+// A Key is one identity: its name is RocketMQ's access key, and stands in logs.
+type Key struct {
+	// Name is the access key: letters, digits and . _ -, the first a letter or digit.
+	Name string
+
+	// Secrets are those of which each request shows one; two while one
+	// replaces the other. None: the key is for Certificates only.
+	Secrets []Secret
+
+	// Certificates are names in client certificates that stand for this key:
+	// the common name, or a DNS name, URI or e-mail address, as it is written there.
+	Certificates []string
+
+	// Allow is what the key may do. Empty: nothing.
+	Allow []Rule
+}
+
+// A Config says who may do what. The zero value restricts nothing; with a key
+// or a rule in it, all that no rule allows is refused.
+type Config struct {
+	// Keys are all identities.
+	Keys []Key
+
+	// Anonymous is what requests without credentials may do. Empty: nothing.
+	Anonymous []Rule
+
+	// MaxClockSkew is how far the time that a request signs may be from the
+	// broker's. 0 for DefaultMaxClockSkew; negative: it is not looked at, and a
+	// signature that was seen once holds for ever.
+	MaxClockSkew time.Duration
+
+	// TimeZones are those in which clients write their time. RocketMQ's
+	// clients for Go, Java and Python sign the time of their wall clocks without
+	// saying the zone. Nil: UTC and the broker's own.
+	TimeZones []*time.Location
+}
+
+// On reports whether c restricts anything.
+func (c Config) On() bool { return len(c.Keys) > 0 || len(c.Anonymous) > 0 }
+
+// validate returns all that is wrong with c. No text of it has a secret.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	keys, certificates, secrets := map[string]bool{}, map[string]string{}, map[string]string{}
+	for i, k := range c.Keys {
+		what := fmt.Sprintf("key %q", k.Name)
+		if err := CheckName(k.Name); err != nil {
+			what = fmt.Sprintf("key %d", i+1) // its name may be a secret in the wrong place
+			bad("%s: its name cannot be: %w", what, err)
+		} else if keys[k.Name] {
+			bad("%s is there twice", what)
+		}
+		keys[k.Name] = true
+		if n := len(k.Secrets); n > MaxSecrets {
+			bad("%s has %d secrets; at most %d hold at once, the old one and the new one", what, n, MaxSecrets)
+		}
+		if len(k.Secrets)+len(k.Certificates) == 0 {
+			bad("%s has neither a secret nor a certificate: nobody could use it", what)
+		}
+		for _, s := range k.Secrets {
+			if s.Reveal() == "" {
+				bad("%s has an empty secret", what)
+			}
+			if other, twice := secrets[s.Reveal()]; twice && other != k.Name {
+				bad("%s has a secret of key %q: give each its own", what, other)
+			}
+			secrets[s.Reveal()] = k.Name
+		}
+		for _, name := range k.Certificates {
+			if strings.TrimSpace(name) == "" {
+				bad("%s has an empty name of a certificate", what)
+			}
+			if other, twice := certificates[name]; twice {
+				bad("%s: certificates with the name %q stand for key %q already", what, name, other)
+			}
+			certificates[name] = k.Name
+		}
+		for j, r := range k.Allow {
+			if err := r.Check(); err != nil {
+				bad("%s, rule %d: %w", what, j+1, err)
+			}
+		}
+	}
+	for j, r := range c.Anonymous {
+		if err := r.Check(); err != nil {
+			bad("anonymous, rule %d: %w", j+1, err)
+		}
+	}
+	for _, z := range c.TimeZones {
+		if z == nil {
+			bad("a time zone is nil")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CheckName says what is wrong with the name of a key, without repeating it.
+func CheckName(name string) error {
+	odd := func(r rune) bool { return !alphanumeric(r) && r != '.' && r != '_' && r != '-' }
+	switch {
+	case name == "" || len(name) > MaxNameLength:
+		return fmt.Errorf("it has %d bytes; give 1 to %d", len(name), MaxNameLength)
+	case name == anonymousName:
+		return fmt.Errorf("%q stands for requests without a key", name)
+	case strings.ContainsFunc(name, odd) || !alphanumeric(rune(name[0])):
+		return errors.New("give letters, digits and . _ -, the first a letter or digit")
+	}
+	return nil
+}
+
+func alphanumeric(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+}
+
+// Check returns all that is wrong with r: what could never allow anything.
+func (r Rule) Check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(r.Actions) == 0 {
+		bad("it has no actions; give some of %s", words(Actions))
+	}
+	for _, a := range r.Actions {
+		switch {
+		case !slices.Contains(Actions, a):
+			bad("there is no action %q; there are %s", a, words(Actions))
+		case a == Send && len(r.Topics) == 0:
+			bad(`to send, it needs topics: give names, or patterns such as "orders-*"`)
+		case a == Receive && (len(r.Topics) == 0 || len(r.Groups) == 0):
+			bad(`to receive, it needs topics and groups: give names, or patterns such as "*"`)
+		case len(r.Topics)+len(r.Groups) == 0:
+			bad(`to %s, it needs topics or groups: give names, or patterns such as "*"`, a)
+		}
+	}
+	for _, p := range slices.Concat(r.Topics, r.Groups) {
+		if p == "" || strings.ContainsFunc(p, func(c rune) bool {
+			return !alphanumeric(c) && !strings.ContainsRune("%|_-*", c)
+		}) {
+			bad("pattern %q covers no name: names have letters, digits and %%|_- (and * stands for any run of them)", p)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func words(list []Action) string {
+	var b strings.Builder
+	for i, a := range list {
+		switch {
+		case i == len(list)-1:
+			b.WriteString(" and ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(string(a))
+	}
+	return b.String()
+}

@@ -1,0 +1,138 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Need is what a request asks for. The zero value is never allowed.
+type Need struct {
+	kind         kind
+	action       Action
+	topic, group string
+}
+
+type kind uint8
+
+const (
+	kindNone kind = iota
+	kindSigned
+	kindSend
+	kindReceive
+	kindAsGroup
+	kindUse
+	kindTopic
+	kindGroup
+	kindBoth
+	kindServer
+)
+
+// Signed is allowed to everyone with credentials, and to anonymous requests
+// if there is anything that these may do.
+func Signed() Need { return Need{kind: kindSigned} }
+
+// ToSend is to send to a topic.
+func ToSend(topic string) Need { return Need{kind: kindSend, topic: topic} }
+
+// ToReceive is to receive from a topic as a group, or to settle what was received.
+func ToReceive(topic, group string) Need { return Need{kind: kindReceive, topic: topic, group: group} }
+
+// AsGroup is to be a consumer of a group, of whatever topic.
+func AsGroup(group string) Need { return Need{kind: kindAsGroup, group: group} }
+
+// ToUse is to ask where a topic is: who may do anything with it may know.
+func ToUse(topic string) Need { return Need{kind: kindUse, topic: topic} }
+
+// OnTopic is to do a, which is Observe or Admin, with a topic.
+func OnTopic(a Action, topic string) Need { return Need{kind: kindTopic, action: a, topic: topic} }
+
+// OnGroup is to do a, which is Observe or Admin, with a group.
+func OnGroup(a Action, group string) Need { return Need{kind: kindGroup, action: a, group: group} }
+
+// OnBoth is to do a, which is Observe or Admin, with a group on one topic.
+func OnBoth(a Action, topic, group string) Need {
+	return Need{kind: kindBoth, action: a, topic: topic, group: group}
+}
+
+// OnServer is to do a, which is Observe or Admin, with the broker as a whole.
+func OnServer(a Action) Need { return Need{kind: kindServer, action: a} }
+
+// String says what is asked for, as in "it may not send to topic x".
+func (n Need) String() string {
+	switch n.kind {
+	case kindSigned:
+		return "do anything"
+	case kindSend:
+		return fmt.Sprintf("send to topic %.130q", n.topic)
+	case kindReceive:
+		return fmt.Sprintf("receive from topic %.130q as group %.130q", n.topic, n.group)
+	case kindAsGroup:
+		return fmt.Sprintf("receive as group %.130q", n.group)
+	case kindUse:
+		return fmt.Sprintf("use topic %.130q", n.topic)
+	case kindTopic:
+		return fmt.Sprintf("%s topic %.130q", verb(n.action), n.topic)
+	case kindGroup:
+		return fmt.Sprintf("%s group %.130q", verb(n.action), n.group)
+	case kindBoth:
+		return fmt.Sprintf("%s group %.130q on topic %.130q", verb(n.action), n.group, n.topic)
+	case kindServer:
+		return verb(n.action) + " the whole broker"
+	}
+	return "do this"
+}
+
+func verb(a Action) string {
+	if a == Admin {
+		return "administer"
+	}
+	return string(a)
+}
+
+// allow reports whether one of the rules allows n.
+func allow(rules []Rule, n Need) bool {
+	if n.kind == kindSigned {
+		return true
+	}
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.allows(n) })
+}
+
+// allows is the decision. It looks at nothing but its arguments.
+func (r Rule) allows(n Need) bool {
+	switch n.kind {
+	case kindSend:
+		return r.has(Send) && matchAny(r.Topics, n.topic)
+	case kindReceive:
+		return r.has(Receive) && matchAny(r.Groups, n.group) && r.receivable(n.topic)
+	case kindAsGroup:
+		return r.has(Receive) && matchAny(r.Groups, n.group)
+	case kindUse:
+		return r.has(Receive) && r.receivable(n.topic) ||
+			(r.has(Send) || r.has(Observe) || r.has(Admin)) && matchAny(r.Topics, n.topic)
+	case kindTopic:
+		return r.has(n.action) && matchAny(r.Topics, n.topic)
+	case kindGroup:
+		return r.has(n.action) && matchAny(r.Groups, n.group)
+	case kindBoth:
+		return r.has(n.action) && matchAny(r.Topics, n.topic) && matchAny(r.Groups, n.group)
+	case kindServer:
+		return r.has(n.action) && slices.Contains(r.Topics, "*") && slices.Contains(r.Groups, "*")
+	}
+	return false
+}
+
+func (r Rule) has(a Action) bool {
+	return slices.Contains(r.Actions, a) || a == Observe && slices.Contains(r.Actions, Admin)
+}
+
+// receivable reports whether the rule lets its groups receive from a topic. A
+// group's dead letters were its own messages: who may receive as the group may
+// have them too.
+func (r Rule) receivable(topic string) bool {
+	if matchAny(r.Topics, topic) {
+		return true
+	}
+	group, dead := strings.CutPrefix(topic, dlqPrefix)
+	return dead && matchAny(r.Groups, group)
+}

@@ -1,0 +1,37 @@
+package access
+
+import (
+	"fmt"
+	"log/slog"
+)
+
+// hidden stands for a secret wherever one is printed.
+const hidden = "(secret)"
+
+// A Secret is a text that no print, log or encoder shows. The zero value is
+// empty. It holds a pointer because fmt calls no methods of what is in an
+// unexported field, but shows a pointer there as an address.
+type Secret struct{ text *string }
+
+// NewSecret hides text.
+func NewSecret(text string) Secret { return Secret{&text} }
+
+// Reveal returns the text. Nothing of it may go into a log, an error or an answer.
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
+
+// String implements fmt.Stringer.
+func (s Secret) String() string { return hidden }
+
+// Format implements fmt.Formatter, for verbs that go around String.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hidden)) } // what fmt does with it is not ours
+
+// LogValue implements slog.LogValuer.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+// MarshalText implements encoding.TextMarshaler, for JSON and the like.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func TestHTTPCredentials(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	at := time.Now().UTC().Format("20060102T150405Z")
+	basic := func(key, secret string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(key, secret) }
+	}
+	sign := func(secret string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Set("X-Mq-Date-Time", at)
+			r.Header.Set("Authorization", signature("monitor", secret, at))
+		}
+	}
+	const far, near, tls = "http://h", "near", "https://h"
+	for name, c := range map[string]struct {
+		from   string
+		edit   func(*http.Request)
+		status int
+		reason string // counted; empty: none
+	}{
+		"Basic over TLS":              {tls, basic("monitor", "sesame-monitor"), 200, ""},
+		"Basic on this machine":       {near, basic("monitor", "sesame-monitor"), 200, ""},
+		"Basic for all to read":       {far, basic("monitor", "sesame-monitor"), 401, "password_in_plain_text"},
+		"Basic, wrong":                {tls, basic("monitor", "sesame-admin"), 401, "wrong_credentials"},
+		"Basic, unknown":              {tls, basic("who", "sesame-admin"), 401, "wrong_credentials"},
+		"Basic, without rights":       {tls, basic("producer", "sesame-producer"), 403, "forbidden"},
+		"Basic, odd":                  {tls, func(r *http.Request) { r.Header.Set("Authorization", "Basic sesame-") }, 401, "malformed"},
+		"Bearer":                      {tls, func(r *http.Request) { r.Header.Set("Authorization", "Bearer sesame-monitor") }, 401, "malformed"},
+		"two":                         {tls, func(r *http.Request) { r.Header["Authorization"] = []string{"a", "b"} }, 401, "malformed"},
+		"a signature for all to read": {far, sign("sesame-monitor"), 200, ""},
+		"a wrong signature":           {near, sign("sesame-admin"), 401, "wrong_credentials"},
+		"nothing":                     {near, func(*http.Request) {}, 401, "no_credentials"},
+	} {
+		before, _ := scrapedBy(t, e.s)
+		r := httptest.NewRequest("GET", "/v1/topics", nil)
+		switch c.from {
+		case near:
+			r.RemoteAddr = "127.0.0.1:4711"
+		case tls:
+			r = httptest.NewRequest("GET", "https://h/v1/topics", nil)
+		}
+		c.edit(r)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		if w.Code != c.status {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+		challenges := w.Header().Values("WWW-Authenticate")
+		if want := map[bool]int{false: 2, true: 1}[c.from == far]; w.Code == 401 && (len(challenges) != want || !slices.Contains(challenges, "MQv2-HMAC-SHA1")) || w.Code != 401 && challenges != nil {
+			t.Errorf("%s: WWW-Authenticate %q", name, challenges)
+		}
+		if w.Code > 400 && (!strings.Contains(w.Body.String(), fmt.Sprintf(`"code": %d00`, w.Code)) || w.Header().Get("Content-Type") != "application/problem+json") {
+			t.Errorf("%s: %s %s", name, w.Header().Get("Content-Type"), w.Body)
+		}
+		after, _ := scrapedBy(t, e.s)
+		for sample, n := range after {
+			if reason, ok := strings.CutPrefix(sample, "tidegate_access_refusals_total{reason="); ok {
+				if want := before[sample] + map[bool]float64{true: 1}[reason == fmt.Sprintf("%q}", c.reason)]; n != want {
+					t.Errorf("%s: %s is %v, want %v", name, sample, n, want)
+				}
+			}
+		}
+	}
+}
+
+// Over HTTP, a handle is settled only by who may receive from its topic.
+func TestHandlesOverHTTP(t *testing.T) {
+	e := start(t, Options{Access: someAccess(), MinLongPolling: 1})
+	root := signed(t.Context(), "root")
+	handle := func(topic, group string) string {
+		if _, err := e.SendMessage(root, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg(topic, topic+group, func(m *rmqpb.Message) {
+			if topic == "fifo" {
+				m.SystemProperties.MessageGroup = new("m")
+			}
+		})}}); err != nil {
+			t.Fatal(err)
+		}
+		return e.one(root, receiveRequest(topic, func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = group })).GetSystemProperties().GetReceiptHandle()
+	}
+	own, foreign := handle("normal", "g"), handle("fifo", "g")
+	post := func(path, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("POST", "https://h"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.SetBasicAuth("consumer", secretMark+"consumer")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+	}{
+		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q,%q]}`, own, foreign), 403},
+		{"/v1/groups/g/change-invisible-duration", fmt.Sprintf(`{"handle":%q,"invisible_duration":"1m"}`, foreign), 403},
+		{"/v1/groups/g/retry", fmt.Sprintf(`{"handle":%q,"after":"1m"}`, foreign), 403},
+		{"/v1/groups/g/dead-letter", fmt.Sprintf(`{"handle":%q}`, foreign), 403},
+		{"/v1/groups/h/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, own), 403},
+		{"/v1/groups/g/acknowledge", `{"handles":["odd"]}`, 400},
+		{"/v1/groups/g/topics/fifo/receive", `{}`, 403},
+		{"/v1/topics/normal/messages", `{"body":"x"}`, 403},
+		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, own), 200},
+	} {
+		if w := post(c.path, c.body); w.Code != c.status {
+			t.Errorf("%s %s: %d %s, want %d", c.path, c.body, w.Code, w.Body, c.status)
+		}
+	}
+	// Nothing was done to it.
+	r, err := e.AckMessage(root, &rmqpb.AckMessageRequest{Topic: res("fifo"), Group: res("g"), Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: foreign}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, r.GetStatus(), tidegate.CodeOK)
+}

@@ -1,0 +1,394 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// What a secret of these tests looks like: it may be nowhere in what a server says.
+const secretMark = "sesame-"
+
+// someAccess has a key for each role; the secret of key k is "sesame-k".
+func someAccess() AccessConfig {
+	key := func(name string, allow ...Rule) Key {
+		return Key{Name: name, Secrets: []Secret{NewSecret(secretMark + name)}, Allow: allow}
+	}
+	all := []string{"*"}
+	return AccessConfig{Keys: []Key{
+		key("producer", Rule{Actions: []Action{ActionSend}, Topics: []string{"norm*"}}),
+		key("consumer", Rule{Actions: []Action{ActionReceive}, Topics: []string{"norm*"}, Groups: []string{"g"}}),
+		key("monitor", Rule{Actions: []Action{ActionObserve}, Topics: all, Groups: all}),
+		key("admin", Rule{Actions: []Action{ActionAdmin}, Topics: all, Groups: all}),
+		key("root", Rule{Actions: []Action{ActionAdmin, ActionSend, ActionReceive}, Topics: all, Groups: all}),
+		key("nothing"),
+	}}
+}
+
+// signature returns the value of the header authorization for a date-time.
+func signature(key, secret, dateTime string) string {
+	mac := hmac.New(sha1.New, []byte(secret))
+	mac.Write([]byte(dateTime))
+	return "MQv2-HMAC-SHA1 Credential=" + key + "//Rocketmq, SignedHeaders=x-mq-date-time, Signature=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// signed returns a context with the headers of a client and a signature by its key.
+func signed(ctx context.Context, key string) context.Context {
+	at := time.Now().UTC().Format("20060102T150405Z")
+	return as(ctx, "client", headerLanguage, "GO", headerDateTime, at, headerAuthorization, signature(key, secretMark+key, at))
+}
+
+// call makes the RPC of a name with an empty request, and returns the first status.
+func (e *env) call(ctx context.Context, name string) (*rmqpb.Status, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods().ByName(protoreflect.Name(name))
+	message := func(d protoreflect.MessageDescriptor) proto.Message {
+		typ, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		return typ.New().Interface()
+	}
+	s, err := e.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: d.IsStreamingServer(), ClientStreams: d.IsStreamingClient()},
+		"/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.SendMsg(message(d.Input())); err != nil && err != io.EOF {
+		return nil, err
+	}
+	if !d.IsStreamingClient() {
+		if err := s.CloseSend(); err != nil {
+			return nil, err
+		}
+	}
+	answer := message(d.Output())
+	if err := s.RecvMsg(answer); err != nil {
+		return nil, err
+	}
+	m := answer.ProtoReflect()
+	st, _ := m.Get(m.Descriptor().Fields().ByName("status")).Message().Interface().(*rmqpb.Status)
+	return st, nil
+}
+
+// Every RPC there is has a row in the table, and is refused to who has no
+// credentials, wrong ones, or too few rights. Telemetry and
+// NotifyClientTermination ask for credentials alone.
+func TestEveryRPCIsGuarded(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
+	rows := map[string]bool{}
+	for i := range methods.Len() {
+		name := string(methods.Get(i).Name())
+		rows[name] = true
+		if rpcNeeds[name] == nil {
+			t.Errorf("%s is not in rpcNeeds: what does one need to be allowed it?", name)
+		}
+		at := time.Now().UTC().Format("20060102T150405Z")
+		for who, ctx := range map[string]context.Context{
+			"nobody":        e.ctx(),
+			"nobody at all": t.Context(), // without a client ID: that is asked for afterwards
+			"wrong secret":  as(t.Context(), "client", headerDateTime, at, headerAuthorization, signature("root", "wrong", at)),
+			"two headers":   as(signed(t.Context(), "root"), "client", headerAuthorization, "x"),
+		} {
+			st, err := e.call(ctx, name)
+			if err != nil {
+				t.Errorf("%s by %s: %v", name, who, err)
+				continue
+			}
+			refused(named{t, name + " by " + who}, st, tidegate.CodeUnauthorized)
+		}
+		if name == "NotifyClientTermination" || name == "Telemetry" || name == "Heartbeat" {
+			continue // empty, these three name no topic and no group
+		}
+		st, err := e.call(signed(t.Context(), "nothing"), name)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case name == "SendMessage": // nothing in it, nothing to be allowed
+			refused(t, st, tidegate.CodeMessageCorrupted)
+		default:
+			refused(named{t, name}, st, tidegate.CodeForbidden, "nothing may not")
+		}
+	}
+	for name := range rpcNeeds {
+		if !rows[name] {
+			t.Errorf("rpcNeeds has %s, which is no RPC", name)
+		}
+	}
+	if n := needsOf("SomethingNew", nil); len(n) != 1 || n[0] != access.OnServer(access.Admin) {
+		t.Errorf("an RPC that is not in the table needs %v", n)
+	}
+	if n := needsOf("SendMessage", &rmqpb.AckMessageRequest{}); n[0] != access.OnServer(access.Admin) {
+		t.Errorf("a request of the wrong type needs %v", n)
+	}
+}
+
+// Every HTTP route there is has a row in the table, and the other way around.
+func TestEveryRouteIsGuarded(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	routes := map[string]bool{}
+	for _, rt := range e.s.routes() {
+		pattern := rt.method + " " + rt.path
+		routes[pattern] = true
+		needs, known := httpNeeds[pattern]
+		if !known {
+			t.Errorf("%q is not in httpNeeds: what does one need to be allowed it?", pattern)
+		}
+		method, path := rt.method, strings.NewReplacer("{topic}", "normal", "{group}", "g").Replace(rt.path)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		if open := w.Code != http.StatusUnauthorized; open != (needs == nil) {
+			t.Errorf("%s without credentials: %d", pattern, w.Code)
+		}
+		if needs != nil {
+			r := httptest.NewRequest(method, "https://h"+path, nil)
+			r.SetBasicAuth("nothing", secretMark+"nothing")
+			w = httptest.NewRecorder()
+			if e.s.Handler().ServeHTTP(w, r); w.Code != http.StatusForbidden {
+				t.Errorf("%s by a key without rights: %d %s", pattern, w.Code, w.Body)
+			}
+		}
+	}
+	for pattern := range httpNeeds {
+		if !routes[pattern] {
+			t.Errorf("httpNeeds has %q, which is no route", pattern)
+		}
+	}
+	m := e.s.newMux()
+	m.HandleFunc("GET /new", func(w http.ResponseWriter, r *http.Request) {})
+	for key, want := range map[string]int{"admin": 200, "monitor": 403} {
+		r := httptest.NewRequest("GET", "https://h/new", nil)
+		r.SetBasicAuth(key, secretMark+key)
+		w := httptest.NewRecorder()
+		if m.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("a route that is not in the table, by %s: %d, want %d", key, w.Code, want)
+		}
+	}
+}
+
+// Who may send may not receive, and the other way around; topics and groups count.
+func TestRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: someAccess()})
+		producer, consumer, root := signed(t.Context(), "producer"), signed(t.Context(), "consumer"), signed(t.Context(), "root")
+		send := func(ctx context.Context, topics ...string) *rmqpb.Status {
+			q := &rmqpb.SendMessageRequest{}
+			for i, topic := range topics {
+				q.Messages = append(q.Messages, msg(topic, fmt.Sprint(topic, i)))
+			}
+			r, err := e.SendMessage(ctx, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.GetStatus()
+		}
+		refused(t, send(producer, "normal"), tidegate.CodeOK)
+		refused(t, send(producer, "fifo"), tidegate.CodeForbidden, `producer may not send to topic "fifo"`)
+		refused(t, send(producer, "normal", "fifo"), tidegate.CodeForbidden, `"fifo"`)
+		refused(t, send(producer, "nowhere"), tidegate.CodeForbidden) // not: there is no such topic
+		refused(t, send(consumer, "normal"), tidegate.CodeForbidden)
+		refused(t, send(root, "nowhere"), tidegate.CodeTopicNotFound)
+
+		group := func(name string) func(*rmqpb.ReceiveMessageRequest) {
+			return func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = name }
+		}
+		st, _ := e.receive(producer, receiveRequest("normal"))
+		refused(t, st, tidegate.CodeForbidden, `producer may not receive from topic "normal" as group "g"`)
+		st, _ = e.receive(consumer, receiveRequest("normal", group("other")))
+		refused(t, st, tidegate.CodeForbidden)
+		if _, err := e.b.Group("other"); err == nil {
+			t.Error("a refused receive made the group")
+		}
+		st, _ = e.receive(consumer, receiveRequest("fifo"))
+		refused(t, st, tidegate.CodeForbidden)
+		m := e.one(consumer, receiveRequest("normal"))
+
+		// A handle counts for what it is of, not for what the request says beside it.
+		foreign := e.one(root, receiveRequest("normal", group("other")))
+		for name, c := range map[string]struct {
+			topic, group, handle string
+			code                 tidegate.Code
+		}{
+			"of another group, said to be ours": {"normal", "g", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
+			"of another group":                  {"normal", "other", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
+			"ours, said to be of another topic": {"normal2", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
+			"without names":                     {"", "", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
+			"ours":                              {"normal", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeOK},
+		} {
+			if name != "ours" {
+				r, err := e.ChangeInvisibleDuration(consumer, &rmqpb.ChangeInvisibleDurationRequest{
+					Topic: res(c.topic), Group: res(c.group), ReceiptHandle: c.handle, InvisibleDuration: durationpb.New(time.Minute),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused(named{t, name + ", change"}, r.GetStatus(), c.code)
+				f, err := e.ForwardMessageToDeadLetterQueue(as(consumer, "client", headerReason, "x"), &rmqpb.ForwardMessageToDeadLetterQueueRequest{
+					Topic: res(c.topic), Group: res(c.group), ReceiptHandle: c.handle,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused(named{t, name + ", dead letter"}, f.GetStatus(), c.code)
+			}
+			r, err := e.AckMessage(consumer, &rmqpb.AckMessageRequest{
+				Topic: res(c.topic), Group: res(c.group), Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: c.handle}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(named{t, name + ", ack"}, r.GetStatus(), c.code)
+		}
+		r, err := e.QueryRoute(consumer, &rmqpb.QueryRouteRequest{Topic: res("normal")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, r.GetStatus(), tidegate.CodeOK)
+	})
+}
+
+// A refused Telemetry stream gets a command with the status, and ends. It makes no group.
+func TestTelemetryRights(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	subscribe := func(group string) *rmqpb.TelemetryCommand {
+		return &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{
+			Subscription: &rmqpb.Subscription{Group: res(group), Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res("normal")}}},
+		}}}}
+	}
+	publish := func(topic string) *rmqpb.TelemetryCommand {
+		return &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: &rmqpb.Settings{PubSub: &rmqpb.Settings_Publishing{
+			Publishing: &rmqpb.Publishing{Topics: []*rmqpb.Resource{res(topic)}},
+		}}}}
+	}
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		say  *rmqpb.TelemetryCommand
+		code tidegate.Code
+	}{
+		"a consumer":     {signed(t.Context(), "consumer"), subscribe("g"), tidegate.CodeOK},
+		"another group":  {signed(t.Context(), "consumer"), subscribe("h"), tidegate.CodeForbidden},
+		"not a consumer": {signed(t.Context(), "producer"), subscribe("g"), tidegate.CodeForbidden},
+		"a producer":     {signed(t.Context(), "producer"), publish("normal"), tidegate.CodeOK},
+		"another topic":  {signed(t.Context(), "producer"), publish("fifo"), tidegate.CodeForbidden},
+		"nobody":         {e.ctx(), publish("normal"), tidegate.CodeUnauthorized},
+	} {
+		s, err := e.Telemetry(c.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Send(c.say) // the refusal may have come before
+		answer, err := s.Recv()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		refused(named{t, name}, answer.GetStatus(), c.code)
+		if c.code != tidegate.CodeOK {
+			if _, err := s.Recv(); err != io.EOF {
+				t.Errorf("%s: the stream goes on: %v", name, err)
+			}
+		} else if err := s.CloseSend(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := e.b.Group("h"); err == nil {
+		t.Error("a refused consumer made its group")
+	}
+}
+
+// A client can end another one only if both have one key.
+func TestClientsAreOfTheirKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: someAccess()})
+		parked := make(chan *rmqpb.Status, 1)
+		go func() {
+			st, _ := e.receive(signed(t.Context(), "consumer"), receiveRequest("normal"))
+			parked <- st
+		}()
+		synctest.Wait()
+		for _, key := range []string{"producer", "consumer"} {
+			if _, err := e.NotifyClientTermination(signed(t.Context(), key), &rmqpb.NotifyClientTerminationRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if ended := len(parked) == 1; ended != (key == "consumer") {
+				t.Errorf("a termination by %s ended the receive: %t", key, ended)
+			}
+		}
+	})
+}
+
+// What signing says of time: a limit, which a setting changes, while it runs.
+func TestClockSkewAndReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := someAccess()
+		e := start(t, Options{Access: c})
+		ctx := signed(t.Context(), "producer")
+		try := func() *rmqpb.Status {
+			r, err := e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.GetStatus()
+		}
+		refused(t, try(), tidegate.CodeOK)
+		time.Sleep(DefaultMaxClockSkew + time.Second)
+		refused(t, try(), tidegate.CodeUnauthorized, "x-mq-date-time", "15m0s")
+		c.MaxClockSkew = time.Hour
+		for _, step := range []struct {
+			c    AccessConfig
+			code tidegate.Code
+		}{
+			{c, tidegate.CodeOK},
+			{AccessConfig{Keys: c.Keys[1:], MaxClockSkew: time.Hour}, tidegate.CodeUnauthorized}, // without this key
+			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new"), c.Keys[0].Secrets[0]}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeOK},
+			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new")}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeUnauthorized},
+			{AccessConfig{}, tidegate.CodeOK}, // nothing is restricted
+		} {
+			if err := e.s.SetAccess(step.c); err != nil {
+				t.Fatal(err)
+			}
+			refused(t, try(), step.code)
+		}
+		if err := e.s.SetAccess(AccessConfig{Keys: []Key{{Name: secretMark, Secrets: []Secret{NewSecret(secretMark)}, Allow: []Rule{{}}}}}); err == nil {
+			t.Error("a rule without actions is taken")
+		}
+		refused(t, try(), tidegate.CodeOK) // as before
+	})
+}
+
+// What access costs a request.
+func BenchmarkAccess(b *testing.B) {
+	for name, c := range map[string]AccessConfig{"off": {}, "on": someAccess()} {
+		b.Run(name, func(b *testing.B) {
+			e := start(b, Options{Access: c})
+			q := &rmqpb.QueryRouteRequest{Topic: res("normal")}
+			for b.Loop() {
+				if r, err := e.QueryRoute(signed(b.Context(), "producer"), q); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+					b.Fatal(r, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// scrapedBy is scraped with the credentials of the key monitor.
+func scrapedBy(t testing.TB, s *Server) (map[string]float64, string) {
+	t.Helper()
+	r := httptest.NewRequest("GET", "https://h/metrics", nil)
+	r.SetBasicAuth("monitor", secretMark+"monitor")
+	w := httptest.NewRecorder()
+	if s.Handler().ServeHTTP(w, r); w.Code != 200 {
+		t.Fatalf("GET /metrics: %d %s", w.Code, w.Body)
+	}
+	out := map[string]float64{}
+	for line := range strings.Lines(w.Body.String()) {
+		var v float64
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			fmt.Sscan(line[i+1:], &v)
+			out[line[:i]] = v
+		}
+	}
+	return out, w.Body.String()
+}
+
+// Refusals are logged with key, peer, operation and reason, a few of each kind.
+func TestRefusalsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, text := testLog()
+		e := start(t, Options{Access: someAccess(), Logger: log})
+		route := func(ctx context.Context) {
+			if _, err := e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 100 {
+			route(e.ctx())
+		}
+		route(signed(t.Context(), "nothing"))
+		time.Sleep(refusalWindow)
+		route(e.ctx())
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		if len(lines) != refusalLines+2 {
+			t.Fatalf("%d lines:\n%s", len(lines), text)
+		}
+		for i, words := range map[int]string{
+			0:                "op=QueryRoute key=anonymous peer=bufconn reason=no_credentials refused_unlogged=0",
+			refusalLines:     "op=QueryRoute key=nothing reason=forbidden refused_unlogged=0",
+			refusalLines + 1: "key=anonymous refused_unlogged=95",
+		} {
+			for w := range strings.FieldsSeq(words) {
+				if !strings.Contains(lines[i], " "+w) {
+					t.Errorf("line %d does not say %s: %s", i+1, w, lines[i])
+				}
+			}
+		}
+		if n, _ := scrapedBy(t, e.s); n[`tidegate_access_refusals_total{reason="no_credentials"}`] != 101 {
+			t.Errorf("counted: %v", n)
+		}
+	})
+}
+
+// Whatever clients do, no secret is in a log, an answer, an error or a metric:
+// also not if they give it in the wrong place.
+func TestNoSecretIsTold(t *testing.T) {
+	log, text := testLog()
+	e := start(t, Options{Access: someAccess(), Logger: log})
+	var said strings.Builder
+	at := time.Now().UTC().Format("20060102T150405Z")
+	for _, authorization := range []string{
+		signature("sesame-root", "root", at), "sesame-root", "Basic sesame-root", "Bearer sesame-root",
+		"MQv2-HMAC-SHA1 Credential=sesame-root", "MQv2-HMAC-SHA1 Credential=root, SignedHeaders=sesame-root, Signature=sesame-root",
+		signature("root", "sesame-root", "sesame-root"), signature("nothing", "sesame-nothing", at),
+	} {
+		for _, date := range []string{at, "sesame-root"} {
+			for _, name := range []string{"QueryRoute", "SendMessage", "ReceiveMessage", "Telemetry"} {
+				good := authorization == signature("nothing", "sesame-nothing", at) && date == at
+				if good && name == "Telemetry" {
+					continue // it waits for settings
+				}
+				st, err := e.call(as(t.Context(), "client", headerDateTime, date, headerAuthorization, authorization), name)
+				if st.GetCode() == rmqpb.Code_OK && err == nil && !good {
+					t.Errorf("%s, %s: %s is allowed", authorization, date, name)
+				}
+				fmt.Fprintln(&said, st, err)
+			}
+			r := httptest.NewRequest("GET", "/v1/topics", nil)
+			r.Header.Set("Authorization", authorization)
+			r.Header.Set("X-Mq-Date-Time", date)
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
+		}
+	}
+	for _, k := range []string{"sesame-root", "root", "sesame-"} {
+		r := httptest.NewRequest("GET", "https://h/v1/topics", nil)
+		r.SetBasicAuth(k, "sesame-oh")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
+	}
+	_, metrics := scrapedBy(t, e.s)
+	fmt.Fprintf(&said, "%s%v %+v %#v", metrics, e.s.o.Access, e.s.o, e.s.gate.policy.Load())
+	_, err := New(e.b, Options{Access: AccessConfig{Keys: append(someAccess().Keys, someAccess().Keys...)}})
+	fmt.Fprintln(&said, err)
+	for what, s := range map[string]string{"the log": text.String(), "an answer": said.String()} {
+		if s == "" || strings.Contains(s, secretMark) {
+			t.Errorf("%s has a secret:\n%s", what, s)
+		}
+	}
+}
+
+func TestRefusalCount(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var c refusalCount
+	logged, told := 0, 0
+	for i := range 100 { // one each second
+		next, unlogged, log := c.next(now.Add(time.Duration(i) * time.Second))
+		if c = next; log {
+			logged++
+			told += unlogged
+		}
+	}
+	if logged != 50 || told+c.other != 50 {
+		t.Errorf("%d logged, %d told of, %d not yet; want 5 in each 10 s", logged, told, c.other)
+	}
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// certificatesCheck is how often, at most, a handshake looks whether the files changed.
+const certificatesCheck = 2 * time.Second
+
+// ClientCertificates says what is wanted of clients.
+type ClientCertificates string
+
+// What may be wanted of clients.
+const (
+	ClientCertificatesNone    ClientCertificates = "none"    // they are not asked for one
+	ClientCertificatesRequest ClientCertificates = "request" // one that is shown is verified
+	ClientCertificatesRequire ClientCertificates = "require" // without a good one there is no connection
+)
+
+// CertificateOptions are the files of [Certificates], all in PEM.
+type CertificateOptions struct {
+	// CertFile holds the certificate and those between it and the CA; KeyFile
+	// its private key. Both are required.
+	CertFile string
+	KeyFile  string
+
+	// ClientCAFile holds the CAs of clients' certificates. Required unless
+	// ClientCertificates is none.
+	ClientCAFile string
+
+	// ClientCertificates says whether clients show one. Empty: none.
+	ClientCertificates ClientCertificates
+
+	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or
+	// tls.VersionTLS13. 0: 1.2.
+	MinVersion uint16
+
+	// Logger is told of files that changed. Nil: silent.
+	Logger *slog.Logger
+}
+
+// Certificates serve TLS from files, and follow them: a file that changed is
+// read again at the next handshake, though not more often than every 2 s.
+// While the files do not fit one another, as halfway through a renewal, those
+// read before stay in use. Goroutines may share it.
+type Certificates struct {
+	o      CertificateOptions
+	loaded atomic.Pointer[certificates]
+	next   atomic.Int64                 // when to look again, in ns since 1970
+	failed atomic.Pointer[fingerprints] // of files that were told not to be usable
+}
+
+// certificates are what was read from the files at one time. They are not changed.
+type certificates struct {
+	config *tls.Config
+	of     fingerprints
+}
+
+// fingerprints tell whether the files changed.
+type fingerprints [3]fingerprint
+
+type fingerprint struct {
+	changed time.Time
+	size    int64
+}
+
+// LoadCertificates reads the files. The error names all that is wrong.
+func LoadCertificates(o CertificateOptions) (*Certificates, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.ClientCertificates == "" {
+		o.ClientCertificates = ClientCertificatesNone
+	}
+	if o.MinVersion == 0 {
+		o.MinVersion = tls.VersionTLS12
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.CertFile == "" || o.KeyFile == "" {
+		bad("CertFile is %q and KeyFile is %q: both are needed", o.CertFile, o.KeyFile)
+	}
+	if o.MinVersion < tls.VersionTLS12 || o.MinVersion > tls.VersionTLS13 {
+		bad("MinVersion is %#04x; give tls.VersionTLS12 or tls.VersionTLS13", o.MinVersion)
+	}
+	switch o.ClientCertificates {
+	case ClientCertificatesNone:
+	case ClientCertificatesRequest, ClientCertificatesRequire:
+		if o.ClientCAFile == "" {
+			bad("ClientCertificates is %q, but there is no ClientCAFile to verify them by", o.ClientCertificates)
+		}
+	default:
+		bad("ClientCertificates is %q; give none, request or require", o.ClientCertificates)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	c := &Certificates{o: o}
+	if err := c.Reload(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Reload reads the files now. On an error, what was read before stays in use.
+func (c *Certificates) Reload() error {
+	of, err := c.fingerprints()
+	if err != nil {
+		return err
+	}
+	return c.load(of)
+}
+
+// Config returns a configuration for servers of the given protocols (ALPN),
+// such as "h2". It follows the files.
+func (c *Certificates) Config(protocols ...string) *tls.Config {
+	type made struct {
+		from   *certificates
+		config *tls.Config
+	}
+	var last atomic.Pointer[made]
+	return &tls.Config{
+		MinVersion: c.o.MinVersion,
+		NextProtos: protocols,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			from := c.current(time.Now())
+			m := last.Load()
+			if m == nil || m.from != from {
+				m = &made{from, from.config.Clone()}
+				m.config.NextProtos = protocols
+				last.Store(m)
+			}
+			return m.config, nil
+		},
+	}
+}
+
+// current returns what is in the files, as far as it is known at the time now.
+// One handshake looks; those beside it take what there is.
+func (c *Certificates) current(now time.Time) *certificates {
+	if at := c.next.Load(); now.UnixNano() >= at && c.next.CompareAndSwap(at, now.Add(certificatesCheck).UnixNano()) {
+		of, err := c.fingerprints()
+		switch failed := c.failed.Load(); {
+		case err == nil && (of == c.loaded.Load().of || failed != nil && of == *failed):
+			return c.loaded.Load() // as before
+		case err == nil:
+			err = c.load(of)
+		case failed != nil && *failed == (fingerprints{}):
+			return c.loaded.Load() // told already
+		}
+		if err != nil {
+			c.failed.Store(&of)
+			c.o.Logger.Error("the certificates changed and cannot be used; the former ones stay", "error", err)
+		} else {
+			c.o.Logger.Info("the certificates were read again", "file", c.o.CertFile)
+		}
+	}
+	return c.loaded.Load()
+}
+
+func (c *Certificates) fingerprints() (of fingerprints, err error) {
+	for i, file := range []string{c.o.CertFile, c.o.KeyFile, c.o.ClientCAFile} {
+		if file == "" {
+			continue
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return fingerprints{}, fmt.Errorf("certificates: %w", err)
+		}
+		of[i] = fingerprint{info.ModTime(), info.Size()}
+	}
+	return of, nil
+}
+
+// load reads the files, whose fingerprints were of before.
+func (c *Certificates) load(of fingerprints) error {
+	pair, err := tls.LoadX509KeyPair(c.o.CertFile, c.o.KeyFile)
+	if err != nil {
+		return fmt.Errorf("certificates: %s with the key in %s: %w", c.o.CertFile, c.o.KeyFile, err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: c.o.MinVersion}
+	if c.o.ClientCertificates != ClientCertificatesNone {
+		text, err := os.ReadFile(c.o.ClientCAFile)
+		if err != nil {
+			return fmt.Errorf("certificates: %w", err)
+		}
+		config.ClientCAs = x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("certificates: %s has no certificate in PEM", c.o.ClientCAFile)
+		}
+		config.ClientAuth = tls.VerifyClientCertIfGiven
+		if c.o.ClientCertificates == ClientCertificatesRequire {
+			config.ClientAuth = tls.RequireAndVerifyClientCert
+		}
+		// A session that is resumed would not ask whether the CA is still in the file.
+		config.SessionTicketsDisabled = true
+	}
+	c.failed.Store(nil)
+	c.loaded.Store(&certificates{config, of})
+	return nil
+}

@@ -1,0 +1,242 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// A testCA makes certificates.
+type testCA struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newCA(t *testing.T) *testCA {
+	ca := &testCA{t: t}
+	der, key := ca.make("CA")
+	ca.key = key
+	var err error
+	if ca.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// make signs a certificate with the name: its own if there is no CA yet.
+func (ca *testCA) make(name string) ([]byte, *ecdsa.PrivateKey) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name + ".test"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: ca.cert == nil, BasicConstraintsValid: true,
+	}
+	parent, signer := ca.cert, ca.key
+	if parent == nil {
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	return der, key
+}
+
+// write makes a certificate and writes it and its key to files.
+func (ca *testCA) write(name, certFile, keyFile string) {
+	der, key := ca.make(name)
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	ca.pem(certFile, "CERTIFICATE", der)
+	ca.pem(keyFile, "PRIVATE KEY", raw)
+}
+
+func (ca *testCA) pem(file, kind string, der []byte) {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		ca.t.Fatal(err)
+	}
+}
+
+// client returns the TLS of a client that trusts the CA and shows a certificate of by, if it is not nil.
+func (ca *testCA) client(by *testCA, name string) *tls.Config {
+	c := &tls.Config{RootCAs: x509.NewCertPool()}
+	c.RootCAs.AddCert(ca.cert)
+	if by != nil {
+		der, key := by.make(name)
+		c.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	}
+	return c
+}
+
+// Who shows a certificate of the CA is the key that its name stands for; a
+// signature goes before it; a certificate of another CA, or none where one is
+// required, makes no connection; neither does plain text.
+func TestClientCertificates(t *testing.T) {
+	dir, ca, other := t.TempDir(), newCA(t), newCA(t)
+	cert, key, cas := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
+	ca.write("server", cert, key)
+	ca.pem(cas, "CERTIFICATE", ca.cert.Raw)
+	config := someAccess()
+	config.Keys[0].Certificates = []string{"producer.test"}
+	config.Keys = append(config.Keys, Key{Name: "mesh", Certificates: []string{"mesh"}, Allow: config.Keys[0].Allow})
+	const broken = -1
+	for _, want := range []ClientCertificates{ClientCertificatesRequest, ClientCertificatesRequire} {
+		certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, addr := listen(t, Options{TLS: certs.Config("h2"), RequireTLS: true, Access: config})
+		none := map[ClientCertificates]int{ClientCertificatesRequest: int(tidegate.CodeUnauthorized), ClientCertificatesRequire: broken}[want]
+		for name, c := range map[string]struct {
+			creds credentials.TransportCredentials
+			key   string // signs with it
+			code  int
+		}{
+			"DNS name":                {credentials.NewTLS(ca.client(ca, "producer")), "", int(tidegate.CodeOK)},
+			"common name":             {credentials.NewTLS(ca.client(ca, "mesh")), "", int(tidegate.CodeOK)},
+			"a name that is no key's": {credentials.NewTLS(ca.client(ca, "stranger")), "", int(tidegate.CodeUnauthorized)},
+			"and a signature":         {credentials.NewTLS(ca.client(ca, "producer")), "nothing", int(tidegate.CodeForbidden)},
+			"and a wrong signature":   {credentials.NewTLS(ca.client(ca, "producer")), "unknown", int(tidegate.CodeUnauthorized)},
+			"of another CA":           {credentials.NewTLS(ca.client(other, "producer")), "", broken},
+			"none":                    {credentials.NewTLS(ca.client(nil, "")), "", none},
+			"plain text":              {insecure.NewCredentials(), "producer", broken},
+			"TLS 1.1":                 {credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11}), "producer", broken},
+		} {
+			ctx := as(t.Context(), "client")
+			if c.key != "" {
+				ctx = signed(t.Context(), c.key)
+			}
+			r, err := dial(t, addr, c.creds).QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
+			if got := int(r.GetStatus().GetCode()); err == nil && got != c.code || err != nil && c.code != broken {
+				t.Errorf("%s, %s: %v, %v; want %d", want, name, r, err, c.code)
+			}
+		}
+		if n, _ := scrapedBy(t, e.s); n[`tidegate_access_refusals_total{reason="plain_text"}`] == 0 {
+			t.Error("plain text is refused, but not counted")
+		}
+	}
+}
+
+// A new certificate is shown without a restart; one that cannot be used is not.
+func TestCertificatesFollowTheirFiles(t *testing.T) {
+	dir, ca := t.TempDir(), newCA(t)
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	ca.write("first", cert, key)
+	log, text := testLog()
+	certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	shown := func() string {
+		t.Helper()
+		now = now.Add(certificatesCheck)
+		c, err := x509.ParseCertificate(certs.current(now).config.Certificates[0].Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Subject.CommonName
+	}
+	touch := func(d time.Duration) { // a file system's clock may be coarse
+		for _, f := range []string{cert, key} {
+			if err := os.Chtimes(f, now.Add(d), now.Add(d)); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s := shown(); s != "first" {
+		t.Errorf("at first: %s", s)
+	}
+	ca.write("second", cert, key)
+	touch(time.Second)
+	if s := shown(); s != "second" {
+		t.Errorf("after a change: %s", s)
+	}
+	ca.write("third", cert, filepath.Join(dir, "elsewhere")) // its key is not there yet
+	touch(2 * time.Second)
+	for range 3 {
+		if s := shown(); s != "second" {
+			t.Errorf("halfway through a renewal: %s", s)
+		}
+	}
+	if err := certs.Reload(); err == nil || !strings.Contains(err.Error(), cert) {
+		t.Errorf("Reload: %v", err)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		shown()
+	}
+	if n := strings.Count(text.String(), "cannot be used"); n != 2 {
+		t.Errorf("told %d times, want once for each change:\n%s", n, text)
+	}
+	ca.write("fourth", cert, key)
+	touch(3 * time.Second)
+	if s := shown(); s != "fourth" {
+		t.Errorf("after the renewal: %s", s)
+	}
+	// Between two looks, nothing is looked at.
+	ca.write("fifth", cert, key)
+	touch(4 * time.Second)
+	if before := certs.loaded.Load(); certs.current(now) != before {
+		t.Error("it looked twice within 2s")
+	}
+	if err := certs.Reload(); err != nil {
+		t.Error(err)
+	}
+	if s := shown(); s != "fifth" {
+		t.Errorf("after Reload: %s", s)
+	}
+}
+
+func TestCertificateFaults(t *testing.T) {
+	dir, ca := t.TempDir(), newCA(t)
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	ca.write("x", cert, key)
+	for _, c := range []struct {
+		o    CertificateOptions
+		says []string
+	}{
+		{CertificateOptions{MinVersion: tls.VersionTLS11, ClientCertificates: "maybe"}, []string{"CertFile is", "MinVersion is 0x0302", `"maybe"; give none, request or require`}},
+		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: ClientCertificatesRequire}, []string{"no ClientCAFile"}},
+		{CertificateOptions{CertFile: cert, KeyFile: dir + "/none"}, []string{"no such file"}},
+		{CertificateOptions{CertFile: key, KeyFile: cert}, []string{key, cert}},
+		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: ClientCertificatesRequest}, []string{key + " has no certificate"}},
+	} {
+		got, err := LoadCertificates(c.o)
+		for _, w := range c.says {
+			if err == nil || got != nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%+v: %v; want %q", c.o, err, w)
+			}
+		}
+	}
+}

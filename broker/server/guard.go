@@ -1,0 +1,162 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+)
+
+// A guardedMux is a ServeMux whose handlers are asked only by those who may:
+// what that is stands in httpNeeds. A handler cannot be added without.
+type guardedMux struct {
+	mux *http.ServeMux
+	s   *Server
+}
+
+func (s *Server) newMux() *guardedMux { return &guardedMux{mux: http.NewServeMux(), s: s} }
+
+// Handle adds a handler.
+func (m *guardedMux) Handle(pattern string, h http.Handler) { m.HandleFunc(pattern, h.ServeHTTP) }
+
+// HandleFunc adds a handler.
+func (m *guardedMux) HandleFunc(pattern string, h http.HandlerFunc) {
+	needs, known := httpNeeds[pattern]
+	switch {
+	case !known:
+		needs = onServer(access.Admin)
+	case needs == nil: // open
+		m.mux.HandleFunc(pattern, h)
+		return
+	}
+	m.guarded(pattern, needs, h)
+}
+
+// HandleOther adds what answers requests that no handler of the path takes.
+// It may only say so.
+func (m *guardedMux) HandleOther(path string, h http.HandlerFunc) {
+	m.guarded(path, func(*http.Request) []access.Need { return need(access.Signed()) }, h)
+}
+
+func (m *guardedMux) guarded(pattern string, needs func(*http.Request) []access.Need, h http.HandlerFunc) {
+	m.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		who, err := m.s.admitHTTP(pattern, r, needs)
+		if err != nil {
+			if err.Code == tidegate.CodeUnauthorized {
+				w.Header()["Www-Authenticate"] = challenges(r)
+			}
+			writeProblem(w, problemOf(err))
+			return
+		}
+		if who != nil {
+			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+		}
+		h(w, r)
+	})
+}
+
+// identityKey is where a request's context has the *access.Identity that it is from.
+type identityKey struct{}
+
+func identityOf(r *http.Request) *access.Identity {
+	who, _ := r.Context().Value(identityKey{}).(*access.Identity)
+	return who
+}
+
+// permitHandle lets a request settle a delivery, by what its handle is of: the
+// request itself names only the group. It fills in the topic.
+func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
+	who, p := identityOf(r), s.gate.policy.Load()
+	if who == nil || p == nil {
+		return nil // nothing is restricted
+	}
+	topic, bad := s.b.TopicOf(d.Handle)
+	if bad != nil {
+		d.Topic = noTopic
+		return nil //nolint:nilerr // the engine refuses it, each among many by itself
+	}
+	d.Topic = topic
+	if err := s.decide(p, *who, "", need(access.ToReceive(topic, d.ConsumerGroup))); err != nil {
+		s.logRefusal(r.Pattern, r.RemoteAddr, who.String(), err)
+		return err.answer
+	}
+	return nil
+}
+
+// noTopic is the name of no topic.
+const noTopic = " "
+
+// ServeHTTP implements http.Handler.
+func (m *guardedMux) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
+
+// admitHTTP returns who the request is from, if it may be served: nil if
+// nothing is restricted.
+func (s *Server) admitHTTP(pattern string, r *http.Request, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
+	p := s.gate.policy.Load()
+	if p == nil {
+		return nil, nil
+	}
+	who, reason := identifyHTTP(p, r)
+	if err := s.decide(p, who, reason, needs(r)); err != nil {
+		name := who.String()
+		if err.reason.OfCredentials() {
+			name = p.ClaimedBy(r.Header.Get(headerAuthorization))
+			if user, _, ok := r.BasicAuth(); ok {
+				name = p.Claimed(user)
+			}
+		}
+		s.logRefusal(pattern, r.RemoteAddr, name, err)
+		return nil, err.answer
+	}
+	return &who, nil
+}
+
+// identifyHTTP tells who an HTTP request is from: by a key and its secret in
+// Basic, by the signature that gRPC requests have, or by a client certificate.
+func identifyHTTP(p *access.Policy, r *http.Request) (access.Identity, access.Reason) {
+	authorization, dateTime := r.Header.Values(headerAuthorization), r.Header.Values(headerDateTime)
+	if len(authorization) > 1 || len(dateTime) > 1 {
+		return access.Identity{}, access.Malformed
+	}
+	if len(authorization) == 1 {
+		if scheme, _, _ := strings.Cut(authorization[0], " "); strings.EqualFold(scheme, "Basic") {
+			name, secret, ok := r.BasicAuth()
+			switch {
+			case !ok:
+				return access.Identity{}, access.Malformed
+			case !private(r):
+				return access.Identity{}, access.PlainPassword
+			}
+			return p.Password(name, secret)
+		}
+		who, reason := p.Signature(authorization[0], r.Header.Get(headerDateTime), time.Now())
+		if reason != "" || !who.Anonymous() {
+			return who, reason
+		}
+	}
+	if r.TLS != nil {
+		return p.Certificate(certificateNames(r.TLS.VerifiedChains)), ""
+	}
+	return access.Identity{}, ""
+}
+
+// private reports whether nobody between the client and here can read the request.
+func private(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// challenges are the ways to show credentials (RFC 9110 §11.6.1).
+func challenges(r *http.Request) []string {
+	if !private(r) {
+		return []string{access.Algorithm}
+	}
+	return []string{`Basic realm="tidegate", charset="UTF-8"`, access.Algorithm}
+}

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// What each request needs. A handle in an RPC needs no row of its own: the
+// engine refuses one that is not of the topic and the group that the request names.
+
+// rpcNeeds are the needs of all RPCs. One that is not here needs to administer
+// the whole broker.
+var rpcNeeds = map[string]func(req any) []access.Need{
+	"QueryRoute": rpcRow(func(q *rmqpb.QueryRouteRequest) []access.Need {
+		return need(access.ToUse(q.GetTopic().GetName()))
+	}),
+	"QueryAssignment": rpcRow(func(q *rmqpb.QueryAssignmentRequest) []access.Need {
+		return consume(q.GetTopic(), q.GetGroup()) // it makes the group
+	}),
+	"Heartbeat": rpcRow(func(q *rmqpb.HeartbeatRequest) []access.Need {
+		if group := q.GetGroup().GetName(); group != "" {
+			return need(access.AsGroup(group))
+		}
+		return need(access.Signed())
+	}),
+	"NotifyClientTermination": rpcRow(func(*rmqpb.NotifyClientTerminationRequest) []access.Need {
+		return need(access.Signed()) // a client ends nobody but itself: IDs of clients are per key
+	}),
+	"SendMessage": rpcRow(func(q *rmqpb.SendMessageRequest) []access.Need {
+		needs := need(access.Signed())
+		last := ""
+		for i, m := range q.GetMessages() {
+			if t := m.GetTopic().GetName(); i == 0 || t != last { // in a valid request it is one
+				needs, last = append(needs, access.ToSend(t)), t
+			}
+		}
+		return needs
+	}),
+	"RecallMessage":  rpcRow(func(q *rmqpb.RecallMessageRequest) []access.Need { return need(access.ToSend(q.GetTopic().GetName())) }),
+	"EndTransaction": rpcRow(func(q *rmqpb.EndTransactionRequest) []access.Need { return need(access.ToSend(q.GetTopic().GetName())) }),
+	"ReceiveMessage": rpcRow(func(q *rmqpb.ReceiveMessageRequest) []access.Need {
+		return consume(q.GetMessageQueue().GetTopic(), q.GetGroup())
+	}),
+	"AckMessage": rpcRow(func(q *rmqpb.AckMessageRequest) []access.Need {
+		return consume(q.GetTopic(), q.GetGroup())
+	}),
+	"ChangeInvisibleDuration": rpcRow(func(q *rmqpb.ChangeInvisibleDurationRequest) []access.Need {
+		return consume(q.GetTopic(), q.GetGroup())
+	}),
+	"ForwardMessageToDeadLetterQueue": rpcRow(func(q *rmqpb.ForwardMessageToDeadLetterQueueRequest) []access.Need {
+		return consume(q.GetTopic(), q.GetGroup())
+	}),
+	"PullMessage": rpcRow(func(q *rmqpb.PullMessageRequest) []access.Need {
+		return consume(q.GetMessageQueue().GetTopic(), q.GetGroup())
+	}),
+	"UpdateOffset": rpcRow(func(q *rmqpb.UpdateOffsetRequest) []access.Need {
+		return consume(q.GetMessageQueue().GetTopic(), q.GetGroup())
+	}),
+	"GetOffset": rpcRow(func(q *rmqpb.GetOffsetRequest) []access.Need {
+		return consume(q.GetMessageQueue().GetTopic(), q.GetGroup())
+	}),
+	"QueryOffset": rpcRow(func(q *rmqpb.QueryOffsetRequest) []access.Need {
+		return need(access.ToUse(q.GetMessageQueue().GetTopic().GetName()))
+	}),
+	"SyncLiteSubscription": rpcRow(func(q *rmqpb.SyncLiteSubscriptionRequest) []access.Need {
+		return consume(q.GetTopic(), q.GetGroup())
+	}),
+	// Telemetry is asked with the settings that a client sends; nil is its beginning.
+	rpcTelemetry: rpcRow(func(in *rmqpb.Settings) []access.Need {
+		needs := need(access.Signed())
+		for _, t := range in.GetPublishing().GetTopics() {
+			needs = append(needs, access.ToSend(t.GetName()))
+		}
+		if sub := in.GetSubscription(); sub != nil {
+			needs = append(needs, access.AsGroup(sub.GetGroup().GetName()))
+			for _, e := range sub.GetSubscriptions() {
+				needs = append(needs, consume(e.GetTopic(), sub.GetGroup())...)
+			}
+		}
+		return needs
+	}),
+}
+
+// httpNeeds are the needs of all HTTP routes, by method and pattern. One that
+// is not here needs to administer the whole broker; one whose needs are nil is
+// open to everyone.
+var httpNeeds = map[string]func(r *http.Request) []access.Need{
+	"POST /v1/topics/{topic}/messages":               toSend,
+	"POST /v1/topics/{topic}/recall":                 toSend,
+	"POST /v1/groups/{group}/topics/{topic}/receive": toReceive,
+
+	// These name a group and a handle; permitHandle asks for the handle's topic.
+	"POST /v1/groups/{group}/acknowledge":               asGroup,
+	"POST /v1/groups/{group}/change-invisible-duration": asGroup,
+	"POST /v1/groups/{group}/retry":                     asGroup,
+	"POST /v1/groups/{group}/dead-letter":               asGroup,
+
+	"GET /v1/topics":                onServer(access.Observe),
+	"GET /v1/topics/{topic}":        onTopic(access.Observe),
+	"PUT /v1/topics/{topic}":        onTopic(access.Admin),
+	"DELETE /v1/topics/{topic}":     onTopic(access.Admin),
+	"POST /v1/topics/{topic}/purge": onTopic(access.Admin),
+	"GET /v1/groups":                onServer(access.Observe),
+	"GET /v1/groups/{group}":        onGroup(access.Observe),
+	"PUT /v1/groups/{group}":        onGroup(access.Admin),
+	"DELETE /v1/groups/{group}":     onGroup(access.Admin),
+	"GET /v1/throttle":              onServer(access.Observe),
+	"PUT /v1/throttle":              onServer(access.Admin),
+	"GET /metrics":                  onServer(access.Observe),
+	"GET /healthz":                  nil, // whoever starts and watches processes has no keys
+	"GET /readyz":                   nil,
+	"GET /v1/openapi.yaml":          nil, // it says what everyone can read in the repository
+}
+
+func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }
+
+func toReceive(r *http.Request) []access.Need {
+	return need(access.ToReceive(r.PathValue("topic"), r.PathValue("group")))
+}
+
+func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
+
+// needsOf returns what an RPC needs.
+func needsOf(op string, req any) []access.Need {
+	if f := rpcNeeds[op]; f != nil {
+		return f(req)
+	}
+	return need(access.OnServer(access.Admin))
+}
+
+func rpcRow[Q any](f func(Q) []access.Need) func(any) []access.Need {
+	return func(req any) []access.Need {
+		q, ok := req.(Q)
+		if !ok {
+			return need(access.OnServer(access.Admin))
+		}
+		return f(q)
+	}
+}
+
+func need(n access.Need) []access.Need { return []access.Need{n} }
+
+func consume(topic, group *rmqpb.Resource) []access.Need {
+	return need(access.ToReceive(topic.GetName(), group.GetName()))
+}
+
+func onServer(a access.Action) func(*http.Request) []access.Need {
+	return func(*http.Request) []access.Need { return need(access.OnServer(a)) }
+}
+
+func onTopic(a access.Action) func(*http.Request) []access.Need {
+	return func(r *http.Request) []access.Need { return need(access.OnTopic(a, r.PathValue("topic"))) }
+}
+
+func onGroup(a access.Action) func(*http.Request) []access.Need {
+	return func(r *http.Request) []access.Need { return need(access.OnGroup(a, r.PathValue("group"))) }
+}
