@@ -62,6 +62,9 @@ func (b *Broker) observe(t *topic, now time.Time) {
 // throttle returns the limit that refuses sends to a topic now, or nil. by is
 // nil if nothing is sent; else limits that are used up by sending are used.
 func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
+	if full := b.store.DiskFull(); full != nil {
+		return diskFull(full)
+	}
 	if th := b.pressure.throttle.Load(); th != nil {
 		return th
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,5 +60,47 @@ func BenchmarkConsume(b *testing.B) {
 			}
 		}
 		got += len(ds)
+	}
+}
+
+// BenchmarkSettle receives and acknowledges 32 messages at a time, on disk, by
+// several consumers at once. The messages are stored beforehand.
+func BenchmarkSettle(b *testing.B) {
+	for _, consumers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
+			br := open(b, Options{Dir: b.TempDir()})
+			putTopic(b, br, "t", TopicConfig{})
+			for left := b.N; left > 0; left -= 1000 {
+				batch := make([]*tidegate.Message, min(left, 1000))
+				for i := range batch {
+					batch[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, 1024)}
+				}
+				mustSend(b, br, batch...)
+			}
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for range consumers {
+				wg.Go(func() {
+					for left.Load() > 0 {
+						ds, err := br.Receive(b.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute, Push: true})
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						for _, err := range br.Ack(b.Context(), ds) {
+							if err != nil {
+								b.Error(err)
+								return
+							}
+						}
+						left.Add(int64(-len(ds)))
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
+		})
 	}
 }

@@ -13,37 +13,37 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A fullFS has no room for files of one kind once full is set.
-type fullFS struct {
+// A badFS cannot write files of one kind once bad is set.
+type badFS struct {
 	vfs.FS
 	suffix   string
-	full     atomic.Bool
+	bad      atomic.Bool
 	failures atomic.Int64
 }
 
-func (fs *fullFS) check(name string) error {
-	if fs.full.Load() && strings.HasSuffix(name, fs.suffix) {
+func (fs *badFS) check(name string) error {
+	if fs.bad.Load() && strings.HasSuffix(name, fs.suffix) {
 		fs.failures.Add(1)
-		return syscall.ENOSPC
+		return syscall.EIO
 	}
 	return nil
 }
 
-func (fs *fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (fs *badFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := fs.check(name); err != nil {
 		return nil, err
 	}
 	f, err := fs.FS.Create(name, c)
-	return fullFile{f, fs, name}, err
+	return badFile{f, fs, name}, err
 }
 
-type fullFile struct {
+type badFile struct {
 	vfs.File
-	fs   *fullFS
+	fs   *badFS
 	name string
 }
 
-func (f fullFile) Write(p []byte) (int, error) {
+func (f badFile) Write(p []byte) (int, error) {
 	if err := f.fs.check(f.name); err != nil {
 		return 0, err
 	}
@@ -55,7 +55,7 @@ func (f fullFile) Write(p []byte) (int, error) {
 func TestBrokenStoreRefusesEverything(t *testing.T) {
 	for _, suffix := range []string{".log", ".sst"} {
 		t.Run(suffix, func(t *testing.T) {
-			fs := &fullFS{FS: vfs.NewMem(), suffix: suffix}
+			fs := &badFS{FS: vfs.NewMem(), suffix: suffix}
 			b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 			if suffix == ".sst" {
 				size = 1 << 20 // soon a table is written
 			}
-			fs.full.Store(true)
+			fs.bad.Store(true)
 			for n := 0; b.Healthy() == nil; n++ {
 				if n == 1000 {
 					t.Fatal("1000 sends, and it is still healthy")
@@ -89,7 +89,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 				"topic":           b.DeleteTopic(t.Context(), "t"),
 				"health":          b.Healthy(),
 			} {
-				if err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "restart the broker") {
+				if err == nil || !strings.Contains(err.Error(), "input/output error") || !strings.Contains(err.Error(), "restart the broker") {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

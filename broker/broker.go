@@ -50,7 +50,8 @@ type Options struct {
 	// 0: 64 MiB, or 1 MiB in memory.
 	CacheBytes int64
 
-	fs vfs.FS // of tests
+	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
+	memTable uint64
 }
 
 // The defaults of Options.
@@ -149,7 +150,7 @@ func Open(o Options) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker options: ClientQuota: %w", err)
 	}
-	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes})
+	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes, MemTableBytes: o.memTable})
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,7 +18,7 @@ import (
 
 // A file system that forgets what was not synced, at a random moment of a
 // load of sends, receives and acknowledgements: every answered message is
-// there, once.
+// there, once, and nothing that was acknowledged comes again.
 // Seed 000: "You can ensure the correct message status when an exception, such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	for round := range 20 {
@@ -29,7 +32,7 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Queues: 3})
 		putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
 		var mu sync.Mutex
-		answered := map[string]bool{}
+		answered, acked := map[string]bool{}, map[string]bool{}
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
 		for c := range 4 {
@@ -49,8 +52,10 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 					}
 					if c == 0 {
 						for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-							if i%2 == 0 {
-								b.Ack(t.Context(), []*tidegate.Delivery{d})
+							if i%2 == 0 && b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil {
+								mu.Lock()
+								acked[d.ID] = true
+								mu.Unlock()
 							}
 						}
 					}
@@ -63,6 +68,7 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 		for id := range answered {
 			known = append(known, id)
 		}
+		consumed := maps.Clone(acked)
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
 		mu.Unlock()
 		close(stop)
@@ -85,8 +91,95 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 				t.Errorf("round %d, seed %d: %s was answered and is there %d times", round, seed, id, seen[id])
 			}
 		}
+		for ds := []*tidegate.Delivery{nil}; len(ds) > 0; {
+			ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+			for _, d := range ds {
+				if consumed[d.ID] {
+					t.Errorf("round %d, seed %d: %s was acknowledged and is delivered again", round, seed, d.ID)
+				}
+			}
+		}
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+var (
+	crashEvery = flag.Bool("crash.every", false, "crash a recorded run at every index of its file system operations, not at a sample")
+	crashSeed  = flag.Uint64("crash.seed", 0, "record the run with this seed; 0 for another one each time")
+	crashSteps = flag.Int("crash.steps", 150, "how many operations the recorded run has")
+	crashIndex = flag.Int("crash.index", -1, "crash the recorded run at this index only")
+)
+
+// crashSample is about how many moments of a run are looked at if not every one is.
+const crashSample = 40
+
+// A recorded run of everything that changes what is stored loses its power at
+// each of its writes, syncs, renames and so on, with nothing and with a part of what was
+// not synced left; then again while that is being opened. What was answered holds.
+func TestPowerLossAtEveryIndex(t *testing.T) {
+	seed := *crashSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-crash.seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	stride, operations := 1, 0
+	var crashes []*crash
+	record := func() {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recorder{t: t, rnd: rand.New(rand.NewPCG(seed, 2))}
+			fs := &crashFS{MemFS: vfs.NewCrashableMem()}
+			first := rnd.IntN(stride)
+			fs.before = func(i int) {
+				operations = i + 1
+				if stride > 1 && i%stride != first || *crashIndex >= 0 && i != *crashIndex {
+					return
+				}
+				facts := r.sofar()
+				for _, percent := range []int{0, 1 + rnd.IntN(100)} {
+					crashes = append(crashes, &crash{fmt.Sprintf("index %d with %d%%", i, percent), fs.clone(percent, seed+uint64(i)), time.Now(), facts})
+				}
+			}
+			r.fs = fs
+			r.run(*crashSteps)
+		})
+	}
+	if !*crashEvery && *crashIndex < 0 {
+		stride = 1 << 30
+		record() // only counts
+		stride, crashes = max(1, operations/crashSample), nil
+	}
+	record()
+	t.Logf("%d operations, %d crashes", operations, len(crashes))
+	for i, c := range crashes {
+		again := c.crashWhileOpening(t, rnd)
+		c.check(t)
+		if again != nil {
+			again.check(t)
+		}
+		if crashes[i] = nil; t.Failed() {
+			t.Fatalf("run it again with -run TestPowerLossAtEveryIndex -crash.seed %d -crash.every", seed)
+		}
+	}
+}
+
+// crashWhileOpening returns what is left if the power fails once more, at a
+// random moment of opening what was left.
+func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
+	at, percent, seed := rnd.IntN(60), rnd.IntN(101), rnd.Uint64()
+	synctest.Test(t, func(*testing.T) {
+		time.Sleep(time.Until(c.at))
+		fs := &crashFS{MemFS: c.fs.CrashClone(vfs.CrashCloneCfg{})}
+		fs.before = func(i int) {
+			if i == at {
+				again = &crash{fmt.Sprintf("%s, then index %d of opening with %d%%", c.what, i, percent), fs.clone(percent, seed), c.at, c.facts}
+			}
+		}
+		if b, err := Open(crashOptions(fs)); err == nil { // or else check tells
+			_ = b.Close()
+		}
+	})
+	return again
 }

@@ -41,9 +41,28 @@ func (s *subscription) dying(l *lease, reason string) *deadLetter {
 	return &deadLetter{sub: s, lease: l, place: s.place(l), reason: reason, tries: l.Attempt}
 }
 
+// startDying begins to write dead letters, once the leases that they come from
+// are on disk: after a power failure the mark finds the lease, or the message would be
+// delivered as if nobody had ever had it.
+func (b *Broker) startDying(ds ...*deadLetter) {
+	if len(ds) == 0 {
+		return
+	}
+	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
+	for _, d := range ds {
+		if d.err = err; err == nil {
+			d.start(b)
+		}
+	}
+}
+
 // start writes the dead letter, without waiting for the disk.
 func (d *deadLetter) start(b *Broker) {
 	m, ok, err := b.store.Get(d.place)
+	if store.IsDamage(err) {
+		d.sub.lost(d.place, d.place.Offset+1, err)
+		return
+	}
 	if err != nil || !ok {
 		d.err = err
 		return // a message that is not there any more needs no dead letter
@@ -89,34 +108,46 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 	return p
 }
 
-// finish waits for the dead letter to be on disk and removes the lease. If
-// something failed, the message is due again in a second, to be tried once more.
-func (d *deadLetter) finish(b *Broker) error {
+// finish waits for the dead letter to be on disk and removes the lease; wait
+// waits for that. If something failed, the message is due again in a second, to be tried once more.
+func (d *deadLetter) finish() (removed *store.Flight) {
 	if d.err == nil && d.flight != nil {
-		d.err = d.flight.Wait()
+		if err := d.flight.Wait(); err != nil {
+			d.err = err
+		}
 	}
 	s := d.sub
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.gone || d.lease.cursor.leases[d.lease.offset] != d.lease { // deleted, or removed
-		s.mu.Unlock()
+		d.err = nil
 		return nil
 	}
 	if d.err != nil {
 		d.lease.Due = time.Now().Add(time.Second)
 		s.set(d.lease, StateInflight)
 		s.arm()
-		s.mu.Unlock()
-		return storeError(d.err)
+		return nil
 	}
 	s.finish(d.lease, StateDeadLetter, time.Now())
 	if d.asked {
 		s.givenUp++
 	}
-	removed := s.remove(d.lease)
-	s.mu.Unlock()
-	if err := removed.Wait(); err != nil {
+	return s.remove(d.lease)
+}
+
+// wait returns when what finish has written is on disk, or why it is not.
+func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
+	if d.err != nil {
+		return storeError(d.err)
+	}
+	if removed == nil {
+		return nil // the subscription is gone
+	}
+	if err := removed.WaitSynced(); err != nil {
 		return storeError(err)
 	}
+	s := d.sub
 	b.logger.Warn("a message became a dead letter", "group", s.group.name, "topic", s.topic.name,
 		"queue", d.place.Queue, "offset", d.place.Offset, "attempts", d.tries, "reason", d.reason)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -48,11 +49,13 @@ type delays struct {
 	armed time.Time // guarded by mu: what timer is set to; zero if it is not
 	timer *time.Timer
 
-	number uint64 // changed only within the message log's Add
+	// number is random at first, so that it is another one after each start,
+	// whatever the clock says. Changed only within the message log's Add.
+	number uint64
 }
 
 func newDelays(b *Broker) *delays {
-	d := &delays{broker: b, moving: make(chan struct{}, 1), number: uint64(time.Now().UnixNano())}
+	d := &delays{broker: b, moving: make(chan struct{}, 1), number: rand.Uint64()}
 	d.timer = time.AfterFunc(time.Hour, d.due)
 	d.timer.Stop()
 	return d
@@ -112,7 +115,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 	err = b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		for i := range ds {
-			w.DeleteDelayed(ds[i])
+			w.DeleteDelayed(ds[i], ms[i].StoredAt)
 			t := topics[ds[i].Topic]
 			if t == nil || t.deleted.Load() {
 				continue
@@ -206,7 +209,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 		return "", newError(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")
 	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
-		w.DeleteDelayed(d)
+		w.DeleteDelayed(d, m.StoredAt)
 		t.recent.forget(m.ID)
 	}, nil).Wait(); err != nil {
 		return "", storeError(err)

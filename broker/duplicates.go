@@ -143,7 +143,8 @@ func (a *appending) appendAll(ctx context.Context) error {
 	}
 }
 
-// recoverIDs remembers the IDs of the last while after a restart.
+// recoverIDs remembers the IDs of the last while after a restart. If they cannot be
+// read because of damage, duplicates of what is behind it are not known.
 func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 	window := t.config.Load().duplicateWindow()
 	if window == 0 {
@@ -157,9 +158,16 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 			}
 			t.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
 			return true
-		}); err != nil {
+		}); store.IsDamage(err) {
+			b.logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", t.name, "queue", q.number, "error", err)
+		} else if err != nil {
 			return err
 		}
 	}
-	return nil
+	left := maxRecentIDs
+	return b.store.NewestDelayed(t.id, now.Add(-window), func(id string, d store.Delayed) bool {
+		t.recent.add(id, location{due: d.Due, offset: int64(d.Number)}, window, now)
+		left--
+		return left > 0
+	})
 }

@@ -72,7 +72,7 @@ func (t Throttle) advice() string {
 		return "others have theirs; it ends when consumers have caught up"
 	case limitColdReads:
 		return "it ends when the groups that catch up are near the end"
-	case limitFreeDisk:
+	case limitFreeDisk, limitDiskFull:
 		return "make room on the disk of the data directory, or add some; no restart is needed"
 	case limitWriteStall, limitCompactionDebt:
 		return "the disk does not keep up: send more slowly, or use a faster one"

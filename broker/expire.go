@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // arm sets the timer to the first due time. mu is held.
@@ -36,11 +38,13 @@ func (s *subscription) expire() {
 	dying := s.due(time.Now())
 	s.arm()
 	s.mu.Unlock()
-	for _, d := range dying {
-		d.start(b)
+	b.startDying(dying...)
+	removed := make([]*store.Flight, len(dying))
+	for i, d := range dying {
+		removed[i] = d.finish()
 	}
-	for _, d := range dying {
-		if err := d.finish(b); err != nil {
+	for i, d := range dying { // they share their fsyncs
+		if err := d.wait(b, removed[i]); err != nil {
 			b.logger.Error("a message could not be made a dead letter; it is tried again in a second",
 				"group", s.group.name, "topic", s.topic.name, "offset", d.lease.offset, "error", err)
 		}

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -10,9 +11,15 @@ import (
 )
 
 // handOut returns deliveries once they are written, unless ctx ended meanwhile.
+// A first delivery that a power failure takes back is one that was not made; a
+// later one is answered when it is on disk, so that attempts never fall.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
 	ds, err := s.deliveries(p, grants)
-	if werr := flight.Wait(); werr != nil {
+	wait := flight.Wait
+	if slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
+		wait = flight.WaitSynced
+	}
+	if werr := wait(); werr != nil {
 		return nil, storeError(errors.Join(werr, err))
 	}
 	if err != nil || ctx.Err() != nil {
@@ -36,10 +43,12 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 		g := &grants[i]
 		if g.message == nil {
 			m, ok, err := s.broker.store.Get(g.handle.place)
-			if err != nil {
+			if store.IsDamage(err) {
+				s.lost(g.handle.place, g.handle.place.Offset+1, err)
+			} else if err != nil {
 				return nil, storeError(err)
 			}
-			if !ok { // deleted meanwhile: there is nothing to deliver any more
+			if !ok { // damaged, or deleted meanwhile: there is nothing to deliver any more
 				_ = s.settle(g.handle, eventAck, nil, "")
 				continue
 			}

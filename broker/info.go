@@ -57,7 +57,7 @@ type Throttle struct {
 	//	"group backlog messages"  "group backlog bytes"  "group backlog age"
 	//	"topic rate messages"     "topic rate bytes"     "fair share"
 	//	"cold reads"              "free disk"            "write stall"
-	//	"compaction debt"
+	//	"compaction debt"         "disk full"
 	Limit string `json:"limit"`
 
 	// Subject is the topic's name or, for a group's limit, the group's. Empty

@@ -64,6 +64,9 @@ func (b *Broker) Throttles() []LimitState {
 	if states := b.pressure.states.Load(); states != nil {
 		out = append(out, *states...)
 	}
+	if full := b.store.DiskFull(); full != nil {
+		out = append(out, LimitState{Throttle: *diskFull(full), On: true})
+	}
 	b.mu.RLock()
 	topics := slices.Collect(maps.Values(b.topics))
 	b.mu.RUnlock()

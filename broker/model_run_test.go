@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,14 +25,42 @@ func TestModel(t *testing.T) {
 	if *modelSeed != 0 {
 		seeds = []uint64{*modelSeed}
 	}
-	for _, seed := range seeds {
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
+	workers := min(runtime.GOMAXPROCS(0), len(seeds))
+	for w := range workers {
+		t.Run(fmt.Sprint("worker", w), func(t *testing.T) {
+			t.Parallel()
+			var seed uint64
+			defer func() {
+				if t.Failed() {
+					t.Logf("run it again with -run TestModel -model.seed %d", seed)
+				}
+			}()
+			for i := w; i < len(seeds); i += workers {
+				seed = seeds[i]
+				synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
+			}
 		})
-		if !ok {
-			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
-		}
 	}
+}
+
+func (m *model) note(format string, args ...any) {
+	m.log = append(m.log, fmt.Sprintf(format, args...))
+}
+
+func (m *model) failf(format string, args ...any) {
+	m.t.Helper()
+	for _, l := range m.log[max(0, len(m.log)-40):] {
+		m.t.Log(l)
+	}
+	m.t.Fatalf(format, args...)
+}
+
+func (m *model) open() {
+	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: m.fs, memTable: 256 << 10})
+	if err != nil {
+		m.failf("opening: %v", err)
+	}
+	m.b = b
 }
 
 func runModel(t *testing.T, seed uint64) {

@@ -52,26 +52,6 @@ type model struct {
 	log      []string
 }
 
-func (m *model) note(format string, args ...any) {
-	m.log = append(m.log, fmt.Sprintf(format, args...))
-}
-
-func (m *model) failf(format string, args ...any) {
-	m.t.Helper()
-	for _, l := range m.log[max(0, len(m.log)-40):] {
-		m.t.Log(l)
-	}
-	m.t.Fatalf(format, args...)
-}
-
-func (m *model) open() {
-	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: m.fs})
-	if err != nil {
-		m.failf("opening: %v", err)
-	}
-	m.b = b
-}
-
 // settle lets time have its effect on the model.
 func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 	for id, l := range g.leases {

@@ -75,7 +75,7 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 	}
 	var from store.Delayed
 	for {
-		ds, sizes, err := b.store.DelayedOf(t.id, from, delayedBatch)
+		ds, stored, err := b.store.DelayedOf(t.id, from, delayedBatch)
 		if err != nil {
 			return removed, storeError(err)
 		}
@@ -83,17 +83,21 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 			return removed, nil
 		}
 		if err := b.store.Messages.Add(func(w *store.Batch) {
-			for _, d := range ds {
-				w.DeleteDelayed(d)
+			for i, d := range ds {
+				w.DeleteDelayed(d, stored[i].At)
 			}
 			t.recent = recentIDs{}
 		}, nil).WaitContext(ctx); err != nil {
 			return removed, storeUnless(ctx, err)
 		}
 		from = ds[len(ds)-1]
+		var bytes int64
+		for _, m := range stored {
+			bytes += m.Size
+		}
 		removed.Messages += int64(len(ds))
-		removed.Bytes += sizes
-		b.retention.noteDelayed(sizes)
+		removed.Bytes += bytes
+		b.retention.noteDelayed(bytes)
 	}
 }
 

@@ -17,9 +17,9 @@ func (b *Broker) recover() error {
 	}
 	topics, groups := map[uint32]*topic{}, map[uint32]*group{}
 	if err := b.store.Topics(func(name string, v []byte) error {
-		var st storedTopic
-		if err := json.Unmarshal(v, &st); err != nil {
-			return fmt.Errorf("the settings of topic %q: %w", name, err)
+		st, err := decodeTopic(name, v)
+		if err != nil {
+			return err
 		}
 		t := newTopic(name, st.ID, st.TopicConfig, b.retention)
 		topics[st.ID], b.topics[name] = t, t
@@ -28,9 +28,9 @@ func (b *Broker) recover() error {
 		return err
 	}
 	if err := b.store.AllGroups(func(name string, v []byte) error {
-		var st storedGroup
-		if err := json.Unmarshal(v, &st); err != nil {
-			return fmt.Errorf("the settings of group %q: %w", name, err)
+		st, err := decodeGroup(name, v)
+		if err != nil {
+			return err
 		}
 		g := newGroup(name, st.ID, st.GroupConfig)
 		groups[st.ID], b.groups[name] = g, g
@@ -60,6 +60,30 @@ func (b *Broker) recover() error {
 		}
 	}
 	return nil
+}
+
+// decodeTopic reads the settings of a topic as they are stored.
+func decodeTopic(name string, v []byte) (st storedTopic, err error) {
+	if err = json.Unmarshal(v, &st); err == nil {
+		err = st.TopicConfig.withDefaults().validate(name)
+	}
+	if err != nil {
+		return st, fmt.Errorf("the settings of topic %q: %w", name, err)
+	}
+	st.TopicConfig = st.TopicConfig.withDefaults()
+	return st, nil
+}
+
+// decodeGroup reads the settings of a group as they are stored.
+func decodeGroup(name string, v []byte) (st storedGroup, err error) {
+	if err = json.Unmarshal(v, &st); err == nil {
+		err = st.GroupConfig.withDefaults().validate(name)
+	}
+	if err != nil {
+		return st, fmt.Errorf("the settings of group %q: %w", name, err)
+	}
+	st.GroupConfig = st.GroupConfig.withDefaults()
+	return st, nil
 }
 
 func (b *Broker) recoverQueues(t *topic) error {
@@ -130,6 +154,10 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		return err
 	}
 	now := time.Now()
+	marks, err := b.store.Marks()
+	if err != nil {
+		return err
+	}
 	type stray struct {
 		group uint32
 		place store.Place
@@ -139,8 +167,9 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		if groups[group] == nil || topics[p.Topic] == nil {
 			orphans[[2]uint32{group, p.Topic}] = true
 		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
-			if q := s.cursors[p.Queue].queue; p.Offset < q.low.Load().Offset && q.kept[p.Offset] == nil {
-				strays = append(strays, stray{group, p}) // likewise: its message was removed
+			// Its message was removed, or the process ended between the dead letter and the removal of the lease.
+			if q := s.cursors[p.Queue].queue; p.Offset < q.low.Load().Offset && q.kept[p.Offset] == nil || marks.Has(group, p) {
+				strays = append(strays, stray{group, p})
 				return nil
 			}
 			s.restore(p, l)
@@ -150,6 +179,9 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		}
 		return nil
 	}); err != nil {
+		return errors.Join(err, marks.Close())
+	}
+	if err := marks.Close(); err != nil {
 		return err
 	}
 	if len(strays)+len(orphans) > 0 {

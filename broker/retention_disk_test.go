@@ -30,7 +30,7 @@ func sizeOf(tb testing.TB, dir string) (size int64) {
 }
 
 // fill sends n times 16 messages of 32 KiB to each of the topics in turn.
-func fill(tb testing.TB, b *Broker, n int, topics ...string) {
+func fillTopic(tb testing.TB, b *Broker, n int, topics ...string) {
 	tb.Helper()
 	noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 	for range n {
@@ -54,7 +54,7 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 		b := open(t, Options{Dir: dir})
 		putTopic(t, b, "t", TopicConfig{})
 		putTopic(t, b, "other", TopicConfig{})
-		fill(t, b, 80, "t", "t", "other") // 80 and 40 MiB
+		fillTopic(t, b, 80, "t", "t", "other") // 80 and 40 MiB
 		before := sizeOf(t, dir)
 		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
@@ -108,13 +108,13 @@ func TestDiskIsGivenBack(t *testing.T) {
 				b := open(t, Options{Dir: dir})
 				putTopic(t, b, "t", TopicConfig{})
 				putTopic(t, b, "other", TopicConfig{Retention: Retention{Time: -1}})
-				fill(t, b, 128, "t")
-				fill(t, b, 4, "t", "other")
+				fillTopic(t, b, 128, "t")
+				fillTopic(t, b, 4, "t", "other")
 				if name == "purge" { // exactly what is said above
 					if _, err := b.PurgeTopic(t.Context(), "other"); err != nil {
 						t.Fatal(err)
 					}
-					fill(t, b, 4, "other")
+					fillTopic(t, b, 4, "other")
 				}
 				before := sizeOf(t, dir)
 				remove(t, b)

@@ -63,7 +63,7 @@ func (s *subscription) current(h handle, now time.Time) (*lease, error) {
 }
 
 // Ack marks deliveries as consumed, and returns an error for each, in their
-// order, once that is written: 40013 for a handle that is not valid any more.
+// order, once that is on disk: 40013 for a handle that is not valid any more.
 func (b *Broker) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	if !b.begin() {
@@ -85,7 +85,7 @@ func (b *Broker) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	}
 	for i, f := range flights {
 		if errs[i] == nil {
-			if err := f.Wait(); err != nil {
+			if err := f.WaitSynced(); err != nil {
 				errs[i] = withOp("AckMessage", storeError(err))
 			}
 		}
@@ -126,7 +126,7 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 
 // Retry says that consuming failed. The message is delivered again after the
 // given time, which counts from now, or becomes a dead letter at once if it
-// had its last attempt; Retry returns when that is written. 40013 if the handle is not
+// had its last attempt; Retry returns when that is on disk. 40013 if the handle is not
 // valid any more.
 func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
 	if after < 0 || after > b.opts.MaxInvisibleDuration {
@@ -136,7 +136,7 @@ func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Durat
 }
 
 // ChangeInvisibleDuration keeps the message invisible for another dur from
-// now on and returns the handle that replaces d.Handle. A dur of 0 gives the
+// now on and returns, when that is on disk, the handle that replaces d.Handle. A dur of 0 gives the
 // message back: for a simple consumer that is a time-out; a push consumer,
 // whose failures are told by Retry, has not handled it, and the attempt does
 // not count. 40013 if the handle is not valid any more.
@@ -170,7 +170,7 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 const maxClaimedAttempt = 1 << 20
 
 // DeadLetter makes the message a dead letter of its group at once, and
-// returns when that is written. Repeating it, or calling it for a message that
+// returns when that is on disk. Repeating it, or calling it for a message that
 // the group is done with, does nothing. It may come after the invisible
 // duration, as long as nobody else received the message.
 func (b *Broker) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
@@ -180,7 +180,7 @@ func (b *Broker) DeadLetter(_ context.Context, d *tidegate.Delivery, reason stri
 	}, reason))
 }
 
-// settle applies an event to the delivery that d names, and waits until that is written.
+// settle applies an event to the delivery that d names, and waits until that is on disk.
 func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) error {
 	if !b.begin() {
 		return closedError()
@@ -194,17 +194,17 @@ func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.
 }
 
 // settle applies an event to the delivery that h names, and waits until that is
-// written. change, called under the lock, sets what the event changes beside the state.
+// on disk. change, called under the lock, sets what the event changes beside the state.
 func (s *subscription) settle(h handle, e event, change func(*lease, time.Time), reason string) error {
 	flight, dying, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
 		return err
 	case dying != nil:
-		dying.start(s.broker)
-		return dying.finish(s.broker)
+		s.broker.startDying(dying)
+		return dying.wait(s.broker, dying.finish())
 	}
-	if err := flight.Wait(); err != nil {
+	if err := flight.WaitSynced(); err != nil {
 		return storeError(err)
 	}
 	return nil
@@ -317,6 +317,6 @@ func (s *subscription) release(grants []grant) {
 	}
 	s.mu.Unlock()
 	if flight != nil {
-		_ = flight.Wait() // a store that fails tells everybody else
+		_ = flight.WaitSynced() // a store that fails tells everybody else
 	}
 }

@@ -33,6 +33,10 @@ type Stats struct {
 	// its retry became ready, in seconds.
 	RetryLateness Histogram
 
+	// Damaged counts messages that groups passed over because they could not be
+	// read from disk any more, once for each group.
+	Damaged int64
+
 	Messages StoreStats // the database of messages and settings
 	Groups   StoreStats // the database of the groups' progress
 
@@ -140,6 +144,7 @@ type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
 	throttled [len(throttleLimits)]atomic.Int64
 	lateness  *histogram.Histogram
+	damaged   atomic.Int64
 }
 
 var (
@@ -147,7 +152,7 @@ var (
 
 	throttleLimits = [...]string{
 		"topic backlog messages", "topic backlog bytes", "topic backlog age", "group backlog messages", "group backlog bytes", "group backlog age",
-		limitTopicRateMessages, limitTopicRateBytes, limitFairShare, limitColdReads, limitFreeDisk, limitWriteStall, limitCompactionDebt,
+		limitTopicRateMessages, limitTopicRateBytes, limitFairShare, limitColdReads, limitFreeDisk, limitWriteStall, limitCompactionDebt, limitDiskFull,
 		limitClientQuota, "other",
 	}
 )
@@ -216,8 +221,8 @@ func attemptClass(attempt int) int {
 func (b *Broker) Stats() Stats {
 	s := Stats{
 		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},
-		RetryLateness: seconds(b.counters.lateness.Snapshot()),
-		Messages:      logStats(b.store.Messages.Stats()), Groups: logStats(b.store.Groups.Stats()),
+		RetryLateness: seconds(b.counters.lateness.Snapshot()), Damaged: b.counters.damaged.Load(),
+		Messages: logStats(b.store.Messages.Stats()), Groups: logStats(b.store.Groups.Stats()),
 	}
 	for i, r := range refusalReasons {
 		s.Refused[r] = b.counters.refused[i].Load()

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"container/heap"
+	"errors"
 	"slices"
 	"time"
 
@@ -31,8 +32,17 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 		chunk = max(chunk, room)
 		s.mu.Unlock()
 		ms, offsets, rerr := s.read(c, from, to, chunk, budget)
+		var d *store.Damaged
+		if errors.As(rerr, &d) {
+			s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
+		}
 		s.mu.Lock()
 		c.claimed = false
+		if d != nil && !s.gone {
+			flight = s.passDamaged(c, d)
+			passed += int(d.To - d.From)
+			continue
+		}
 		if rerr != nil || s.gone {
 			s.dropAhead(c)
 			if err = s.goneError(); rerr != nil {

@@ -52,6 +52,7 @@ var (
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
 	descThrottled     = desc("throttled_messages_total", "Messages refused with TOO_MANY_REQUESTS, by the limit that was reached.", []string{"limit"})
 	descLimitOn       = desc("limit_reached", "Topics, or for limits of groups topics of groups, whose sends the limit refuses now; 1 for one that refuses all sends.", []string{"limit"})
+	descDamaged       = desc("damaged_messages_total", "Messages passed over because they could not be read from disk any more, once for each group.", nil)
 	descRetryLateness = desc("retry_lateness_seconds", "How long after its due time a message that waited for its retry became ready.", nil)
 
 	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
@@ -85,7 +86,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
 		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupExpired, descGroupDeadLetters,
-		descRefused, descThrottled, descLimitOn, descRetryLateness,
+		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
 	} {
@@ -141,6 +142,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		}
 		out.gauge(descLimitOn, reached[limit], strings.ReplaceAll(limit, " ", "_"))
 	}
+	out.counter(descDamaged, st.Damaged)
 	out.histogram(descRetryLateness, st.RetryLateness)
 	out.store(&st.Messages, "messages")
 	out.store(&st.Groups, "groups")

@@ -32,23 +32,71 @@ func splitDelayedKey(k []byte) (Delayed, error) {
 	return Delayed{fromNanos(binary.BigEndian.Uint64(k[1:])), binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, nil
 }
 
+// storedKey returns the key under which the message is found by the time at
+// which it was stored.
+func (d Delayed) storedKey(stored time.Time) []byte {
+	k := append(make([]byte, 0, delayedKeyLen), prefixDelayedStored)
+	k = binary.BigEndian.AppendUint32(k, d.Topic)
+	k = binary.BigEndian.AppendUint64(k, uint64(nanos(stored)))
+	return binary.BigEndian.AppendUint64(k, d.Number)
+}
+
+// splitStored reads what storedKey made, and the due time beside it.
+func splitStored(k, v []byte) (Delayed, error) {
+	if len(k) != delayedKeyLen || len(v) != 8 {
+		return Delayed{}, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
+	}
+	return Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])}, nil
+}
+
 // PutDelayed writes a message that is to be delivered later.
 func (b *Batch) PutDelayed(d Delayed, m *Message) {
 	op := b.pebble().SetDeferred(delayedKeyLen, m.size())
 	d.appendKey(op.Key[:0])
 	m.encode(op.Value[:0])
 	must(op.Finish())
+	must(b.pebble().Set(d.storedKey(m.StoredAt), binary.BigEndian.AppendUint64(nil, uint64(nanos(d.Due))), nil))
 }
 
-// DeleteDelayed removes one: its time has come, or it was recalled.
-func (b *Batch) DeleteDelayed(d Delayed) {
+// DeleteDelayed removes one that was stored at that time: it is due, or it was recalled.
+func (b *Batch) DeleteDelayed(d Delayed, stored time.Time) {
 	must(b.pebble().Delete(d.appendKey(nil), nil))
+	must(b.pebble().Delete(d.storedKey(stored), nil))
+}
+
+// NewestDelayed calls f with the ID and place of the delayed messages of a
+// topic that were stored after since, the last one first, until f returns false.
+func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(id string, d Delayed) bool) error {
+	lower := Delayed{Topic: topic}.storedKey(since)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower[:5])})
+	if err != nil {
+		return fmt.Errorf("reading delayed messages: %w", err)
+	}
+	defer it.Close()
+	for ok := it.Last(); ok; ok = it.Prev() {
+		v, err := value(it)
+		if err != nil {
+			return fmt.Errorf("reading delayed messages: %w", err)
+		}
+		d, err := splitStored(it.Key(), v)
+		if err != nil {
+			return err
+		}
+		m, ok, err := s.GetDelayed(d)
+		if err != nil {
+			return err
+		}
+		if ok && !f(m.ID, d) {
+			break
+		}
+	}
+	return it.Error()
 }
 
 // GetDelayed returns a message that waits, and false if it does not.
 func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 	var m Message
-	v, closer, err := s.messages.Get(d.appendKey(nil))
+	v, closer, err := get(s.messages, d.appendKey(nil))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -79,7 +127,7 @@ func (s *Store) Due(now time.Time, limit int, maxBytes int64) (ds []Delayed, ms 
 		if d.Due.After(now) || len(ds) == limit || len(ds) > 0 && maxBytes <= 0 {
 			return ds, ms, d.Due, nil
 		}
-		v, err := it.ValueAndErr()
+		v, err := value(it)
 		if err != nil {
 			return ds, ms, next, fmt.Errorf("reading delayed messages: %w", err)
 		}

@@ -9,6 +9,7 @@ import "encoding/binary"
 //	g name                                a group's settings
 //	n                                     the last number given to a topic or group
 //	y due(8) topic(4) number(8)           a message to deliver later
+//	r topic(4) stored(8) number(8)        when such a message is due, by the time at which it was stored
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
 //	f topic(4) queue(2)                     where a queue begins
 //	s group(4) topic(4)                     the group receives from the topic
@@ -28,7 +29,8 @@ const (
 	prefixCursor     = 'c'
 	prefixLease      = 'l'
 
-	prefixSubscription = 's'
+	prefixSubscription  = 's'
+	prefixDelayedStored = 'r'
 )
 
 const (

@@ -21,6 +21,7 @@ type Log struct {
 
 	failed <-chan struct{} // closed once fatal returns an error
 	meter  *logMeter
+	lazy   *lazyFS // of a database whose log is synced later; nil: a commit is on disk
 
 	gathered atomic.Int64 // bytes in next
 
@@ -40,15 +41,37 @@ type Flight struct {
 	taken chan struct{} // closed when it gathers no more
 	done  chan struct{}
 	err   error // valid once done is closed
+	at    int64 // valid once done is closed: what lazyFS must sync for the batch to be on disk
 }
 
 // Wait returns when the batch is committed, or with the reason why it is not.
-// A nil Flight was refused: the Log is closed.
+// What is committed survives the end of the process, and, but for the groups'
+// progress, a power failure. A nil Flight was refused: the Log is closed.
 func (f *Flight) Wait() error {
 	if f == nil {
 		return errLogClosed
 	}
 	return f.wait(nil)
+}
+
+// WaitSynced returns when the batch, and all before it, is on disk, or with
+// the reason why it is not: no power failure takes it back. Calls that wait at the
+// same time share one fsync, and nothing else waits for that. A nil Flight was
+// refused: the Log is closed.
+func (f *Flight) WaitSynced() error {
+	if err := f.Wait(); err != nil || f.log.lazy == nil {
+		return err
+	}
+	r, err := f.log.lazy.sync(f.at)
+	if r == nil {
+		return err
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-f.log.failed:
+		return f.log.fatal()
+	}
 }
 
 // wait waits for the batch, for the store to break (a batch may then be stuck
@@ -73,8 +96,8 @@ var errStopped = errors.New("the wait was stopped")
 
 var errLogClosed = errors.New("the store is closed")
 
-func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}, meter *logMeter) *Log {
-	l := &Log{db: db, name: name, fatal: fatal, failed: failed, meter: meter, kick: make(chan struct{}, 1), done: make(chan struct{})}
+func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}, meter *logMeter, lazy *lazyFS) *Log {
+	l := &Log{db: db, name: name, fatal: fatal, failed: failed, meter: meter, lazy: lazy, kick: make(chan struct{}, 1), done: make(chan struct{})}
 	l.next = l.newFlight()
 	go l.run()
 	return l
@@ -139,6 +162,9 @@ func (l *Log) commit(f *Flight) {
 			// Pebble reports a failed commit to its logger, not to the caller.
 			f.err = err
 		}
+	}
+	if l.lazy != nil {
+		f.at = l.lazy.position()
 	}
 	for _, after := range f.after {
 		after(f.err)

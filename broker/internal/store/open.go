@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,11 +18,13 @@ const (
 	// formatVersion is the form of the directory and of all records in it.
 	formatVersion = 1
 	formatFile    = "FORMAT"
+	messagesDir   = "messages"
+	groupsDir     = "groups"
 	memoryDir     = "memory" // what errors name the directory of a broker in memory
 
 	// minFreeDisk is what must be free to open a directory: below it Pebble
 	// could not even write its own files.
-	minFreeDisk = 64 << 20
+	minFreeDisk = 16 << 20
 )
 
 // Options are the settings of a store.
@@ -48,6 +50,7 @@ type Store struct {
 	stall  atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	lock   *pebble.Lock
 	fs     vfs.FS
+	room   *fullFS // fs; nil in memory
 	dir    string
 }
 
@@ -72,144 +75,95 @@ func Open(o Options) (*Store, error) {
 	}
 	if o.Dir == "" {
 		s.dir = memoryDir
+	} else {
+		s.room = newFullFS(s.fs, s.dir, o.Logger)
+		s.fs = s.room
 	}
 	if err := s.prepare(); err != nil {
+		if s.room != nil {
+			s.room.close()
+		}
 		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
 	}
 	if err := s.openAll(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening data directory %s: %w", s.dir, explain(err)), s.Close())
 	}
+	if s.room != nil {
+		s.room.opened.Store(true)
+	}
 	return s, nil
 }
 
-// prepare makes the directory, locks it and checks its format.
-func (s *Store) prepare() (err error) {
-	if err := s.makeDir(); err != nil {
-		return err
-	}
-	if u, err := s.fs.GetDiskUsage(s.dir); err == nil && u.TotalBytes > 0 && u.AvailBytes < minFreeDisk {
-		return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; make room", u.AvailBytes, minFreeDisk)
-	}
-	if s.lock, err = pebble.LockDirectory(s.dir, s.fs); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.lock.Close())
+func (s *Store) openAll(o Options) (err error) {
+	if s.room != nil {
+		if err := s.checkClean(); err != nil {
+			return err
 		}
-	}()
-	version, err := s.readFormat()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return s.writeFormat()
-	case err != nil:
-		return err
-	case version > formatVersion:
-		return fmt.Errorf("it has format %d, this program reads up to %d: use a newer program", version, formatVersion)
-	case version < 1:
-		return fmt.Errorf("%s says format %d: it is damaged, or not a tidegate data directory", formatFile, version)
-	}
-	return nil
-}
-
-func (s *Store) readFormat() (int, error) {
-	f, err := s.fs.Open(s.fs.PathJoin(s.dir, formatFile))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	buf := make([]byte, 64)
-	n, _ := f.Read(buf)
-	word, ok := strings.CutPrefix(strings.TrimSpace(string(buf[:n])), "tidegate ")
-	v, err := strconv.Atoi(word)
-	if !ok || err != nil {
-		return 0, fmt.Errorf("%s says %q: it is damaged, or not a tidegate data directory", formatFile, buf[:n])
-	}
-	return v, nil
-}
-
-func (s *Store) writeFormat() error {
-	name := s.fs.PathJoin(s.dir, formatFile)
-	f, err := s.fs.Create(name+".new", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(f, "tidegate %d\n", formatVersion)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := s.fs.Rename(name+".new", name); err != nil {
-		return err
-	}
-	return s.syncDir(s.dir)
-}
-
-// makeDir makes the directory and those above it, so that a power failure
-// does not take them back.
-func (s *Store) makeDir() error {
-	var parents []string
-	for d := s.dir; ; {
-		if _, err := s.fs.Stat(d); err == nil {
-			break
-		}
-		up := s.fs.PathDir(d)
-		parents = append(parents, up)
-		if up == d {
-			break
-		}
-		d = up
-	}
-	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
-		return err
-	}
-	for _, d := range parents {
-		if err := s.syncDir(d); err != nil {
+		if err := s.removeClean(); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func (s *Store) syncDir(name string) error {
-	d, err := s.fs.OpenDir(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-func (s *Store) openAll(o Options) (err error) {
 	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	options := s.options(cache, o.MemTableBytes, &meteredFS{s.fs, messages.fsync})
 	s.watchStalls(options.EventListener)
-	if s.messages, err = pebble.Open(s.fs.PathJoin(s.dir, "messages"), options); err != nil {
+	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	lazy := &lazyFS{FS: &meteredFS{s.fs, groups.fsync}, delay: groupsSyncDelay}
+	lazy := newLazyFS(&meteredFS{s.fs, groups.fsync}, groupsSyncDelay, s.fail)
 	progress := s.options(cache, o.MemTableBytes/2, lazy)
 	// From FormatWALSyncChunks on the log says of itself how far it was synced, and
 	// a log that was not, in spite of that, is refused as damaged. lazyFS makes it
 	// say so too early; its end is what the last sync left, as before that format.
 	progress.FormatMajorVersion = pebble.FormatWALSyncChunks - 1
 	progress.Experimental.ValueSeparationPolicy = nil // of a later format; the records are small
-	if s.groups, err = pebble.Open(s.fs.PathJoin(s.dir, "groups"), progress); err != nil {
+	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
 	}
-	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages)
-	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed, groups)
+	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages, nil)
+	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed, groups, lazy)
 	return nil
+}
+
+// openDB opens a database. Pebble tries what fails in the background for ever,
+// and opening waits for it: a store that breaks meanwhile is given up.
+func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
+	type result struct {
+		db  *pebble.DB
+		err error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with Pebble's own; if it never does, the caller has given up
+		db, err := pebble.Open(dir, o)
+		done <- result{db, err}
+	}()
+	finish := func(r result) (*pebble.DB, error) {
+		if err := s.Broken(); err != nil && r.err == nil {
+			return r.db, err
+		}
+		return r.db, r.err
+	}
+	select {
+	case r := <-done:
+		return finish(r)
+	case <-s.failed:
+	}
+	select {
+	case r := <-done:
+		return finish(r)
+	case <-time.After(stuckAfter):
+		return nil, s.Broken()
+	}
 }
 
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &pausingFS{FS: fs, broken: s.Broken},
+		FS:     &pausingFS{FS: markerFS{fs}, broken: s.Broken},
 		Logger: pebbleLogger{s},
 		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
-		EventListener:         &pebble.EventListener{BackgroundError: s.fail},
+		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
 		MemTableSize:          memTable,
 		L0CompactionThreshold: 4,
 		FormatMajorVersion:    pebble.FormatNewest,
@@ -252,9 +206,31 @@ func (s *Store) fail(cause error) {
 	}
 }
 
+// background is told of a flush or compaction that failed. Want of room passes,
+// and damage stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
+func (s *Store) background(err error) {
+	if s.room != nil && isFull(err) {
+		return
+	}
+	if IsDamage(err) {
+		s.logger.Error("a part of the store cannot be rewritten, because it is damaged", "error", err)
+		return
+	}
+	s.fail(err)
+}
+
+// damaged is told of a file that is not what was written. Without it Pebble
+// would end everything.
+func (s *Store) damaged(info pebble.DataCorruptionInfo) {
+	s.logger.Error("a file of the store is damaged; restore it from a copy, or go on without what it has", "file", info.Path, "error", info.Details)
+}
+
 // Close commits what was added and closes both databases. Adding fails
 // afterwards. A database that is stuck within a write is left as it is, and locked.
 func (s *Store) Close() error {
+	if s.room != nil {
+		s.room.close()
+	}
 	var errs []error
 	for _, l := range []*Log{s.Messages, s.Groups} {
 		if l != nil && !l.close() {
@@ -266,7 +242,13 @@ func (s *Store) Close() error {
 	}
 	for _, db := range []*pebble.DB{s.messages, s.groups} {
 		if db != nil {
-			errs = append(errs, db.Close())
+			errs = append(errs, closeDB(db))
+		}
+	}
+	if s.room != nil && s.Groups != nil && s.Broken() == nil && errors.Join(errs...) == nil {
+		// Only a help for opening: without it nothing is compared.
+		if err := s.writeClean(); err != nil {
+			s.logger.Warn("the data directory is closed, but not marked as such", "directory", s.dir, "error", explain(err))
 		}
 	}
 	if s.lock != nil {

@@ -16,10 +16,10 @@ func openDir(dir string, fs vfs.FS) (*Store, error) {
 	return Open(Options{Dir: dir, FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
 }
 
-// fullFS has no room.
-type fullFS struct{ vfs.FS }
+// tinyFS has no room.
+type tinyFS struct{ vfs.FS }
 
-func (fullFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+func (tinyFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 20, TotalBytes: 1 << 40}, nil
 }
 
@@ -49,7 +49,7 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			write(t, filepath.Dir(dir), filepath.Base(dir), "")
 			return nil
 		}, []string{"not a directory"}},
-		{"full", func(*testing.T, string) vfs.FS { return fullFS{vfs.Default} }, []string{"the disk is full", "1048576 bytes are free", "67108864"}},
+		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk is full", "1048576 bytes are free", "16777216"}},
 		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"cannot be written to", "permissions"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

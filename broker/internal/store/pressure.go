@@ -57,7 +57,7 @@ func (s *Store) FirstStored(topic uint32, queue uint16, from, to int64) (int64, 
 	if !it.First() {
 		return 0, it.Error()
 	}
-	v, err := it.ValueAndErr()
+	v, err := value(it)
 	if err != nil {
 		return 0, fmt.Errorf("reading messages: %w", err)
 	}

@@ -10,8 +10,23 @@ import (
 
 // Read returns up to limit messages of a queue whose offsets are at least from and
 // below to; the first of them, and then as many as have maxBytes
-// of bodies together. offsets has the offset of each.
+// of bodies together. offsets has the offset of each. Before damaged messages it ends;
+// if the first one is damaged, the error is a *Damaged.
 func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
+	ms, offsets, err = s.readQueue(topic, queue, from, to, limit, maxBytes)
+	if !IsDamage(err) {
+		return ms, offsets, err
+	}
+	if len(ms) > 0 {
+		return ms, offsets, nil // what is damaged comes first the next time
+	}
+	if m, ok, gerr := s.Get(Place{topic, queue, from}); ok && gerr == nil {
+		return []Message{m}, []int64{from}, nil // something else on the way is damaged
+	}
+	return nil, nil, s.damagedFrom(topic, queue, from, to, err)
+}
+
+func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
 	lower := appendMessageKey(nil, Place{topic, queue, from})
 	upper := appendMessageKey(nil, Place{topic, queue, to})
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
@@ -21,7 +36,7 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 	defer it.Close()
 	ms = make([]Message, 0, min(int64(limit), to-from))
 	for ok := it.First(); ok && len(ms) < limit && (len(ms) == 0 || maxBytes > 0); ok = it.Next() {
-		v, err := it.ValueAndErr()
+		v, err := value(it)
 		if err != nil {
 			return ms, offsets, fmt.Errorf("reading messages: %w", err)
 		}
@@ -42,7 +57,7 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 // Get returns one message, and false if there is none at that place.
 func (s *Store) Get(p Place) (Message, bool, error) {
 	var m Message
-	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	v, closer, err := get(s.messages, appendMessageKey(nil, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -79,7 +94,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	defer it.Close()
 	read := func() (int64, Stored, error) {
 		offset := offsetOfMessageKey(it.Key())
-		v, err := it.ValueAndErr()
+		v, err := value(it)
 		var m Stored
 		if err == nil {
 			m, err = decodeStored(v)
@@ -121,7 +136,7 @@ func (s *Store) Newest(topic uint32, queue uint16, f func(m *Message, offset int
 	}
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
-		v, err := it.ValueAndErr()
+		v, err := value(it)
 		if err != nil {
 			return fmt.Errorf("reading messages: %w", err)
 		}
@@ -138,7 +153,7 @@ func (s *Store) Newest(topic uint32, queue uint16, f func(m *Message, offset int
 
 // IsDeadLetter reports whether the message was made a dead letter of the group.
 func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
-	_, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
+	_, closer, err := get(s.messages, appendLeaseKey(nil, prefixDeadLetter, group, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -162,7 +177,7 @@ func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error
 
 // LastNumber returns the last number given to a topic or group.
 func (s *Store) LastNumber() (uint32, error) {
-	v, closer, err := s.messages.Get([]byte{prefixNumber})
+	v, closer, err := get(s.messages, []byte{prefixNumber})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
@@ -213,7 +228,7 @@ func scan(db *pebble.DB, prefix byte, f func(k, v []byte) error) error {
 	}
 	defer it.Close()
 	for ok := it.First(); ok; ok = it.Next() {
-		v, err := it.ValueAndErr()
+		v, err := value(it)
 		if err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
 }
 
 func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
-	v, closer, err := s.messages.Get(appendMarkKey(nil, topic, queue))
+	v, closer, err := get(s.messages, appendMarkKey(nil, topic, queue))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Mark{}, nil
 	}
@@ -135,7 +135,7 @@ func decodeMark(v []byte) (Mark, error) {
 
 // Stored returns what is known of a message; it must be there.
 func (s *Store) Stored(p Place) (Stored, error) {
-	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	v, closer, err := get(s.messages, appendMessageKey(nil, p))
 	if err != nil {
 		return Stored{}, fmt.Errorf("reading the message at offset %d of queue %d: %w", p.Offset, p.Queue, err)
 	}
@@ -183,35 +183,35 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 }
 
 // DelayedOf returns up to limit delayed messages of a topic that are behind from,
-// or of those from the first on if from is zero, and how many bytes their bodies have.
-func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, bytes int64, err error) {
+// or of those from the first on if from is zero, and what is stored of each.
+func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, stored []Stored, err error) {
 	lower := []byte{prefixDelayed}
 	if from != (Delayed{}) {
 		lower = append(from.appendKey(nil), 0)
 	}
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading delayed messages: %w", err)
+		return nil, nil, fmt.Errorf("reading delayed messages: %w", err)
 	}
 	defer it.Close()
 	for ok := it.First(); ok && len(ds) < limit; ok = it.Next() {
 		d, err := splitDelayedKey(it.Key())
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
 		if d.Topic == topic {
-			v, err := it.ValueAndErr()
+			v, err := value(it)
 			if err != nil {
-				return nil, 0, fmt.Errorf("reading delayed messages: %w", err)
+				return nil, nil, fmt.Errorf("reading delayed messages: %w", err)
 			}
 			m, err := decodeStored(v)
 			if err != nil {
-				return nil, 0, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
+				return nil, nil, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
 			}
-			ds, bytes = append(ds, d), bytes+m.Size
+			ds, stored = append(ds, d), append(stored, m)
 		}
 	}
-	return ds, bytes, it.Error()
+	return ds, stored, it.Error()
 }
 
 // Reclaim gives back the disk of messages that were removed in the ranges. It

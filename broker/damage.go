@@ -1,0 +1,24 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// passDamaged moves a cursor over messages that cannot be read any more: they would keep
+// all that come after them from the group for ever. mu is held.
+func (s *subscription) passDamaged(c *cursor, d *store.Damaged) *store.Flight {
+	s.dropAhead(c)
+	s.done(d.To-d.From, 0, time.Now()) // their bytes are not known
+	c.next = d.To
+	return s.save(c)
+}
+
+// lost tells of messages, from a place up to offset to, that a group does not
+// get because they cannot be read any more.
+func (s *subscription) lost(from store.Place, to int64, cause error) {
+	s.broker.counters.damaged.Add(to - from.Offset)
+	s.broker.logger.Error("messages cannot be read from disk any more and are passed over", "group", s.group.name,
+		"topic", s.topic.name, "queue", from.Queue, "from_offset", from.Offset, "to_offset", to-1, "error", cause)
+}

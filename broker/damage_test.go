@@ -1,0 +1,196 @@
+package broker
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var (
+	damageSeed  = flag.Uint64("damage.seed", 0, "damage a data directory with this seed; 0 for another one each time")
+	damageFiles = flag.Int("damage.files", 150, "how many times a file is damaged")
+)
+
+// A damagedRun is a data directory with what was promised of it.
+type damagedRun struct {
+	fs    *vfs.MemFS
+	ids   []string
+	acked map[string]bool
+	files []string
+	what  string
+}
+
+// record fills a data directory: tables, values beside them, logs. It is
+// closed in order, or else the process ends.
+func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
+	r := &damagedRun{fs: vfs.NewCrashableMem(), acked: map[string]bool{}}
+	o := crashOptions(r.fs)
+	b, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	putTopic(t, b, "t", TopicConfig{Queues: 2})
+	putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+	for range 8 {
+		for range 20 {
+			id := fmt.Sprintf("m%04d", len(r.ids))
+			mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte(strings.Repeat(id, 1+rnd.IntN(300)))})
+			r.ids = append(r.ids, id)
+		}
+		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 16, InvisibleDuration: 3 * time.Millisecond}) {
+			if rnd.IntN(2) == 0 && !r.acked[d.ID] {
+				// It may be too late: the invisible duration is short, so that nobody has to wait for it.
+				r.acked[d.ID] = b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil
+			}
+		}
+	}
+	if !closed {
+		r.fs = r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"data", "data/messages", "data/groups"} {
+		names, err := r.fs.List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if info, err := r.fs.Stat(dir + "/" + name); err != nil || info.IsDir() || info.Size() == 0 {
+				continue
+			}
+			// After a crash nothing tells a damaged end of these from one that was never written.
+			if !closed && (strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "MANIFEST")) {
+				continue
+			}
+			r.files = append(r.files, dir+"/"+name)
+		}
+	}
+	return r
+}
+
+// damage returns a copy of the directory with one file changed.
+func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
+	fs := r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})
+	name := r.files[rnd.IntN(len(r.files))]
+	data, err := fs.UnsafeGetFileDataBuffer(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := rnd.IntN(len(data))
+	switch how := rnd.IntN(4); how {
+	default:
+		r.what = fmt.Sprintf("%s, bit of byte %d of %d", name, at, len(data))
+		data[at] ^= 1 << rnd.IntN(8)
+	case 2:
+		n := min(len(data)-at, 512)
+		r.what = fmt.Sprintf("%s, %d bytes zero from %d of %d", name, n, at, len(data))
+		clear(data[at : at+n])
+	case 3:
+		r.what = fmt.Sprintf("%s, cut from %d to %d", name, len(data), at)
+		short := append([]byte(nil), data[:at]...)
+		f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(short); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	return fs
+}
+
+// Whatever single place of any file is damaged: either opening says which
+// directory it is and what is wrong, or everything is there but messages that are
+// reported as damaged, and those of a group are done as far as it was told.
+func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
+	seed := *damageSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	refused, lost, whole := 0, 0, 0
+	for _, closed := range []bool{true, false} {
+		r := record(t, rnd, closed)
+		for range *damageFiles / 2 {
+			fs := r.damage(t, rnd)
+			b, err := Open(crashOptions(fs))
+			if err != nil {
+				refused++
+				if !strings.Contains(err.Error(), "data directory") || !strings.Contains(err.Error(), "data") {
+					t.Errorf("%s: the error does not say where it is: %v", r.what, err)
+				}
+				continue
+			}
+			damaged := r.verify(t, b)
+			if damaged > 0 {
+				lost++
+			} else {
+				whole++
+			}
+			_ = b.Close()
+			if t.Failed() {
+				t.Fatalf("run it again with -damage.seed %d", seed)
+			}
+		}
+	}
+	t.Logf("refused to open %d times, lost messages and said so %d times, lost nothing %d times", refused, lost, whole)
+}
+
+func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
+	if _, err := b.Topic("t"); err != nil {
+		t.Errorf("%s: %v", r.what, err)
+		return 0
+	}
+	seen := map[string]bool{}
+	drain := func(group string, acked map[string]bool) {
+		for range 100 {
+			ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "t", Queue: -1, Max: 32, InvisibleDuration: time.Hour, Wait: 5 * time.Millisecond})
+			if err != nil {
+				t.Errorf("%s: receiving: %v", r.what, err)
+				return
+			}
+			for _, d := range ds {
+				if acked[d.ID] {
+					t.Errorf("%s: %s was acknowledged and comes again", r.what, d.ID)
+				}
+				if seen[group+d.ID] {
+					t.Errorf("%s: %s comes twice to %s", r.what, d.ID, group)
+				}
+				seen[group+d.ID] = true
+				if string(d.Body) != strings.Repeat(d.ID, len(d.Body)/len(d.ID)) {
+					t.Errorf("%s: %s has another body", r.what, d.ID)
+				}
+			}
+			if len(ds) == 0 {
+				return
+			}
+		}
+		t.Errorf("%s: it does not end", r.what)
+	}
+	drain("g", r.acked)
+	drain("fresh", nil)
+	damaged = b.Stats().Damaged
+	missing := int64(0)
+	for _, id := range r.ids {
+		if !seen["g"+id] && !r.acked[id] {
+			missing++
+		}
+		if !seen["fresh"+id] {
+			missing++
+		}
+	}
+	if missing != damaged {
+		t.Errorf("%s: %d messages are missing, %d were reported", r.what, missing, damaged)
+	}
+	return damaged
+}

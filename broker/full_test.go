@@ -1,0 +1,168 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// fill sends messages of 50 kB until one is refused, and returns the IDs of
+// those that were stored.
+func fill(t *testing.T, b *Broker, name string) (stored []string) {
+	t.Helper()
+	for n := range 5000 {
+		id := fmt.Sprint(name, n)
+		switch err := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: make([]byte, 50_000)})[0].Err; {
+		case err == nil:
+			stored = append(stored, id)
+		case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "disk full"):
+			t.Fatal(err)
+		default:
+			return stored
+		}
+	}
+	t.Fatal("the disk does not get full")
+	return nil
+}
+
+// consume receives and settles n messages, some at the second attempt.
+func consume(t *testing.T, b *Broker, n int) (ids []string) {
+	t.Helper()
+	for len(ids) < n {
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
+		if len(ds) == 0 {
+			t.Fatalf("%d of %d came", len(ids), n)
+		}
+		for i, d := range ds {
+			var err error
+			if i%5 == 0 && d.Attempt == 1 {
+				err = b.Retry(t.Context(), d, time.Second)
+			} else {
+				err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+				ids = append(ids, d.ID)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return ids
+}
+
+// A full disk refuses sends with a throttle, and nothing else; when there is
+// room again sends are taken, without a restart, and nothing was lost.
+func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newQuotaFS()
+		o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 1 << 20, Pressure: Pressure{MinFreeDisk: -1}}
+		b, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{Queues: 2})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+		all := map[string]bool{}
+		for round, free := range []int64{0, 3 << 20, 17 << 20} {
+			fs.leave(free)
+			stored := fill(t, b, fmt.Sprint(round, "."))
+			if th := b.Throttles(); len(th) == 0 || th[0].Limit != limitDiskFull || !th[0].On || th[0].Value <= 0 {
+				t.Errorf("the throttles are %+v", th)
+			}
+			time.Sleep(3 * time.Second)
+			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
+				t.Errorf("%d sends were taken on a full disk", len(more))
+			}
+			if b.counters.throttled[slices.Index(throttleLimits[:], limitDiskFull)].Load() < 2 {
+				t.Error("the refusals were not counted")
+			}
+			for _, id := range consume(t, b, len(stored)) {
+				all[id] = true
+			}
+			if len(all) < len(stored) || b.Healthy() != nil {
+				t.Errorf("%d of %d came; %v", len(all), len(stored), b.Healthy())
+			}
+			if round == 1 { // a restart on the full disk
+				if err := b.Close(); err != nil {
+					t.Errorf("closing: %v", err)
+				}
+				if b, err = Open(o); err != nil {
+					t.Fatal(err)
+				}
+				if more := fill(t, b, "restarted"); len(more) > 0 {
+					t.Errorf("%d sends were taken on a full disk after a restart", len(more))
+				}
+			}
+			fs.leave(1 << 30)
+			time.Sleep(2 * time.Second)
+			id := fmt.Sprint("after", round)
+			mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte("x")})
+			if got := consume(t, b, 1); got[0] != id {
+				t.Errorf("%s came, want %s", got, id)
+			}
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if b, err = Open(o); err != nil {
+			t.Fatal(err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) > 0 {
+			t.Errorf("%s comes again", ds[0].ID)
+		}
+		for _, d := range receiveAll(t, b, "t") {
+			delete(all, d.ID)
+		}
+		if len(all) > 0 {
+			t.Errorf("%d messages were consumed, and are not there any more", len(all))
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// When even the reserve is used up, consumers wait, and go on when there is room.
+func TestFullDiskWithoutReserveWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newQuotaFS()
+		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")}, &tidegate.Message{Topic: "t", Body: []byte("b")})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Hour})
+		fs.leave(0)
+		fill(t, b, "full")
+		fs.leave(0) // whatever the ballast gave
+		acked := make(chan error, 1)
+		go func() { acked <- b.Ack(t.Context(), ds[:1])[0] }()
+		time.Sleep(10 * time.Second)
+		select {
+		case err := <-acked:
+			t.Fatalf("acknowledged without room: %v", err)
+		default:
+		}
+		fs.leave(1 << 30)
+		if err := <-acked; err != nil {
+			t.Error(err)
+		}
+		fs.leave(0)
+		go func() { acked <- b.Ack(t.Context(), ds[1:])[0] }()
+		time.Sleep(10 * time.Second)
+		fs.leave(1 << 30)
+		if err := <-acked; err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

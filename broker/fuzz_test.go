@@ -1,0 +1,81 @@
+package broker
+
+import (
+	"encoding/base64"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Whatever a client sends as a receipt handle is refused with 40013, or names a
+// delivery that is there; what is read is written as the same.
+func FuzzHandle(f *testing.F) {
+	b := open(f, Options{})
+	putTopic(f, b, "t", TopicConfig{Queues: 1})
+	putGroup(f, b, "g", GroupConfig{})
+	f.Add(handle{group: 2, place: store.Place{Topic: 1, Queue: 0, Offset: 0}, serial: 1}.String())
+	f.Add(handle{group: 2, place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		if h, err := parseHandle(s); err == nil && h.String() != s {
+			t.Fatalf("%q is read and written as %q", s, h)
+		}
+		d := &tidegate.Delivery{Handle: s}
+		_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Second)
+		for name, err := range map[string]error{
+			"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": b.Retry(t.Context(), d, 0), "change": changed,
+		} {
+			if !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Fatalf("%s with handle %q: %v", name, s, err)
+			}
+		}
+		b.Release(t.Context(), []*tidegate.Delivery{d})
+	})
+}
+
+// Whatever a client sends as a recall handle is refused, or names a message that waits.
+func FuzzRecallHandle(f *testing.F) {
+	b := open(f, Options{})
+	putTopic(f, b, "d", TopicConfig{Type: TopicDelay, Queues: 1})
+	r := send(f, b, &tidegate.Message{ID: "m", Topic: "d", DeliverAt: time.Now().Add(time.Hour), Body: []byte("x")})[0]
+	if r.Err != nil {
+		f.Fatal(r.Err)
+	}
+	f.Add(r.Receipt.RecallHandle[:len(r.Receipt.RecallHandle)-1] + "A")
+	f.Add(base64.RawURLEncoding.EncodeToString(make([]byte, 21)))
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := b.Recall(t.Context(), "d", s)
+		if e := (*tidegate.Error)(nil); s != r.Receipt.RecallHandle &&
+			(id != "" || !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest && e.Code != tidegate.CodeMessageNotFound) {
+			t.Fatalf("recall handle %q: %q, %v", s, id, err)
+		}
+	})
+}
+
+// Whatever is stored as the settings of a topic or group is refused, or can be used.
+func FuzzStoredSettings(f *testing.F) {
+	f.Add([]byte(`{"id":1,"type":"FIFO","queues":3,"duplicate_window":"1s"}`))
+	f.Add([]byte(`{"id":1,"max_attempts":3,"retry":["1s","2s"],"fifo":true}`))
+	f.Add([]byte(`{"queues":-1}`))
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if st, err := decodeTopic("t", v); err == nil {
+			tp := newTopic("t", st.ID, st.TopicConfig, nil)
+			if tp.pick("g") == nil || tp.config.Load().duplicateWindow() < 0 {
+				t.Fatalf("the settings are %+v", *tp.config.Load())
+			}
+		}
+		if st, err := decodeGroup("g", v); err == nil {
+			c := newGroup("g", st.ID, st.GroupConfig).config.Load()
+			for _, attempt := range []int{1, 17, 1 << 20} {
+				c.exhausted(attempt)
+				if d := c.interval(attempt); d < 0 {
+					t.Fatalf("the interval after delivery %d is %v", attempt, d)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// cleanFile is there while the store is closed, and was closed in order. It
+// has the size and checksum of every file whose end Pebble takes as it finds
+// it: after a crash logs and manifests may end anywhere, so a damaged end cannot be told
+// from one that was never written. After an orderly end it can.
+const cleanFile = "CLEAN"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksummed reports whether Pebble finds damage anywhere in the file by
+// itself: it keeps checksums of all that is in tables.
+func checksummed(name string) bool { return isTable(name) || name == "LOCK" }
+
+// fingerprint returns a line for each file of the databases that cleanFile vouches for.
+func (s *Store) fingerprint() (map[string]string, error) {
+	out := map[string]string{}
+	for _, dir := range []string{messagesDir, groupsDir} {
+		names, err := s.fs.List(s.fs.PathJoin(s.dir, dir))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if checksummed(name) {
+				continue
+			}
+			n, sum, err := s.checksum(s.fs.PathJoin(s.dir, dir, name))
+			if err != nil {
+				return nil, err
+			}
+			out[dir+"/"+name] = fmt.Sprintf("%d %08x", n, sum)
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) checksum(name string) (n int64, sum uint32, err error) {
+	f, err := s.fs.Open(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	h := crc32.New(castagnoli)
+	n, err = io.Copy(h, struct{ io.Reader }{f})
+	return n, h.Sum32(), errors.Join(err, f.Close())
+}
+
+// writeClean says that the store was closed in order.
+func (s *Store) writeClean() error {
+	files, err := s.fingerprint()
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	for name, line := range files {
+		fmt.Fprintf(&text, "%s %s\n", name, line)
+	}
+	fmt.Fprintf(&text, "%08x\n", crc32.Checksum(text.Bytes(), castagnoli))
+	return s.writeFile(cleanFile, text.Bytes())
+}
+
+// checkClean compares the files with what they were when the store was
+// closed in order, if it was.
+func (s *Store) checkClean() error {
+	path := s.fs.PathJoin(s.dir, cleanFile)
+	f, err := s.fs.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // new, or not closed in order
+	}
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(struct{ io.Reader }{f})
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	before, ok := parseClean(text)
+	if !ok {
+		return fmt.Errorf("%s is damaged; restore the directory from a copy, or remove that file to open without comparing the others with what they were", path)
+	}
+	now, err := s.fingerprint()
+	if err != nil {
+		return err
+	}
+	for name, line := range before {
+		if now[name] != line {
+			return fmt.Errorf("%s is not as the broker left it: it is damaged, cut off, or not of this directory; restore it from a copy, "+
+				"or remove %s to go on with what can still be read: what was sent last may be gone then", s.fs.PathJoin(s.dir, name), path)
+		}
+	}
+	return nil
+}
+
+// removeClean makes sure that cleanFile does not outlive what it says.
+func (s *Store) removeClean() error {
+	err := s.fs.Remove(s.fs.PathJoin(s.dir, cleanFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, syncDir(s.fs, s.dir))
+}
+
+// parseClean reads what writeClean wrote; ok is false if it is damaged.
+func parseClean(text []byte) (files map[string]string, ok bool) {
+	end := bytes.LastIndexByte(bytes.TrimSuffix(text, []byte("\n")), '\n') + 1
+	if string(text[end:]) != fmt.Sprintf("%08x\n", crc32.Checksum(text[:end], castagnoli)) {
+		return nil, false
+	}
+	files = map[string]string{}
+	for line := range strings.Lines(string(text[:end])) {
+		name, rest, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if !found {
+			return nil, false
+		}
+		files[name] = rest
+	}
+	return files, true
+}
+
+// writeFile writes a file of the store's own whole, or not at all.
+func (s *Store) writeFile(name string, text []byte) error {
+	path := s.fs.PathJoin(s.dir, name)
+	f, err := s.fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := s.fs.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return syncDir(s.fs, s.dir)
+}

@@ -1,0 +1,72 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Damaged is the error of messages that are there and cannot be read any
+// more, because what is on disk is not what was written.
+type Damaged struct {
+	From, To int64 // offsets: the first, and after the last
+	Err      error
+}
+
+// Error implements error.
+func (d *Damaged) Error() string {
+	return fmt.Sprintf("the messages at offsets %d to %d are damaged: %v", d.From, d.To-1, d.Err)
+}
+
+// Unwrap returns what is wrong.
+func (d *Damaged) Unwrap() error { return d.Err }
+
+// IsDamage reports whether an error is that of a damaged file or record, which no
+// second reading will cure.
+func IsDamage(err error) bool {
+	return pebble.IsCorruptionError(err) || errors.Is(err, errCorrupt)
+}
+
+// maxDamaged is how many messages one Damaged names at most.
+const maxDamaged = 256
+
+// damagedFrom returns the Damaged of a queue from offset from on, which could
+// not be read, and below to. Where a block of keys is damaged nothing tells what was in
+// it, so each offset is asked for.
+func (s *Store) damagedFrom(topic uint32, queue uint16, from, to int64, cause error) error {
+	d := &Damaged{From: from, To: from + 1, Err: cause}
+	for d.To < min(to, from+maxDamaged) {
+		if _, _, err := s.Get(Place{topic, queue, d.To}); !IsDamage(err) {
+			break
+		}
+		d.To++
+	}
+	return d
+}
+
+// value returns the value that an iterator is at. Pebble panics where the end of
+// a file of values is damaged; that is an error like other damage.
+func value(it *pebble.Iterator) (v []byte, err error) {
+	defer asDamage(&err)
+	return it.ValueAndErr()
+}
+
+// get is Get of a database, with such a panic as an error.
+func get(db *pebble.DB, key []byte) (v []byte, closer io.Closer, err error) {
+	defer asDamage(&err)
+	return db.Get(key)
+}
+
+// closeDB closes a database; Pebble panics if there was such a panic before.
+func closeDB(db *pebble.DB) (err error) {
+	defer asDamage(&err)
+	return db.Close()
+}
+
+func asDamage(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%w: %v", errCorrupt, p)
+	}
+}

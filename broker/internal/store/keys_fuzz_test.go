@@ -1,0 +1,75 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"testing"
+	"time"
+)
+
+// Invariants: reading a key never panics; what is read is written as the same
+// key; what is refused says that the record is damaged.
+func FuzzKeys(f *testing.F) {
+	p := Place{Topic: 1, Queue: 2, Offset: 3}
+	d := Delayed{Due: time.Unix(4, 5), Topic: 6, Number: 7}
+	f.Add(appendLeaseKey(nil, prefixLease, 8, p), []byte{})
+	f.Add(appendCursorKey(nil, prefixCursor, 8, 1, 2), make([]byte, 16))
+	f.Add(d.appendKey(nil), []byte{})
+	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 8))
+	f.Fuzz(func(t *testing.T, k, v []byte) {
+		same := func(again []byte) {
+			if !bytes.Equal(again[1:], k[1:]) { // the first byte is the caller's
+				t.Fatalf("%x is read and written as %x", k, again)
+			}
+		}
+		damaged := func(err error) {
+			if !errors.Is(err, errCorrupt) {
+				t.Fatalf("the error does not say that the record is damaged: %v", err)
+			}
+		}
+		if g, p, ok := splitLeaseKey(k); ok {
+			same(appendLeaseKey(nil, prefixLease, g, p))
+		}
+		if g, topic, q, ok := splitCursorKey(k); ok && len(k) == cursorKeyLen {
+			same(appendCursorKey(nil, prefixCursor, g, topic, q))
+		}
+		if d, err := splitDelayedKey(k); err != nil {
+			damaged(err)
+		} else {
+			same(d.appendKey(nil))
+		}
+		if _, err := splitStored(k, v); err != nil {
+			damaged(err)
+		}
+		if c, err := decodeCursor(v); err != nil {
+			damaged(err)
+		} else if c.Next < 0 || c.Bytes < 0 {
+			t.Fatalf("the cursor is %+v", c)
+		}
+	})
+}
+
+// Invariants: reading never panics, and any change of what was written is noticed.
+func FuzzParseClean(f *testing.F) {
+	whole := func(lines string) []byte {
+		return fmt.Appendf([]byte(lines), "%08x\n", crc32.Checksum([]byte(lines), castagnoli))
+	}
+	f.Add(whole("messages/000001.log 5 0000abcd\n"), 3, byte(1))
+	f.Add(whole(""), 0, byte(255))
+	f.Add([]byte("\n"), 0, byte(0))
+	f.Fuzz(func(t *testing.T, text []byte, at int, flip byte) {
+		_, _ = parseClean(text)
+		good := whole("groups/MANIFEST-000001 17 01234567\n")
+		if files, ok := parseClean(good); !ok || len(files) != 1 {
+			t.Fatalf("%q is not read: %v", good, files)
+		}
+		if flip != 0 {
+			good[uint(at)%uint(len(good))] ^= flip
+			if files, ok := parseClean(good); ok {
+				t.Fatalf("%q is read as %v", good, files)
+			}
+		}
+	})
+}

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Marks looks up which messages are dead letters already, for callers that
+// ask in the order of group and place: that costs little however many marks or
+// questions there are. It is one goroutine's.
+type Marks struct {
+	it    *pebble.Iterator
+	key   []byte
+	valid bool
+	begun bool
+}
+
+// Marks returns what looks up marks of dead letters as they are now. The
+// caller closes it.
+func (s *Store) Marks() (*Marks, error) {
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixDeadLetter}, UpperBound: []byte{prefixDeadLetter + 1}})
+	if err != nil {
+		return nil, fmt.Errorf("reading the marks of dead letters: %w", err)
+	}
+	return &Marks{it: it}, nil
+}
+
+// Has reports whether the message is a dead letter of the group. A failure to
+// read is told by Close.
+func (m *Marks) Has(group uint32, p Place) bool {
+	m.key = appendLeaseKey(m.key[:0], prefixDeadLetter, group, p)
+	if !m.begun || m.valid && bytes.Compare(m.it.Key(), m.key) < 0 {
+		m.begun, m.valid = true, m.it.SeekGE(m.key)
+	}
+	return m.valid && bytes.Equal(m.it.Key(), m.key)
+}
+
+// Close ends the use of m, and returns why marks could not be read, if so.
+func (m *Marks) Close() error {
+	if err := m.it.Close(); err != nil {
+		return fmt.Errorf("reading the marks of dead letters: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// prepare makes the directory, locks it and checks its format.
+func (s *Store) prepare() (err error) {
+	if err := s.makeDir(); err != nil {
+		return err
+	}
+	if s.lock, err = pebble.LockDirectory(s.dir, s.fs); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.lock.Close())
+		}
+	}()
+	if free, known := s.free(); known && free < minFreeDisk {
+		// What is consumed can free more than what is kept in reserve for that.
+		if _, err := s.fs.Stat(s.room.ballast()); err == nil {
+			s.room.giveBack()
+		}
+		if free, _ = s.free(); free < minFreeDisk {
+			return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; make room", free, minFreeDisk)
+		}
+	}
+	if s.room != nil {
+		if err := s.room.prepare(); err != nil {
+			return err
+		}
+	}
+	version, err := s.readFormat()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s.writeFormat()
+	case err != nil:
+		return err
+	case version > formatVersion:
+		return fmt.Errorf("it has format %d, this program reads up to %d: use a newer program", version, formatVersion)
+	case version < 1:
+		return fmt.Errorf("%s says format %d: it is damaged, or not a tidegate data directory", formatFile, version)
+	}
+	return nil
+}
+
+// free returns how many bytes of the disk are free, if that is known. Memory has no disk.
+func (s *Store) free() (bytes uint64, known bool) {
+	if s.room == nil {
+		return 0, false
+	}
+	u, err := s.fs.GetDiskUsage(s.dir)
+	return u.AvailBytes, err == nil && u.TotalBytes > 0
+}
+
+func (s *Store) readFormat() (int, error) {
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, formatFile))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	buf := make([]byte, 64)
+	n, _ := f.Read(buf)
+	word, ok := strings.CutPrefix(strings.TrimSpace(string(buf[:n])), "tidegate ")
+	v, err := strconv.Atoi(word)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%s says %q: it is damaged, or not a tidegate data directory", formatFile, buf[:n])
+	}
+	return v, nil
+}
+
+func (s *Store) writeFormat() error {
+	return s.writeFile(formatFile, fmt.Appendf(nil, "tidegate %d\n", formatVersion))
+}
+
+// makeDir makes the directory and those above it, so that a power failure
+// does not take them back.
+func (s *Store) makeDir() error {
+	var parents []string
+	for d := s.dir; ; {
+		if _, err := s.fs.Stat(d); err == nil {
+			break
+		}
+		up := s.fs.PathDir(d)
+		parents = append(parents, up)
+		if up == d {
+			break
+		}
+		d = up
+	}
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	for _, d := range parents {
+		if err := syncDir(s.fs, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, name string) error {
+	d, err := fs.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
