@@ -64,6 +64,10 @@ type Receipt struct {
 	// take it back. Empty for others, and where the server gives none.
 	RecallHandle string
 
+	// TransactionID names the transaction of a half message, to end it. Empty
+	// for other messages.
+	TransactionID string
+
 	// Attempts is how many attempts the send took, the first included.
 	// A transport, which makes one, leaves it 0; the producer sets it.
 	Attempts int

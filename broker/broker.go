@@ -39,6 +39,10 @@ type Options struct {
 	// its fields, which matter only with a Dir.
 	Pressure Pressure
 
+	// Transaction is when producers are asked about their transactions in
+	// topics that do not say it themselves. Zero fields: the defaults.
+	Transaction TransactionConfig
+
 	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
 	MaxBodySize int
 
@@ -73,6 +77,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxInvisibleDuration == 0 {
 		o.MaxInvisibleDuration = DefaultMaxInvisibleDuration
 	}
+	o.Transaction = o.Transaction.withDefaults()
 	return o
 }
 
@@ -85,6 +90,9 @@ func (o Options) validate() error {
 		errs = append(errs, err)
 	}
 	if err := o.Pressure.validate("Pressure"); err != nil {
+		errs = append(errs, err)
+	}
+	if err := o.Transaction.validate("Transaction"); err != nil {
 		errs = append(errs, err)
 	}
 	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
@@ -113,11 +121,14 @@ type Broker struct {
 	counters counters
 	delays   *delays
 	pressure pressure
+	halves   *halves
 
 	retention *retention
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
+
+	transactions atomic.Pointer[TransactionConfig] // Options.Transaction, or what SetTransaction was told
 
 	// admin is held, as a token, while settings are changed: their I/O is one
 	// after another.
@@ -160,7 +171,8 @@ func Open(o Options) (*Broker, error) {
 		admin: make(chan struct{}, 1), closed: make(chan struct{}),
 		counters: counters{lateness: histogram.Durations()},
 	}
-	b.delays, b.retention = newDelays(b), newRetention(b)
+	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)
+	b.transactions.Store(&o.Transaction)
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
 	b.pressure.limits.Store(&o.Pressure)
@@ -201,6 +213,18 @@ func (b *Broker) SetClientQuota(q Quota) error {
 	return nil
 }
 
+// SetTransaction changes Options.Transaction of a broker in use. It holds from
+// the next check of each transaction on and is not kept on disk. Settings that
+// are not legal are an error and change nothing.
+func (b *Broker) SetTransaction(c TransactionConfig) error {
+	if err := c.validate("Transaction"); err != nil {
+		return err
+	}
+	c = c.withDefaults()
+	b.transactions.Store(&c)
+	return nil
+}
+
 // begin counts a call as under way, and returns false if the broker is closing.
 func (b *Broker) begin() bool {
 	b.lifeMu.RLock()
@@ -228,7 +252,8 @@ func (b *Broker) Close() error {
 	}
 	b.stop(tidegate.ErrClosed)
 	b.operating.Wait()
-	b.delays.timer.Stop()
+	b.delays.alarm.stop()
+	b.halves.alarm.stop()
 	b.retention.timer.Stop()
 	b.mu.RLock()
 	for _, s := range b.subs.all() {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -32,6 +31,8 @@ func (k TopicType) because(m *tidegate.Message) string {
 		return fmt.Sprintf("FIFO: it has the message group %q", m.MessageGroup)
 	case TopicDelay:
 		return "DELAY: it has a delivery time"
+	case TopicTransaction:
+		return "TRANSACTION: it is a half message"
 	}
 	return "NORMAL: it has neither message group nor delivery time"
 }
@@ -45,9 +46,7 @@ type delays struct {
 	// no message is both.
 	moving chan struct{}
 
-	mu    sync.Mutex
-	armed time.Time // guarded by mu: what timer is set to; zero if it is not
-	timer *time.Timer
+	alarm *alarm
 
 	// number is random at first, so that it is another one after each start,
 	// whatever the clock says. Changed only within the message log's Add.
@@ -56,19 +55,8 @@ type delays struct {
 
 func newDelays(b *Broker) *delays {
 	d := &delays{broker: b, moving: make(chan struct{}, 1), number: rand.Uint64()}
-	d.timer = time.AfterFunc(time.Hour, d.due)
-	d.timer.Stop()
+	d.alarm = newAlarm(d.due)
 	return d
-}
-
-// arm has due called at that time, or earlier.
-func (d *delays) arm(at time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.armed.IsZero() || at.Before(d.armed) {
-		d.armed = at
-		d.timer.Reset(time.Until(at))
-	}
 }
 
 // due moves every message whose time has come, and arms for the next one.
@@ -78,9 +66,6 @@ func (d *delays) due() {
 		return
 	}
 	defer b.end()
-	d.mu.Lock()
-	d.armed = time.Time{}
-	d.mu.Unlock()
 	for {
 		moved, next, err := d.move()
 		if err != nil {
@@ -91,7 +76,7 @@ func (d *delays) due() {
 			continue
 		}
 		if !next.IsZero() {
-			d.arm(next)
+			d.alarm.set(next)
 		}
 		return
 	}

@@ -24,6 +24,10 @@
 // A message whose ID its topic stored within the duplicate window is answered
 // with the first receipt and not stored again. A message with a delivery time is not delivered before it.
 //
+// A half message, of a topic of type TRANSACTION, is on disk when its send is answered, and
+// delivered to nobody before its transaction is committed; then it is, as any other message. A producer that does not
+// end a transaction is asked about it (see [TransactionConfig]).
+//
 // A message is delivered at least once: again if its invisible time ends
 // before it is acknowledged, never earlier.
 package broker

@@ -32,12 +32,17 @@ type recentIDs struct {
 }
 
 // A location is a message's place within its topic: in a queue, or, if due is
-// not zero, among the delayed messages, offset then being its number there.
+// not zero, among the delayed messages, or, if half is set, among the half
+// messages, offset then being its number there.
 type location struct {
 	queue  uint16
+	half   bool
 	offset int64
 	due    time.Time
 }
+
+// moves reports whether a message can leave the place.
+func (l location) moves() bool { return l.half || !l.due.IsZero() }
 
 func (r *recentIDs) find(id string) (location, bool) {
 	h := maphash.String(idSeed, id)
@@ -87,8 +92,8 @@ func (a *appending) resolve() []suspect {
 		t, m := a.topics[s.index], a.msgs[s.index]
 		first, ok, err := a.first(t, s.at)
 		switch {
-		case err == nil && !ok && !s.at.due.IsZero():
-			// Its time has come meanwhile, or it was recalled: look again.
+		case err == nil && !ok && s.at.moves():
+			// Its time has come meanwhile, it was recalled, or its transaction has ended: look again.
 			innocent = append(innocent, s)
 		case err != nil:
 			a.results[s.index].Err = withOp("SendMessage", storeError(err))
@@ -98,12 +103,18 @@ func (a *appending) resolve() []suspect {
 			}
 			a.trusted[s.index] = true
 			innocent = append(innocent, s)
+		case s.at.half:
+			t.duplicates.Add(1)
+			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, transactionID(store.HalfID{Topic: t.id, Number: uint64(s.at.offset)}))
 		case !s.at.due.IsZero():
 			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, s.at.due, uint64(s.at.offset))
 		default:
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = tidegate.Receipt{
 				MessageID: m.ID, Topic: t.name, Queue: int(s.at.queue), Offset: s.at.offset, Endpoint: a.broker.name,
+			}
+			if m.Half { // it was committed: an end of it is told that there is no such transaction any more
+				a.results[s.index].Receipt.TransactionID = m.ID
 			}
 		}
 	}
@@ -112,7 +123,11 @@ func (a *appending) resolve() []suspect {
 
 // first returns the message at a location.
 func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
-	if at.due.IsZero() {
+	switch {
+	case at.half:
+		m, _, ok, err := a.broker.store.GetHalf(store.HalfID{Topic: t.id, Number: uint64(at.offset)})
+		return m, ok, err
+	case at.due.IsZero():
 		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.queue, Offset: at.offset})
 	}
 	return a.broker.store.GetDelayed(store.Delayed{Due: at.due, Topic: t.id, Number: uint64(at.offset)})
@@ -165,9 +180,19 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 		}
 	}
 	left := maxRecentIDs
-	return b.store.NewestDelayed(t.id, now.Add(-window), func(id string, d store.Delayed) bool {
+	if err := b.store.NewestDelayed(t.id, now.Add(-window), func(id string, d store.Delayed) bool {
 		t.recent.add(id, location{due: d.Due, offset: int64(d.Number)}, window, now)
 		left--
 		return left > 0
+	}); err != nil {
+		return err
+	}
+	left = maxRecentIDs
+	return b.store.NewestHalves(t.id, func(m *store.Message, id store.HalfID) bool {
+		if left--; left < 0 || now.Sub(m.StoredAt) >= window {
+			return false
+		}
+		t.recent.add(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
+		return true
 	})
 }

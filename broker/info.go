@@ -12,6 +12,10 @@ type Topic struct {
 	Messages int64 `json:"stored_messages"`
 	Bytes    int64 `json:"stored_bytes"`
 
+	// HalfMessages is how many wait for the end of their transaction. They are
+	// in none of the other numbers.
+	HalfMessages int64 `json:"half_messages,omitempty"`
+
 	// Backlog is the slowest group's backlog, or all that it holds without one.
 	Backlog Backlog `json:"backlog"`
 

@@ -49,7 +49,10 @@ func (b *Broker) recover() error {
 		return err
 	}
 	if !next.IsZero() {
-		b.delays.arm(next)
+		b.delays.alarm.set(next)
+	}
+	if err := b.recoverHalves(topics, now); err != nil {
+		return err
 	}
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
@@ -84,6 +87,35 @@ func decodeGroup(name string, v []byte) (st storedGroup, err error) {
 	}
 	st.GroupConfig = st.GroupConfig.withDefaults()
 	return st, nil
+}
+
+// recoverHalves counts the half messages and sets the alarm for the first
+// check. One that is overdue waits for another Timeout: producers have to come
+// back first.
+func (b *Broker) recoverHalves(topics map[uint32]*topic, now time.Time) error {
+	var first time.Time
+	if err := b.store.Halves(func(id store.HalfID, st store.HalfState) error {
+		t := topics[id.Topic]
+		if t == nil {
+			return nil
+		}
+		t.halves.waiting.Add(1)
+		b.halves.number = max(b.halves.number, id.Number)
+		due := st.Due
+		if !due.After(now) {
+			due = now.Add(time.Duration(b.transactionConfig(t).Timeout))
+		}
+		if first.IsZero() || due.Before(first) {
+			first = due
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if !first.IsZero() {
+		b.halves.alarm.set(first)
+	}
+	return nil
 }
 
 func (b *Broker) recoverQueues(t *topic) error {

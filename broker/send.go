@@ -17,6 +17,16 @@ type Incoming struct {
 	BornAt   time.Time // zero for now
 	BornHost string
 
+	// Half makes it a half message, for topics of type TRANSACTION: nobody
+	// receives it before Broker.EndTransaction commits the transaction that
+	// its receipt names.
+	Half bool
+
+	// FirstCheck is how long after the send of a half message its producer is
+	// asked what became of the transaction, at most 1 h (RocketMQ's
+	// orphaned_transaction_recovery_duration). 0: TransactionConfig.Timeout.
+	FirstCheck time.Duration
+
 	// Client is who sends it, for Options.ClientQuota and for fair shares after
 	// a throttle. Empty: nobody whose quota could be asked, such as this
 	// program itself, which shares as one client.
@@ -112,6 +122,11 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	}
 	kind := TopicNormal
 	switch {
+	case m.Half:
+		kind = TopicTransaction
+		if err := m.checkHalf(); err != nil {
+			return nil, err
+		}
 	case m.MessageGroup != "":
 		kind = TopicFIFO
 	case !m.DeliverAt.IsZero():
@@ -121,10 +136,23 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 		}
 	}
 	want := t.config.Load().Type
-	if kind != want && !isDeadLetterTopic(m.Topic) {
+	if kind != want && (m.Half || !isDeadLetterTopic(m.Topic)) {
 		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s", want, kind.because(m.Message))
 	}
 	return t, nil
+}
+
+// checkHalf returns what is wrong with a message as a half message.
+func (m Incoming) checkHalf() error {
+	switch {
+	case m.MessageGroup != "":
+		return newError(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q)", m.MessageGroup)
+	case !m.DeliverAt.IsZero():
+		return newError(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time")
+	case m.FirstCheck < 0 || m.FirstCheck > maxFirstCheck:
+		return newError(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
+	}
+	return nil
 }
 
 // An appending is one Append within the message log.
@@ -137,8 +165,10 @@ type appending struct {
 	trusted  map[int]bool // messages that are certainly no duplicates; nil for none
 	earliest time.Time    // delivery time among those delayed; zero for none
 	wrote    bool         // at least one message
-	queues   []*queue
-	ends     []int64 // the offset after each message: results are the caller's once Append has returned
+
+	firstCheck time.Time // among the half messages; zero for none
+	queues     []*queue
+	ends       []int64 // the offset after each message: results are the caller's once Append has returned
 }
 
 // write gives out offsets and encodes what is accepted. The log calls it; all
@@ -172,6 +202,10 @@ func (a *appending) write(w *store.Batch) {
 			rec.BornAt = now
 		}
 		a.wrote = true
+		if m.Half {
+			a.results[i].Receipt = a.half(w, t, &rec, m.FirstCheck, window, now)
+			continue
+		}
 		if m.DeliverAt.After(now) {
 			a.results[i].Receipt = a.delay(w, t, &rec, window, now)
 			continue
@@ -194,7 +228,10 @@ func (a *appending) publish(err error) {
 		return // the store is broken: nothing is read or written any more
 	}
 	if !a.earliest.IsZero() {
-		a.broker.delays.arm(a.earliest)
+		a.broker.delays.alarm.set(a.earliest)
+	}
+	if !a.firstCheck.IsZero() {
+		a.broker.halves.wake(a.firstCheck)
 	}
 	for i, q := range a.queues {
 		if q != nil {

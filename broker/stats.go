@@ -53,7 +53,8 @@ type TopicStats struct {
 	Throttle *Throttle
 
 	// Accepted is what it took since the broker was opened, dead letters
-	// included. A message counts when it is written, just before it is on disk.
+	// included. A message counts when it is written, just before it is on disk;
+	// a half message once it is committed.
 	Accepted Backlog
 
 	// Removed is how many messages were removed since the broker was opened, by
@@ -63,6 +64,22 @@ type TopicStats struct {
 	// Duplicates is how many sends were answered with the receipt of a message
 	// stored before, since the broker was opened.
 	Duplicates int64
+
+	// Transactions is what became of half messages; nil unless the topic's
+	// type is TRANSACTION.
+	Transactions *TransactionStats
+}
+
+// TransactionStats are a topic's transactions in Stats. All but HalfMessages
+// count since the broker was opened.
+type TransactionStats struct {
+	HalfMessages int64 // that wait for the end of their transaction
+
+	Committed, RolledBack int64
+	Abandoned             int64 // given up after the last check; see AbandonedTransactions
+
+	Checks  int64 // that a producer was asked
+	Unheard int64 // checks for which there was no producer to ask
 }
 
 // SubscriptionStats is a group's consumption of one topic in Stats.
@@ -264,11 +281,19 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 	for i, cause := range removalCauses {
 		removed[cause] = t.removed[i].Load()
 	}
-	return TopicStats{
+	out := TopicStats{
 		Removed: removed,
 		Topic:   t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Backlog: d.Backlog, Throttle: d.Throttle,
 		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
 	}
+	if d.Type == TopicTransaction {
+		h := &t.halves
+		out.Transactions = &TransactionStats{
+			HalfMessages: d.HalfMessages, Committed: h.committed.Load(), RolledBack: h.rolledBack.Load(), Abandoned: h.abandoned.Load(),
+			Checks: h.checks.Load(), Unheard: h.unheard.Load(),
+		}
+	}
+	return out
 }
 
 func (s *subscription) stats(readable bool) SubscriptionStats {

@@ -9,11 +9,12 @@ import (
 type TopicType string
 
 // The types of topics. A message with a message group is FIFO, one with a
-// delivery time DELAY, others are NORMAL.
+// delivery time DELAY, a half message TRANSACTION, others are NORMAL.
 const (
-	TopicNormal TopicType = "NORMAL"
-	TopicFIFO   TopicType = "FIFO"
-	TopicDelay  TopicType = "DELAY"
+	TopicNormal      TopicType = "NORMAL"
+	TopicFIFO        TopicType = "FIFO"
+	TopicDelay       TopicType = "DELAY"
+	TopicTransaction TopicType = "TRANSACTION"
 )
 
 // A TopicConfig is how a topic is. It can be changed while in use, except
@@ -45,6 +46,10 @@ type TopicConfig struct {
 	// Retention says when messages are removed. Zero: after 72 hours, consumed
 	// or not; in topics of dead letters never.
 	Retention Retention `json:"retention,omitzero"`
+
+	// Transaction is when producers are asked about transactions of a
+	// TRANSACTION topic. Zero fields: those of Options.Transaction.
+	Transaction TransactionConfig `json:"transaction,omitzero"`
 }
 
 // withDefaults returns c with every zero field set to what it stands for.
@@ -60,12 +65,14 @@ func (c TopicConfig) withDefaults() TopicConfig {
 
 func (c TopicConfig) validate(name string) error {
 	var errs []error
-	if c.Type != TopicNormal && c.Type != TopicFIFO && c.Type != TopicDelay {
-		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL, FIFO and DELAY", c.Type))
+	switch c.Type {
+	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction:
+	default:
+		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL, FIFO, DELAY and TRANSACTION", c.Type))
 	}
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate())
+	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate(), c.Transaction.validate("transaction"))
 	return badConfig("PutTopic", name, errors.Join(errs...))
 }

@@ -29,6 +29,7 @@ type topic struct {
 	messages, bytes atomic.Int64
 	opened          Backlog // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
+	halves          halfCounters
 
 	// What was removed, or kept behind the queues' beginnings.
 	lowMessages, lowBytes   atomic.Int64 // before the queues' beginnings
@@ -239,7 +240,10 @@ func (b *Broker) Topics() []Topic {
 }
 
 func (b *Broker) describe(t *topic) Topic {
-	d := Topic{Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog()}
+	d := Topic{
+		Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog(),
+		HalfMessages: t.halves.waiting.Load(),
+	}
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.low.Load().Offset
 	}

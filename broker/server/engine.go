@@ -17,6 +17,8 @@ type engine interface {
 	Release(ctx context.Context, ds []*tidegate.Delivery)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (string, error)
+	EndTransaction(ctx context.Context, e broker.TransactionEnd) error
+	OnTransactionCheck(f func(broker.TransactionCheck) bool) (remove func())
 	Touch(owner string)
 	Forget(owner string)
 

@@ -105,8 +105,8 @@ func tooLong(code tidegate.Code, field string, n, limit int) error {
 }
 
 // kindOf returns the kind of a message that no topic of this broker takes, and
-// false for the others. Whether a message is NORMAL or FIFO follows from its
-// message group alone, as on RocketMQ's proxy.
+// false for the others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO
+// or DELAY follows from its message group and delivery time alone, as on RocketMQ's proxy.
 func kindOf(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 	switch {
 	case p == nil:
@@ -117,7 +117,8 @@ func kindOf(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 		return rmqpb.MessageType_PRIORITY, true
 	}
 	switch p.GetMessageType() {
-	case rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED, rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY:
+	case rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED, rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY,
+		rmqpb.MessageType_TRANSACTION:
 		return 0, false
 	}
 	return p.GetMessageType(), true

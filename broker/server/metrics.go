@@ -36,6 +36,10 @@ var (
 	descTopicRemoved          = desc("topic_removed_messages_total", "Messages that were removed, by cause: retention by time, by bytes, because every group consumed them, or a purge.", append(topicLabels, "cause"))
 	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled, 0 otherwise.", topicLabels)
 
+	descTopicHalf   = desc("topic_half_messages", "Half messages that wait for the end of their transaction.", topicLabels)
+	descTopicEnded  = desc("topic_transactions_ended_total", "Transactions that ended: committed, rolled back by the producer, or abandoned after the last check.", append(topicLabels, "outcome"))
+	descTopicChecks = desc("topic_transaction_checks_total", "Checks of transactions: sent to a producer, or unheard because there was none.", append(topicLabels, "outcome"))
+
 	descGroupBacklogMessages = desc("group_backlog_messages", "Messages of the topic that the group has not consumed.", groupLabels)
 	descGroupBacklogBytes    = desc("group_backlog_bytes", "Bytes of bodies that the group has not consumed.", groupLabels)
 	descGroupReady           = desc("group_ready_messages", "Messages not delivered yet, or due again.", groupLabels)
@@ -84,6 +88,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descTopicStoredMessages, descTopicStoredBytes, descTopicBacklogMessages, descTopicBacklogBytes,
 		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
+		descTopicHalf, descTopicEnded, descTopicChecks,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
 		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupExpired, descGroupDeadLetters,
 		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
@@ -166,6 +171,14 @@ func (out scrape) topic(t *broker.TopicStats) {
 		out.counter(descTopicRemoved, n, t.Topic, string(cause))
 	}
 	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Topic)
+	if x := t.Transactions; x != nil {
+		out.gauge(descTopicHalf, x.HalfMessages, t.Topic)
+		out.counter(descTopicEnded, x.Committed, t.Topic, "committed")
+		out.counter(descTopicEnded, x.RolledBack, t.Topic, "rolled_back")
+		out.counter(descTopicEnded, x.Abandoned, t.Topic, "abandoned")
+		out.counter(descTopicChecks, x.Checks, t.Topic, "sent")
+		out.counter(descTopicChecks, x.Unheard, t.Topic, "unheard")
+	}
 }
 
 func (out scrape) subscription(s *broker.SubscriptionStats) {

@@ -120,6 +120,21 @@ func tellStory(t *testing.T, e *env) {
 		}
 	}
 
+	// Of four transactions one is committed, one rolled back, one given up, and one waits.
+	put("tx", broker.TopicConfig{Type: broker.TopicTransaction, Transaction: broker.TransactionConfig{Timeout: broker.Duration(time.Second), CheckInterval: broker.Duration(time.Second), CheckMax: 1}})
+	begin := func(id string, firstCheck time.Duration) broker.TransactionEnd {
+		r := e.b.SendHalf(t.Context(), &tidegate.Message{ID: id, Topic: "tx", Body: []byte("b")}, firstCheck)
+		must(r.Err)
+		return broker.TransactionEnd{Topic: "tx", TransactionID: r.Receipt.TransactionID}
+	}
+	for i, how := range []broker.Resolution{broker.ResolutionCommit, broker.ResolutionRollback} {
+		end := begin(fmt.Sprint("ended", i), 0)
+		end.Resolution = how
+		must(e.b.EndTransaction(t.Context(), end))
+	}
+	begin("waits", time.Hour)
+	begin("orphan", 0)
+
 	// One is acknowledged, one given up, one fails three times, one fails once and waits, one is in flight.
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
@@ -165,8 +180,16 @@ func TestMetricsOfAStory(t *testing.T) {
 			`tidegate_topic_throttled{topic="orders"}`:                0,
 			`tidegate_topic_accepted_messages_total{topic="%DLQ%g"}`:  2,
 			`tidegate_refused_messages_total{reason="throttled"}`:     1,
-			`tidegate_refused_messages_total{reason="invalid"}`:       1,
-			`tidegate_refused_messages_total{reason="unknown"}`:       0,
+			`tidegate_topic_half_messages{topic="tx"}`:                1,
+
+			`tidegate_topic_transactions_ended_total{outcome="committed",topic="tx"}`:   1,
+			`tidegate_topic_transactions_ended_total{outcome="rolled_back",topic="tx"}`: 1,
+			`tidegate_topic_transactions_ended_total{outcome="abandoned",topic="tx"}`:   1,
+			`tidegate_topic_transaction_checks_total{outcome="sent",topic="tx"}`:        0,
+			`tidegate_topic_transaction_checks_total{outcome="unheard",topic="tx"}`:     1,
+
+			`tidegate_refused_messages_total{reason="invalid"}`: 1,
+			`tidegate_refused_messages_total{reason="unknown"}`: 0,
 
 			`tidegate_refused_messages_total{reason="topic_not_found"}`:         1,
 			`tidegate_throttled_messages_total{limit="topic_backlog_messages"}`: 1,

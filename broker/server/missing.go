@@ -21,21 +21,6 @@ const (
 )
 
 var (
-	endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResponse]{
-		op: "EndTransaction",
-		describe: func(req *rmqpb.EndTransactionRequest, c *Call) {
-			c.Topic, c.MessageIDs = req.GetTopic().GetName(), []string{req.GetMessageId()}
-		},
-		do: func(_ *Server, _ context.Context, _ string, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-			if req.GetTransactionId() == "" {
-				return nil, refuse(tidegate.CodeInvalidTransactionID, "transaction_id", "the transaction_id is empty")
-			}
-			return nil, refuse(tidegate.CodeUnsupported, "EndTransaction", "transactions are not supported by this broker yet")
-		},
-		fail: func(_ *rmqpb.EndTransactionRequest, st *rmqpb.Status) *rmqpb.EndTransactionResponse {
-			return &rmqpb.EndTransactionResponse{Status: st}
-		},
-	}
 	syncLiteSubscription = rpc[*rmqpb.SyncLiteSubscriptionRequest, *rmqpb.SyncLiteSubscriptionResponse]{
 		op: "SyncLiteSubscription",
 		describe: func(req *rmqpb.SyncLiteSubscriptionRequest, c *Call) {
@@ -100,11 +85,6 @@ var (
 type pullAnswer struct{ status *rmqpb.Status }
 
 func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
-
-// EndTransaction implements rmqpb.MessagingServiceServer.
-func (v *service) EndTransaction(ctx context.Context, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-	return endTransaction.serve(v.s, ctx, req)
-}
 
 // SyncLiteSubscription implements rmqpb.MessagingServiceServer.
 func (v *service) SyncLiteSubscription(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {

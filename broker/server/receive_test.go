@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,10 +168,12 @@ func TestReceiveIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
 		began := time.Now()
-		go func() {
+		var sent sync.WaitGroup
+		sent.Go(func() {
 			time.Sleep(7 * time.Second)
 			e.send(msg("normal", "1"))
-		}()
+		})
+		defer sent.Wait() // its answer may come after the delivery
 		e.one(e.ctx(), receiveRequest("normal"))
 		if d := time.Since(began); d != 7*time.Second {
 			t.Errorf("answered after %v; want 7s", d)

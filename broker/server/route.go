@@ -17,10 +17,7 @@ func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRoute
 		return nil, err
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())
-	accept := []rmqpb.MessageType{rmqpb.MessageType_NORMAL}
-	if c.Type == broker.TopicFIFO {
-		accept[0] = rmqpb.MessageType_FIFO
-	}
+	accept := []rmqpb.MessageType{messageTypes[c.Type]}
 	out := &rmqpb.QueryRouteResponse{Status: statusOK, MessageQueues: make([]*rmqpb.MessageQueue, c.Queues)}
 	for i := range out.MessageQueues {
 		out.MessageQueues[i] = &rmqpb.MessageQueue{
@@ -28,6 +25,13 @@ func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRoute
 		}
 	}
 	return out, nil
+}
+
+// messageTypes are what the topics of each type take. RocketMQ's clients
+// refuse to send anything else.
+var messageTypes = map[broker.TopicType]rmqpb.MessageType{
+	broker.TopicNormal: rmqpb.MessageType_NORMAL, broker.TopicFIFO: rmqpb.MessageType_FIFO,
+	broker.TopicDelay: rmqpb.MessageType_DELAY, broker.TopicTransaction: rmqpb.MessageType_TRANSACTION,
 }
 
 // queryAssignment tells a push consumer what to receive from: a FIFO group

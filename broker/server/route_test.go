@@ -15,7 +15,14 @@ func TestRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
 		at := &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "10.0.0.7", Port: 9000}}}
-		for topic, kind := range map[string]rmqpb.MessageType{"normal": rmqpb.MessageType_NORMAL, "fifo": rmqpb.MessageType_FIFO} {
+		for name, kind := range map[string]broker.TopicType{"delay": broker.TopicDelay, "transaction": broker.TopicTransaction} {
+			if _, err := e.b.PutTopic(t.Context(), name, broker.TopicConfig{Type: kind, Queues: 2}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for topic, kind := range map[string]rmqpb.MessageType{
+			"normal": rmqpb.MessageType_NORMAL, "fifo": rmqpb.MessageType_FIFO, "delay": rmqpb.MessageType_DELAY, "transaction": rmqpb.MessageType_TRANSACTION,
+		} {
 			r, err := e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: &rmqpb.Resource{ResourceNamespace: "ns", Name: topic}, Endpoints: at})
 			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetMessageQueues()) != 2 {
 				t.Fatal(r, err)
@@ -77,10 +84,6 @@ func TestMissing(t *testing.T) {
 			}
 			refused(named{t, name}, a.GetStatus(), code)
 		}
-		tx, err := e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{TransactionId: "x"})
-		check("EndTransaction", tx, err, tidegate.CodeUnsupported)
-		tx, err = e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{})
-		check("EndTransaction without ID", tx, err, tidegate.CodeInvalidTransactionID)
 		lite, err := e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{})
 		check("SyncLiteSubscription", lite, err, tidegate.CodeNotImplemented)
 		update, err := e.UpdateOffset(ctx, &rmqpb.UpdateOffsetRequest{})

@@ -21,17 +21,24 @@ func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.Send
 	}
 	msgs := make([]tidegate.Message, len(in))
 	list := make([]broker.Incoming, len(in))
-	now := time.Now()
+	now, half := time.Now(), false
 	for i, m := range in {
 		born, err := s.incoming(&msgs[i], m, in[0], now)
 		if err != nil {
 			return nil, oneOf(i, len(in), err)
 		}
 		list[i] = broker.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
+		if p := m.GetSystemProperties(); p.GetMessageType() == rmqpb.MessageType_TRANSACTION {
+			list[i].Half, list[i].FirstCheck = true, p.GetOrphanedTransactionRecoveryDuration().AsDuration()
+			half = true
+		}
 	}
 	results := s.b.Append(ctx, list)
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d messages", len(results), len(in))
+	}
+	if half && results[0].Err == nil {
+		s.sessions.publishes(client, in[0].GetTopic())
 	}
 	return s.sent(ctx, msgs, results)
 }
@@ -92,7 +99,8 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 			wait = max(wait, pushBackOf(err))
 		} else {
 			e.Status = statusOK
-			e.Offset, e.RecallHandle = results[i].Receipt.Offset, results[i].Receipt.RecallHandle
+			r := &results[i].Receipt
+			e.Offset, e.RecallHandle, e.TransactionId = r.Offset, r.RecallHandle, r.TransactionID
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
 			out.Status = multipleResults

@@ -121,7 +121,7 @@ func TestSendRefusals(t *testing.T) {
 			{"recovery too long", []edit{sys(func(p *rmqpb.SystemProperties) {
 				p.OrphanedTransactionRecoveryDuration = durationpb.New(2 * time.Hour)
 			})}, tidegate.CodeBadRequest, []string{"orphaned_transaction_recovery_duration", "2h0m0s", "1h0m0s"}},
-			{"transaction", []edit{kind(rmqpb.MessageType_TRANSACTION)}, tidegate.CodeMessagePropertyConflict, []string{"message_type", "TRANSACTION", "NORMAL"}},
+			{"transaction", []edit{kind(rmqpb.MessageType_TRANSACTION)}, tidegate.CodeMessagePropertyConflict, []string{"half message", "TRANSACTION", "NORMAL"}},
 			{"transaction to nowhere", []edit{kind(rmqpb.MessageType_TRANSACTION), topic("nowhere")}, tidegate.CodeTopicNotFound, []string{"nowhere"}},
 			{"unknown type", []edit{kind(77)}, tidegate.CodeMessagePropertyConflict, []string{"message_type", "77"}},
 			{"priority", []edit{sys(func(p *rmqpb.SystemProperties) { p.Priority = proto.Int32(1) })}, tidegate.CodeMessagePropertyConflict, []string{"PRIORITY"}},

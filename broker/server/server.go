@@ -57,6 +57,8 @@ type Server struct {
 	http      http.Handler
 	gate      *gate
 
+	stopChecks func() // no check comes from the engine any more
+
 	drainOnce sync.Once
 	draining  chan struct{}   // closed when the server begins to end
 	life      context.Context // ends right after
@@ -122,6 +124,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	)
 	rmqpb.RegisterMessagingServiceServer(s.grpc, &service{s: s})
 	s.http = s.mux()
+	s.stopChecks = b.OnTransactionCheck(s.check)
 	return s, nil
 }
 
@@ -183,6 +186,7 @@ func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)
 		s.endLife()
+		s.stopChecks()
 		s.sniffer.pending.close()
 		s.sessions.drain()
 	})

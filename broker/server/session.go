@@ -65,6 +65,7 @@ type session struct {
 	// guarded by sessions.mu
 	streams map[*telemetry]struct{}
 	polls   map[*poll]struct{}
+	topics  []string // that it is in sessions.publishers for
 }
 
 // push reports whether the client takes messages to handlers. Its settings may
@@ -89,11 +90,14 @@ type sessions struct {
 	timer    *time.Timer         // guarded by mu; runs while there are sessions
 	draining bool                // guarded by mu: no poll may park any more
 	closed   bool                // guarded by mu
-	sweeping sync.WaitGroup      // the timer, and what it runs
+
+	publishers map[string]map[*session]*rmqpb.Resource // guarded by mu: of each topic, with its name for it
+
+	sweeping sync.WaitGroup // the timer, and what it runs
 }
 
 func newSessions(forget func(id string)) *sessions {
-	return &sessions{forget: forget, byID: map[string]*session{}}
+	return &sessions{forget: forget, byID: map[string]*session{}, publishers: map[string]map[*session]*rmqpb.Resource{}}
 }
 
 // get returns the client's session, or nil, and takes the call as a sign of life.
@@ -142,6 +146,10 @@ func (r *sessions) attach(id string, t *telemetry, p *profile) (*session, error)
 	}
 	c.streams[t] = struct{}{}
 	c.profile.Store(p)
+	r.retractLocked(c)
+	for _, topic := range p.settings.GetPublishing().GetTopics() {
+		r.publishLocked(c, topic)
+	}
 	return c, nil
 }
 
@@ -189,6 +197,7 @@ func (r *sessions) terminate(id string) {
 	var polls []*poll
 	if c := r.byID[id]; c != nil {
 		c.profile.Store(nil)
+		r.retractLocked(c)
 		for p := range c.polls {
 			polls = append(polls, p)
 		}
@@ -273,6 +282,7 @@ func (r *sessions) sweep(now time.Time) {
 	for id, c := range r.byID {
 		if len(c.streams) == 0 && len(c.polls) == 0 && now.UnixNano()-c.seen.Load() >= int64(sessionTimeout) {
 			delete(r.byID, id)
+			r.retractLocked(c)
 			gone = append(gone, id)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -24,12 +25,50 @@ const (
 
 	// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
 	receiveBatchSize = 32
+
+	// maxChecks and maxCheckBytes bound what waits to be written to one stream.
+	maxChecks     = 1024
+	maxCheckBytes = 8 << 20
 )
 
 // A telemetry is one Telemetry stream. One goroutine reads; everything is
 // written by the handler's own.
 type telemetry struct {
 	again chan struct{} // capacity 1: a wish for the settings, once more
+	kick  chan struct{} // capacity 1: there are checks
+
+	mu     sync.Mutex
+	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
+	bytes  int                                        // guarded by mu: their size
+}
+
+func newTelemetry() *telemetry {
+	return &telemetry{again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+}
+
+// push has a check of that size written to the stream, and returns false if
+// too many wait already. It never blocks.
+func (t *telemetry) push(c *rmqpb.RecoverOrphanedTransactionCommand, size int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.checks) >= maxChecks || len(t.checks) > 0 && t.bytes+size > maxCheckBytes {
+		return false
+	}
+	t.checks, t.bytes = append(t.checks, c), t.bytes+size
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// taken returns the checks that wait, and forgets them.
+func (t *telemetry) taken() []*rmqpb.RecoverOrphanedTransactionCommand {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := t.checks
+	t.checks, t.bytes = nil, 0
+	return out
 }
 
 // resend asks the stream for the settings once more. It never blocks: one
@@ -55,7 +94,7 @@ func (v *service) Telemetry(stream grpc.BidiStreamingServer[rmqpb.TelemetryComma
 		e, _ := errors.AsType[*tidegate.Error](err)
 		return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
 	}
-	t := &telemetry{again: make(chan struct{}, 1)}
+	t := newTelemetry()
 	defer v.s.sessions.detach(id, t)
 	return v.s.converse(ctx, id, t, stream)
 }
@@ -120,6 +159,14 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 			}
 			if p := c.profile.Load(); p != nil {
 				if err := s.sendSettings(ctx, c, p, stream); err != nil {
+					return err
+				}
+			}
+		case <-t.kick:
+			for _, c := range t.taken() {
+				if err := stream.Send(&rmqpb.TelemetryCommand{
+					Status: statusOK, Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: c},
+				}); err != nil {
 					return err
 				}
 			}

@@ -103,6 +103,7 @@ func receive(ctx context.Context, c rmq.SimpleConsumer, n int, invisible time.Du
 const (
 	codeMessageNotFound = 40401 // what the client makes of a receive without messages
 	codeInvalidHandle   = 40013
+	codeNoTransaction   = 50001
 )
 
 func codeOf(err error) int32 {

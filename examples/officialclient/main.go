@@ -6,7 +6,7 @@
 //	tidegate serve
 //	go run .
 //
-// Three scenes run side by side. In each a producer sends; then
+// Four scenes run side by side. In each a producer sends; then
 //
 //   - normal: a push consumer fails on a message once and gets it again by the
 //     group's retry ladder; it fails on another one until that is a dead
@@ -15,7 +15,9 @@
 //     stale receipt handle refused, and acknowledges;
 //   - fifo: a push consumer sees every message group in order, also while one
 //     of its messages waits for a retry or ends as a dead letter, and the other
-//     message groups do not wait for it.
+//     message groups do not wait for it;
+//   - transaction: of three half messages one is committed, one rolled back, and
+//     one left alone, which the broker asks about until it is committed.
 //
 // It asserts what it tells: it exits with 1 if any of it did not happen.
 // Topics and consumer groups are made over the broker's HTTP admin, under names
@@ -81,7 +83,7 @@ func run(ctx context.Context, endpoint, http string, out io.Writer) error {
 	}
 	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))
 	scenes := map[string]func(scene, context.Context) error{
-		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo,
+		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo, "transaction": scene.transaction,
 	}
 	var wg sync.WaitGroup
 	for name, play := range scenes {

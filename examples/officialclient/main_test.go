@@ -59,6 +59,9 @@ func TestAgainstTidegate(t *testing.T) {
 				"in order: message group carol",
 				"bob 6 came while alice 2 waited for its retry",
 				`support: "carol 3", because:`,
+				"asked about transfer 1 after",
+				"for the 2. time",
+				"delivered: transfer 1 (attempt 1)",
 				"all of it happened",
 			} {
 				if !strings.Contains(out, want) {

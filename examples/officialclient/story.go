@@ -31,7 +31,7 @@ type scene struct {
 func (s *story) say(who, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(s.out, "%6.2fs  %-6s  %s\n", time.Since(s.start).Seconds(), who, fmt.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "%6.2fs  %-11s  %s\n", time.Since(s.start).Seconds(), who, fmt.Sprintf(format, args...))
 }
 
 func (s *story) fault(err error) {

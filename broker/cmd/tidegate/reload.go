@@ -140,7 +140,7 @@ func (r *reloader) reload(ctx context.Context) {
 		r.logger.Error("the configuration was not reloaded, nothing has changed", "file", r.file, "faults", lines)
 		return
 	}
-	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits))
+	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits), r.broker.SetTransaction(next.transaction))
 	r.running = next
 	if !reflect.DeepEqual(who, r.access) {
 		if aerr := r.server.SetAccess(who); aerr == nil {

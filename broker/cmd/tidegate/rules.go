@@ -20,6 +20,7 @@ type settings struct {
 	grpc, http, data, advertise string
 	topics                      []string
 	limits                      broker.Limits
+	transaction                 broker.TransactionConfig
 	minInvisible                time.Duration
 	minPoll                     time.Duration
 	insecure                    bool
@@ -76,7 +77,7 @@ var settingRules = append([]rule[settings]{
 	text("advertise", "", "`host:port` that clients are told to connect to (default: the address they used)",
 		func(s *settings) *string { return &s.advertise }, endpoint),
 	{
-		key: "topic", help: "`name` of a topic to make if it is not there, or name:FIFO; can be repeated, or a list with commas",
+		key: "topic", help: "`name` of a topic to make if it is not there, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas",
 		set: addTopic, text: func(s *settings) string { return strings.Join(s.topics, ",") },
 		reset: func(s *settings) { s.topics = nil }, live: true,
 	},
@@ -98,6 +99,12 @@ var settingRules = append([]rule[settings]{
 		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.MaxColdReads })),
 	live(integer("cold_distance_bytes", strconv.Itoa(broker.DefaultColdDistance), "how many `bytes` a group is behind that is far behind",
 		0, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.ColdDistance })),
+	live(duration("transaction_timeout", broker.Duration(broker.DefaultTransactionTimeout), "`duration` after which a producer is asked about a transaction that it has not ended",
+		1, func(s *settings) *broker.Duration { return &s.transaction.Timeout })),
+	live(duration("transaction_check_interval", broker.Duration(broker.DefaultTransactionCheckInterval), "`duration` after which it is asked again",
+		1, func(s *settings) *broker.Duration { return &s.transaction.CheckInterval })),
+	live(orForever("transaction_check_max", broker.DefaultTransactionCheckMax, "how many `times` it is asked before the transaction is given up (-1: for ever)",
+		func(s *settings) *int { return &s.transaction.CheckMax })),
 	duration("min_invisible_duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for",
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
@@ -242,7 +249,7 @@ func addTopic(s *settings, text string) error {
 			return err
 		}
 		if typed && !slices.Contains(topicTypes, kind) {
-			return errors.New("after the colon comes NORMAL, FIFO or DELAY")
+			return errors.New("after the colon comes NORMAL, FIFO, DELAY or TRANSACTION")
 		}
 	}
 	s.topics = append(s.topics, list...)

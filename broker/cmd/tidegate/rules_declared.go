@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 )
 
-var topicTypes = []string{string(broker.TopicNormal), string(broker.TopicFIFO), string(broker.TopicDelay)}
+var topicTypes = []string{string(broker.TopicNormal), string(broker.TopicFIFO), string(broker.TopicDelay), string(broker.TopicTransaction)}
 
 const defaultMinPoll time.Duration = server.DefaultMinLongPolling
 
@@ -39,6 +39,11 @@ var topicRules = []rule[broker.TopicConfig]{
 	keeps("72h, or for ever for dead letters", retentionRule),
 	integer("retention.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.Retention.Bytes }),
 	yesNo("retention.consumed", "", func(c *broker.TopicConfig) *bool { return &c.Retention.Consumed }),
+
+	// 0 stands for the broker's setting.
+	duration("transaction.timeout", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.Timeout }),
+	duration("transaction.check_interval", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.CheckInterval }),
+	integer("transaction.check_max", "0", "", -1, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.Transaction.CheckMax }),
 }
 
 // groupRules are all fields of a consumer group, named as over HTTP.
@@ -102,19 +107,20 @@ func notZero[T any](advice string, r rule[T]) rule[T] {
 	return r
 }
 
-// attemptsRule is a count that may be -1, for ever; in the engine 0 stands
-// for the default.
-var attemptsRule = func() rule[broker.GroupConfig] {
-	r := integer("max_attempts", fmt.Sprint(broker.DefaultMaxAttempts), "", -1, math.MaxInt32,
-		func(c *broker.GroupConfig) *int { return &c.MaxAttempts })
+var attemptsRule = orForever("max_attempts", broker.DefaultMaxAttempts, "", func(c *broker.GroupConfig) *int { return &c.MaxAttempts })
+
+// orForever is a count that may be -1, for ever; in the engine 0 stands for
+// the default.
+func orForever[T any](key string, preset int, help string, field func(*T) *int) rule[T] {
+	r := integer(key, fmt.Sprint(preset), help, -1, math.MaxInt32, field)
 	set := r.set
-	r.set = func(c *broker.GroupConfig, s string) error {
-		next := *c
-		if err := set(&next, s); err != nil || next.MaxAttempts == 0 {
+	r.set = func(v *T, s string) error {
+		next := *v
+		if err := set(&next, s); err != nil || *field(&next) == 0 {
 			return fmt.Errorf("give a whole number of 1 or more, or -1 for ever")
 		}
-		*c = next
+		*v = next
 		return nil
 	}
 	return r
-}()
+}

@@ -154,7 +154,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	}
 	b, err := broker.Open(broker.Options{
 		Dir: s.data, Logger: logger, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
-		MinInvisibleDuration: atLeastOne(s.minInvisible),
+		Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible),
 	})
 	if err != nil {
 		return err

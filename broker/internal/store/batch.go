@@ -80,6 +80,7 @@ func (b *Batch) DeleteTopic(name string, topic uint32) {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, after(p), nil))
 	}
+	b.deleteHalves(topic)
 }
 
 // DeleteGroup removes a group's settings, its dead letters' marks, and what it receives from.

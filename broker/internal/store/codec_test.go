@@ -89,6 +89,39 @@ func FuzzDecodeLease(f *testing.F) {
 	})
 }
 
+// Invariants: as above.
+func FuzzDecodeHalfState(f *testing.F) {
+	f.Add(HalfState{Due: time.Unix(5, 6), Checks: 300}.encode())
+	f.Add(HalfState{}.encode())
+	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decodeHalfState(b)
+		if err != nil {
+			if !errors.Is(err, errCorrupt) {
+				t.Fatalf("the error does not say that the record is damaged: %v", err)
+			}
+			return
+		}
+		if again, err := decodeHalfState(s.encode()); err != nil || !again.Due.Equal(s.Due) || again.Checks != s.Checks || s.Checks < 0 {
+			t.Fatalf("written and read back: %+v, %v; want %+v", again, err, s)
+		}
+	})
+}
+
+// Invariants: reading a key never panics; what is read is written as the same key.
+func FuzzHalfKeys(f *testing.F) {
+	f.Add(HalfID{1, 2}.appendKey(nil, prefixHalf))
+	f.Add(DueHalf{HalfID{1, 2}, time.Unix(5, 6)}.key())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if id, err := splitHalfKey(b); err == nil && !bytes.Equal(id.appendKey(nil, b[0]), b) {
+			t.Errorf("%x is read as %+v", b, id)
+		}
+		if d, err := splitDueHalfKey(b); err == nil && !bytes.Equal(d.key()[1:], b[1:]) {
+			t.Errorf("%x is read as %+v", b, d)
+		}
+	})
+}
+
 func TestKeysSortByOffset(t *testing.T) {
 	var last []byte
 	for _, p := range []Place{{1, 0, 0}, {1, 0, 1}, {1, 0, 255}, {1, 0, 256}, {1, 1, 0}, {2, 0, 0}} {

@@ -10,6 +10,9 @@ import "encoding/binary"
 //	n                                     the last number given to a topic or group
 //	y due(8) topic(4) number(8)           a message to deliver later
 //	r topic(4) stored(8) number(8)        when such a message is due, by the time at which it was stored
+//	h topic(4) number(8)                  a half message
+//	i topic(4) number(8)                  its state
+//	x due(8) topic(4) number(8)           when its producer is asked next
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
 //	f topic(4) queue(2)                     where a queue begins
 //	s group(4) topic(4)                     the group receives from the topic
@@ -26,6 +29,9 @@ const (
 	prefixDeadLetter = 'd'
 	prefixDelayed    = 'y'
 	prefixMark       = 'f'
+	prefixHalf       = 'h'
+	prefixHalfState  = 'i'
+	prefixHalfDue    = 'x'
 	prefixCursor     = 'c'
 	prefixLease      = 'l'
 

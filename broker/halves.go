@@ -1,0 +1,382 @@
+package broker
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// AbandonedTransactions is the topic of the half messages that were given up
+// after the last check, with the properties of dead letters: which topic they
+// were sent to, how often their producers were asked. (RocketMQ keeps
+// them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.)
+const AbandonedTransactions = tidegate.DeadLetterPrefix + abandoned
+
+const (
+	abandoned = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+	// PropertyCheckTimes is RocketMQ's name of the property that tells how
+	// often a transaction was checked: in checks and in abandoned transactions.
+	PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
+
+	// checkBatch and checkBytes bound what is checked in one write.
+	checkBatch = 256
+	checkBytes = 8 << 20
+)
+
+// farAhead is after the time of every check.
+var farAhead = time.Unix(0, math.MaxInt64)
+
+// halves asks the producers of half messages what became of their
+// transactions. What waits is on disk only; one alarm is set to the first
+// check.
+type halves struct {
+	broker *Broker
+	alarm  *alarm
+
+	// checking is held, as a token, by who claims more than one half message:
+	// two that do would wait for one another.
+	checking chan struct{}
+
+	mu       sync.Mutex
+	claimed  map[store.HalfID]chan struct{}       // guarded by mu: those being ended or checked, until the channel is closed
+	handlers map[*func(TransactionCheck) bool]int // guarded by mu: with their order
+	handler  int                                  // guarded by mu: the last order given
+	from     time.Time                            // guarded by mu: no half message is due before it
+
+	number uint64 // changed only within the message log's Add
+}
+
+// halfCounters are a topic's, of its half messages.
+type halfCounters struct {
+	waiting                          atomic.Int64
+	committed, rolledBack, abandoned atomic.Int64
+	checks, unheard                  atomic.Int64 // checks that a producer took, and those that none took
+}
+
+func newHalves(b *Broker) *halves {
+	h := &halves{
+		broker: b, checking: make(chan struct{}, 1), claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(TransactionCheck) bool]int{},
+		number: uint64(time.Now().UnixNano()),
+	}
+	h.alarm = newAlarm(h.due)
+	return h
+}
+
+// OnTransactionCheck has f called with every check of a transaction. f passes
+// it on to a producer of the message's topic and reports whether it could;
+// if it could not, the next function is asked, in the order in which they
+// were added. It may call the broker and may be called by several goroutines at once, and must not wait for long:
+// other checks wait behind it. After remove no new call begins; one under way is not waited for.
+func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
+	h := b.halves
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handler++
+	h.handlers[&f] = h.handler
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.handlers, &f)
+	}
+}
+
+// wake has half messages checked that are due at that time or later.
+func (h *halves) wake(due time.Time) {
+	h.notBefore(due)
+	h.alarm.set(due)
+}
+
+// notBefore notes that half messages can be due from that time on.
+func (h *halves) notBefore(t time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.Before(h.from) {
+		h.from = t
+	}
+}
+
+// claim makes the caller the only one who may end or check a half message,
+// until release is called, which does not wait.
+func (h *halves) claim(ctx context.Context, id store.HalfID) (release func(), err error) {
+	for {
+		h.mu.Lock()
+		busy := h.claimed[id]
+		if busy == nil {
+			done := make(chan struct{})
+			h.claimed[id] = done
+			h.mu.Unlock()
+			return func() {
+				h.mu.Lock()
+				delete(h.claimed, id)
+				h.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		h.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// half writes a half message of an Append. Only called within the message log's Add.
+func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck, window time.Duration, now time.Time) tidegate.Receipt {
+	b := a.broker
+	b.halves.number++
+	id := store.HalfID{Topic: t.id, Number: b.halves.number}
+	state := b.transactionConfig(t).first(firstCheck, now)
+	m.StoredAt = now
+	w.PutHalf(id, m, state)
+	t.halves.waiting.Add(1)
+	if window > 0 {
+		t.recent.add(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
+	}
+	if a.firstCheck.IsZero() || state.Due.Before(a.firstCheck) {
+		a.firstCheck = state.Due
+	}
+	return b.halfReceipt(t, m.ID, transactionID(id))
+}
+
+func (b *Broker) halfReceipt(t *topic, messageID, transactionID string) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Endpoint: b.name, TransactionID: transactionID}
+}
+
+// transactionConfig returns what holds for a topic, with every field set.
+func (b *Broker) transactionConfig(t *topic) TransactionConfig {
+	return t.config.Load().Transaction.or(*b.transactions.Load())
+}
+
+// due checks every half message whose time has come, and sets the alarm for the next one.
+func (h *halves) due() {
+	b := h.broker
+	if !b.begin() {
+		return
+	}
+	defer b.end()
+	for {
+		done, next, err := h.check()
+		if err != nil {
+			b.logger.Error("half messages could not be checked; it is tried again in a second", "error", err)
+			next = time.Now().Add(time.Second)
+		}
+		if done > 0 && err == nil && b.life.Err() == nil {
+			continue
+		}
+		if !next.IsZero() {
+			h.alarm.set(next)
+		}
+		return
+	}
+}
+
+// A checking is one half message whose time has come.
+type checking struct {
+	ending
+	due   store.DueHalf
+	after store.HalfState
+	stale bool // there is nothing to check: the transaction has ended, or is due at another time
+	asks  bool // or gives the transaction up
+	again bool // it could not be given up: it is due still
+}
+
+// check checks one batch, and returns how many that were and when to come
+// again. The count of checks is written before the producer is asked: the end of the
+// process in between costs a check, and never adds one.
+func (h *halves) check() (done int, next time.Time, err error) {
+	batch, next, err := h.count()
+	for _, c := range batch {
+		h.follow(c)
+	}
+	return len(batch), next, err
+}
+
+// count writes one batch of checks.
+func (h *halves) count() (batch []*checking, next time.Time, err error) {
+	b := h.broker
+	select {
+	case h.checking <- struct{}{}:
+		defer func() { <-h.checking }()
+	case <-b.life.Done():
+		return nil, next, nil
+	}
+	h.mu.Lock()
+	from := h.from
+	h.from = farAhead
+	h.mu.Unlock()
+	done := false
+	defer func() {
+		if !done {
+			h.notBefore(from)
+		}
+	}()
+	due, next, err := b.store.DueHalves(from, time.Now(), checkBatch)
+	if err != nil {
+		return nil, next, err
+	}
+	if !next.IsZero() {
+		h.notBefore(next)
+	}
+	if len(due) == 0 {
+		done = true
+		return nil, next, nil
+	}
+	batch, release, err := h.load(due)
+	if err != nil || len(batch) == 0 {
+		release()
+		return nil, next, err
+	}
+	var letters *topic
+	if slices.ContainsFunc(batch, func(c *checking) bool { return !c.stale && !c.asks }) {
+		if letters, err = b.deadLetterTopic(abandoned); err != nil {
+			release()
+			return nil, next, err
+		}
+	}
+	flight := b.store.Messages.Add(func(w *store.Batch) {
+		for _, c := range batch {
+			c.write(w, letters, time.Now())
+		}
+	}, func(err error) {
+		release()
+		for _, c := range batch {
+			c.publish(err)
+		}
+	})
+	if flight == nil {
+		release()
+	}
+	if err := flight.Wait(); err != nil {
+		return nil, next, err
+	}
+	done = len(batch) == len(due)
+	for _, c := range batch {
+		if !c.stale && c.asks {
+			h.notBefore(c.after.Due)
+		}
+		done = done && !c.again
+	}
+	return batch, next, nil
+}
+
+// load claims and reads what is due: the first, and then as many as have checkBytes
+// of bodies. release gives the claims back.
+func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), err error) {
+	b := h.broker
+	var claims []func()
+	release = func() {
+		for _, r := range claims {
+			r()
+		}
+	}
+	topics := b.topicsByID()
+	left := int64(checkBytes)
+	for _, d := range due {
+		if left <= 0 {
+			break
+		}
+		r, err := h.claim(b.life, d.HalfID)
+		if err != nil {
+			return nil, release, nil //nolint:nilerr // the broker closes
+		}
+		claims = append(claims, r)
+		m, state, ok, err := b.store.GetHalf(d.HalfID)
+		if err != nil {
+			return nil, release, err
+		}
+		left -= int64(len(m.Body))
+		c := &checking{due: d}
+		c.ending = ending{topic: topics[d.Topic], id: d.HalfID, state: state, message: &m}
+		if c.topic == nil || !ok || !state.Due.Equal(d.Due) {
+			c.stale = true
+		} else {
+			var giveUp bool
+			c.after, giveUp = b.transactionConfig(c.topic).next(state, time.Now())
+			c.asks = !giveUp
+		}
+		batch = append(batch, c)
+	}
+	return batch, release, nil
+}
+
+// write counts the check, or gives the transaction up. Only called within the message log's Add.
+func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
+	t := c.topic
+	switch {
+	case c.stale || t.deleted.Load():
+		c.stale = true
+		w.DeleteDueHalf(c.due)
+	case c.asks:
+		w.ChangeHalf(c.id, c.state, c.after)
+	case letters.deleted.Load(): // just now: the next batch makes it anew
+		c.stale, c.again = true, true
+	default:
+		w.DeleteHalf(c.id, c.state)
+		t.halves.waiting.Add(-1)
+		t.halves.abandoned.Add(1)
+		t.recent.forget(c.message.ID)
+		m := *c.message
+		m.Properties = c.properties()
+		c.to, c.queue = letters, (*letters.queues.Load())[0]
+		letters.put(w, c.queue, &m, now)
+	}
+}
+
+// properties are those of an abandoned transaction's message.
+func (c *checking) properties() map[string]string {
+	p := maps.Clone(c.message.Properties)
+	if p == nil {
+		p = map[string]string{}
+	}
+	n := strconv.Itoa(c.state.Checks)
+	p[PropertyCheckTimes] = n
+	p[tidegate.PropertyDeadLetterTopic] = c.topic.name
+	p[tidegate.PropertyDeadLetterMessageID] = c.message.ID
+	p[tidegate.PropertyDeadLetterAttempts] = n
+	p[tidegate.PropertyDeadLetterReason] = "the transaction was not ended, and its producer was asked " + n + " times"
+	return p
+}
+
+// follow does what comes after the write: it asks a producer, or tells of what was given up.
+func (h *halves) follow(c *checking) {
+	b := h.broker
+	switch {
+	case c.stale:
+	case !c.asks:
+		b.logger.Warn("a transaction was given up: its producer did not end it", "topic", c.topic.name, "message", c.message.ID,
+			"checks", c.state.Checks, "sent", c.message.StoredAt, "kept_in", AbandonedTransactions)
+	case h.ask(c):
+		c.topic.halves.checks.Add(1)
+	default:
+		c.topic.halves.unheard.Add(1)
+		b.logger.Debug("no producer could be asked about a transaction", "topic", c.topic.name, "message", c.message.ID, "check", c.after.Checks)
+	}
+}
+
+// ask hands a check to the first function that passes it on to a producer.
+func (h *halves) ask(c *checking) bool {
+	h.mu.Lock()
+	handlers := slices.SortedFunc(maps.Keys(h.handlers), func(x, y *func(TransactionCheck) bool) int { return h.handlers[x] - h.handlers[y] })
+	h.mu.Unlock()
+	for _, f := range handlers {
+		m := c.message.Message
+		m.Topic = c.topic.name
+		if (*f)(TransactionCheck{
+			Message: &m, TransactionID: transactionID(c.id), Number: c.after.Checks,
+			BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
+		}) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,437 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+)
+
+// asked collects the checks that a broker makes.
+type asked struct {
+	mu  sync.Mutex
+	all []TransactionCheck
+	at  []time.Time
+}
+
+func (a *asked) of(b *Broker) (remove func()) {
+	return b.OnTransactionCheck(func(c TransactionCheck) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.all, a.at = append(a.all, c), append(a.at, time.Now())
+		return true
+	})
+}
+
+// The producer is asked after 6 s and then each 30 s, 15 times, to the
+// instant; 30 s later the transaction is given up, and its message is where it can be found. A restart in
+// between changes nothing.
+func TestTransactionChecks(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, Options{Dir: "data", fs: fs})
+			putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+			var a asked
+			a.of(b)
+			start := time.Now()
+			sendHalf(t, b, "m")
+			if restart {
+				<-time.After(100 * time.Second)
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(10 * time.Second)
+				b = open(t, Options{Dir: "data", fs: fs})
+				a.of(b)
+			}
+			const end = (6 + 15*30) * time.Second
+			<-time.After(end - time.Millisecond - time.Since(start))
+			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
+				t.Errorf("before the end: %+v, %v", info, err)
+			}
+			<-time.After(time.Hour)
+			synctest.Wait()
+			if len(a.all) != DefaultTransactionCheckMax {
+				t.Fatalf("it was asked %d times, want %d", len(a.all), DefaultTransactionCheckMax)
+			}
+			for i, c := range a.all {
+				want := DefaultTransactionTimeout + time.Duration(i)*DefaultTransactionCheckInterval
+				if got := a.at[i].Sub(start); got != want {
+					t.Errorf("restart %t: check %d came after %v, want %v", restart, i+1, got, want)
+				}
+				if c.Number != i+1 || c.Message.ID != "m" || c.Message.Topic != "t" || string(c.Message.Body) != "m" || !c.StoredAt.Equal(start) {
+					t.Errorf("check %d is %+v", i+1, c)
+				}
+			}
+			wantCode(t, "ended too late", b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: a.all[0].TransactionID, Resolution: ResolutionCommit}),
+				tidegate.CodeInternalServerError)
+			if n := len(receiveAll(t, b, "t")); n != 0 {
+				t.Errorf("it was delivered: %d", n)
+			}
+			left := receiveAll(t, b, AbandonedTransactions)
+			if len(left) != 1 || !left[0].StoredAt.Equal(start.Add(end)) {
+				t.Fatalf("left are %+v", left)
+			}
+			if d, ok := left[0].DeadLetter(); !ok || d.Topic != "t" || d.MessageID != "m" || d.Attempts != 15 || d.Reason == "" || d.Group != "" ||
+				left[0].Properties["k"] != "v" || left[0].Properties[PropertyCheckTimes] != "15" {
+				t.Errorf("it is kept as %+v, %v", d, left[0].Properties)
+			}
+			want := TransactionStats{Abandoned: 1, Checks: 15}
+			if restart {
+				want.Checks = 11
+			}
+			for _, st := range b.Stats().Topics {
+				if st.Topic == "t" && *st.Transactions != want {
+					t.Errorf("counts %+v, want %+v", *st.Transactions, want)
+				}
+			}
+			if due, next, err := b.store.DueHalves(time.Time{}, time.Now().Add(24*time.Hour), 10); len(due) != 0 || !next.IsZero() || err != nil {
+				t.Errorf("something is due still: %v %v %v", due, next, err)
+			}
+		})
+	}
+}
+
+// Checks by the topic's settings, the broker's, or the message's own wish;
+// they change while in use; and one that ended is not checked any more.
+func TestTransactionSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{Transaction: TransactionConfig{CheckInterval: Duration(10 * time.Second)}})
+		own := TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{Timeout: Duration(2 * time.Second), CheckMax: 2}}
+		putTopic(t, b, "t", own)
+		start := time.Now()
+		var at []time.Duration
+		var last TransactionCheck
+		remove := b.OnTransactionCheck(func(c TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
+		unasked := sendHalf(t, b, "a")
+		if err := endTransaction(t, b, unasked, ResolutionCommit); err != nil {
+			t.Fatal(err)
+		}
+		first := b.SendHalf(t.Context(), &tidegate.Message{ID: "b", Topic: "t", Body: []byte("b")}, 5*time.Second)
+		check := func(want ...time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(at, want) {
+				t.Errorf("asked after %v, want %v", at, want)
+			}
+		}
+		const s = time.Second
+		<-time.After(16 * s)
+		check(5*s, 15*s)
+		if last.TransactionID != first.Receipt.TransactionID || last.Number != 2 {
+			t.Errorf("the last check is %+v", last)
+		}
+		own.Transaction.CheckMax = -1 // it would have been given up at 25 s
+		putTopic(t, b, "t", own)
+		if err := b.SetTransaction(TransactionConfig{CheckInterval: Duration(3 * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.SetTransaction(TransactionConfig{CheckInterval: -1, Timeout: -1, CheckMax: -2}); err == nil || strings.Count(err.Error(), "Transaction.") != 3 {
+			t.Errorf("three faults: %v", err)
+		}
+		<-time.After(13 * s)
+		check(5*s, 15*s, 25*s, 28*s)
+		remove()
+		<-time.After(3 * s)
+		check(5*s, 15*s, 25*s, 28*s)
+		if st := b.Stats().Topics[0].Transactions; *st != (TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
+			t.Errorf("counts %+v", *st)
+		}
+		// A checker may end the transaction at once.
+		b.OnTransactionCheck(func(TransactionCheck) bool { return false })
+		b.OnTransactionCheck(func(c TransactionCheck) bool {
+			if err := b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: ResolutionRollback}); err != nil {
+				t.Error(err)
+			}
+			return true
+		})
+		<-time.After(time.Hour)
+		if st := b.Stats().Topics[0].Transactions; *st != (TransactionStats{Committed: 1, RolledBack: 1, Checks: 5, Unheard: 1}) {
+			t.Errorf("counts %+v", *st)
+		}
+	})
+}
+
+// After a long stop nobody is asked at once: producers need time to come back. What
+// was missed is not made up for.
+func TestTransactionChecksAfterALongStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		sendHalf(t, b, "m")
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		b = open(t, Options{Dir: "data", fs: fs})
+		start := time.Now()
+		var a asked
+		a.of(b)
+		<-time.After(67 * time.Second)
+		synctest.Wait()
+		for i, want := range []time.Duration{6 * time.Second, 36 * time.Second, 66 * time.Second} {
+			if len(a.at) != 3 || a.at[i].Sub(start) != want || a.all[i].Number != i+1 {
+				t.Fatalf("asked at %v; want after 6, 36 and 66 s", a.at)
+			}
+		}
+	})
+}
+
+// More than one batch can be due at the same time, and large ones.
+func TestManyTransactionsDueAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
+		var a asked
+		a.of(b)
+		const n = 2*checkBatch + 1
+		for i := range n {
+			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)<<20)}
+			if r := b.SendHalf(t.Context(), m, 0); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		<-time.After(DefaultTransactionTimeout)
+		synctest.Wait()
+		if len(a.all) != n {
+			t.Errorf("%d were checked, want %d", len(a.all), n)
+		}
+		<-time.After(DefaultTransactionCheckInterval)
+		synctest.Wait()
+		if got := len(receiveAll(t, b, AbandonedTransactions)); got != n {
+			t.Errorf("%d were given up, want %d", got, n)
+		}
+	})
+}
+
+// A file system that forgets what was not synced, at a random moment: every
+// half message that was answered is there unless it was ended, every commit
+// that was answered is there, once; no end that was answered is taken back; and what waits is checked again.
+func TestPowerLossKeepsTransactions(t *testing.T) {
+	for round := range 20 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		fs := vfs.NewCrashableMem()
+		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 3, Transaction: TransactionConfig{
+			Timeout: Duration(time.Millisecond), CheckInterval: Duration(10 * time.Millisecond), CheckMax: -1,
+		}})
+		b.OnTransactionCheck(func(TransactionCheck) bool { return true })
+		var mu sync.Mutex
+		answered, begun := map[string]string{}, map[string]string{} // by message ID: "half", "Commit", "Rollback"
+		receipts := map[string]tidegate.Receipt{}
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		for c := range 4 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					id := fmt.Sprintf("%d-%d", c, i)
+					r := b.SendHalf(t.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}, 0)
+					if r.Err != nil {
+						continue
+					}
+					how, name := []Resolution{ResolutionUnknown, ResolutionCommit, ResolutionRollback}[i%3], []string{"half", "Commit", "Rollback"}[i%3]
+					mu.Lock()
+					answered[id], begun[id], receipts[id] = "half", name, r.Receipt
+					mu.Unlock()
+					if err := endTransaction(t, b, r.Receipt, how); err == nil {
+						mu.Lock()
+						answered[id] = name
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		<-time.After(time.Duration(1+rnd.IntN(20)) * time.Millisecond)
+		mu.Lock()
+		known, tried := map[string]string{}, map[string]string{}
+		for id, s := range answered {
+			known[id], tried[id] = s, begun[id]
+		}
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
+		mu.Unlock()
+		close(stop)
+		wg.Wait()
+		b.Close()
+
+		if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
+			t.Fatalf("round %d, seed %d: %v", round, seed, err)
+		}
+		seen := map[string]int{}
+		for _, d := range receiveAll(t, b, "t") {
+			seen[d.ID]++
+		}
+		waiting := map[string]bool{}
+		for id, state := range known {
+			half := endTransaction(t, b, receipts[id], ResolutionUnknown) == nil
+			if half {
+				waiting[id] = true
+			}
+			ok := map[string]bool{
+				"half":     half && seen[id] == 0 || tried[id] == "Commit" && seen[id] == 1 && !half || tried[id] == "Rollback" && seen[id] == 0 && !half,
+				"Commit":   !half && seen[id] == 1,
+				"Rollback": !half && seen[id] == 0,
+			}[state]
+			if !ok {
+				t.Errorf("round %d, seed %d: %s was %s, then %s was tried: it waits: %t, delivered: %d", round, seed, id, state, tried[id], half, seen[id])
+			}
+		}
+		if n := b.Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
+			t.Errorf("round %d, seed %d: %d half messages are counted, at least %d wait", round, seed, n, len(waiting))
+		}
+		checked := make(chan struct{})
+		all := sync.OnceFunc(func() { close(checked) })
+		b.OnTransactionCheck(func(c TransactionCheck) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if delete(waiting, c.Message.ID); len(waiting) == 0 {
+				all()
+			}
+			return true
+		})
+		mu.Lock()
+		if len(waiting) == 0 {
+			all()
+		}
+		mu.Unlock()
+		select {
+		case <-checked:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("round %d, seed %d: some half messages are not checked", round, seed)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTransactionConfigNext(t *testing.T) {
+	c := TransactionConfig{}.withDefaults()
+	now := time.Unix(1000, 0)
+	s := c.first(0, now)
+	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {
+		t.Errorf("first: %+v, want %v", s, want)
+	}
+	if s := c.first(time.Hour, now); !s.Due.Equal(now.Add(time.Hour)) {
+		t.Errorf("the message's own first check: %+v", s)
+	}
+	for name, x := range map[string]struct {
+		checks int
+		late   time.Duration
+		max    int
+		next   time.Duration // after now
+		giveUp bool
+	}{
+		"in time":         {0, 0, 15, 30 * time.Second, false},
+		"late":            {3, time.Second, 15, 29 * time.Second, false},
+		"very late":       {3, time.Hour, 15, 30 * time.Second, false},
+		"the last":        {14, 0, 15, 30 * time.Second, false},
+		"after the last":  {15, 0, 15, 0, true},
+		"lowered":         {9, 0, 5, 0, true},
+		"without an end":  {1 << 20, 0, -1, 30 * time.Second, false},
+		"only one":        {0, 0, 1, 30 * time.Second, false},
+		"after the first": {1, 0, 1, 0, true},
+	} {
+		c.CheckMax = x.max
+		before := s
+		before.Checks = x.checks
+		now := before.Due.Add(x.late)
+		after, giveUp := c.next(before, now)
+		if giveUp != x.giveUp || !giveUp && (!after.Due.Equal(now.Add(x.next)) || after.Checks != x.checks+1) {
+			t.Errorf("%s: %+v, %t; want after %v, %t", name, after, giveUp, x.next, x.giveUp)
+		}
+	}
+}
+
+// Half messages with all kinds of first checks, sent at all kinds of times,
+// large and small, some ended early, and restarts: each is checked at its moments, and at no other.
+func TestTransactionChecksAtRandom(t *testing.T) {
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			seed := rand.Uint64()
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			fs := vfs.NewMem()
+			var mu sync.Mutex
+			due := map[string]time.Time{} // by message ID
+			var early []string
+			open := func() *Broker {
+				b := open(t, Options{Dir: "data", fs: fs, Transaction: TransactionConfig{CheckInterval: Duration(1000 * time.Second), CheckMax: -1}})
+				b.OnTransactionCheck(func(c TransactionCheck) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					if want := due[c.Message.ID]; !time.Now().Equal(want) {
+						t.Errorf("seed %d: %s was checked at %v, want %v", seed, c.Message.ID, time.Now(), want)
+					}
+					due[c.Message.ID] = time.Now().Add(1000 * time.Second)
+					return true
+				})
+				return b
+			}
+			b := open()
+			putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+			for i := range 200 {
+				m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+rnd.IntN(2)*rnd.IntN(1<<18))}
+				first := []time.Duration{1, time.Second, time.Minute, time.Hour}[rnd.IntN(4)]
+				mu.Lock()
+				due[m.ID] = time.Now().Add(first)
+				mu.Unlock()
+				r := b.SendHalf(t.Context(), m, first)
+				if r.Err != nil {
+					t.Fatal(r.Err)
+				}
+				synctest.Wait()
+				if rnd.IntN(3) == 0 {
+					if err := endTransaction(t, b, r.Receipt, ResolutionRollback); err != nil {
+						t.Fatal(err)
+					}
+					mu.Lock()
+					delete(due, m.ID)
+					mu.Unlock()
+					early = append(early, m.ID)
+				}
+				if rnd.IntN(30) == 0 {
+					if err := b.Close(); err != nil {
+						t.Fatal(err)
+					}
+					b = open()
+				}
+				if rnd.IntN(4) == 0 {
+					<-time.After(time.Duration(rnd.Int64N(int64(2 * time.Minute))))
+					synctest.Wait()
+				}
+			}
+			<-time.After(time.Hour)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for id, at := range due {
+				if !at.After(time.Now()) {
+					t.Errorf("seed %d: %s should have been checked at %v, now is %v", seed, id, at, time.Now())
+				}
+			}
+			for _, id := range early {
+				if _, ok := due[id]; ok {
+					t.Errorf("seed %d: %s was checked after its end", seed, id)
+				}
+			}
+		})
+	}
+}

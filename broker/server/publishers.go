@@ -1,0 +1,67 @@
+package server
+
+import "github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+
+const (
+	// maxPublished bounds the topics that one client is remembered to publish.
+	maxPublished = 4096
+
+	// maxAsked bounds the streams that one check is offered to.
+	maxAsked = 8
+)
+
+// A publisher is a Telemetry stream of a client that publishes a topic.
+type publisher struct {
+	stream *telemetry
+	topic  *rmqpb.Resource // as the client names it
+}
+
+// publishLocked notes that a client publishes a topic.
+func (r *sessions) publishLocked(c *session, topic *rmqpb.Resource) {
+	name := topic.GetName()
+	if r.publishers[name][c] != nil || len(c.topics) >= maxPublished {
+		return
+	}
+	if r.publishers[name] == nil {
+		r.publishers[name] = map[*session]*rmqpb.Resource{}
+	}
+	r.publishers[name][c] = topic
+	c.topics = append(c.topics, name)
+}
+
+// retractLocked forgets what a client publishes.
+func (r *sessions) retractLocked(c *session) {
+	for _, name := range c.topics {
+		if delete(r.publishers[name], c); len(r.publishers[name]) == 0 {
+			delete(r.publishers, name)
+		}
+	}
+	c.topics = nil
+}
+
+// publishes notes that a client sends half messages to a topic, which its
+// settings need not name.
+func (r *sessions) publishes(id string, topic *rmqpb.Resource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.byID[id]; c != nil {
+		r.publishLocked(c, &rmqpb.Resource{ResourceNamespace: topic.GetResourceNamespace(), Name: topic.GetName()})
+	}
+}
+
+// publishing returns Telemetry streams of clients that publish a topic, in
+// no order, so that all of them are asked in turn.
+func (r *sessions) publishing(topic string) []publisher {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []publisher
+	for c, name := range r.publishers[topic] {
+		for t := range c.streams {
+			if len(out) == maxAsked {
+				return out
+			}
+			out = append(out, publisher{t, name})
+		}
+	}
+	return out
+}

@@ -1,0 +1,239 @@
+package server
+
+import (
+	"context"
+	"crypto/md5"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// withTransactions makes an env with a topic "tx" of type TRANSACTION.
+func withTransactions(t *testing.T, o Options) *env {
+	t.Helper()
+	o.MinLongPolling = 1
+	e := start(t, o)
+	if _, err := e.b.PutTopic(t.Context(), "tx", broker.TopicConfig{Type: broker.TopicTransaction, Queues: 2}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// half sends a half message and returns its transaction ID.
+func (e *env) half(id string, edit ...edit) string {
+	e.t.Helper()
+	edit = append(edit, sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
+	r := e.send(msg("tx", id, edit...)).GetEntries()[0]
+	if r.GetMessageId() != id || r.GetTransactionId() == "" {
+		e.t.Fatalf("a half message was answered with %v", r)
+	}
+	return r.GetTransactionId()
+}
+
+func (e *env) endTransaction(ctx context.Context, messageID, transactionID string, how rmqpb.TransactionResolution) *rmqpb.Status {
+	e.t.Helper()
+	r, err := e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{
+		Topic: res("tx"), MessageId: messageID, TransactionId: transactionID, Resolution: how, Source: rmqpb.TransactionSource_SOURCE_CLIENT,
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r.GetStatus()
+}
+
+const (
+	commit   = rmqpb.TransactionResolution_COMMIT
+	rollback = rmqpb.TransactionResolution_ROLLBACK
+)
+
+// What a producer sees of its transactions: only what is committed is
+// delivered, and the codes are those of a real server: 40008 without an ID,
+// 50001 for a transaction that is not there (any more).
+func TestEndTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, Options{})
+		ok := func(st *rmqpb.Status) {
+			t.Helper()
+			refused(t, st, tidegate.CodeOK)
+		}
+		kept, gone := e.half("kept"), e.half("gone")
+		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 || st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
+			t.Errorf("before the end: %v, %v", st, ms)
+		}
+		ok(e.endTransaction(e.ctx(), "kept", kept, 0))
+		ok(e.endTransaction(e.ctx(), "gone", gone, rollback))
+		ok(e.endTransaction(e.ctx(), "kept", kept, commit))
+		for id, transaction := range map[string]string{"kept": kept, "gone": gone} {
+			refused(t, e.endTransaction(e.ctx(), id, transaction, commit), tidegate.CodeInternalServerError, "transaction", `"tx"`, "ended")
+		}
+		refused(t, e.endTransaction(e.ctx(), "x", "x", commit), tidegate.CodeInternalServerError, "transaction")
+		refused(t, e.endTransaction(e.ctx(), "x", "", commit), tidegate.CodeInvalidTransactionID, "transaction ID", "empty")
+		refused(t, e.endTransaction(e.ctx(), "kept", kept, 7), tidegate.CodeBadRequest, "resolution", "7")
+		m := e.one(e.ctx(), receiveRequest("tx"))
+		if p := m.GetSystemProperties(); p.GetMessageId() != "kept" || p.GetDeliveryAttempt() != 1 {
+			t.Errorf("delivered %v", m)
+		}
+		e.ack(m)
+		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("tx", "plain")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, r.GetStatus(), tidegate.CodeMessagePropertyConflict, "TRANSACTION", "NORMAL")
+	})
+}
+
+// next reads a command that has to be a check.
+func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
+	e.t.Helper()
+	cmd, err := st.Recv()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if cmd.GetRecoverOrphanedTransactionCommand() == nil || cmd.GetStatus().GetCode() != rmqpb.Code_OK {
+		e.t.Fatalf("command %v; want a check", cmd)
+	}
+	return cmd.GetRecoverOrphanedTransactionCommand()
+}
+
+// An orphan is asked about on the Telemetry stream of a producer of the topic,
+// with a complete message, after the time that it wished for or 6 s, and each 30 s; the answer ends it.
+func TestOrphanedTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, Options{})
+		e.telemetry(as(t.Context(), "consumer"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.telemetry(as(t.Context(), "stranger"), producer("normal"))
+		began := time.Now()
+		id := e.half("m", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": "v"} }, sys(func(p *rmqpb.SystemProperties) {
+			p.Tag = new("T")
+			p.Keys, p.TraceContext, p.BornHost = []string{"a", "b"}, new("trace"), "host"
+			p.OrphanedTransactionRecoveryDuration = durationpb.New(2 * time.Second)
+		}))
+		time.Sleep(3 * time.Second) // nobody can be asked at 2 s
+		settings := producer("tx")
+		settings.GetPublishing().Topics[0].ResourceNamespace = "ns"
+		st, _ := e.telemetry(as(t.Context(), "producer"), settings)
+		for i, after := range []time.Duration{32 * time.Second, 62 * time.Second} {
+			c := e.check(st)
+			if got := time.Since(began); got != after {
+				t.Errorf("it was asked after %v, want %v", got, after)
+			}
+			m, p := c.GetMessage(), c.GetMessage().GetSystemProperties()
+			digest := strings.ToUpper(fmt.Sprintf("%x", md5.Sum([]byte("hello"))))
+			if c.GetTransactionId() != id || m.GetTopic().GetName() != "tx" || m.GetTopic().GetResourceNamespace() != "ns" || string(m.GetBody()) != "hello" ||
+				p.GetMessageId() != "m" || p.GetTag() != "T" || len(p.GetKeys()) != 2 || p.GetTraceContext() != "trace" || p.GetBornHost() != "host" ||
+				p.GetBodyEncoding() != rmqpb.Encoding_IDENTITY || p.GetBodyDigest().GetChecksum() != digest || p.GetMessageType() != rmqpb.MessageType_TRANSACTION ||
+				!p.GetStoreTimestamp().AsTime().Equal(began) || !p.GetBornTimestamp().AsTime().Equal(began) ||
+				m.GetUserProperties()["k"] != "v" || m.GetUserProperties()["TRANSACTION_CHECK_TIMES"] != fmt.Sprint(i+2) || m.GetUserProperties()["__transactionId__"] != id {
+				t.Errorf("check %v", c)
+			}
+		}
+		refused(t, e.endTransaction(as(t.Context(), "producer"), "m", id, commit), tidegate.CodeOK)
+		m := e.one(e.ctx(), receiveRequest("tx"))
+		if u := m.GetUserProperties(); len(u) != 1 || u["k"] != "v" {
+			t.Errorf("delivered with the properties %v", u)
+		}
+		stats := e.b.Stats().Topics
+		for _, s := range stats {
+			if s.Topic == "tx" && *s.Transactions != (broker.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
+				t.Errorf("counts %+v", *s.Transactions)
+			}
+		}
+	})
+}
+
+// A client that sends half messages is asked even if its settings did not name
+// the topic; one that said that it ends, or whose stream is gone, is not.
+func TestWhoIsAskedAboutTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		st, _ := e.telemetry(as(ctx, "client"), producer())
+		id := e.half("m")
+		for range 2 { // once more after other settings
+			if c := e.check(st); c.GetTransactionId() != id {
+				t.Errorf("check %v", c)
+			}
+			if err := st.Send(command(producer("tx", "normal"))); err != nil {
+				t.Fatal(err)
+			}
+			e.settings(st)
+		}
+		streams := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := len(e.s.sessions.publishing("tx")); n != want {
+				t.Errorf("%d streams can be asked, want %d", n, want)
+			}
+		}
+		streams(1)
+		other, _ := e.telemetry(as(t.Context(), "other"), producer("tx"))
+		streams(2)
+		cancel()
+		streams(1)
+		if c := e.check(other); c.GetTransactionId() != id {
+			t.Errorf("check %v", c)
+		}
+		e.s.sessions.terminate("other")
+		streams(0)
+		time.Sleep(sessionTimeout + 2*sweepInterval)
+		synctest.Wait()
+		e.s.sessions.mu.Lock()
+		defer e.s.sessions.mu.Unlock()
+		if n := len(e.s.sessions.publishers); n != 0 {
+			t.Errorf("%d topics are remembered", n)
+		}
+	})
+}
+
+// What waits for a stream that nobody reads is bounded.
+func TestChecksOfASlowProducerAreBounded(t *testing.T) {
+	s := newTelemetry()
+	c := &rmqpb.RecoverOrphanedTransactionCommand{}
+	if !s.push(c, 2*maxCheckBytes) || s.push(c, 1) {
+		t.Error("one check has room, however large, and then none")
+	}
+	if n := len(s.taken()); n != 1 {
+		t.Errorf("%d were taken", n)
+	}
+	n := 0
+	for s.push(c, 1) {
+		n++
+	}
+	if n != maxChecks || len(s.taken()) != n || len(s.taken()) != 0 {
+		t.Errorf("%d have room, want %d", n, maxChecks)
+	}
+}
+
+// The answer to a commit is lost: a repeated one says that the transaction has ended, and the message is there once.
+func TestLostAnswerOfEndTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lose := true
+		e := withTransactions(t, Options{Intercept: func(ctx context.Context, c Call, next func(context.Context) error) error {
+			err := next(ctx)
+			if c.Op == "EndTransaction" && lose {
+				lose = false
+				return ErrNoAnswer
+			}
+			return err
+		}})
+		id := e.half("m")
+		ctx, cancel := context.WithTimeout(e.ctx(), time.Second)
+		defer cancel()
+		req := &rmqpb.EndTransactionRequest{Topic: res("tx"), MessageId: "m", TransactionId: id, Resolution: commit}
+		if _, err := e.EndTransaction(ctx, req); err == nil {
+			t.Error("there was an answer")
+		}
+		refused(t, e.endTransaction(e.ctx(), "m", id, commit), tidegate.CodeInternalServerError, "ended")
+		e.one(e.ctx(), receiveRequest("tx"))
+		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 {
+			t.Errorf("a second one: %v %v", st, ms)
+		}
+	})
+}

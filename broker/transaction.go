@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A Resolution is what became of a transaction.
+type Resolution int
+
+// The resolutions.
+const (
+	ResolutionUnknown  Resolution = iota // not known yet: the producer is asked again
+	ResolutionCommit                     // the message is delivered
+	ResolutionRollback                   // the message is removed
+)
+
+// A TransactionEnd names a transaction and says what became of it.
+type TransactionEnd struct {
+	Topic         string
+	TransactionID string // as in the receipt of the half message
+
+	// MessageID is the ID of the half message. Empty: it is not compared.
+	MessageID string
+
+	Resolution Resolution
+}
+
+// A TransactionCheck asks a producer what became of the transaction of a half
+// message. The answer is a call of Broker.EndTransaction.
+type TransactionCheck struct {
+	Message       *tidegate.Message // with its topic; the receiver's own
+	TransactionID string
+	Number        int // of this check, from 1
+
+	BornAt, StoredAt time.Time
+	BornHost         string
+}
+
+// SendHalf stores a half message for a topic of type TRANSACTION: nobody
+// receives it before EndTransaction commits the transaction that the receipt
+// names. firstCheck is Incoming.FirstCheck. Otherwise it is as [Broker.Send].
+func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
+	return b.Append(ctx, []Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
+}
+
+// EndTransaction ends a transaction, and returns when that is on disk:
+// committed, its message is in a queue, exactly once; rolled back, it is gone.
+// ResolutionUnknown changes nothing. Errors: 40008 for an empty transaction ID, or one of another message;
+// 50001, as RocketMQ has it, for a transaction that is not there: it never was, or has ended, perhaps
+// by an earlier call of the same end whose answer was lost. If ctx
+// ends while the disk is waited for, the transaction ends all the same.
+func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
+	return withOp("EndTransaction", b.endTransaction(ctx, e))
+}
+
+func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
+	if !b.begin() {
+		return closedError()
+	}
+	defer b.end()
+	if e.TransactionID == "" {
+		return newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is empty")
+	}
+	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
+		return newError(tidegate.CodeBadRequest, "resolution", "it is %d; there are unknown (0), commit (1) and rollback (2)", e.Resolution)
+	}
+	t, err := b.topic(e.Topic)
+	if err != nil {
+		return err
+	}
+	id, ok := parseTransactionID(e.TransactionID)
+	if !ok || id.Topic != t.id {
+		return noTransaction(e)
+	}
+	release, err := b.halves.claim(ctx, id)
+	if err != nil {
+		return err
+	}
+	m, state, ok, err := b.store.GetHalf(id)
+	switch {
+	case err != nil:
+		err = storeError(err)
+	case !ok:
+		err = noTransaction(e)
+	case e.MessageID != "" && e.MessageID != m.ID:
+		err = newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is of message %.130q, not of %.130q", m.ID, e.MessageID)
+	}
+	if err != nil || e.Resolution == ResolutionUnknown {
+		release()
+		return err
+	}
+	end := ending{topic: t, id: id, state: state, message: &m}
+	flight := b.store.Messages.Add(func(w *store.Batch) {
+		if t.deleted.Load() {
+			end.err = topicNotFound(t.name)
+			return
+		}
+		end.write(w, e.Resolution, time.Now())
+	}, func(err error) {
+		release()
+		end.publish(err)
+	})
+	if flight == nil {
+		release()
+		return closedError()
+	}
+	if err := flight.WaitContext(ctx); err != nil {
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
+			Message: "the broker could not make sure that the end of the transaction is on disk"}
+	}
+	return end.err
+}
+
+// An ending is one transaction on its way to its end.
+type ending struct {
+	topic   *topic
+	id      store.HalfID
+	state   store.HalfState
+	message *store.Message
+	to      *topic // with queue, where the message is delivered; nil if it is not
+	queue   *queue
+	err     error
+}
+
+// write ends the transaction. Only called within the message log's Add, by who
+// has claimed the half message.
+func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
+	t := e.topic
+	w.DeleteHalf(e.id, e.state)
+	t.halves.waiting.Add(-1)
+	if r != ResolutionCommit {
+		t.halves.rolledBack.Add(1)
+		t.recent.forget(e.message.ID)
+		return
+	}
+	t.halves.committed.Add(1)
+	e.to, e.queue = t, t.pick("")
+	offset := t.put(w, e.queue, e.message, now)
+	if window := t.config.Load().duplicateWindow(); window > 0 {
+		t.recent.add(e.message.ID, location{queue: e.queue.number, offset: offset}, window, now)
+	}
+}
+
+// publish makes the message visible, if it is delivered.
+func (e *ending) publish(err error) {
+	if e.to != nil {
+		e.to.publish(e.queue, 1)(err)
+	}
+}
+
+func noTransaction(e TransactionEnd) error {
+	return newError(tidegate.CodeInternalServerError, "transaction ID",
+		"there is no transaction %.64q in topic %q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
+}
+
+const (
+	transactionVersion = 1
+	transactionIDLen   = 1 + 4 + 8
+)
+
+// transactionID returns the text by which producers know a transaction.
+func transactionID(id store.HalfID) string {
+	var b [transactionIDLen]byte
+	b[0] = transactionVersion
+	binary.BigEndian.PutUint32(b[1:], id.Topic)
+	binary.BigEndian.PutUint64(b[5:], id.Number)
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// parseTransactionID is its inverse; false if the text is not one.
+func parseTransactionID(s string) (store.HalfID, bool) {
+	var b [transactionIDLen]byte
+	if len(s) != base64.RawURLEncoding.EncodedLen(transactionIDLen) {
+		return store.HalfID{}, false
+	}
+	if _, err := base64.RawURLEncoding.Strict().Decode(b[:], []byte(s)); err != nil || b[0] != transactionVersion {
+		return store.HalfID{}, false
+	}
+	return store.HalfID{Topic: binary.BigEndian.Uint32(b[1:]), Number: binary.BigEndian.Uint64(b[5:])}, true
+}

@@ -1,0 +1,316 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func sendHalf(tb testing.TB, b *Broker, id string) tidegate.Receipt {
+	tb.Helper()
+	r := b.SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
+	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.Queue != -1 || r.Receipt.MessageID != id {
+		tb.Fatalf("a half message was answered with %+v", r)
+	}
+	return r.Receipt
+}
+
+func endTransaction(tb testing.TB, b *Broker, r tidegate.Receipt, how Resolution) error {
+	tb.Helper()
+	return b.EndTransaction(tb.Context(), TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
+}
+
+// wantCode fails the test unless err has the code.
+func wantCode(tb testing.TB, what string, err error, code tidegate.Code) {
+	tb.Helper()
+	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != code {
+		tb.Errorf("%s: %v, want %v", what, err, code)
+	}
+}
+
+func ids(ds []*tidegate.Delivery) string {
+	var out []string
+	for _, d := range ds {
+		out = append(out, d.ID)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// A half message is not delivered, and not in the backlog, before it is
+// committed; then it is, with all that it has. One that is rolled back never is.
+func TestTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		kept, gone, unknown := sendHalf(t, b, "kept"), sendHalf(t, b, "gone"), sendHalf(t, b, "unknown")
+		if n := len(receiveAll(t, b, "t")); n != 0 {
+			t.Errorf("%d half messages were delivered", n)
+		}
+		if info, err := b.Topic("t"); err != nil || info.HalfMessages != 3 || info.Messages != 0 || info.Backlog != (Backlog{}) {
+			t.Errorf("the topic holds %+v, %v; want 3 half messages and nothing else", info, err)
+		}
+		got := make(chan time.Time)
+		go func() {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})
+			if ids(ds) != "kept" || ds[0].Properties["k"] != "v" || string(ds[0].Body) != "kept" || ds[0].Attempt != 1 {
+				t.Errorf("delivered: %+v", ds)
+			}
+			got <- time.Now()
+		}()
+		<-time.After(time.Second)
+		if err := endTransaction(t, b, gone, ResolutionRollback); err != nil {
+			t.Error(err)
+		}
+		if err := endTransaction(t, b, unknown, ResolutionUnknown); err != nil {
+			t.Error(err)
+		}
+		<-time.After(time.Second)
+		committed := time.Now()
+		if err := endTransaction(t, b, kept, ResolutionCommit); err != nil {
+			t.Error(err)
+		}
+		if at := <-got; !at.Equal(committed) {
+			t.Errorf("it was delivered %v after the commit", at.Sub(committed))
+		}
+		for range 2 {
+			for _, how := range []Resolution{ResolutionCommit, ResolutionRollback, ResolutionUnknown} {
+				wantCode(t, "a committed one is ended again", endTransaction(t, b, kept, how), tidegate.CodeInternalServerError)
+				wantCode(t, "one rolled back is ended again", endTransaction(t, b, gone, how), tidegate.CodeInternalServerError)
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = open(t, Options{Dir: "data", fs: fs})
+		}
+		if st := b.Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Transactions.HalfMessages != 1 {
+			t.Errorf("after restarts: %+v, %+v; want one message and one half message", st, st.Transactions)
+		}
+		if err := endTransaction(t, b, unknown, ResolutionCommit); err != nil {
+			t.Error(err)
+		}
+		if got := ids(receiveAll(t, b, "t")); got != "kept unknown" {
+			t.Errorf("in the end there are %q", got)
+		}
+		if st := b.Stats().Topics[0]; *st.Transactions != (TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
+			t.Errorf("counts %+v, %+v", st, st.Transactions)
+		}
+	})
+}
+
+func TestTransactionsRefused(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+	putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
+	putTopic(t, b, "normal", TopicConfig{})
+	putTopic(t, b, "%DLQ%g", TopicConfig{})
+	half := func(topic string) Incoming {
+		return Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
+	}
+	with := func(f func(*Incoming)) Incoming { m := half("t"); f(&m); return m }
+	for name, c := range map[string]struct {
+		m    Incoming
+		code tidegate.Code
+	}{
+		"to a NORMAL topic":     {half("normal"), tidegate.CodeMessagePropertyConflict},
+		"to dead letters":       {half("%DLQ%g"), tidegate.CodeMessagePropertyConflict},
+		"to nowhere":            {half("nowhere"), tidegate.CodeTopicNotFound},
+		"with a group":          {with(func(m *Incoming) { m.MessageGroup = "g" }), tidegate.CodeMessagePropertyConflict},
+		"with a delivery time":  {with(func(m *Incoming) { m.DeliverAt = time.Now() }), tidegate.CodeMessagePropertyConflict},
+		"checked too late":      {with(func(m *Incoming) { m.FirstCheck = time.Hour + 1 }), tidegate.CodeBadRequest},
+		"checked before":        {with(func(m *Incoming) { m.FirstCheck = -1 }), tidegate.CodeBadRequest},
+		"NORMAL to the topic":   {with(func(m *Incoming) { m.Half = false }), tidegate.CodeMessagePropertyConflict},
+		"ordered to the topic":  {with(func(m *Incoming) { m.Half, m.MessageGroup = false, "g" }), tidegate.CodeMessagePropertyConflict},
+		"without an ID":         {with(func(m *Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), tidegate.CodeIllegalMessageID},
+		"delayed to the topic":  {with(func(m *Incoming) { m.Half, m.DeliverAt = false, time.Now().Add(time.Hour) }), tidegate.CodeMessagePropertyConflict},
+		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
+	} {
+		wantCode(t, name, b.Append(t.Context(), []Incoming{c.m})[0].Err, c.code)
+	}
+
+	r := sendHalf(t, b, "m")
+	for name, c := range map[string]struct {
+		end  TransactionEnd
+		code tidegate.Code
+	}{
+		"no transaction ID": {TransactionEnd{Topic: "t"}, tidegate.CodeInvalidTransactionID},
+		"nonsense":          {TransactionEnd{Topic: "t", TransactionID: "x", Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
+		"another topic's":   {TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
+		"no topic":          {TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeTopicNotFound},
+		"another message's": {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: ResolutionCommit}, tidegate.CodeInvalidTransactionID},
+		"no resolution":     {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
+	} {
+		wantCode(t, name, b.EndTransaction(t.Context(), c.end), c.code)
+	}
+	if err := endTransaction(t, b, r, ResolutionCommit); err != nil {
+		t.Errorf("after all this it cannot be committed: %v", err)
+	}
+}
+
+// A half message whose ID is known is answered with the same transaction, also
+// after a restart and while sends are throttled; once that has ended, with the message, or anew.
+func TestTransactionDuplicates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, MaxBacklog: Limit{Messages: 1}})
+		a, c := sendHalf(t, b, "a"), sendHalf(t, b, "c")
+		if again := sendHalf(t, b, "a"); again != a {
+			t.Errorf("repeated: %+v, want %+v", again, a)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs})
+		if again := sendHalf(t, b, "a"); again != a {
+			t.Errorf("repeated after a restart: %+v, want %+v", again, a)
+		}
+		if err := endTransaction(t, b, a, ResolutionCommit); err != nil {
+			t.Fatal(err)
+		}
+		// The topic is throttled now. That is for new half messages, not for commits.
+		wantCode(t, "above the limit", b.SendHalf(t.Context(), &tidegate.Message{ID: "d", Topic: "t", Body: []byte("d")}, 0).Err, tidegate.CodeTooManyRequests)
+		if again := sendHalf(t, b, "c"); again != c {
+			t.Errorf("repeated while throttled: %+v, want %+v", again, c)
+		}
+		if err := endTransaction(t, b, c, ResolutionCommit); err != nil {
+			t.Error(err)
+		}
+		r := b.SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")}, 0)
+		if r.Err != nil || r.Receipt.Queue < 0 || r.Receipt.TransactionID == "" {
+			t.Errorf("repeated after the commit: %+v; want where it is, and a transaction ID", r)
+		}
+		wantCode(t, "its transaction", endTransaction(t, b, r.Receipt, ResolutionCommit), tidegate.CodeInternalServerError)
+		if st := b.Stats().Topics[0]; st.Stored.Messages != 2 || st.Transactions.HalfMessages != 0 || st.Duplicates != 3 {
+			t.Errorf("stored %+v, %+v; want 2 messages", st, st.Transactions)
+		}
+		putTopic(t, b, "t", TopicConfig{})
+		e := sendHalf(t, b, "e")
+		if err := endTransaction(t, b, e, ResolutionRollback); err != nil {
+			t.Fatal(err)
+		}
+		if anew := sendHalf(t, b, "e"); anew.TransactionID == e.TransactionID {
+			t.Error("a message sent again after its roll back has the old transaction")
+		}
+	})
+}
+
+// Of many ends of one transaction at the same time one wins, also beside its check.
+func TestTransactionEndsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		var want []string
+		for i := range 50 {
+			id := fmt.Sprint(i)
+			r := sendHalf(t, b, id)
+			<-time.After(DefaultTransactionTimeout) // the moment of the check
+			won := make(chan Resolution, 8)
+			var wg sync.WaitGroup
+			for j := range 8 {
+				wg.Go(func() {
+					how := ResolutionCommit + Resolution((i+j)%2)
+					switch err := endTransaction(t, b, r, how); {
+					case err == nil:
+						won <- how
+					default:
+						wantCode(t, "a late end", err, tidegate.CodeInternalServerError)
+					}
+				})
+			}
+			wg.Wait()
+			close(won)
+			if len(won) != 1 {
+				t.Fatalf("%d ends succeeded", len(won))
+			}
+			if <-won == ResolutionCommit {
+				want = append(want, id)
+			}
+		}
+		slices.Sort(want)
+		if got := ids(receiveAll(t, b, "t")); got != strings.Join(want, " ") {
+			t.Errorf("delivered %q, committed were %q", got, want)
+		}
+		if n := len(b.halves.claimed); n != 0 {
+			t.Errorf("%d claims are left", n)
+		}
+	})
+}
+
+// An end that was given up while the disk was waited for, or for another end, is what it is.
+func TestCancelledEndOfATransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		r := sendHalf(t, b, "m")
+		release := hold(b.store.Messages)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		errs := make(chan error)
+		for _, how := range []Resolution{ResolutionCommit, ResolutionRollback} {
+			go func() {
+				errs <- b.EndTransaction(ctx, TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: how})
+			}()
+			synctest.Wait()
+		}
+		cause := errors.New("enough")
+		cancel(cause)
+		for range 2 {
+			if err := <-errs; !errors.Is(err, cause) {
+				t.Errorf("it ended with %v", err)
+			}
+		}
+		release()
+		synctest.Wait()
+		if got := ids(receiveAll(t, b, "t")); got != "m" {
+			t.Errorf("delivered %q: the first end was a commit", got)
+		}
+	})
+}
+
+func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		var a asked
+		a.of(b)
+		r := sendHalf(t, b, "m")
+		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, "ended without its topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeTopicNotFound)
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		wantCode(t, "ended in the next topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeInternalServerError)
+		<-time.After(time.Hour)
+		synctest.Wait()
+		if len(a.all) != 0 {
+			t.Errorf("it was checked: %v", a.all)
+		}
+		if due, next, err := b.store.DueHalves(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
+			t.Errorf("something is due still: %v %v %v", due, next, err)
+		}
+	})
+}
+
+// Whatever a client gives as a transaction ID is one, and then always the same text, or none.
+func FuzzTransactionID(f *testing.F) {
+	for _, s := range []string{"", "x", "AQAAAAEAAAAAAAAAAg", "AgAAAAEAAAAAAAAAAg", "AQAAAAEAAAAAAAAAA_"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, ok := parseTransactionID(s); ok && transactionID(id) != s {
+			t.Errorf("%q is read as %+v, which is written as %q", s, id, transactionID(id))
+		}
+	})
+}

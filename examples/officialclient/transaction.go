@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
+)
+
+// The settings of the scene transaction: when the broker asks about a
+// transaction first, and how long it waits until it asks again.
+const (
+	checkAfter    = 2 * time.Second
+	checkInterval = time.Second
+)
+
+// transaction sends half messages: one is committed, one rolled back, and one
+// is left alone, as by a producer that died. The broker asks about that one; the checker
+// does not know at first, and then says that it is to be committed.
+func (s scene) transaction(ctx context.Context) error {
+	topic, err := s.topic(ctx, "transfers", fmt.Sprintf(`{"type":"TRANSACTION","queues":2,"transaction":{"timeout":"%v","check_interval":"%v"}}`, checkAfter, checkInterval))
+	if err != nil {
+		return err
+	}
+	group, err := s.group(ctx, "ledger", "{}")
+	if err != nil {
+		return err
+	}
+	checks := make(chan delivery, 100)
+	var asked atomic.Int32
+	checker := &rmq.TransactionChecker{Check: func(mv *rmq.MessageView) rmq.TransactionResolution {
+		checks <- deliveryOf(mv)
+		if asked.Add(1) == 1 {
+			return rmq.UNKNOWN
+		}
+		return rmq.COMMIT
+	}}
+	p, err := rmq.NewProducer(s.config(""), rmq.WithTopics(topic), rmq.WithTransactionChecker(checker))
+	if err != nil {
+		return err
+	}
+	if err := starting(ctx, "producer of "+topic, p.Start); err != nil {
+		return err
+	}
+	defer p.GracefulStop()
+	c, err := s.simpleConsumer(ctx, group, topic)
+	if err != nil {
+		return err
+	}
+	defer c.GracefulStop()
+
+	sent := map[string]time.Time{}
+	ids := map[string]string{}
+	begin := func(body string) (rmq.Transaction, error) {
+		tx := p.BeginTransaction()
+		m := &rmq.Message{Topic: topic, Body: []byte(body)}
+		m.SetKeys(body)
+		m.AddProperty("currency", "EUR")
+		receipts, err := p.SendWithTransaction(ctx, m, tx)
+		if err != nil {
+			return nil, fmt.Errorf("sending the half message %q: %w", body, err)
+		}
+		if len(receipts) != 1 || receipts[0].TransactionId == "" {
+			return nil, fmt.Errorf("sending the half message %q: want one receipt with a transaction ID, got %+v", body, receipts)
+		}
+		sent[body], ids[body] = time.Now(), receipts[0].MessageID
+		return tx, nil
+	}
+	const orphan, kept, gone = "transfer 1", "transfer 2", "transfer 3"
+	if _, err := begin(orphan); err != nil {
+		return err
+	}
+	txKept, err := begin(kept)
+	if err != nil {
+		return err
+	}
+	txGone, err := begin(gone)
+	if err != nil {
+		return err
+	}
+	if _, err := p.Send(ctx, &rmq.Message{Topic: topic, Body: []byte("not in a transaction")}); err == nil {
+		s.assert(false, "the topic takes half messages only")
+	}
+	s.say("sent 3 half messages to %s", topic)
+
+	if err := txGone.RollBack(); err != nil {
+		return err
+	}
+	if err := txKept.Commit(); err != nil {
+		return err
+	}
+	s.say("committed %s, rolled back %s, left %s alone", kept, gone, orphan)
+	err = txKept.Commit()
+	s.assert(codeOf(err) == codeNoTransaction, "a second commit of %s is refused: %v", kept, err)
+
+	var got []string
+	for _, want := range []string{kept, orphan} {
+		mvs, err := receive(ctx, c, 1, 15*time.Second)
+		if err != nil {
+			return fmt.Errorf("%w; so far: %v", err, got)
+		}
+		d := deliveryOf(mvs[0])
+		got = append(got, d.body)
+		s.say("delivered: %s", d)
+		s.checkContent(d, message{body: want, keys: []string{want}, properties: map[string]string{"currency": "EUR"}}, ids[want])
+		if err := c.Ack(ctx, mvs[0]); err != nil {
+			return err
+		}
+	}
+	assertEqual(s, "delivered transactions", got, []string{kept, orphan})
+
+	for i, after := range []time.Duration{checkAfter, checkAfter + checkInterval} {
+		d, err := next(ctx, checks)
+		if err != nil {
+			return fmt.Errorf("waiting for check %d: %w", i+1, err)
+		}
+		waited := d.at.Sub(sent[orphan])
+		s.assert(d.body == orphan && d.id == ids[orphan] && slices.Equal(d.keys, []string{orphan}) && d.properties["currency"] == "EUR" &&
+			d.properties["TRANSACTION_CHECK_TIMES"] == fmt.Sprint(i+1), "check %d of %s with all that it has: %+v", i+1, orphan, d)
+		// The answer to the send arrived a little after the broker began to count.
+		s.assert(waited > after-500*time.Millisecond, "check %d not before %v: after %v", i+1, after, waited)
+		s.say("asked about %s after %.2fs, for the %d. time", d.body, waited.Seconds(), i+1)
+	}
+	if err := s.settled(ctx, group, topic, progress{Acked: 2}); err != nil {
+		return err
+	}
+	s.assert(len(checks) == 0, "2 checks, not %d", 2+len(checks))
+	return nil
+}
