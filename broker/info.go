@@ -44,7 +44,7 @@ type Subscription struct {
 	Acked        int64   `json:"acked"`         // since the broker was opened
 	Redelivered  int64   `json:"redelivered"`   // likewise: deliveries with attempt 2 and above
 	DeadLetters  int64   `json:"dead_letters"`  // likewise
-	Expired      int64   `json:"expired"`       // likewise: removed by Retention before they were consumed
+	Overtaken    int64   `json:"overtaken"`     // likewise: removed by Retention before they were consumed
 }
 
 // A Backlog is what a consumer group has not consumed yet.

@@ -59,7 +59,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 	}
 	s.discard(gone)
 	if !w.purge {
-		s.expired += lost.Messages
+		s.overtaken += lost.Messages
 	}
 	if len(gone) > 0 || len(moved) > 0 {
 		s.broker.store.Groups.Add(func(b *store.Batch) {

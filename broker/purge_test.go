@@ -55,7 +55,7 @@ func TestPurgeTopic(t *testing.T) {
 					t.Errorf("%d counted", n)
 				}
 				for _, where := range []string{"at once", "after a power failure"} {
-					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Expired != 0 {
+					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Overtaken != 0 {
 						t.Errorf("%s: the group has %+v", where, s)
 					}
 					if err := b.Ack(t.Context(), ds[3:])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {

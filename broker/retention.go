@@ -39,7 +39,7 @@ const (
 
 // A Retention says when a topic's messages are removed, the oldest of each
 // queue first. A consumer group that has not consumed one until then never
-// will: it counts as expired (Subscription.Expired), and a warning is logged. But no message is removed
+// will: it counts as overtaken (Subscription.Overtaken), and a warning is logged. But no message is removed
 //
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;

@@ -115,7 +115,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 				t.Errorf("%s was answered, and %s never got it", id, g)
 			}
 		}
-		if s := subscriptionOf(t, b, g); s.Backlog != (Backlog{}) || s.Expired != 0 {
+		if s := subscriptionOf(t, b, g); s.Backlog != (Backlog{}) || s.Overtaken != 0 {
 			t.Errorf("%s is left with %+v", g, s)
 		}
 	}

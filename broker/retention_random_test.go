@@ -163,7 +163,7 @@ func (k *keeper) check() {
 	}
 	r, window := k.config.Retention, k.config.duplicateWindow()
 	there := map[[2]int64]bool{}
-	var total, expired Backlog
+	var total, overtaken Backlog
 	for _, m := range k.messages {
 		q := (*topic.queues.Load())[m.place[0]]
 		_, ok, err := k.b.store.Get(placeOf(topic, m))
@@ -209,7 +209,7 @@ func (k *keeper) check() {
 				k.t.Fatalf("%s is at %d, the queue begins at %d", s.group.name, c.next, low)
 			}
 		}
-		expired.Messages += s.expired
+		overtaken.Messages += s.overtaken
 		s.mu.Unlock()
 		if got := Backlog(s.backlog()); got != want {
 			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.group.name, got, want)
@@ -218,8 +218,8 @@ func (k *keeper) check() {
 			k.t.Fatalf("%s says %+v, want %d in all", s.group.name, d, want.Messages)
 		}
 	}
-	if expired.Messages > 0 && r.Time < 0 && r.Bytes == 0 {
-		k.t.Fatalf("%d expired, although nothing expires here", expired.Messages)
+	if overtaken.Messages > 0 && r.Time < 0 && r.Bytes == 0 {
+		k.t.Fatalf("%d overtaken, although nothing is removed early here", overtaken.Messages)
 	}
 }
 

@@ -84,7 +84,7 @@ func TestRetentionByTime(t *testing.T) {
 				if n := stored(t, b, c.topic); n != 0 {
 					t.Fatalf("just after: %d messages", n)
 				}
-				if s := subscriptionOf(t, b, "g"); s.Expired != 6 || s.Backlog != (Backlog{}) || s.Ready != 0 {
+				if s := subscriptionOf(t, b, "g"); s.Overtaken != 6 || s.Backlog != (Backlog{}) || s.Ready != 0 {
 					t.Errorf("the group is left with %+v", s)
 				}
 				for range 2 {
@@ -211,7 +211,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 					if n := stored(t, b, "t"); n != 3 {
 						t.Fatalf("%d messages are left, want 3", n)
 					}
-					if s := subscriptionOf(t, b, "g"); s.Expired != 2 || s.Backlog.Messages != 3 || s.Ready != 1 || s.Inflight != 1 || s.WaitingRetry != 1 {
+					if s := subscriptionOf(t, b, "g"); s.Overtaken != 2 || s.Backlog.Messages != 3 || s.Ready != 1 || s.Inflight != 1 || s.WaitingRetry != 1 {
 						t.Errorf("the group has %+v", s)
 					}
 					if restart {
@@ -331,8 +331,8 @@ func TestRetentionOfConsumed(t *testing.T) {
 		if n := stored(t, b, "t"); n != 0 {
 			t.Errorf("%d are left after the duplicate window", n)
 		}
-		if s := subscriptionOf(t, b, "one"); s.Expired != 0 {
-			t.Errorf("expired: %+v", s)
+		if s := subscriptionOf(t, b, "one"); s.Overtaken != 0 {
+			t.Errorf("overtaken: %+v", s)
 		}
 		// A group that goes away holds nothing back.
 		sendN(t, b, "t", 5, 10)

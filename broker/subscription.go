@@ -50,7 +50,7 @@ type subscription struct {
 
 	acked, redelivered, deadLetters int64
 	givenUp                         int64 // of deadLetters: a consumer asked for it
-	expired                         int64 // removed before they were consumed
+	overtaken                       int64 // removed before they were consumed
 	attempts                        [len(AttemptBounds) + 1]int64
 }
 
@@ -194,7 +194,7 @@ func (s *subscription) describe() Subscription {
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
 		Backlog:      s.backlog(),
-		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters, Expired: s.expired,
+		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters, Overtaken: s.overtaken,
 	}
 	for _, c := range s.cursors {
 		d.Ready += c.queue.end.Load() - c.next

@@ -50,7 +50,7 @@ var (
 	descGroupParked          = desc("group_parked_receives", "Receives that wait for a message.", groupLabels)
 	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
 	descGroupAcknowledged    = desc("group_acknowledged_messages_total", "Messages that the group acknowledged.", groupLabels)
-	descGroupExpired         = desc("group_expired_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
+	descGroupOvertaken       = desc("group_overtaken_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
 	descGroupDeadLetters     = desc("group_dead_letters_total", "Messages that became dead letters of the group: after their last attempt, or because a consumer asked for it.", append(groupLabels, "reason"))
 
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
@@ -90,7 +90,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
 		descTopicHalf, descTopicEnded, descTopicChecks,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
-		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupExpired, descGroupDeadLetters,
+		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupOvertaken, descGroupDeadLetters,
 		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
@@ -194,7 +194,7 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])
 	}
 	out.counter(descGroupAcknowledged, s.Acked, s.Topic, s.Group)
-	out.counter(descGroupExpired, s.Expired, s.Topic, s.Group)
+	out.counter(descGroupOvertaken, s.Overtaken, s.Topic, s.Group)
 	out.counter(descGroupDeadLetters, s.DeadLetters-s.GivenUp, s.Topic, s.Group, "attempts_exhausted")
 	out.counter(descGroupDeadLetters, s.GivenUp, s.Topic, s.Group, "asked_for")
 }
