@@ -50,6 +50,23 @@ const (
 	PropertyDeadLetterReason    = "DLQ_REASON"
 )
 
+// The properties that a message in a retry topic carries (seed 001).
+const (
+	PropertyRealTopic       = "REAL_TOPIC"        // the topic that the message was sent to
+	PropertyOriginMessageID = "ORIGIN_MESSAGE_ID" // the ID that it was sent with
+	PropertyRetryTopic      = "RETRY_TOPIC"       // the retry topic
+	PropertyReconsumeTimes  = "RECONSUMETIMES"    // how often it was retried
+)
+
+// The properties that seed 002 has copied into a message that was given up or
+// has expired, where address settings say what becomes of it.
+const (
+	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // the topic that it was in
+	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // whose copy it was: the consumer group
+	PropertyOriginalMessageID = "_AMQ_ORIG_MESSAGE_ID" // its ID
+	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // when it was found to be too old, in milliseconds since 1970
+)
+
 // DeadLetterPrefix and a group's name make the topic of the group's dead letters.
 const DeadLetterPrefix = "%DLQ%"
 

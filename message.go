@@ -13,7 +13,8 @@ type Message struct {
 	// dead letters. Empty: the producer makes one (see [NewMessageID]).
 	ID string
 
-	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-].
+	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-],
+	// and on a tidegate broker also words of these joined by '.'.
 	Topic string
 
 	// Tag is one word that a subscription can filter on. Empty: no tag.

@@ -32,6 +32,7 @@ var reservedProperties = func() map[string]bool {
 	for _, k := range []string{
 		PropertyDeadLetterQueue, PropertyDeadLetterOffset, PropertyDeadLetterGroup,
 		PropertyDeadLetterAttempts, PropertyDeadLetterReason,
+		PropertyOriginalAddress, PropertyOriginalQueue, PropertyOriginalMessageID, PropertyExpired, PropertyReconsumeTimes,
 	} {
 		m[k] = true
 	}
@@ -48,10 +49,14 @@ func invalid(code Code, field, format string, args ...any) *Error {
 
 // ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can
 // have a topic of that name, and nil otherwise. Names of RocketMQ's own topics
-// are refused too.
+// are refused too. A name may be words joined by '.', as seed 002's addresses
+// are: a tidegate broker can have such a topic, a real RocketMQ refuses it.
 func ValidateTopic(name string) error {
-	if err := validateName("topic", name, MaxTopicLength, CodeIllegalTopic); err != nil {
+	if err := validateName("topic", name, ".", MaxTopicLength, CodeIllegalTopic); err != nil {
 		return err
+	}
+	if strings.Contains("."+name+".", "..") {
+		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row: it stands between two words", name)
 	}
 	switch name {
 	case "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
@@ -67,7 +72,7 @@ func ValidateTopic(name string) error {
 // ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no
 // server can have a consumer group of that name, and nil otherwise.
 func ValidateGroup(name string) error {
-	if err := validateName("consumer group", name, MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
+	if err := validateName("consumer group", name, "", MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
 		return err
 	}
 	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
@@ -76,7 +81,8 @@ func ValidateGroup(name string) error {
 	return nil
 }
 
-func validateName(field, name string, limit int, code Code) error {
+// validateName also takes the characters more.
+func validateName(field, name, more string, limit int, code Code) error {
 	if strings.TrimSpace(name) == "" {
 		return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
 	}
@@ -84,9 +90,9 @@ func validateName(field, name string, limit int, code Code) error {
 		return invalid(code, field, "the name has %d characters, at most %d are allowed", len(name), limit)
 	}
 	for i, r := range name {
-		if !(r == '%' || r == '|' || r == '_' || r == '-' ||
+		if !(r == '%' || r == '|' || r == '_' || r == '-' || strings.ContainsRune(more, r) ||
 			r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
-			return invalid(code, field, "%q has %q at byte %d; allowed are letters, digits and %%|_-", name, r, i)
+			return invalid(code, field, "%q has %q at byte %d; allowed are letters, digits and %%|_-%s", name, r, i, more)
 		}
 	}
 	return nil

@@ -21,7 +21,13 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		topic := TopicConfig{Type: TopicFIFO, Queues: 3, MaxBacklog: Limit{Messages: 7}}
-		group := GroupConfig{FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9}}
+		group := GroupConfig{
+			FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9},
+			RetryTopic: RetryTopicConfig{
+				Naming: RetryNaming272, Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: SubscriptionFailover,
+			},
+			NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour), MaxRedeliveries: 5},
+		}
 		putTopic(t, b, "t", topic)
 		putGroup(t, b, "g", group)
 		topic.Queues = 5

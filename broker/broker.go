@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/address"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -122,6 +123,9 @@ type Broker struct {
 	delays   *delays
 	pressure pressure
 	halves   *halves
+	sweeper  *sweeper
+
+	addresses atomic.Pointer[address.Set[AddressSettings]] // changed by who holds admin and mu
 
 	retention *retention
 
@@ -173,6 +177,8 @@ func Open(o Options) (*Broker, error) {
 	}
 	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)
 	b.transactions.Store(&o.Transaction)
+	b.sweeper = newSweeper(b)
+	b.addresses.Store(&address.Set[AddressSettings]{})
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
 	b.pressure.limits.Store(&o.Pressure)
@@ -255,6 +261,7 @@ func (b *Broker) Close() error {
 	b.delays.alarm.stop()
 	b.halves.alarm.stop()
 	b.retention.timer.Stop()
+	b.sweeper.timer.Stop()
 	b.mu.RLock()
 	for _, s := range b.subs.all() {
 		s.stopTimer()

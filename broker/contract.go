@@ -17,14 +17,16 @@ func (b *Broker) ProducerSettings(context.Context, string) (transport.ProducerSe
 	return transport.ProducerSettings{MaxAttempts: 3, Backoff: backoff.Default(), MaxBodySize: b.opts.MaxBodySize}, nil
 }
 
-// ConsumerSettings returns the group's settings, and makes the group if there is none.
-func (b *Broker) ConsumerSettings(ctx context.Context, group, _ string) (transport.ConsumerSettings, error) {
+// ConsumerSettings returns the group's settings, with those of the topic's
+// address, and makes the group if there is none.
+func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
 	c, err := b.EnsureGroup(ctx, group)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
+	p := b.RetryPolicy(c, topic)
 	return transport.ConsumerSettings{
-		FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: c.Ladder(), ReceiveBatchSize: maxReceive, LongPolling: 20 * time.Second,
+		FIFO: c.FIFO, MaxAttempts: p.MaxAttempts, Retry: p.Ladder, ReceiveBatchSize: maxReceive, LongPolling: 20 * time.Second,
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,23 +16,35 @@ import (
 // maxReason is how long the reason of a dead letter may be, in bytes.
 const maxReason = 1 << 10
 
-// A deadLetter is a message on its way to the dead letters: written there,
-// then removed from the group's leases. The mark that is written with it keeps it
-// from arriving twice if the process ends in between.
+// A deadLetter is a message on its way to the dead letters, or out of a topic
+// for another reason: written where it goes, then removed from the group's leases. The
+// mark that is written with it keeps it from arriving twice if the process ends in between.
 type deadLetter struct {
-	sub    *subscription
-	lease  *lease
-	place  store.Place
-	reason string
-	tries  int
-	asked  bool // by a consumer
+	sub     *subscription
+	lease   *lease
+	place   store.Place
+	topics  []string // that it goes to; none: it is removed
+	reason  string
+	tries   int
+	asked   bool // by a consumer
+	expired bool
+	retried *retried // what it becomes in a retry topic or after it; nil: it stays the message that it is
 
 	flight *store.Flight // nil if there was nothing to write
 	err    error
 }
 
 // dying takes a lease out of circulation. s.mu is held.
-func (s *subscription) dying(l *lease, reason string) *deadLetter {
+func (s *subscription) dying(l *lease, asked bool, reason string) *deadLetter {
+	p := s.policy()
+	d := s.leaving(l, reason)
+	d.asked = asked
+	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, asked && !p.exhausted(l.Attempt))
+	return d
+}
+
+// leaving is dying without a decision where to. s.mu is held.
+func (s *subscription) leaving(l *lease, reason string) *deadLetter {
 	s.set(l, StateDeadLetter)
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
@@ -58,6 +71,9 @@ func (b *Broker) startDying(ds ...*deadLetter) {
 
 // start writes the dead letter, without waiting for the disk.
 func (d *deadLetter) start(b *Broker) {
+	if len(d.topics) == 0 {
+		return
+	}
 	m, ok, err := b.store.Get(d.place)
 	if store.IsDamage(err) {
 		d.sub.lost(d.place, d.place.Offset+1, err)
@@ -72,22 +88,53 @@ func (d *deadLetter) start(b *Broker) {
 		d.err = err
 		return
 	}
-	t, err := b.deadLetterTopic(d.sub.group.name)
-	if err != nil {
-		d.err = err
-		return
-	}
-	m.Properties = d.properties(&m)
-	q := (*t.queues.Load())[0]
-	d.flight = b.store.Messages.Add(func(w *store.Batch) {
-		if t.deleted.Load() {
-			d.err = topicNotFound(t.name) // meanwhile; the next try makes it anew
+	topics := make([]*topic, len(d.topics))
+	for i, name := range d.topics {
+		c := TopicConfig{Queues: 1}
+		if d.retried == nil || d.retried.dead {
+			c.Retention.Time = -1 // dead letters stay
+		}
+		if topics[i], err = b.ownTopic(name, c, i > 0); err != nil {
+			d.err = err
 			return
 		}
-		t.put(w, q, &m, time.Now())
+	}
+	if d.retried == nil || d.retried.dead {
+		m.Properties = d.properties(&m)
+	}
+	var due time.Time
+	if d.retried != nil {
+		d.retried.message(&m, d.sub.topic.name, d.topics[0])
+		due = d.retried.due
+	}
+	var published []func(error)
+	d.flight = b.store.Messages.Add(func(w *store.Batch) {
+		for _, t := range topics {
+			if t.deleted.Load() {
+				d.err = topicNotFound(t.name) // meanwhile; the next try makes it anew
+				return
+			}
+		}
+		now := time.Now()
+		for _, t := range topics {
+			if !due.IsZero() {
+				b.delays.put(w, t, &m, now)
+				continue
+			}
+			q := t.pick(m.MessageGroup)
+			t.put(w, q, &m, now)
+			published = append(published, t.publish(q, 1))
+		}
 		w.MarkDeadLetter(d.sub.group.id, d.place)
 		d.sub.marked.Store(true)
-	}, t.publish(q, 1))
+	}, func(err error) {
+		if !due.IsZero() && err == nil {
+			b.delays.alarm.set(due)
+		}
+		for _, f := range published {
+			f(err)
+		}
+	})
 }
 
 // properties returns the message's own and those that tell where it comes from.
@@ -97,10 +144,19 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 		p = map[string]string{}
 	}
 	if _, again := p[tidegate.PropertyDeadLetterTopic]; !again { // a dead letter's dead letter keeps the first origin
-		p[tidegate.PropertyDeadLetterTopic] = d.sub.topic.name
-		p[tidegate.PropertyDeadLetterMessageID] = m.ID
+		p[tidegate.PropertyDeadLetterTopic] = realTopic(m, d.sub.topic.name)
+		p[tidegate.PropertyDeadLetterMessageID] = cmp.Or(p[tidegate.PropertyOriginMessageID], m.ID)
 		p[tidegate.PropertyDeadLetterQueue] = strconv.Itoa(int(d.place.Queue))
 		p[tidegate.PropertyDeadLetterOffset] = strconv.FormatInt(d.place.Offset, 10)
+	}
+	if d.sub.topic.address.Load().redelivery != nil || d.expired {
+		p[tidegate.PropertyOriginalAddress] = d.sub.topic.name
+		p[tidegate.PropertyOriginalQueue] = d.sub.group.name
+		p[tidegate.PropertyOriginalMessageID] = m.ID
+	}
+	if d.expired {
+		p[tidegate.PropertyExpired] = strconv.FormatInt(time.Now().UnixMilli(), 10)
+		return p
 	}
 	p[tidegate.PropertyDeadLetterGroup] = d.sub.group.name
 	p[tidegate.PropertyDeadLetterAttempts] = strconv.Itoa(d.tries)
@@ -129,9 +185,19 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 		s.arm()
 		return nil
 	}
-	s.finish(d.lease, StateDeadLetter, time.Now())
-	if d.asked {
-		s.givenUp++
+	s.finish(d.lease, time.Now())
+	switch {
+	case d.retried != nil && !d.retried.dead:
+		s.acked++
+	case d.expired:
+		s.expired++
+	case len(d.topics) == 0:
+		s.discarded++
+	default:
+		s.deadLetters++
+		if d.asked {
+			s.givenUp++
+		}
 	}
 	return s.remove(d.lease)
 }
@@ -148,15 +214,23 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 		return storeError(err)
 	}
 	s := d.sub
-	b.logger.Warn("a message became a dead letter", "group", s.group.name, "topic", s.topic.name,
-		"queue", d.place.Queue, "offset", d.place.Offset, "attempts", d.tries, "reason", d.reason)
+	log, text := b.logger.Warn, "a message became a dead letter"
+	switch {
+	case d.retried != nil && !d.retried.dead:
+		log, text = b.logger.Debug, "a message went to the retry topic"
+	case d.expired:
+		log, text = b.logger.Info, "a message has expired"
+	case len(d.topics) == 0:
+		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
+	}
+	log(text, "group", s.group.name, "topic", s.topic.name, "queue", d.place.Queue, "offset", d.place.Offset,
+		"attempts", d.tries, "reason", d.reason, "to", d.topics)
 	return nil
 }
 
-// deadLetterTopic returns the topic of a group's dead letters, and makes it
-// for the first one.
-func (b *Broker) deadLetterTopic(group string) (*topic, error) {
-	name := tidegate.DeadLetterTopic(group)
+// ownTopic returns a topic that the broker itself writes to, and makes it for
+// the first message; automatic tells that it is then an automatic dead-letter queue.
+func (b *Broker) ownTopic(name string, c TopicConfig, automatic bool) (*topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]
 	b.mu.RUnlock()
@@ -176,5 +250,9 @@ func (b *Broker) deadLetterTopic(group string) (*topic, error) {
 	if t != nil {
 		return t, nil
 	}
-	return b.putTopic(name, TopicConfig{Queues: 1})
+	t, err := b.makeTopic(name, c, automatic)
+	if err == nil && automatic {
+		b.sweeper.arm()
+	}
+	return t, err
 }

@@ -130,13 +130,20 @@ func (b *Broker) topicsByID() map[uint32]*topic {
 	return out
 }
 
+// put writes a message that is to be delivered later. Only called within the
+// message log's Add; arm follows.
+func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) store.Delayed {
+	d.number++
+	delayed := store.Delayed{Due: m.DeliverAt, Topic: t.id, Number: d.number}
+	m.StoredAt = now
+	w.PutDelayed(delayed, m)
+	return delayed
+}
+
 // delay writes a message of an Append that is to be delivered later. Only
 // called within the message log's Add.
 func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
-	a.broker.delays.number++
-	d := store.Delayed{Due: m.DeliverAt, Topic: t.id, Number: a.broker.delays.number}
-	m.StoredAt = now
-	w.PutDelayed(d, m)
+	d := a.broker.delays.put(w, t, m, now)
 	if window > 0 {
 		t.recent.add(m.ID, location{due: d.Due, offset: int64(d.Number)}, window, now)
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -13,6 +14,10 @@ func newError(code tidegate.Code, subject, format string, args ...any) *tidegate
 }
 
 func topicNotFound(name string) *tidegate.Error {
+	if strings.Contains(name, ".") { // RocketMQ can have no such topic, and says so
+		return newError(tidegate.CodeIllegalTopic, name,
+			"there is no such topic, and a name with '.' is illegal for RocketMQ; this broker takes one: create it first, with PUT /v1/topics/%s", name)
+	}
 	return newError(tidegate.CodeTopicNotFound, name, "there is no such topic; create it first, for example with PUT /v1/topics/%s", name)
 }
 

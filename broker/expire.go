@@ -56,7 +56,7 @@ func (s *subscription) expire() {
 //
 // Nothing is written: after a restart the same follows from the same records.
 func (s *subscription) due(now time.Time) (dying []*deadLetter) {
-	config := s.group.config.Load()
+	policy := s.policy()
 	for len(s.timers) > 0 && !s.timers[0].Due.After(now) {
 		l := s.timers[0]
 		e := eventTimeout
@@ -65,10 +65,10 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 		} else if s.renew(l, now) {
 			continue
 		}
-		to, _ := l.state().next(e, config.exhausted(l.Attempt), l.Push)
+		to, _ := l.state().next(e, policy.exhaustedBy(e, l), l.Push)
 		switch to {
 		case StateWaitingRetry:
-			l.Due = l.Due.Add(config.interval(l.Attempt)) // from the time-out on, whenever it is noticed
+			l.Due = l.Due.Add(policy.interval(l.Attempt, s.draw(l))) // from the time-out on, whenever it is noticed
 			s.set(l, to)
 		case StateReady:
 			if e == eventDue {
@@ -77,7 +77,7 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 			s.set(l, to)
 			s.wake(1, l.cursor.queue.number)
 		case StateDeadLetter:
-			dying = append(dying, s.dying(l, fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
+			dying = append(dying, s.dying(l, false, fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
 				l.Attempt, map[event]string{eventTimeout: "was not answered in time", eventDue: "failed"}[e])))
 		}
 	}

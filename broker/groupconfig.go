@@ -32,6 +32,13 @@ type GroupConfig struct {
 	// MaxBacklog throttles sends to every topic in which this group's backlog
 	// is at the limit. Zero: no limit.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
+
+	// RetryTopic retries through a topic of its own, for consumers that call
+	// ReconsumeLater.
+	RetryTopic RetryTopicConfig `json:"retry_topic,omitzero"`
+
+	// NegativeAck is what negative acknowledgements do.
+	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
 }
 
 func (c GroupConfig) withDefaults() GroupConfig {
@@ -43,6 +50,10 @@ func (c GroupConfig) withDefaults() GroupConfig {
 	}
 	if c.FIFORetryInterval == 0 {
 		c.FIFORetryInterval = Duration(DefaultFIFORetryInterval)
+	}
+	c.RetryTopic = c.RetryTopic.withDefaults()
+	if c.NegativeAck.Delay == 0 {
+		c.NegativeAck.Delay = Duration(DefaultNegativeAckDelay)
 	}
 	return c
 }
@@ -60,7 +71,12 @@ func (c GroupConfig) exhausted(attempt int) bool {
 	return c.MaxAttempts > 0 && attempt >= c.MaxAttempts
 }
 
-func (c GroupConfig) validate(name string) error {
+func (c GroupConfig) validate(name string) error { return badConfig("PutGroup", name, c.Validate()) }
+
+// Validate returns an error that names every field with a value that is not
+// legal, and nil if there is none.
+func (c GroupConfig) Validate() error {
+	c = c.withDefaults()
 	var errs []error
 	if c.MaxAttempts < -1 {
 		errs = append(errs, fmt.Errorf("max_attempts is %d: give 1 or more, or -1 for ever", c.MaxAttempts))
@@ -71,6 +87,6 @@ func (c GroupConfig) validate(name string) error {
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"))
-	return badConfig("PutGroup", name, errors.Join(errs...))
+	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
+	return errors.Join(errs...)
 }

@@ -73,6 +73,11 @@ func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
 	} else if g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0 {
 		return nil, newError(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
 	}
+	if !created {
+		if err := b.checkRetryTopics(g, c.RetryTopic); err != nil {
+			return nil, err
+		}
+	}
 	v, err := json.Marshal(storedGroup{g.id, c})
 	if err != nil {
 		return nil, storeError(err)

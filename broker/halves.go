@@ -238,7 +238,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	}
 	var letters *topic
 	if slices.ContainsFunc(batch, func(c *checking) bool { return !c.stale && !c.asks }) {
-		if letters, err = b.deadLetterTopic(abandoned); err != nil {
+		if letters, err = b.ownTopic(tidegate.DeadLetterTopic(abandoned), TopicConfig{Queues: 1}, false); err != nil {
 			release()
 			return nil, next, err
 		}

@@ -16,7 +16,7 @@ import (
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
 	ds, err := s.deliveries(p, grants)
 	wait := flight.Wait
-	if slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
+	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
 		wait = flight.WaitSynced
 	}
 	if werr := wait(); werr != nil {
@@ -39,6 +39,8 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
 	ds := make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
+	expiry, now := s.topic.address.Load().expiry, time.Now()
+	var old []handle
 	for i := range grants {
 		g := &grants[i]
 		if g.message == nil {
@@ -54,8 +56,24 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 			}
 			g.message = &m
 		}
+		if expiry > 0 && now.Sub(g.message.StoredAt) >= expiry {
+			old = append(old, g.handle)
+			continue
+		}
+		if done, err := s.transferred(g); err != nil {
+			return nil, storeError(err)
+		} else if done {
+			_ = s.settle(g.handle, eventAck, nil, "")
+			continue
+		}
 		s.fill(&all[i], g)
+		if p.retry {
+			all[i].Topic = realTopic(g.message, s.topic.name)
+		}
 		ds = append(ds, &all[i])
+	}
+	if err := s.expireMessages(old); err != nil {
+		return nil, err
 	}
 	if p.Prepare != nil && len(ds) > 0 {
 		p.Prepare(ds)

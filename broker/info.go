@@ -8,6 +8,10 @@ type Topic struct {
 	Name string `json:"name"`
 	TopicConfig
 
+	// AutoCreated tells that it is an automatic dead-letter queue, which is
+	// deleted by itself when all of it was consumed; PutTopic makes it stay.
+	AutoCreated bool `json:"auto_created,omitempty"`
+
 	// Messages and Bytes are what the topic holds, consumed or not.
 	Messages int64 `json:"stored_messages"`
 	Bytes    int64 `json:"stored_bytes"`
@@ -45,6 +49,8 @@ type Subscription struct {
 	Redelivered  int64   `json:"redelivered"`   // likewise: deliveries with attempt 2 and above
 	DeadLetters  int64   `json:"dead_letters"`  // likewise
 	Overtaken    int64   `json:"overtaken"`     // likewise: removed by Retention before they were consumed
+	Discarded    int64   `json:"discarded"`     // likewise: given up after the last attempt, with no dead-letter-address to go to
+	Expired      int64   `json:"expired"`       // likewise: too old to be delivered, by expiry-delay
 }
 
 // A Backlog is what a consumer group has not consumed yet.

@@ -40,6 +40,8 @@ type Poll struct {
 	// being written, to save time: what it makes of them must be thrown away
 	// unless Poll then returns them without an error. It must not wait or call the broker.
 	Prepare func([]*tidegate.Delivery)
+
+	retry bool // from the group's retry topic for Topic
 }
 
 // A grant is one delivery about to be handed out.
@@ -101,36 +103,104 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		defer t.Stop()
 		timeout = t.C
 	}
+	sources, err := s.sources(ctx, &p)
+	if err != nil {
+		return nil, err
+	}
 	for last := false; ; {
-		grants, flight, w, err := s.take(&p, match)
-		if len(grants) > 0 {
-			return s.handOut(ctx, &p, grants, flight)
+		ds, lines, err := takeFirst(ctx, sources, match)
+		if len(ds) > 0 || err != nil {
+			return ds, err
 		}
-		if err != nil {
-			return nil, err
-		}
-		if w != nil && p.Wait <= 0 || last {
-			s.leave(w)
+		if lines != nil && p.Wait <= 0 || last {
+			leave(lines)
 			return nil, nil
 		}
-		if last, err = b.await(ctx, w, timeout); last || err != nil {
-			s.leave(w)
+		if last, err = b.await(ctx, lines, timeout); last || err != nil {
+			leave(lines)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if last {
-			s.expire() // what is due in this very moment is looked at once more
+		if last { // what is due in this very moment is looked at once more
+			for _, src := range sources {
+				src.sub.expire()
+			}
 		}
 	}
 }
 
-// await returns when there may be something for a receive, at once if w is
-// nil, or with late set when its time is over.
-func (b *Broker) await(ctx context.Context, w *waiter, timeout <-chan time.Time) (late bool, err error) {
-	woken := alreadyWoken
-	if w != nil {
-		woken = w.woken
+// A source is a subscription that a receive takes from.
+type source struct {
+	sub  *subscription
+	poll *Poll
+}
+
+// sources returns what a receive takes from: the subscription, and the group's
+// retry topic for it if there is one, in turns the first.
+func (s *subscription) sources(ctx context.Context, p *Poll) ([]source, error) {
+	retry, err := s.retrySubscription(ctx)
+	if retry == nil || err != nil {
+		return []source{{s, p}}, err
+	}
+	rp := *p
+	rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not the topic's
+	out := []source{{s, p}, {retry, &rp}}
+	if s.sourceTurn.Add(1)%2 == 0 {
+		out[0], out[1] = out[1], out[0]
+	}
+	return out, nil
+}
+
+// A line is where a receive waits.
+type line struct {
+	sub    *subscription
+	waiter *waiter
+}
+
+func leave(lines []line) {
+	for _, l := range lines {
+		l.sub.leave(l.waiter)
+	}
+}
+
+// takeFirst delivers from the first source that has something. If none has, it
+// returns where the receive is in line, or no lines if it is to look again.
+func takeFirst(ctx context.Context, sources []source, match *filter.Filter) (ds []*tidegate.Delivery, lines []line, err error) {
+	again := false
+	for _, src := range sources {
+		grants, flight, w, err := src.sub.take(src.poll, match)
+		if len(grants) > 0 {
+			leave(lines)
+			ds, err = src.sub.handOut(ctx, src.poll, grants, flight)
+			return ds, nil, err // none if all of them were too old, or deleted
+		}
+		if err != nil {
+			leave(lines)
+			return nil, nil, err
+		}
+		if w == nil {
+			again = true
+		} else {
+			lines = append(lines, line{src.sub, w})
+		}
+	}
+	if again {
+		leave(lines)
+		return nil, nil, nil
+	}
+	return nil, lines, nil
+}
+
+// await returns when there may be something for a receive, at once without
+// lines, or with late set when its time is over.
+func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Time) (late bool, err error) {
+	woken, wokenToo := alreadyWoken, (chan struct{})(nil)
+	if len(lines) > 0 {
+		woken = lines[0].waiter.woken
+	}
+	if len(lines) > 1 {
+		wokenToo = lines[1].waiter.woken
 	}
 	select {
 	case <-ctx.Done():
@@ -143,7 +213,7 @@ func (b *Broker) await(ctx context.Context, w *waiter, timeout <-chan time.Time)
 	}
 	select {
 	case <-woken:
-		return false, nil
+	case <-wokenToo:
 	case <-timeout:
 		return true, nil
 	case <-ctx.Done():
@@ -153,6 +223,10 @@ func (b *Broker) await(ctx context.Context, w *waiter, timeout <-chan time.Time)
 	case <-b.store.Failed():
 		return false, storeError(b.store.Broken())
 	}
+	if len(lines) > 1 { // one of them woke: the other one's place goes to the next
+		leave(lines)
+	}
+	return false, nil
 }
 
 // alreadyWoken is what a receive waits for that has more to look at.

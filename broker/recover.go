@@ -15,6 +15,9 @@ func (b *Broker) recover() error {
 	if b.number, err = b.store.LastNumber(); err != nil {
 		return err
 	}
+	if err := b.recoverAddressSettings(); err != nil {
+		return err
+	}
 	topics, groups := map[uint32]*topic{}, map[uint32]*group{}
 	if err := b.store.Topics(func(name string, v []byte) error {
 		st, err := decodeTopic(name, v)
@@ -22,6 +25,8 @@ func (b *Broker) recover() error {
 			return err
 		}
 		t := newTopic(name, st.ID, st.TopicConfig, b.retention)
+		t.address.Store(b.addressPolicy(name))
+		t.automatic.Store(st.Automatic)
 		topics[st.ID], b.topics[name] = t, t
 		return nil
 	}); err != nil {
@@ -60,6 +65,9 @@ func (b *Broker) recover() error {
 	for _, t := range topics { // only now: which groups need a message is known
 		if t.messages.Load() > t.lowMessages.Load() || t.keptMessages.Load() > 0 {
 			b.retention.arm(t, now)
+		}
+		if t.automatic.Load() {
+			b.sweeper.arm() // last: what it looks at is there
 		}
 	}
 	return nil

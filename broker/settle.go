@@ -23,7 +23,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
 	if s == nil || int(h.place.Queue) >= len(*s.topic.queues.Load()) {
 		return nil, h, invalidHandle("its topic or consumer group is not there any more")
 	}
-	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name || d.Topic != "" && d.Topic != s.topic.name {
+	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name || d.Topic != "" && d.Topic != s.topic.name && !s.retries(d.Topic) {
 		return nil, h, invalidHandle("it is of topic %q and group %q, not of %q and %q", s.topic.name, s.group.name, d.Topic, d.ConsumerGroup)
 	}
 	return s, h, nil
@@ -37,6 +37,11 @@ func (b *Broker) TopicOf(receiptHandle string) (string, error) {
 		return "", err
 	}
 	return s.topic.name, nil
+}
+
+// retries reports whether the subscription is to the group's retry topic for the topic.
+func (s *subscription) retries(topic string) bool {
+	return s.group.config.Load().RetryTopic.retryTopic(topic, s.group.name) == s.topic.name
 }
 
 func (b *Broker) subscription(h handle) *subscription {
@@ -109,7 +114,8 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 		if err == nil {
 			var l *lease
 			if l, err = s.current(h, now); err == nil {
-				s.finish(l, StateCommit, now)
+				s.finish(l, now)
+				s.acked++
 				done = append(done, l)
 			}
 		}
@@ -125,7 +131,8 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 }
 
 // Retry says that consuming failed. The message is delivered again after the
-// given time, which counts from now, or becomes a dead letter at once if it
+// given time, which counts from now, or, if a push consumer received it and
+// address settings give its topic a redelivery-delay, after that; or it becomes a dead letter at once if it
 // had its last attempt; Retry returns when that is on disk. 40013 if the handle is not
 // valid any more.
 func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
@@ -231,7 +238,8 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 			e = eventRelease
 		}
 	}
-	to, ok := l.state().next(e, s.group.config.Load().exhausted(l.Attempt), l.Push)
+	policy := s.policy()
+	to, ok := l.state().next(e, policy.exhaustedBy(e, l), l.Push)
 	if !ok {
 		return nil, nil, invalidHandle("the message is %s", l.state())
 	}
@@ -243,14 +251,16 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 		if reason == "" {
 			reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
 		}
-		dying := s.dying(l, reason)
-		dying.asked = e == eventDeadLetter
-		return nil, dying, nil
+		return nil, s.dying(l, e == eventDeadLetter, reason), nil
 	case StateCommit:
-		s.finish(l, to, now)
+		s.finish(l, now)
+		s.acked++
 		return s.remove(l), nil, nil
 	}
 	change(l, now)
+	if e == eventFail && l.Push && policy.overrides() {
+		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
+	}
 	s.set(l, to)
 	s.arm()
 	if to == StateReady {

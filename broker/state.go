@@ -39,16 +39,18 @@ func (s State) String() string {
 type event uint8
 
 const (
-	eventDeliver    event = iota // a consumer receives it
-	eventAck                     // the consumer has consumed it
-	eventFail                    // the consumer says that consuming failed
-	eventTimeout                 // the invisible duration is over without an answer
-	eventChange                  // the consumer changes the invisible duration
-	eventRelease                 // it did not reach the consumer, or was not looked at
-	eventGiveBack                // the consumer wants no more of it: eventRelease for push consumers, eventTimeout for simple ones
-	eventDue                     // the retry interval is over
-	eventDeadLetter              // the consumer wants it among the dead letters
-	eventTurn                    // the message before it in its message group is done
+	eventDeliver     event = iota // a consumer receives it
+	eventAck                      // the consumer has consumed it
+	eventFail                     // the consumer says that consuming failed
+	eventTimeout                  // the invisible duration is over without an answer
+	eventChange                   // the consumer changes the invisible duration
+	eventRelease                  // it did not reach the consumer, or was not looked at
+	eventGiveBack                 // the consumer wants no more of it: eventRelease for push consumers, eventTimeout for simple ones
+	eventDue                      // the retry interval is over
+	eventDeadLetter               // the consumer wants it among the dead letters
+	eventNegativeAck              // the consumer wants it again later; it has a maximum of its own
+	eventReconsume                // the consumer wants it again later, as a message of the retry topic
+	eventTurn                     // the message before it in its message group is done
 )
 
 // transitions is the state machine of consumption retry. A pair that is not in it
@@ -61,12 +63,14 @@ var transitions = map[State]map[event]State{
 		eventDeadLetter: StateDeadLetter, // late, but nobody else received it
 	},
 	StateInflight: {
-		eventAck:        StateCommit,
-		eventFail:       StateWaitingRetry,
-		eventTimeout:    StateReady, // seed 000, SimpleConsumer: "the retry interval is 0 ms"
-		eventChange:     StateInflight,
-		eventRelease:    StateReady,
-		eventDeadLetter: StateDeadLetter,
+		eventAck:         StateCommit,
+		eventReconsume:   StateCommit, // seed 001: "the original message in the topic is acknowledged"
+		eventFail:        StateWaitingRetry,
+		eventNegativeAck: StateWaitingRetry,
+		eventTimeout:     StateReady, // seed 000, SimpleConsumer: "the retry interval is 0 ms"
+		eventChange:      StateInflight,
+		eventRelease:     StateReady,
+		eventDeadLetter:  StateDeadLetter,
 	},
 	StateWaitingRetry: {
 		eventDue:        StateReady,
@@ -85,8 +89,9 @@ var pushTransitions = map[State]map[event]State{
 
 var exhaustedTransitions = map[State]map[event]State{
 	StateInflight: {
-		eventFail:    StateDeadLetter,
-		eventTimeout: StateDeadLetter,
+		eventFail:        StateDeadLetter,
+		eventNegativeAck: StateDeadLetter,
+		eventTimeout:     StateDeadLetter,
 	},
 	StateWaitingRetry: {
 		eventDue: StateDeadLetter, // the maximum was lowered meanwhile

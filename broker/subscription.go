@@ -24,6 +24,7 @@ type subscription struct {
 
 	// What is done, in messages and bytes since the topic's beginning.
 	doneMessages, doneBytes atomic.Int64
+	sourceTurn              atomic.Uint32 // of receives, over topic and retry topic
 	drain                   drain
 	leasedBytes             atomic.Int64 // of the messages that have a lease
 	aging                   aging
@@ -46,11 +47,13 @@ type subscription struct {
 	counts    [stateHeld + 1]int64     // leases by state
 	fifo      map[string]*messageGroup // FIFO groups: message groups with a message that is not done
 	waiters   []*waiter
+	lastTake  time.Time          // when a receive last looked for messages
 	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
 
 	acked, redelivered, deadLetters int64
 	givenUp                         int64 // of deadLetters: a consumer asked for it
 	overtaken                       int64 // removed before they were consumed
+	discarded, expired              int64
 	attempts                        [len(AttemptBounds) + 1]int64
 }
 
@@ -135,18 +138,14 @@ func (s *subscription) set(l *lease, to State) {
 	}
 }
 
-// finish ends a lease: the message is consumed or given up. mu is held.
-func (s *subscription) finish(l *lease, to State, now time.Time) {
+// finish ends a lease: the message is consumed or given up, as the caller
+// counts. mu is held.
+func (s *subscription) finish(l *lease, now time.Time) {
 	if l.timer >= 0 {
 		heap.Remove(&s.timers, l.timer)
 	}
 	s.counts[l.State]--
 	s.drop(l)
-	if to == StateDeadLetter {
-		s.deadLetters++
-	} else {
-		s.acked++
-	}
 	s.done(1, l.Size, now)
 	if mg := s.fifo[l.Group]; mg != nil && mg.head == l {
 		s.nextOf(l.Group, mg)
@@ -194,7 +193,8 @@ func (s *subscription) describe() Subscription {
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
 		Backlog:      s.backlog(),
-		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters, Overtaken: s.overtaken,
+		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
+		Overtaken: s.overtaken, Discarded: s.discarded, Expired: s.expired,
 	}
 	for _, c := range s.cursors {
 		d.Ready += c.queue.end.Load() - c.next

@@ -19,6 +19,7 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 	if s.gone {
 		return nil, nil, nil, s.goneError()
 	}
+	s.lastTake = time.Now()
 	budget := int64(maxReceiveBytes)
 	grants, flight = s.takeReady(nil, s.readyShare(p), p, &budget)
 	passed, chunk := 0, 0
@@ -192,7 +193,7 @@ func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
 	to, _ := l.state().next(eventDeliver, false, p.Push)
 	l.Attempt++
 	l.Serial++
-	l.Push, l.Owner = p.Push, p.Owner
+	l.Push, l.Negative, l.Owner = p.Push, false, p.Owner
 	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
 	s.set(l, to)
 	s.attempts[attemptClass(l.Attempt)]++

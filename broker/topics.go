@@ -20,6 +20,10 @@ type topic struct {
 	name string
 
 	config  atomic.Pointer[TopicConfig]
+	address atomic.Pointer[addressPolicy]
+
+	automatic atomic.Bool // an automatic dead-letter queue, which nobody has put
+
 	queues  atomic.Pointer[[]*queue] // only grows
 	subs    atomic.Pointer[[]*subscription]
 	turn    atomic.Uint32 // of the round robin over queues
@@ -75,13 +79,15 @@ type queue struct {
 
 // A storedTopic is the form in which a topic's settings are kept.
 type storedTopic struct {
-	ID uint32 `json:"id"`
+	ID        uint32 `json:"id"`
+	Automatic bool   `json:"automatic,omitempty"`
 	TopicConfig
 }
 
 func newTopic(name string, id uint32, c TopicConfig, r *retention) *topic {
 	t := &topic{id: id, name: name, retention: r}
 	t.config.Store(&c)
+	t.address.Store(&addressPolicy{})
 	t.queues.Store(&[]*queue{})
 	t.subs.Store(&[]*subscription{})
 	t.grow(c.Queues)
@@ -146,6 +152,10 @@ func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topi
 
 // putTopic is PutTopic for who holds admin already.
 func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
+	return b.makeTopic(name, c, false)
+}
+
+func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]
 	b.mu.RUnlock()
@@ -174,8 +184,9 @@ func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
 	if created {
 		number++
 		t = newTopic(name, number, c, b.retention)
+		t.address.Store(b.addressPolicy(name))
 	}
-	v, err := json.Marshal(storedTopic{t.id, c})
+	v, err := json.Marshal(storedTopic{t.id, automatic, c})
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -191,6 +202,7 @@ func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
 	if !created {
 		b.retention.arm(t, time.Now()) // the settings may be others
 	}
+	t.automatic.Store(automatic)
 	if created {
 		b.mu.Lock()
 		b.topics[name] = t
@@ -241,7 +253,8 @@ func (b *Broker) Topics() []Topic {
 
 func (b *Broker) describe(t *topic) Topic {
 	d := Topic{
-		Name: t.name, TopicConfig: *t.config.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog(),
+		Name: t.name, AutoCreated: t.automatic.Load(), TopicConfig: *t.config.Load(),
+		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog(),
 		HalfMessages: t.halves.waiting.Load(),
 	}
 	for _, q := range *t.queues.Load() {

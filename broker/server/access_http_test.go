@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -124,4 +126,34 @@ func TestHandlesOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, r.GetStatus(), tidegate.CodeOK)
+}
+
+// Seed 001: "When a token is used to access the retry/dead letter queue, you need to grant the message production permission to the role used by the consumer"
+func TestReconsumeLaterNeedsToSend(t *testing.T) {
+	for granted, status := range map[string]int{"": 403, "normal-g-RETRY": 403, "normal-g-*": 200} {
+		allow := []Rule{{Actions: []Action{ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}
+		if granted != "" {
+			allow = append(allow, Rule{Actions: []Action{ActionSend}, Topics: []string{granted}})
+		}
+		c := AccessConfig{Keys: []Key{{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}
+		e := start(t, Options{Access: c, MinLongPolling: 1})
+		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}}); r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: time.Minute})
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		r := httptest.NewRequest("POST", "https://h/v1/groups/g/reconsume-later", strings.NewReader(fmt.Sprintf(`{"handle":%q,"delay":"1s"}`, ds[0].Handle)))
+		r.Header.Set("Content-Type", "application/json")
+		r.SetBasicAuth("consumer", "s")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		if w.Code != status {
+			t.Errorf("with a right to send to %q: %d %s, want %d", granted, w.Code, w.Body, status)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -38,6 +39,15 @@ type engine interface {
 	Throttles() []broker.LimitState
 	Limits() broker.Limits
 	SetLimits(l broker.Limits) error
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
+	NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error
+	DeliveryRetryPolicy(d *tidegate.Delivery) (broker.RetryPolicy, error)
+	RetryPolicy(c broker.GroupConfig, topics ...string) broker.RetryPolicy
+	PutAddressSettings(ctx context.Context, match string, s broker.AddressSettings) (broker.AddressSetting, error)
+	AddressSettings(match string) (broker.AddressSetting, error)
+	AllAddressSettings() []broker.AddressSetting
+	TopicAddressSettings(topic string) (broker.AddressSettings, []string)
+	DeleteAddressSettings(ctx context.Context, match string) error
 	Healthy() error
 	Stats() broker.Stats
 }

@@ -87,6 +87,25 @@ func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 	return nil
 }
 
+// permitReconsume is permitHandle for what sends the message on, too: seed 001
+// wants that to be permitted to who consumes.
+func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
+	if err := s.permitHandle(r, d); err != nil {
+		return err
+	}
+	who, p := identityOf(r), s.gate.policy.Load()
+	g, bad := s.b.Group(d.ConsumerGroup)
+	if who == nil || p == nil || bad != nil || d.Topic == noTopic {
+		return nil //nolint:nilerr // the engine refuses it
+	}
+	retry, dead := g.RetryTopic.Topics(d.Topic, d.ConsumerGroup)
+	if err := s.decide(p, *who, "", []access.Need{access.ToSend(retry), access.ToSend(dead)}); err != nil {
+		s.logRefusal(r.Pattern, r.RemoteAddr, who.String(), err)
+		return err.answer
+	}
+	return nil
+}
+
 // noTopic is the name of no topic.
 const noTopic = " "
 

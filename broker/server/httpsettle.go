@@ -124,6 +124,11 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	if err != nil {
 		return 0, nil, err
 	}
+	var d tidegate.Delivery
+	fill(&d, group, "", "", req.Handle)
+	if err := s.permitHandle(r, &d); err != nil {
+		return 0, nil, err
+	}
 	var after time.Duration
 	switch {
 	case (req.After == nil) == (req.Attempt == 0):
@@ -134,16 +139,14 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	case req.Attempt < 1:
 		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:
-		g, err := s.b.Group(group)
+		if _, err := s.b.Group(group); err != nil {
+			return 0, nil, err
+		}
+		p, err := s.b.DeliveryRetryPolicy(&d)
 		if err != nil {
 			return 0, nil, err
 		}
-		after = g.Ladder().Delay(req.Attempt - 1)
-	}
-	var d tidegate.Delivery
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitHandle(r, &d); err != nil {
-		return 0, nil, err
+		after = p.Ladder.Delay(req.Attempt - 1)
 	}
 	return noContent(s.through(r.Context(), changeCall(client, group), func(ctx context.Context) error {
 		return s.b.Retry(ctx, &d, after)

@@ -53,6 +53,8 @@ var (
 	descGroupOvertaken       = desc("group_overtaken_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
 	descGroupDeadLetters     = desc("group_dead_letters_total", "Messages that became dead letters of the group: after their last attempt, or because a consumer asked for it.", append(groupLabels, "reason"))
 
+	descGroupDiscarded = desc("group_discarded_messages_total", "Messages taken from the group that are no dead letters: after their last attempt, with no dead-letter-address to go to, or too old to be delivered.", append(groupLabels, "reason"))
+
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
 	descThrottled     = desc("throttled_messages_total", "Messages refused with TOO_MANY_REQUESTS, by the limit that was reached.", []string{"limit"})
 	descLimitOn       = desc("limit_reached", "Topics, or for limits of groups topics of groups, whose sends the limit refuses now; 1 for one that refuses all sends.", []string{"limit"})
@@ -91,6 +93,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		descTopicHalf, descTopicEnded, descTopicChecks,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
 		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupOvertaken, descGroupDeadLetters,
+		descGroupDiscarded,
 		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
@@ -197,6 +200,8 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 	out.counter(descGroupOvertaken, s.Overtaken, s.Topic, s.Group)
 	out.counter(descGroupDeadLetters, s.DeadLetters-s.GivenUp, s.Topic, s.Group, "attempts_exhausted")
 	out.counter(descGroupDeadLetters, s.GivenUp, s.Topic, s.Group, "asked_for")
+	out.counter(descGroupDiscarded, s.Discarded, s.Topic, s.Group, "attempts_exhausted")
+	out.counter(descGroupDiscarded, s.Expired, s.Topic, s.Group, "expired")
 }
 
 func (out scrape) store(s *broker.StoreStats, name string) {

@@ -326,8 +326,8 @@ func TestMetricsCardinality(t *testing.T) {
 		}
 		use("c", "g2", 1)
 		third, _ := scraped(t, e.s)
-		if n := more(second, third); n != 17 {
-			t.Errorf("%d series for another group in one topic, want 17", n)
+		if n := more(second, third); n != 19 {
+			t.Errorf("%d series for another group in one topic, want 19", n)
 		}
 	})
 }

@@ -76,6 +76,9 @@ func TestOpenAPISchemas(t *testing.T) {
 		"Problem": problem{}, "Message": jsonMessage{}, "SendResult": sendResult{}, "Delivery": jsonDelivery{},
 		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
 		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},
+		"ReconsumeRequest": reconsumeRequest{}, "Reconsumed": broker.Reconsumed{}, "NegativeAckRequest": negativeAckRequest{},
+		"RetryTopicConfig": broker.RetryTopicConfig{}, "NegativeAckConfig": broker.NegativeAckConfig{},
+		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": topicAddressSettings{},
 		"RecallRequest": recallRequest{}, "RecallResult": recallResult{}, "Status": state{},
 	} {
 		ref := schemas[name]
@@ -143,7 +146,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	what := r.Method + " " + r.URL.String()
 	params := map[string]string{}
-	for _, key := range []string{"topic", "group"} {
+	for _, key := range []string{"topic", "group", "match"} {
 		if v := r.PathValue(key); v != "" {
 			params[key] = v
 		}

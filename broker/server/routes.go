@@ -36,6 +36,8 @@ func (s *Server) routes() []route {
 		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", s.changeInvisible},
 		{"retry", "POST", "/v1/groups/{group}/retry", s.retry},
 		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", s.deadLetter},
+		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", s.reconsumeLater},
+		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", s.negativeAcknowledge},
 
 		// Administration.
 		{"listTopics", "GET", "/v1/topics", s.listTopics},
@@ -49,6 +51,11 @@ func (s *Server) routes() []route {
 		{"deleteGroup", "DELETE", "/v1/groups/{group}", s.deleteGroup},
 		{"getThrottle", "GET", "/v1/throttle", s.getThrottle},
 		{"putThrottle", "PUT", "/v1/throttle", s.putThrottle},
+		{"listAddressSettings", "GET", "/v1/address-settings", s.listAddressSettings},
+		{"getAddressSettings", "GET", "/v1/address-settings/{match}", s.getAddressSettings},
+		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", s.putAddressSettings},
+		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", s.deleteAddressSettings},
+		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", s.getTopicAddressSettings},
 
 		// About the server.
 		{"health", "GET", "/healthz", s.healthz},

@@ -223,6 +223,17 @@ func (r *sessions) pushGroup(group string) {
 	}
 }
 
+// pushAll makes the Telemetry streams of all consumers send settings again.
+func (r *sessions) pushAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.byID {
+		if p := c.profile.Load(); p != nil && p.group != "" {
+			c.resendLocked()
+		}
+	}
+}
+
 // resend makes the client's Telemetry streams send settings again.
 func (r *sessions) resend(c *session) {
 	r.mu.Lock()

@@ -257,21 +257,25 @@ func (s *Server) settings(ctx context.Context, p *profile) (*rmqpb.Settings, err
 	sub.Fifo = &c.FIFO
 	sub.ReceiveBatchSize = proto.Int32(receiveBatchSize)
 	sub.LongPollingTimeout = durationpb.New(s.o.MaxLongPolling)
-	out.BackoffPolicy = retryPolicy(c, p.language)
+	topics := make([]string, len(sub.GetSubscriptions()))
+	for i, e := range sub.GetSubscriptions() {
+		topics[i] = e.GetTopic().GetName()
+	}
+	out.BackoffPolicy = retryPolicy(s.b.RetryPolicy(c, topics...), p.language)
 	return out, nil
 }
 
-// retryPolicy returns a group's ladder as a client of the language reads it.
+// retryPolicy returns a policy as a client of the language reads it.
 // RocketMQ's Node client knows only exponential policies, the others read
 // ladders (and Python nothing else).
-func retryPolicy(c broker.GroupConfig, language string) *rmqpb.RetryPolicy {
-	steps := c.Ladder()
+func retryPolicy(p broker.RetryPolicy, language string) *rmqpb.RetryPolicy {
+	steps := p.Ladder
 	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients refuse an empty list
 		steps = []time.Duration{0}
 	}
 	out := &rmqpb.RetryPolicy{MaxAttempts: math.MaxInt32} // for ever
-	if c.MaxAttempts > 0 {
-		out.MaxAttempts = int32(min(c.MaxAttempts, math.MaxInt32))
+	if p.MaxAttempts > 0 {
+		out.MaxAttempts = int32(min(p.MaxAttempts, math.MaxInt32))
 	}
 	if language == languageNode {
 		multiplier := 2.0

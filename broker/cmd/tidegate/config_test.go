@@ -63,7 +63,15 @@ var badFiles = []struct{ file, want string }{
 	{"topic: t:FIFO\ntopics:\n  t:\n    type: NORMAL", `f:1: topic is "t:FIFO", but f:4 makes it NORMAL`},
 	{"topics: [t]", "f:1: topics is a list"},
 	{"topics:\n  t: 3", `f:2: topics.t is "3": give "key: value"`},
-	{"topics:\n  a.b: {}", `f:2: topics.a.b has a name that cannot be`},
+	{"topics:\n  a..b: {}", `f:2: topics.a..b has a name that cannot be`},
+	{"groups:\n  g: {fifo: true, retry_topic: {enabled: true}}", `f:2: groups.g cannot be: retry_topic.enabled is true and fifo too`},
+	{"groups:\n  g: {retry_topic: {levels: 1s 1ms}}", `f:2: groups.g cannot be: retry_topic.levels: level 2 is 1ms`},
+	{"groups:\n  g: {retry_topic: {naming: 2.8}}", `f:2: groups.g.retry_topic.naming is "2.8": give 2.9.2, 2.7.2 or 2.6.1`},
+	{"address_settings:\n  a..b: {}", `f:2: address_settings.a..b has a pattern that cannot be: the pattern "a..b" has an empty word`},
+	{"address_settings:\n  '#': {redelivery_delay: 1}", `f:2: "redelivery_delay" is unknown in address_settings.#: did you mean redelivery-delay?`},
+	{"address_settings:\n  t: {redelivery-delay: 1.5}", `f:2: address_settings.t.redelivery-delay is "1.5": "1.5" is no time: give whole milliseconds`},
+	{"address_settings:\n  t: {redelivery-collision-avoidance-factor: 2}", `f:2: address_settings.t.redelivery-collision-avoidance-factor is "2": redelivery-collision-avoidance-factor is 2: give 0.0 to 1.0`},
+	{"address_settings:\n  t: {max-delivery-attempts: 0}", `f:2: address_settings.t.max-delivery-attempts is "0"`},
 	{"topics:\n  t:\n    quues: 3", `f:3: "quues" is unknown in topics.t: did you mean queues?`},
 	{"topics:\n  t:\n    queues: 1025", `f:3: topics.t.queues is "1025": give a whole number of 1 to 1024`},
 	{"topics:\n  t:\n    queues: 0", `f:3: topics.t.queues is "0"`},
@@ -153,7 +161,7 @@ func TestExampleFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, keys := range [][]string{keysOf(settingRules), keysOf(topicRules), keysOf(groupRules)} {
+	for _, keys := range [][]string{keysOf(settingRules), keysOf(topicRules), keysOf(groupRules), keysOf(addressRules)} {
 		text, _ := os.ReadFile("tidegate.example.yaml")
 		for _, k := range keys {
 			_, inner, nested := strings.Cut(k, ".")
@@ -180,8 +188,9 @@ func TestExampleFile(t *testing.T) {
 // A field that is added to a topic or group needs a rule here.
 func TestEveryFieldHasARule(t *testing.T) {
 	for what, pair := range map[string][2][]string{
-		"topics": {fieldsOf(reflect.TypeFor[broker.TopicConfig](), ""), keysOf(topicRules)},
-		"groups": {fieldsOf(reflect.TypeFor[broker.GroupConfig](), ""), keysOf(groupRules)},
+		"topics":           {fieldsOf(reflect.TypeFor[broker.TopicConfig](), ""), keysOf(topicRules)},
+		"groups":           {fieldsOf(reflect.TypeFor[broker.GroupConfig](), ""), keysOf(groupRules)},
+		"address_settings": {fieldsOf(reflect.TypeFor[broker.AddressSettings](), ""), keysOf(addressRules)},
 	} {
 		if slices.Sort(pair[1]); !slices.Equal(pair[0], pair[1]) {
 			t.Errorf("%s have the fields %q over HTTP, and %q in a file", what, pair[0], pair[1])

@@ -21,10 +21,11 @@ type section[T any] struct {
 
 // A config is everything that serve is told, merged and checked.
 type config struct {
-	settings section[settings]
-	topics   map[string]section[broker.TopicConfig]
-	groups   map[string]section[broker.GroupConfig]
-	access   accessConfig
+	settings  section[settings]
+	topics    map[string]section[broker.TopicConfig]
+	groups    map[string]section[broker.GroupConfig]
+	addresses map[string]section[broker.AddressSettings]
+	access    accessConfig
 }
 
 // build reads the layers, the strongest last, over the defaults. Every value
@@ -60,7 +61,7 @@ func build[T any](rules []rule[T], layers ...values) (section[T], faults) {
 // merge makes a configuration of what a file, the environment and the flags
 // give. It is to be used only if there are no faults.
 func merge(doc document, env, flags values) (config, faults) {
-	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}}
+	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}, addresses: map[string]section[broker.AddressSettings]{}}
 	var bad, more faults
 	c.settings, bad = build(settingRules, doc.values, env, flags)
 	c.access, more = mergeAccess(doc, c.settings)
@@ -73,6 +74,13 @@ func merge(doc document, env, flags values) (config, faults) {
 	}
 	for name, d := range doc.groups {
 		c.groups[name], more = declared(groupRules, d, tidegate.ValidateGroup(name))
+		if err := c.groups[name].value.Validate(); err != nil && len(more) == 0 { // what several fields together are wrong in
+			more = faults{faultf(d.from, "cannot be: %s", strings.ReplaceAll(err.Error(), "\n", "; "))}
+		}
+		bad = append(bad, more...)
+	}
+	for match, d := range doc.addresses {
+		c.addresses[match], more = addressDeclared(match, d)
 		bad = append(bad, more...)
 	}
 	for _, t := range c.settings.value.topics {

@@ -26,7 +26,7 @@ type given struct {
 // key; more than one for lists only.
 type values map[string][]given
 
-// A declaration is a topic or group in a file.
+// A declaration is a topic, group or address pattern in a file.
 type declaration struct {
 	from   origin
 	values values
@@ -34,27 +34,32 @@ type declaration struct {
 
 // A document is what a file says, before anyone looked at the values.
 type document struct {
-	values         values
-	topics, groups map[string]declaration
-	keys           map[string]keyDeclaration
-	anonymous      []ruleDeclaration
+	values                    values
+	topics, groups, addresses map[string]declaration
+	keys                      map[string]keyDeclaration
+	anonymous                 []ruleDeclaration
 }
 
 // parse reads a file's text. It returns what it understood, also with faults.
 func parse(file string, data []byte) (document, faults) {
 	p := &parser{file: file}
-	doc := document{values: values{}, topics: map[string]declaration{}, groups: map[string]declaration{}, keys: map[string]keyDeclaration{}}
+	doc := document{
+		values: values{}, topics: map[string]declaration{}, groups: map[string]declaration{}, addresses: map[string]declaration{},
+		keys: map[string]keyDeclaration{},
+	}
 	root := p.read(data)
 	if root == nil {
 		return doc, p.faults
 	}
-	keys := append(level(keysOf(settingRules), ""), "topics", "groups")
+	keys := append(level(keysOf(settingRules), ""), "topics", "groups", "address_settings")
 	p.mapping(root, "", keys, func(key string, k, v *yaml.Node) {
 		switch {
 		case key == "topics":
 			p.declarations(v, key, keysOf(topicRules), doc.topics)
 		case key == "groups":
 			p.declarations(v, key, keysOf(groupRules), doc.groups)
+		case key == "address_settings":
+			p.declarations(v, key, keysOf(addressRules), doc.addresses)
 		case key == "topic":
 			p.list(key, v, doc.values)
 		case key == "access":
@@ -166,7 +171,7 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 	}
 }
 
-// declarations reads the topics or groups.
+// declarations reads the topics, groups or address settings.
 func (p *parser) declarations(n *yaml.Node, what string, keys []string, into map[string]declaration) {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return // all of them are commented out

@@ -60,7 +60,7 @@ func refusals(c config, b *broker.Broker) error {
 	return bad.err()
 }
 
-// put makes and changes the topics and groups of a configuration, and
+// put makes and changes the topics, groups and address settings of a configuration, and
 // returns the names of those that it changed.
 func put(ctx context.Context, c config, b *broker.Broker) (changed []string, err error) {
 	there := func(name string) (broker.TopicConfig, bool) {
@@ -97,6 +97,17 @@ func put(ctx context.Context, c config, b *broker.Broker) (changed []string, err
 		}
 		changed = append(changed, "groups."+name)
 	}
+	for _, match := range slices.Sorted(maps.Keys(c.addresses)) {
+		before, gerr := b.AddressSettings(match)
+		if gerr == nil && len(differing(addressRules, before.AddressSettings, c.addresses[match].value)) == 0 {
+			continue
+		}
+		if _, perr := b.PutAddressSettings(ctx, match, c.addresses[match].value); perr != nil {
+			err = errors.Join(err, fmt.Errorf("address settings %s: %w", match, perr))
+			continue
+		}
+		changed = append(changed, "address_settings."+match)
+	}
 	return changed, err
 }
 
@@ -109,7 +120,7 @@ type reloader struct {
 	logger     *slog.Logger
 	level      *slog.LevelVar
 	running    settings
-	declared   []string // the topics and groups of the file
+	declared   []string // the topics, groups and address settings of the file
 
 	server       *server.Server
 	certificates *server.Certificates // nil: self-signed
@@ -166,12 +177,12 @@ func (r *reloader) reload(ctx context.Context) {
 	r.declared = c.declared()
 	gone := slices.DeleteFunc(before, func(name string) bool { return slices.Contains(r.declared, name) })
 	if len(gone) > 0 {
-		r.logger.Info("topics and groups that left the file are kept as they are", "file", r.file, "names", gone)
+		r.logger.Info("topics, groups and address settings that left the file are kept as they are", "file", r.file, "names", gone)
 	}
 	r.logger.Info("the configuration was reloaded", "file", r.file, "changed", append(applied, changed...))
 }
 
-// declared returns the topics and groups that the file declares.
+// declared returns the topics, groups and address settings that the file declares.
 func (c config) declared() []string {
 	var names []string
 	for name := range c.topics {
@@ -179,6 +190,9 @@ func (c config) declared() []string {
 	}
 	for name := range c.groups {
 		names = append(names, "groups."+name)
+	}
+	for match := range c.addresses {
+		names = append(names, "address_settings."+match)
 	}
 	slices.Sort(names)
 	return names

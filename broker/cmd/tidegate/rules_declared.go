@@ -50,25 +50,23 @@ var topicRules = []rule[broker.TopicConfig]{
 var groupRules = []rule[broker.GroupConfig]{
 	yesNo("fifo", "", func(c *broker.GroupConfig) *bool { return &c.FIFO }),
 	attemptsRule,
-	{
-		key: "retry", preset: backoff.RetryLadder().String(), text: func(c *broker.GroupConfig) string { return c.Retry.String() },
-		set: func(c *broker.GroupConfig, s string) error {
-			steps, err := backoff.ParseSteps(s)
-			if err != nil {
-				return err
-			}
-			if len(steps) == 0 {
-				return fmt.Errorf(`give a ladder of durations such as "10s 30s 1m"`)
-			}
-			c.Retry = steps
-			return nil
-		},
-	},
+	ladder("retry", backoff.RetryLadder(), func(c *broker.GroupConfig) *backoff.Steps { return &c.Retry }),
 	duration("fifo_retry_interval", broker.Duration(broker.DefaultFIFORetryInterval), "", 1,
 		func(c *broker.GroupConfig) *broker.Duration { return &c.FIFORetryInterval }),
 	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Messages }),
 	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.GroupConfig) *int64 { return &c.MaxBacklog.Bytes }),
 	age(func(c *broker.GroupConfig) *broker.Limit { return &c.MaxBacklog }),
+	yesNo("retry_topic.enabled", "", func(c *broker.GroupConfig) *bool { return &c.RetryTopic.Enabled }),
+	word("retry_topic.naming", broker.RetryNaming292, func(c *broker.GroupConfig) *broker.RetryNaming { return &c.RetryTopic.Naming },
+		broker.RetryNaming272, broker.RetryNaming261),
+	text("retry_topic.topic", "", "", func(c *broker.GroupConfig) *string { return &c.RetryTopic.Topic }, topicOrNone),
+	text("retry_topic.dead_letter_topic", "", "", func(c *broker.GroupConfig) *string { return &c.RetryTopic.DeadLetterTopic }, topicOrNone),
+	integer("retry_topic.max_retries", fmt.Sprint(broker.DefaultMaxRetries), "", 1, math.MaxInt32, func(c *broker.GroupConfig) *int { return &c.RetryTopic.MaxRetries }),
+	ladder("retry_topic.levels", broker.RetryLevels(), func(c *broker.GroupConfig) *backoff.Steps { return &c.RetryTopic.Levels }),
+	word("retry_topic.subscription_type", broker.SubscriptionShared, func(c *broker.GroupConfig) *broker.SubscriptionType { return &c.RetryTopic.SubscriptionType },
+		broker.SubscriptionKeyShared, broker.SubscriptionExclusive, broker.SubscriptionFailover),
+	duration("negative_ack.delay", broker.Duration(broker.DefaultNegativeAckDelay), "", 1, func(c *broker.GroupConfig) *broker.Duration { return &c.NegativeAck.Delay }),
+	integer("negative_ack.max_redeliveries", "0", "", 0, math.MaxInt32, func(c *broker.GroupConfig) *int { return &c.NegativeAck.MaxRedeliveries }),
 }
 
 // age is the age of a backlog's oldest message.

@@ -26,7 +26,7 @@ func TestBadFlags(t *testing.T) {
 		{"serve --grpc 1", []string{`--grpc is "1"`, "host:port"}},
 		{"serve --http 0.0.0.0:1 --log-level loud --log-format xml", []string{`--http is "0.0.0.0:1"`, "--insecure", `--log-level is "loud"`}},
 		{"serve --max-backlog -1 --stop-timeout -1s --topic a:B", []string{"--max-backlog", "--stop-timeout", `"a:B"`, "FIFO"}},
-		{"serve --topic a.b:FIFO --advertise here", []string{`--topic is "a.b:FIFO"`, "allowed are letters", `--advertise is "here"`, "host:port"}},
+		{"serve --topic a!b:FIFO --advertise here", []string{`--topic is "a!b:FIFO"`, "allowed are letters", `--advertise is "here"`, "host:port"}},
 		{"serve --advertise h:99999", []string{`--advertise is "h:99999"`, "65535"}},
 	} {
 		var stdout, stderr strings.Builder

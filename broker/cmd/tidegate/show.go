@@ -32,6 +32,7 @@ func (c config) show(w io.Writer) {
 	c.access.show(w) // access is the last of them
 	showAll(w, "topics", topicRules, c.topics)
 	showAll(w, "groups", groupRules, c.groups)
+	showAll(w, "address_settings", addressRules, c.addresses)
 }
 
 func showAll[T any](w io.Writer, what string, rules []rule[T], all map[string]section[T]) {

@@ -32,6 +32,7 @@ func roundTrip(t *testing.T, c config) {
 	}
 	same(t, c.topics, again.topics)
 	same(t, c.groups, again.groups)
+	same(t, c.addresses, again.addresses)
 }
 
 func same[T any](t *testing.T, a, b map[string]section[T]) {
@@ -52,6 +53,7 @@ func TestRoundTrip(t *testing.T) {
 		"advertise: h:1\ninsecure: true\nhttp: '[::]:1'\ntopic: [a, b:FIFO, c:TRANSACTION]\ntransaction_timeout: 1s\ntransaction_check_max: -1\nmax_client_rate: 0.3\nstop_timeout: 0s",
 		"topics: {a: {queues: 3}, null: {type: FIFO}, 'true': {}, _x: }\ngroups: {g: {max_attempts: -1}, -1: {}, h: {fifo: true, retry: 1ms 1h30m, max_backlog: {bytes: 9223372036854775807}}}",
 		"topics: {a: {duplicate_window: -1h}}",
+		"address_settings: {'#': {dead-letter-address: '', redelivery-delay: 1m, redelivery-delay-multiplier: 1e-3}, 'a.*': {max-delivery-attempts: -1}, '*': {}}",
 	} {
 		doc, bad := parse("f", []byte(text))
 		c, more := merge(doc, nil, nil)

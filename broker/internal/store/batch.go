@@ -67,6 +67,16 @@ func (b *Batch) PutGroup(name string, v []byte) {
 	must(b.pebble().Set(append([]byte{prefixGroup}, name...), v, nil))
 }
 
+// PutAddressSettings writes the address settings of a pattern.
+func (b *Batch) PutAddressSettings(match string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixAddress}, match...), v, nil))
+}
+
+// DeleteAddressSettings removes them.
+func (b *Batch) DeleteAddressSettings(match string) {
+	must(b.pebble().Delete(append([]byte{prefixAddress}, match...), nil))
+}
+
 // PutNumber writes the last number given to a topic or group.
 func (b *Batch) PutNumber(n uint32) {
 	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))

@@ -7,6 +7,7 @@ import "encoding/binary"
 //	m topic(4) queue(2) offset(8)         a message
 //	t name                                a topic's settings
 //	g name                                a group's settings
+//	a pattern                             the address settings of a pattern
 //	n                                     the last number given to a topic or group
 //	y due(8) topic(4) number(8)           a message to deliver later
 //	r topic(4) stored(8) number(8)        when such a message is due, by the time at which it was stored
@@ -26,6 +27,7 @@ const (
 	prefixTopic      = 't'
 	prefixGroup      = 'g'
 	prefixNumber     = 'n'
+	prefixAddress    = 'a'
 	prefixDeadLetter = 'd'
 	prefixDelayed    = 'y'
 	prefixMark       = 'f'

@@ -9,6 +9,12 @@ import (
 // leaseVersion is the first byte of a stored lease.
 const leaseVersion = 1
 
+// The bits of a lease's third byte.
+const (
+	leasePush     = 1
+	leaseNegative = 2
+)
+
 // A Cursor is how far a group is in a queue.
 type Cursor struct {
 	Next  int64 // the offset of the first message that was never handed out
@@ -18,16 +24,17 @@ type Cursor struct {
 // A Lease is what a group's metadata says of one message that was handed out,
 // or passed over, and is not done.
 type Lease struct {
-	State   uint8     // the engine's number for the state
-	Push    bool      // taken by a push consumer
-	Attempt int       // deliveries made
-	Serial  uint32    // of the handle that is valid
-	Due     time.Time // when the lease or the wait ends
-	Since   time.Time // of the delivery, for leases that are renewed
-	Stored  int64     // when the message was stored, in nanoseconds since 1970
-	Size    int64     // bytes of the body
-	Owner   string    // the client that keeps the lease alive; empty for none
-	Group   string    // the message group; empty for none
+	State    uint8     // the engine's number for the state
+	Push     bool      // taken by a push consumer
+	Negative bool      // waits after a negative acknowledgement
+	Attempt  int       // deliveries made
+	Serial   uint32    // of the handle that is valid
+	Due      time.Time // when the lease or the wait ends
+	Since    time.Time // of the delivery, for leases that are renewed
+	Stored   int64     // when the message was stored, in nanoseconds since 1970
+	Size     int64     // bytes of the body
+	Owner    string    // the client that keeps the lease alive; empty for none
+	Group    string    // the message group; empty for none
 }
 
 func (l *Lease) size() int {
@@ -35,11 +42,14 @@ func (l *Lease) size() int {
 }
 
 func (l *Lease) encode(b []byte) []byte {
-	push := byte(0)
+	flags := byte(0)
 	if l.Push {
-		push = 1
+		flags |= leasePush
 	}
-	b = append(b, leaseVersion, l.State, push)
+	if l.Negative {
+		flags |= leaseNegative
+	}
+	b = append(b, leaseVersion, l.State, flags)
 	b = binary.AppendUvarint(b, uint64(l.Attempt))
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Due)))
@@ -56,7 +66,11 @@ func decodeLease(v []byte, l *Lease) error {
 		return fmt.Errorf("%w: it is not a lease of version %d", errCorrupt, leaseVersion)
 	}
 	l.State = r.byte()
-	l.Push = r.byte() == 1
+	flags := r.byte()
+	if flags&^(leasePush|leaseNegative) != 0 {
+		r.fail("it has an unknown flag")
+	}
+	l.Push, l.Negative = flags&leasePush != 0, flags&leaseNegative != 0
 	attempt := r.uvarint()
 	if attempt > 1<<31 {
 		r.fail("the attempt number is absurd")

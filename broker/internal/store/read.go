@@ -171,6 +171,11 @@ func (s *Store) AllGroups(f func(name string, v []byte) error) error {
 	return s.settings(prefixGroup, f)
 }
 
+// AddressSettings calls f with each pattern and its address settings.
+func (s *Store) AddressSettings(f func(match string, v []byte) error) error {
+	return s.settings(prefixAddress, f)
+}
+
 func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error {
 	return scan(s.messages, prefix, func(k, v []byte) error { return f(string(k[1:]), v) })
 }

@@ -1,0 +1,433 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// openData returns a broker on a file system in memory, and that.
+func openData(t *testing.T) (*Broker, *vfs.MemFS) {
+	t.Helper()
+	fs := vfs.NewCrashableMem()
+	return open(t, Options{Dir: "data", fs: fs}), fs
+}
+
+// All faults are told at once, each with field and value.
+func TestAddressSettingsValidation(t *testing.T) {
+	b := open(t, Options{})
+	_, err := b.PutAddressSettings(t.Context(), "a..b", AddressSettings{
+		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(maxSetDelay + 1), ExpiryDelay: new(Milliseconds(-2)),
+		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
+		DeadLetterAddress: new("a b"), ExpiryAddress: new("TBW102"), DeadLetterQueuePrefix: new("?"),
+	})
+	if !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("it is not a bad request: %v", err)
+	}
+	for _, want := range []string{
+		`"a..b"`, "redelivery-delay is -1", "max-redelivery-delay is 3153600000001", "expiry-delay is -2", "redelivery-delay-multiplier is +Inf",
+		"redelivery-collision-avoidance-factor is 1.01: give 0.0 to 1.0", "max-delivery-attempts is 0", `dead-letter-address is "a b"`,
+		`expiry-address is "TBW102"`, `dead-letter-queue-prefix is "?"`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not say %q: %v", want, err)
+		}
+	}
+	if got := b.AllAddressSettings(); len(got) != 0 {
+		t.Errorf("it was taken all the same: %+v", got)
+	}
+	if err := (AddressSettings{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
+		t.Error("NaN is legal")
+	}
+}
+
+// Seed 002: "The `redelivery-collision-avoidance-factor` must be between 0.0 and 1.0."
+func TestCollisionAvoidanceFactorBounds(t *testing.T) {
+	for factor, legal := range map[float64]bool{0: true, .5: true, 1: true, -.01: false, 1.01: false} {
+		if err := (AddressSettings{RedeliveryCollisionAvoidanceFactor: &factor}).Validate(); (err == nil) != legal {
+			t.Errorf("%v: %v", factor, err)
+		}
+	}
+}
+
+// Every field of a more specific pattern goes before that of a less specific
+// one, and a field that it does not set is inherited.
+//
+// Seed 002: "Address wildcards can be used to configure dead letter settings for a set of addresses"
+func TestAddressSettingsMerge(t *testing.T) {
+	typ := reflect.TypeFor[AddressSettings]()
+	for i := range typ.NumField() {
+		set := reflect.New(typ).Elem()
+		set.Field(i).Set(reflect.New(typ.Field(i).Type.Elem()))
+		s, none := set.Interface().(AddressSettings), AddressSettings{}
+		other := reflect.New(typ).Elem()
+		other.Field(i).Set(reflect.New(typ.Field(i).Type.Elem()))
+		if got := s.over(other.Interface().(AddressSettings)); got != s {
+			t.Errorf("%s: the less specific one won", typ.Field(i).Name)
+		}
+		if got := none.over(s); got != s {
+			t.Errorf("%s is not inherited", typ.Field(i).Name)
+		}
+	}
+}
+
+// Seed 002: "A `dead letter address` can be set globally for a set of matching addresses and you
+// can set `max-delivery-attempts` to -1 for a specific address setting to allow infinite
+// redeliveries only for this address."
+func TestAddressSettingsInherit(t *testing.T) {
+	b, fs := openData(t)
+	putTopic(t, b, "before.it", TopicConfig{})
+	putAddress(t, b, "#", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3)})
+	putAddress(t, b, "before.*", AddressSettings{MaxDeliveryAttempts: new(-1)})
+	putTopic(t, b, "after", TopicConfig{})
+	check := func(topic string, attempts int, matches ...string) {
+		t.Helper()
+		tp, err := b.topic(topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := tp.address.Load().redelivery; r.maxAttempts != attempts || r.deadLetter != "DLA" {
+			t.Errorf("%s: %+v", topic, r)
+		}
+		if _, got := b.TopicAddressSettings(topic); !slices.Equal(got, matches) {
+			t.Errorf("%s is matched by %q, want %q", topic, got, matches)
+		}
+	}
+	check("before.it", -1, "before.*", "#")
+	check("after", 3, "#")
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b = open(t, Options{Dir: "data", fs: fs})
+	check("before.it", -1, "before.*", "#")
+	if err := b.DeleteAddressSettings(t.Context(), "before.*"); err != nil {
+		t.Fatal(err)
+	}
+	check("before.it", 3, "#")
+	if err := b.DeleteAddressSettings(t.Context(), "before.*"); !errors.Is(err, tidegate.ErrNotFound) {
+		t.Errorf("deleting it again: %v", err)
+	}
+	if _, err := b.AddressSettings("before.*"); !errors.Is(err, tidegate.ErrNotFound) {
+		t.Errorf("reading it: %v", err)
+	}
+}
+
+// A topic with '.' in its name is this broker's: one that does not exist is
+// refused as RocketMQ refuses it.
+func TestTopicNamesOfWords(t *testing.T) {
+	b := open(t, Options{})
+	var e *tidegate.Error
+	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != tidegate.CodeIllegalTopic {
+		t.Errorf("before it exists: %v", err)
+	}
+	putTopic(t, b, "orders.eu", TopicConfig{})
+	mustSend(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})
+}
+
+// Seed 002: "Once the messages have been unsuccessfully delivered for a given number of
+// attempts, they are removed from their queue and sent to the relevant dead letter address. These
+// *dead letter* messages can later be consumed from the dead letter address for further inspection."
+//
+// Seed 002: "Dead letter messages get [special properties]"
+//
+// Seed 002: "it's `false` by default"
+func TestDeadLetterAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "exampleQueue", TopicConfig{Queues: 1})
+		putAddress(t, b, "exampleQueue", AddressSettings{DeadLetterAddress: new("deadLetterAddress"), MaxDeliveryAttempts: new(3)})
+		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}})
+		if n := len(failures(t, b, "g", "exampleQueue")); n != 3 {
+			t.Errorf("%d deliveries, want 3", n)
+		}
+		ds := receiveAll(t, b, "deadLetterAddress")
+		if len(ds) != 1 {
+			t.Fatalf("%d dead letters", len(ds))
+		}
+		for k, want := range map[string]string{
+			"_AMQ_ORIG_ADDRESS": "exampleQueue", "_AMQ_ORIG_QUEUE": "g", "_AMQ_ORIG_MESSAGE_ID": "m", "k": "v",
+			tidegate.PropertyDeadLetterTopic: "exampleQueue", tidegate.PropertyDeadLetterAttempts: "3", tidegate.PropertyDeadLetterOffset: "0",
+		} {
+			if got := ds[0].Properties[k]; got != want {
+				t.Errorf("%s is %q, want %q", k, got, want)
+			}
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "exampleQueue"}); len(ds) != 0 {
+			t.Error("it is still in its queue")
+		}
+		if _, err := b.Topic("DLQ.exampleQueue"); err == nil {
+			t.Error("auto-create-dead-letter-resources is off, and a queue was made")
+		}
+	})
+}
+
+// Seed 002: "The `address` created will be the one defined by the `dead-letter-address`. A
+// `MULTICAST` `queue` will be created on that `address`. It will be named by the `address` to
+// which the message was previously sent, and it will have a filter defined using the property
+// `_AMQ_ORIG_ADDRESS` so that it will only receive messages sent to the relevant `address`. The
+// `queue` name can be configured with a prefix and suffix."
+//
+// Seed 002: "The queue holding the undeliverable messages can be accessed directly"
+func TestAutoCreateDeadLetterResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putAddress(t, b, "#", AddressSettings{
+			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3), AutoCreateDeadLetterResources: new(true),
+		})
+		putAddress(t, b, "orders", AddressSettings{DeadLetterQueuePrefix: new(""), DeadLetterQueueSuffix: new(".DLQ")})
+		for _, topic := range []string{"stocks", "orders"} {
+			putTopic(t, b, topic, TopicConfig{})
+			mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Body: []byte("x")})
+			failures(t, b, "g", topic)
+		}
+		for topic, want := range map[string][]string{"DLA": {"orders", "stocks"}, "DLQ.stocks": {"stocks"}, "orders.DLQ": {"orders"}} {
+			var got []string
+			for _, d := range receiveAll(t, b, topic) {
+				got = append(got, d.ID)
+				if d.Properties["_AMQ_ORIG_ADDRESS"] != d.ID {
+					t.Errorf("%s: %q", topic, d.Properties)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s has %q, want %q", topic, got, want)
+			}
+		}
+		// A dead letter that fails does not come back to where it is.
+		if n := len(failures(t, b, "g2", "DLQ.stocks")); n != 3 {
+			t.Errorf("%d deliveries of the dead letter", n)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g2")); n != 1 {
+			t.Errorf("%d dead letters of it", n)
+		}
+	})
+}
+
+// Seed 002: "the queue is auto-created which means it will be auto-deleted as per the relevant
+// `address-settings`."
+func TestAutomaticQueuesAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, fs := openData(t)
+		putTopic(t, b, "orders", TopicConfig{})
+		putAddress(t, b, "#", AddressSettings{
+			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true),
+		})
+		fail := func() {
+			t.Helper()
+			mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
+			if err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is := func(there bool) {
+			t.Helper()
+			<-time.After(2 * time.Minute)
+			synctest.Wait()
+			if topic, err := b.Topic("DLQ.orders"); (err == nil) != there || there && !topic.AutoCreated {
+				t.Fatalf("the queue is there: %t; %+v", err == nil, topic)
+			}
+			if _, err := b.Topic("DLA"); err != nil {
+				t.Errorf("the dead-letter-address is gone: %v", err)
+			}
+		}
+		ack := func() {
+			t.Helper()
+			if err := b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		fail()
+		fail()
+		is(true)
+		ack()
+		is(true) // one is left
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs})
+		is(true)
+		putAddress(t, b, "DLQ.#", AddressSettings{AutoDeleteQueues: new(false)})
+		ack()
+		is(true)
+		if err := b.DeleteAddressSettings(t.Context(), "DLQ.#"); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() { // a consumer that waits
+			defer close(done)
+			for range 10 {
+				_, _ = b.Receive(t.Context(), transport.ReceiveRequest{Group: "ops", Topic: "DLQ.orders", Queue: transport.AnyQueue, Wait: time.Minute, InvisibleDuration: time.Minute})
+			}
+		}()
+		is(true)
+		<-done
+		is(false)
+		fail() // made anew
+		is(true)
+		ack()
+		is(false)
+		fail()
+		putTopic(t, b, "DLQ.orders", TopicConfig{}) // now it is somebody's
+		ack()
+		<-time.After(time.Hour)
+		if topic, err := b.Topic("DLQ.orders"); err != nil || topic.AutoCreated {
+			t.Errorf("a queue that was put is %+v, %v", topic, err)
+		}
+	})
+}
+
+// Settings change while messages are under way: those that wait for their
+// retry have the new maximum.
+func TestAddressSettingsChangeUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
+		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
+		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		failed := time.Now()
+		d := receive(t, b, r)[0]
+		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
+			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
+		}
+		if err := b.Retry(t.Context(), d, 0); err != nil {
+			t.Fatal(err)
+		}
+		putAddress(t, b, "t", AddressSettings{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if n := len(receiveAll(t, b, "DLA")); n != 1 {
+			t.Errorf("%d dead letters, want the one that was waiting", n)
+		}
+	})
+}
+
+// Seed 002: "in the event of a server crash, messages might have been delivered but that will not
+// have been reflected in the delivery count."
+//
+// Seed 002: "To enable it, set `persist-delivery-count-before-delivery` to `true`"
+func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
+	for _, persist := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, fs := openData(t)
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putGroup(t, b, "g", GroupConfig{})
+			putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: &persist})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
+			// The power fails at once: what is not synced is lost.
+			b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
+			if want := map[bool]int{true: 2, false: 1}[persist]; d.Attempt != want {
+				t.Errorf("persist %t: after the crash it is attempt %d, want %d", persist, d.Attempt, want)
+			}
+		})
+	}
+}
+
+// A message older than expiry-delay goes to the expiry-address instead of a
+// consumer, new or due again.
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(60_000)), ExpiryAddress: new("expired")})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
+		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Second); err != nil {
+			t.Fatal(err)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "untried", Body: []byte("x")})
+		<-time.After(time.Minute)
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "young", Body: []byte("x")})
+		r.Wait = time.Second
+		if ds := receive(t, b, r); len(ds) != 1 || ds[0].ID != "young" {
+			t.Fatalf("%d deliveries", len(ds))
+		}
+		start := time.Now()
+		if ds := receive(t, b, r); len(ds) != 0 || time.Since(start) != time.Second {
+			t.Errorf("%d more deliveries after %v: old messages ended the wait", len(ds), time.Since(start))
+		}
+		ids := map[string]bool{}
+		for _, d := range receiveAll(t, b, "expired") {
+			ids[d.ID] = d.Properties["_AMQ_ORIG_ADDRESS"] == "t" && d.Properties["_AMQ_ACTUAL_EXPIRY"] != ""
+			if _, dead := d.DeadLetter(); !dead {
+				t.Error("it does not say where it comes from")
+			}
+		}
+		if len(ids) != 2 || !ids["tried"] || !ids["untried"] {
+			t.Errorf("expired are %v", ids)
+		}
+		if g, err := b.Group("g"); err != nil || g.Topics[0].Expired != 2 || g.Topics[0].Backlog.Messages != 1 {
+			t.Errorf("the group has %+v, %v", g.Topics, err)
+		}
+		putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(1000))}) // and no address
+		<-time.After(time.Minute)
+		if ds := receive(t, b, r); len(ds) != 0 {
+			t.Errorf("%d deliveries", len(ds))
+		}
+		if n := len(receiveAll(t, b, "expired")); n != 2 {
+			t.Errorf("%d messages in the old expiry-address", n)
+		}
+	})
+}
+
+func FuzzMilliseconds(f *testing.F) {
+	for _, s := range []string{"5000", "-1", `"5s"`, `"1m30s"`, "1.5", "null", `"1ns"`, "1e3"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var m, again Milliseconds
+		if json.Unmarshal([]byte(text), &m) != nil {
+			return
+		}
+		b, err := json.Marshal(m)
+		if err != nil || json.Unmarshal(b, &again) != nil || m != again {
+			t.Errorf("%s became %d, %s, %v, %d", text, m, b, err, again)
+		}
+	})
+}
+
+// Whatever settings are stored or sent: those that are legal make a policy
+// within its bounds.
+func FuzzAddressSettings(f *testing.F) {
+	f.Add(`{"redelivery-delay":5000,"redelivery-delay-multiplier":2,"max-redelivery-delay":15000}`, 3)
+	f.Add(`{"redelivery-delay":"876000h","redelivery-collision-avoidance-factor":1,"max-delivery-attempts":-1}`, 1<<30)
+	f.Add(`{"redelivery-delay-multiplier":1e308,"redelivery-delay":1}`, -1)
+	f.Fuzz(func(t *testing.T, text string, attempt int) {
+		var s AddressSettings
+		if json.Unmarshal([]byte(text), &s) != nil || s.Validate() != nil {
+			return
+		}
+		r := s.policy().redelivery
+		if r == nil {
+			return
+		}
+		for _, d := range []draw{{}, {true, .999}, {false, .999}} {
+			if got := r.after(attempt, d); got < 0 || got > r.longest {
+				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.longest)
+			}
+		}
+		for _, topic := range (policy{&GroupConfig{}, s.policy()}).deadLetterTopics("g", "orders", false) {
+			if topic == "orders" || tidegate.ValidateTopic(topic) != nil {
+				t.Errorf("%s: dead letters go to %q", text, topic)
+			}
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// word is one of some fixed words, of which preset is the default.
+func word[T any, S ~string](key string, preset S, field func(*T) *S, others ...S) rule[T] {
+	words := []string{string(preset)}
+	for _, o := range others {
+		words = append(words, string(o))
+	}
+	return rule[T]{
+		key: key, preset: string(preset), text: func(v *T) string { return string(*field(v)) },
+		set: func(v *T, s string) error {
+			if err := oneOf(words...)(s); err != nil {
+				return err
+			}
+			*field(v) = S(s)
+			return nil
+		},
+	}
+}
+
+// ladder is durations, one after another.
+func ladder[T any](key string, preset backoff.Steps, field func(*T) *backoff.Steps) rule[T] {
+	return rule[T]{
+		key: key, preset: preset.String(), text: func(v *T) string { return field(v).String() },
+		set: func(v *T, s string) error {
+			steps, err := backoff.ParseSteps(s)
+			if err != nil {
+				return err
+			}
+			if len(steps) == 0 {
+				return fmt.Errorf(`give a ladder of durations such as "10s 30s 1m"`)
+			}
+			*field(v) = steps
+			return nil
+		},
+	}
+}
+
+func topicOrNone(name string) error {
+	if name == "" {
+		return nil
+	}
+	return tidegate.ValidateTopic(name)
+}

@@ -1,0 +1,46 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// expireMessages takes deliveries that are not handed out, because their
+// messages are older than expiry-delay, to the expiry-address, or removes them,
+// and returns when that is on disk. Those that are not valid any more are left alone.
+func (s *subscription) expireMessages(handles []handle) error {
+	if len(handles) == 0 {
+		return nil
+	}
+	p := s.topic.address.Load()
+	leaving := make([]*deadLetter, 0, len(handles))
+	s.mu.Lock()
+	now := time.Now()
+	for _, h := range handles {
+		l, err := s.current(h, now)
+		if err != nil {
+			continue
+		}
+		d := s.leaving(l, fmt.Sprintf("it was not delivered within expiry-delay, %v", p.expiry))
+		d.expired = true
+		if p.expiryAddress != "" && p.expiryAddress != s.topic.name {
+			d.topics = []string{p.expiryAddress}
+		}
+		leaving = append(leaving, d)
+	}
+	s.mu.Unlock()
+	s.broker.startDying(leaving...)
+	removed := make([]*store.Flight, len(leaving))
+	for i, d := range leaving {
+		removed[i] = d.finish()
+	}
+	var first error
+	for i, d := range leaving { // they share their fsyncs
+		if err := d.wait(s.broker, removed[i]); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,211 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A Reconsumed is what became of a message that is to be consumed later.
+type Reconsumed struct {
+	Topic     string    `json:"topic"`           // that it is in now: the group's retry topic or its dead letter topic
+	MessageID string    `json:"message_id"`      // a new one
+	Times     int       `json:"reconsume_times"` // the retries so far, this one included
+	DeliverAt time.Time `json:"deliver_at,omitzero"`
+
+	// DeadLetter tells that it was retried as often as the group allows.
+	DeadLetter bool `json:"dead_letter"`
+}
+
+// A retried message is one on its way to a retry topic, or from there to the
+// dead letter topic, where it is a message of its own.
+type retried struct {
+	id    string
+	times int
+	due   time.Time // zero: at once
+	dead  bool
+}
+
+// ReconsumeLater acknowledges a delivery and has its message delivered again
+// later, as a new message of the group's retry topic, or sends it to the
+// group's dead letter topic if it was retried as often as the group allows. It
+// returns when both are on disk. Should the process end in between, the group gets the new
+// message only. 40000 if the group has no retry topics, 40013 if the handle is not valid any more.
+func (b *Broker) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
+	r, err := b.reconsumeLater(d, m)
+	return r, withOp("ReconsumeLater", err)
+}
+
+func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Reconsumed, error) {
+	if !b.begin() {
+		return Reconsumed{}, closedError()
+	}
+	defer b.end()
+	s, h, err := b.locate(d)
+	if err != nil {
+		return Reconsumed{}, err
+	}
+	c := s.group.config.Load().RetryTopic
+	if !c.Enabled {
+		return Reconsumed{}, newError(tidegate.CodeBadRequest, s.group.name,
+			"the group has no retry topics; set retry_topic.enabled, or retry without a new message")
+	}
+	m, ok, err := b.store.Get(h.place)
+	if err != nil {
+		return Reconsumed{}, storeError(err)
+	}
+	if !ok {
+		return Reconsumed{}, invalidHandle("the message was deleted")
+	}
+	times := reconsumeTimes(&m) + 1
+	delay, dead, err := c.reconsume(times, mode)
+	if err != nil {
+		return Reconsumed{}, err
+	}
+	topic := realTopic(&m, s.topic.name)
+	out := Reconsumed{Topic: c.retryTopic(topic, s.group.name), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
+	if dead {
+		out.Topic, out.Times = c.deadLetterTopic(topic, s.group.name), times-1
+	}
+	if err := tidegate.ValidateTopic(out.Topic); err != nil {
+		return Reconsumed{}, err // the names are too long together
+	}
+	s.mu.Lock()
+	now := time.Now()
+	l, err := s.current(h, now)
+	if err == nil {
+		if _, ok := l.state().next(eventReconsume, false, l.Push); !ok {
+			err = invalidHandle("the message is %s", l.state())
+		}
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return Reconsumed{}, err
+	}
+	if delay > 0 {
+		out.DeliverAt = now.Add(delay)
+	}
+	leaving := s.leaving(l, fmt.Sprintf("retried %d times, the most that the group allows", out.Times))
+	leaving.topics = []string{out.Topic}
+	leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
+	s.mu.Unlock()
+	b.startDying(leaving)
+	if err := leaving.wait(b, leaving.finish()); err != nil {
+		return Reconsumed{}, err
+	}
+	return out, nil
+}
+
+// reconsumeTimes returns how often a message was retried.
+func reconsumeTimes(m *store.Message) int {
+	n, _ := strconv.Atoi(m.Properties[tidegate.PropertyReconsumeTimes]) // only the broker writes it
+	return max(n, 0)
+}
+
+// realTopic returns the topic that a message was sent to, if it is one of a
+// retry topic, or else topic.
+func realTopic(m *store.Message, topic string) string {
+	if real := m.Properties[tidegate.PropertyRealTopic]; real != "" {
+		return real
+	}
+	return topic
+}
+
+// message turns the original into the one for the retry topic named topic.
+func (r *retried) message(m *store.Message, from, topic string) {
+	p := maps.Clone(m.Properties)
+	if p == nil {
+		p = map[string]string{}
+	}
+	if _, again := p[tidegate.PropertyRealTopic]; !again {
+		p[tidegate.PropertyRealTopic], p[tidegate.PropertyOriginMessageID] = from, m.ID
+	}
+	if !r.dead {
+		p[tidegate.PropertyRetryTopic] = topic
+	}
+	p[tidegate.PropertyReconsumeTimes] = strconv.Itoa(r.times)
+	m.ID, m.DeliverAt, m.Properties = r.id, r.due, p
+}
+
+// NegativeAck says that a message could not be consumed and is to be delivered
+// again after the delay, 0 standing for the group's NegativeAck.Delay; it
+// returns when that is on disk. No new message is made, and neither the
+// group's MaxAttempts nor the delays of address settings count: only
+// NegativeAck.MaxRedeliveries, after which the message becomes a dead letter.
+// 40011 for a delay that is negative or above 864 000 s, 40013 if the handle is not valid any more.
+func (b *Broker) NegativeAck(_ context.Context, d *tidegate.Delivery, delay time.Duration) error {
+	const op = "NegativeAck"
+	if delay < 0 || delay > MaxReconsumeDelay {
+		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay))
+	}
+	if !b.begin() {
+		return withOp(op, closedError())
+	}
+	defer b.end()
+	s, h, err := b.locate(d)
+	if err != nil {
+		return withOp(op, err)
+	}
+	if delay == 0 {
+		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
+	}
+	return withOp(op, s.settle(h, eventNegativeAck, func(l *lease, now time.Time) {
+		l.Due, l.Negative = now.Add(delay), true
+	}, ""))
+}
+
+// transferred reports whether the message of a lease is in a retry topic
+// already: the process ended when that was written and the lease not yet removed.
+func (s *subscription) transferred(g *grant) (bool, error) {
+	if g.attempt < 2 || !s.group.config.Load().RetryTopic.Enabled {
+		return false, nil
+	}
+	return s.broker.store.IsDeadLetter(s.group.id, g.handle.place)
+}
+
+// retrySubscription returns the group's subscription to its retry topic for
+// the topic of s, and makes both if they are not there; nil if there is none.
+func (s *subscription) retrySubscription(ctx context.Context) (*subscription, error) {
+	c := s.group.config.Load().RetryTopic
+	if !c.Enabled {
+		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
+	}
+	if _, itself := c.original(s.topic.name, s.group.name); itself {
+		return nil, nil //nolint:nilnil // likewise
+	}
+	name := c.retryTopic(s.topic.name, s.group.name)
+	if tidegate.ValidateTopic(name) != nil {
+		return nil, nil //nolint:nilnil // the names are too long together: ReconsumeLater says so
+	}
+	if _, err := s.broker.ownTopic(name, TopicConfig{Queues: 1}, false); err != nil {
+		return nil, err
+	}
+	r, err := s.broker.subscribe(ctx, s.group.name, name)
+	if errors.Is(err, tidegate.ErrNotFound) { // deleted in this moment: the next receive makes it anew
+		return nil, nil //nolint:nilnil // likewise
+	}
+	return r, err
+}
+
+// checkRetryTopics refuses names with which the group would not receive from a
+// retry topic any more that it has received from.
+func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
+	before := g.config.Load().RetryTopic
+	if !before.Enabled {
+		return nil
+	}
+	for _, s := range b.subscriptionsOf(g) {
+		from, was := before.original(s.topic.name, g.name)
+		if now, is := c.original(s.topic.name, g.name); was && (!is || now != from) {
+			return newError(tidegate.CodeBadRequest, g.name,
+				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", s.topic.name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,473 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Seed 001: "2.9.2 version cluster: [Topic name]-[Subscription name]-RETRY"
+//
+// Seed 001: "2.7.2 version cluster: [Subscription name]-RETRY"
+//
+// Seed 001: "2.6.1 Version Cluster: [Subscription name]-retry"
+func TestRetryTopicNames(t *testing.T) {
+	for _, c := range []struct {
+		config      RetryTopicConfig
+		retry, dead string
+		original    string
+	}{
+		{RetryTopicConfig{}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
+		{RetryTopicConfig{Naming: RetryNaming292}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
+		{RetryTopicConfig{Naming: RetryNaming272}, "sub1-RETRY", "sub1-DLQ", ""},
+		{RetryTopicConfig{Naming: RetryNaming261}, "sub1-retry", "sub1-dlq", ""},
+		// .retryLetterTopic("..."), .deadLetterTopic("...") of the seed's deadLetterPolicy
+		{RetryTopicConfig{Topic: "my-retry", DeadLetterTopic: "my-dlq"}, "my-retry", "my-dlq", ""},
+	} {
+		rc := c.config.withDefaults()
+		if got := rc.retryTopic("topic1", "sub1"); got != c.retry {
+			t.Errorf("%q: the retry topic is %s, want %s", c.config.Naming, got, c.retry)
+		}
+		if got := rc.deadLetterTopic("topic1", "sub1"); got != c.dead {
+			t.Errorf("%q: the dead letter topic is %s, want %s", c.config.Naming, got, c.dead)
+		}
+		if got, ok := rc.original(c.retry, "sub1"); !ok || got != c.original {
+			t.Errorf("%q: %s is the retry topic of %q, %t", c.config.Naming, c.retry, got, ok)
+		}
+		if got, ok := rc.original("topic1", "sub1"); ok {
+			t.Errorf("%q: topic1 is the retry topic of %q", c.config.Naming, got)
+		}
+	}
+}
+
+// Seed 001: "level 1 corresponds to 1s, and level 3 corresponds to 10s. If the default value does not
+// meet actual business requirements, users can customize it."
+//
+// Seed 001: "Only the Shared mode (including the Key-Shared mode) supports the automatic retry and
+// dead letter mechanisms."
+//
+// Seed 001: "After the first failure, the retry interval is 1 second. After the second failure, it
+// becomes 5 seconds."
+//
+// Seed 001: "The value ranges of delay time and delayed messages are the same, ranging from 1 to
+// 864,000 seconds."
+//
+// Seed 001: "If the subscription mode is Exclusive or Failover, the specified retry interval does
+// not take effect, and retries occur immediately."
+func TestReconsumeModes(t *testing.T) {
+	if got := RetryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
+		t.Errorf("the levels are %s", got)
+	}
+	own := RetryTopicConfig{Levels: backoff.Steps{time.Minute, time.Hour}, MaxRetries: 3}
+	for _, c := range []struct {
+		config RetryTopicConfig
+		times  int
+		mode   ReconsumeMode
+		delay  time.Duration
+		dead   bool
+		err    string
+	}{
+		{RetryTopicConfig{}, 1, ReconsumeMode{Delay: time.Second}, time.Second, false, ""},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Delay: 864_000 * time.Second}, 864_000 * time.Second, false, ""},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Delay: time.Second - 1}, 0, false, "1s to 240h0m0s"},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Delay: -1}, 0, false, "1s to 240h0m0s"},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Delay: 864_001 * time.Second}, 0, false, "1s to 240h0m0s"},
+		{RetryTopicConfig{}, 5, ReconsumeMode{Level: 1}, time.Second, false, ""},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Level: 3}, 10 * time.Second, false, ""},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Level: 18}, 2 * time.Hour, false, ""},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Level: 19}, 0, false, "levels 1 to 18"},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Level: -1}, 0, false, "levels 1 to 18"},
+		{RetryTopicConfig{}, 1, ReconsumeMode{Level: 1, Delay: time.Second}, 0, false, "one of them"},
+		{RetryTopicConfig{}, 1, ReconsumeMode{}, time.Second, false, ""},
+		{RetryTopicConfig{}, 2, ReconsumeMode{}, 5 * time.Second, false, ""},
+		{RetryTopicConfig{}, 16, ReconsumeMode{}, 30 * time.Minute, false, ""},
+		{RetryTopicConfig{}, 17, ReconsumeMode{}, 0, true, ""},
+		{RetryTopicConfig{}, 17, ReconsumeMode{Delay: time.Hour}, 0, true, ""},
+		{own, 1, ReconsumeMode{}, time.Minute, false, ""},
+		{own, 3, ReconsumeMode{}, time.Hour, false, ""}, // the last level repeats
+		{own, 4, ReconsumeMode{}, 0, true, ""},
+		{own, 1, ReconsumeMode{Level: 2}, time.Hour, false, ""},
+		{RetryTopicConfig{SubscriptionType: SubscriptionKeyShared}, 1, ReconsumeMode{Level: 3}, 10 * time.Second, false, ""},
+		{RetryTopicConfig{SubscriptionType: SubscriptionExclusive}, 1, ReconsumeMode{Delay: time.Hour}, 0, false, ""},
+		{RetryTopicConfig{SubscriptionType: SubscriptionFailover}, 2, ReconsumeMode{}, 0, false, ""},
+		{RetryTopicConfig{SubscriptionType: SubscriptionFailover}, 17, ReconsumeMode{}, 0, true, ""},
+	} {
+		delay, dead, err := c.config.withDefaults().reconsume(c.times, c.mode)
+		if delay != c.delay || dead != c.dead || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s, retry %d, %+v: %v, %t, %v", c.config.SubscriptionType, c.times, c.mode, delay, dead, err)
+		}
+	}
+}
+
+// one receives the next message of a topic.
+func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
+	t.Helper()
+	ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: topic, Wait: 300 * time.Hour})
+	if len(ds) != 1 {
+		t.Fatalf("%d deliveries", len(ds))
+	}
+	return ds[0]
+}
+
+// Seed 001: "After reconsumeLater is executed, the original message in the topic is acknowledged and
+// transferred to the retry topic. When the number of retries reaches the upper limit, the message
+// is transferred to the dead letter queue. The PulsarClient automatically subscribes to the retry
+// topic. However, messages in the dead letter queue are not automatically subscribed to"
+//
+// Seed 001: "Written to dead letter queue at the 17th retry"
+//
+// Seed 001: "REAL_TOPIC: original topic. ORIGIN_MESSAGE_ID: ID of the originally produced message.
+// RETRY_TOPIC: retry topic. RECONSUMETIMES: number of message retries."
+//
+// Every retry has a message ID of its own.
+//
+// Seed 001: "Original consumption: msgid=1:1:0:1 First retry: msgid=2:1:-1 Second retry: msgid=2:2:-1"
+func TestReconsumeLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "topic1", TopicConfig{})
+		putGroup(t, b, "sub1", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		mustSend(t, b, &tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x"), Tag: "a", Properties: map[string]string{"k": "v"}})
+		levels := RetryLevels()
+		ids := map[string]bool{"m": true}
+		d := one(t, b, "sub1", "topic1")
+		for times := 1; times <= 16; times++ {
+			asked := time.Now()
+			r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Topic != "topic1-sub1-RETRY" || r.Times != times || r.DeadLetter || ids[r.MessageID] {
+				t.Fatalf("retry %d: %+v", times, r)
+			}
+			ids[r.MessageID] = true
+			if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Fatalf("the original is not acknowledged: %v", err)
+			}
+			d = one(t, b, "sub1", "topic1") // of the original topic
+			if waited := time.Since(asked); waited != levels.Delay(times-1) {
+				t.Errorf("retry %d came after %v", times, waited)
+			}
+			want := map[string]string{
+				"REAL_TOPIC": "topic1", "ORIGIN_MESSAGE_ID": "m", "RETRY_TOPIC": "topic1-sub1-RETRY", "RECONSUMETIMES": fmt.Sprint(times), "k": "v",
+			}
+			if fmt.Sprint(d.Properties) != fmt.Sprint(want) || d.ID != r.MessageID || d.Topic != "topic1" || d.Tag != "a" || string(d.Body) != "x" || d.Attempt != 1 {
+				t.Fatalf("retry %d: %+v", times, d)
+			}
+		}
+		r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: time.Hour})
+		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() {
+			t.Fatalf("the 17th: %+v, %v", r, err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "topic1", Wait: 300 * time.Hour}); len(ds) != 0 {
+			t.Errorf("a dead letter was delivered: %+v", ds[0])
+		}
+		ds := receiveAll(t, b, "topic1-sub1-DLQ")
+		if len(ds) != 1 || ds[0].ID != r.MessageID || ds[0].Properties["RECONSUMETIMES"] != "16" || ds[0].Properties["ORIGIN_MESSAGE_ID"] != "m" {
+			t.Fatalf("%d dead letters", len(ds))
+		}
+		if o, ok := ds[0].DeadLetter(); !ok || o.Topic != "topic1" || o.MessageID != "m" || o.Group != "sub1" {
+			t.Errorf("it says %+v, %t", o, ok)
+		}
+		if g, err := b.Group("sub1"); err != nil || len(g.Topics) != 2 || g.Topics[0].Backlog.Messages+g.Topics[1].Backlog.Messages != 0 || g.Topics[1].DeadLetters != 1 {
+			t.Errorf("the group has %+v, %v", g.Topics, err)
+		}
+	})
+}
+
+// Seed 001: "It is disabled by default. Messages are sent to the retry topic only when the
+// reconsumeLater() API is called."
+func TestRetryTopicsAreOffByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		var e *tidegate.Error
+		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
+			t.Errorf("%v", err)
+		}
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		if err := b.Retry(t.Context(), d, time.Second); err != nil { // no ReconsumeLater
+			t.Fatal(err)
+		}
+		if d = one(t, b, "g", "t"); d.Attempt != 2 || d.Properties["RETRY_TOPIC"] != "" {
+			t.Errorf("%+v", d)
+		}
+		if ds := receiveAll(t, b, "t-g-RETRY"); len(ds) != 0 { // made by the first receive
+			t.Errorf("%d messages in the retry topic", len(ds))
+		}
+		// What fails without it becomes a dead letter in the same place.
+		if err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(receiveAll(t, b, "t-g-DLQ")); n != 1 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}
+
+// With the older namings, one retry topic serves all topics of a group: a
+// delivery says which one it is of, and can be answered.
+func TestSharedRetryTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261}})
+		for _, topic := range []string{"t1", "t2"} {
+			putTopic(t, b, topic, TopicConfig{})
+			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
+			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		for range 2 {
+			d := one(t, b, "g", "t1")
+			if d.Properties["ORIGIN_MESSAGE_ID"] != "of "+d.Topic {
+				t.Errorf("%s: %q", d.Topic, d.Properties)
+			}
+			if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
+			t.Errorf("the naming changed under a group that uses it: %v", err)
+		}
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261, MaxRetries: 1}})
+	})
+}
+
+// A receive that waits is woken by both: a new message, and one of the retry topic.
+//
+// Seed 001: "the retry queue corresponding to the subscription name is automatically subscribed to"
+func TestRetryTopicWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
+		if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		time.AfterFunc(time.Minute, func() { mustSend(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")}) })
+		if d := one(t, b, "g", "t"); d.ID != "new" || time.Since(start) != time.Minute {
+			t.Errorf("%s came after %v", d.ID, time.Since(start))
+		} else {
+			b.Ack(t.Context(), []*tidegate.Delivery{d})
+		}
+		if d := one(t, b, "g", "t"); d.Properties["ORIGIN_MESSAGE_ID"] != "retried" || time.Since(start) != time.Hour {
+			t.Errorf("%s came after %v", d.ID, time.Since(start))
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second}); len(ds) != 0 || time.Since(start) != time.Hour+time.Second {
+			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
+		}
+		for _, s := range b.subs.all() {
+			if n := len(s.waiters); n != 0 {
+				t.Errorf("%d receives are left in line for %s", n, s.topic.name)
+			}
+		}
+	})
+}
+
+// The process ends after the message is in the retry topic and before the
+// original's lease is removed: after the restart the group gets the new one only.
+func TestReconsumeOnceAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		_, h, err := b.locate(one(t, b, "g", "t"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := b.subscription(h)
+		s.mu.Lock()
+		d := s.leaving(s.cursors[0].leases[0], "")
+		s.mu.Unlock()
+		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, due: time.Now().Add(time.Hour)}
+		d.start(b)
+		if err := d.flight.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: "data", fs: fs})
+		if d := one(t, b, "g", "t"); d.ID != "m2" || d.Topic != "t" {
+			t.Errorf("%s of %s was delivered", d.ID, d.Topic)
+		} else if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+			t.Error(err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
+			t.Errorf("%s was delivered too", ds[0].ID)
+		}
+	})
+}
+
+// Power fails at a random moment of retries: every message is with the group
+// afterwards, as itself or as a retry of it.
+func TestReconsumeSurvivesPowerLoss(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, reconsumeAndLosePower)
+	}
+}
+
+func reconsumeAndLosePower(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	fs := vfs.NewCrashableMem()
+	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	putTopic(t, b, "t", TopicConfig{Queues: 2})
+	putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, SubscriptionType: SubscriptionFailover}})
+	for i := range 20 {
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+	}
+	for i, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20, InvisibleDuration: time.Millisecond * 100}) {
+		if i == rnd.IntN(20) {
+			break
+		}
+		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Fatal(err)
+		}
+	}
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
+	b.Close()
+	if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	seen := map[string]int{}
+	for {
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20, Wait: 300 * time.Millisecond})
+		if len(ds) == 0 {
+			break
+		}
+		for _, d := range ds {
+			id := d.ID
+			if origin := d.Properties["ORIGIN_MESSAGE_ID"]; origin != "" {
+				id = origin
+			}
+			seen[id]++
+		}
+	}
+	for i := range 20 {
+		if seen[fmt.Sprint(i)] == 0 {
+			t.Errorf("seed %d: message %d is lost", seed, i)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Seed 001: "In this mode, no new message is generated."
+//
+// Seed 001: "1 minute by default."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, messages to retry remain unacknowledged on
+// the server."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, the number of retries can be obtained from
+// msg.getRedeliveryCount()."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, there is no maximum number of retries by
+// default."
+func TestNegativeAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, fs := openData(t)
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(7)), MaxDeliveryAttempts: new(3)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for attempt := 2; attempt <= 40; attempt++ {
+			asked := time.Now()
+			if err := b.NegativeAck(t.Context(), d, 0); err != nil {
+				t.Fatal(err)
+			}
+			if attempt == 20 {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+			}
+			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
+				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)
+			}
+			if d = one(t, b, "g", "t"); d.ID != "m" || d.Attempt != attempt || time.Since(asked) != time.Minute {
+				t.Fatalf("%s, attempt %d, came after %v", d.ID, d.Attempt, time.Since(asked))
+			}
+		}
+	})
+}
+
+func TestNegativeAckDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour)}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, MaxReconsumeDelay: MaxReconsumeDelay} {
+			asked := time.Now()
+			if err := b.NegativeAck(t.Context(), d, given); err != nil {
+				t.Fatal(err)
+			}
+			if d = one(t, b, "g", "t"); time.Since(asked) != want {
+				t.Errorf("%v: it came after %v", given, time.Since(asked))
+			}
+		}
+		for _, delay := range []time.Duration{-1, MaxReconsumeDelay + 1} {
+			if err := b.NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%v: %v", delay, err)
+			}
+		}
+	})
+}
+
+// Seed 001: "However, this can be implemented by configuring the maximum number of retries and the
+// dead letter queue. In this mode, when a message has been retried for a specified number of
+// times, it will be delivered to the dead letter queue."
+func TestNegativeAckMaximum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "sub1", GroupConfig{
+			NegativeAck: NegativeAckConfig{MaxRedeliveries: 5, Delay: Duration(time.Second)},
+			RetryTopic:  RetryTopicConfig{Enabled: true, DeadLetterTopic: "sub1-dlq"},
+		})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		var attempts []int
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "t", Wait: time.Hour})
+			if len(ds) == 0 {
+				break
+			}
+			attempts = append(attempts, ds[0].Attempt)
+			if err := b.NegativeAck(t.Context(), ds[0], 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(attempts, []int{1, 2, 3, 4, 5, 6}) {
+			t.Errorf("the attempts are %v: want the first and 5 redeliveries", attempts)
+		}
+		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
+			t.Errorf("%d dead letters", len(ds))
+		}
+	})
+}

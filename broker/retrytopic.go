@@ -1,0 +1,240 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// The defaults and bounds of retry topics (seed 001).
+const (
+	DefaultMaxRetries       = 16
+	DefaultNegativeAckDelay = time.Minute
+	MinReconsumeDelay       = time.Second
+	MaxReconsumeDelay       = 864_000 * time.Second
+)
+
+// RetryLevels returns a new copy of seed 001's MESSAGE_DELAYLEVEL: level 1 is
+// 1 s, level 18 is 2 h.
+func RetryLevels() backoff.Steps {
+	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
+}
+
+// A RetryNaming is how retry topics and their dead letter topics are named:
+// by the version of the cluster in seed 001 that does so.
+type RetryNaming string
+
+// The namings.
+const (
+	RetryNaming292 RetryNaming = "2.9.2" // topic-group-RETRY and topic-group-DLQ
+	RetryNaming272 RetryNaming = "2.7.2" // group-RETRY and group-DLQ, for all topics of the group
+	RetryNaming261 RetryNaming = "2.6.1" // group-retry and group-dlq, likewise
+)
+
+// A SubscriptionType is what a group says of itself. The broker does not
+// bound the number of its consumers by it.
+type SubscriptionType string
+
+// The types. Delays need Shared or KeyShared (seed 001).
+const (
+	SubscriptionShared    SubscriptionType = "shared"
+	SubscriptionKeyShared SubscriptionType = "key_shared"
+	SubscriptionExclusive SubscriptionType = "exclusive"
+	SubscriptionFailover  SubscriptionType = "failover"
+)
+
+// A RetryTopicConfig is how a group retries through a topic of its own: a
+// consumer that calls ReconsumeLater has the message acknowledged and sent to
+// that topic anew, with a delay, and the group receives from it whenever it
+// receives from the original one (seed 001).
+type RetryTopicConfig struct {
+	// Enabled turns it on. It is off by default.
+	Enabled bool `json:"enabled,omitempty"`
+
+	// Naming names the two topics. Empty for "2.9.2".
+	Naming RetryNaming `json:"naming,omitempty"`
+
+	// Topic and DeadLetterTopic are names in place of those that Naming makes,
+	// for all topics of the group. Empty: Naming's.
+	Topic           string `json:"topic,omitempty"`
+	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
+
+	// MaxRetries is how often a message is retried; once more, and it goes to
+	// the dead letter topic. 0 for DefaultMaxRetries.
+	MaxRetries int `json:"max_retries,omitempty"`
+
+	// Levels are the delays of the levels, from level 1 on. Empty for RetryLevels().
+	Levels backoff.Steps `json:"levels,omitempty"`
+
+	// SubscriptionType is the group's. With exclusive and failover, delays do
+	// not take effect: retries are at once. Empty for shared.
+	SubscriptionType SubscriptionType `json:"subscription_type,omitempty"`
+}
+
+// A NegativeAckConfig is what negative acknowledgements of a group do: the
+// same message is delivered again, and no new one is made (seed 001).
+type NegativeAckConfig struct {
+	// Delay is the time until then, where the consumer gives none. 0 for
+	// DefaultNegativeAckDelay.
+	Delay Duration `json:"delay,omitempty"`
+
+	// MaxRedeliveries is how often a message is delivered again before a
+	// negative acknowledgement makes it a dead letter. 0: there is no maximum.
+	MaxRedeliveries int `json:"max_redeliveries,omitempty"`
+}
+
+func (c RetryTopicConfig) withDefaults() RetryTopicConfig {
+	if c.Naming == "" {
+		c.Naming = RetryNaming292
+	}
+	if c.MaxRetries == 0 {
+		c.MaxRetries = DefaultMaxRetries
+	}
+	if len(c.Levels) == 0 {
+		c.Levels = RetryLevels()
+	}
+	if c.SubscriptionType == "" {
+		c.SubscriptionType = SubscriptionShared
+	}
+	return c
+}
+
+func (c RetryTopicConfig) validate(fifo bool) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("retry_topic."+format, args...)) }
+	switch c.Naming {
+	case RetryNaming292, RetryNaming272, RetryNaming261:
+	default:
+		bad("naming is %q: give %s, %s or %s", c.Naming, RetryNaming292, RetryNaming272, RetryNaming261)
+	}
+	switch c.SubscriptionType {
+	case SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover:
+	default:
+		bad("subscription_type is %q: give %s, %s, %s or %s", c.SubscriptionType,
+			SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover)
+	}
+	for name, topic := range map[string]string{"topic": c.Topic, "dead_letter_topic": c.DeadLetterTopic} {
+		if topic != "" {
+			if err := tidegate.ValidateTopic(topic); err != nil {
+				bad("%s is %q: %w", name, topic, err)
+			}
+		}
+	}
+	if c.Topic != "" && c.Topic == c.DeadLetterTopic {
+		bad("topic and retry_topic.dead_letter_topic are both %q: give two topics", c.Topic)
+	}
+	if c.MaxRetries < 0 {
+		bad("max_retries is %d: give 1 or more", c.MaxRetries)
+	}
+	for i, d := range c.Levels {
+		if d < MinReconsumeDelay || d > MaxReconsumeDelay {
+			bad("levels: level %d is %v: give %v to %v", i+1, d, MinReconsumeDelay, MaxReconsumeDelay)
+		}
+	}
+	if c.Enabled && fifo {
+		bad("enabled is true and fifo too: a retry topic does not keep the order; give one of them")
+	}
+	return errors.Join(errs...)
+}
+
+func (c NegativeAckConfig) validate() error {
+	var errs []error
+	if d := time.Duration(c.Delay); d < 0 || d > MaxReconsumeDelay {
+		errs = append(errs, fmt.Errorf("negative_ack.delay is %v: give up to %v", d, MaxReconsumeDelay))
+	}
+	if c.MaxRedeliveries < 0 {
+		errs = append(errs, fmt.Errorf("negative_ack.max_redeliveries is %d: give 1 or more, or 0 for no maximum", c.MaxRedeliveries))
+	}
+	return errors.Join(errs...)
+}
+
+// suffixes are how the names of the two topics end.
+func (n RetryNaming) suffixes() (retry, dead string) {
+	if n == RetryNaming261 {
+		return "-retry", "-dlq"
+	}
+	return "-RETRY", "-DLQ"
+}
+
+// Topics returns the names of the two topics that the group's failures in a
+// topic go to; topic may be the retry topic itself.
+func (c RetryTopicConfig) Topics(topic, group string) (retry, deadLetter string) {
+	if original, is := c.original(topic, group); is {
+		retry = topic
+		topic = original
+	} else {
+		retry = c.retryTopic(topic, group)
+	}
+	return retry, c.deadLetterTopic(topic, group)
+}
+
+// retryTopic returns the name of the group's retry topic for a topic.
+func (c RetryTopicConfig) retryTopic(topic, group string) string {
+	suffix, _ := c.Naming.suffixes()
+	return c.named(c.Topic, topic, group, suffix)
+}
+
+// deadLetterTopic returns the name of the topic for what was retried too often.
+func (c RetryTopicConfig) deadLetterTopic(topic, group string) string {
+	_, suffix := c.Naming.suffixes()
+	return c.named(c.DeadLetterTopic, topic, group, suffix)
+}
+
+func (c RetryTopicConfig) named(own, topic, group, suffix string) string {
+	switch {
+	case own != "":
+		return own
+	case c.Naming == RetryNaming292:
+		return topic + "-" + group + suffix
+	}
+	return group + suffix
+}
+
+// original returns the topic that a name is the group's retry topic for, and
+// whether it is one at all; empty if it is one for all topics.
+func (c RetryTopicConfig) original(name, group string) (topic string, retry bool) {
+	if c.Topic != "" || c.Naming != RetryNaming292 {
+		return "", name == c.retryTopic("", group)
+	}
+	topic, retry = strings.CutSuffix(name, c.retryTopic("", group))
+	return topic, retry && topic != ""
+}
+
+// A ReconsumeMode is which of seed 001's three modes a ReconsumeLater has. The
+// zero value is the third one: after the first failure level 1, after the
+// second level 2, and so on to the last level.
+type ReconsumeMode struct {
+	// Delay is any time, 1 s to 864 000 s.
+	Delay time.Duration
+
+	// Level is one of the group's levels, from 1 on.
+	Level int
+}
+
+// reconsume decides about retry number times: how long it waits, or that it
+// is one too many.
+func (c RetryTopicConfig) reconsume(times int, m ReconsumeMode) (delay time.Duration, dead bool, err error) {
+	switch {
+	case m.Delay != 0 && m.Level != 0:
+		return 0, false, newError(tidegate.CodeBadRequest, "reconsume mode", "it has the delay %v and level %d: give one of them, or none for the next level", m.Delay, m.Level)
+	case m.Delay != 0 && (m.Delay < MinReconsumeDelay || m.Delay > MaxReconsumeDelay):
+		return 0, false, newError(tidegate.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", m.Delay, MinReconsumeDelay, MaxReconsumeDelay)
+	case m.Level < 0 || m.Level > len(c.Levels):
+		return 0, false, newError(tidegate.CodeBadRequest, "level", "it is %d; the group has levels 1 to %d", m.Level, len(c.Levels))
+	}
+	switch {
+	case times > c.MaxRetries:
+		return 0, true, nil
+	case c.SubscriptionType == SubscriptionExclusive || c.SubscriptionType == SubscriptionFailover:
+		return 0, false, nil
+	case m.Delay != 0:
+		return m.Delay, false, nil
+	case m.Level != 0:
+		return c.Levels.Delay(m.Level - 1), false, nil
+	}
+	return c.Levels.Delay(times - 1), false, nil
+}

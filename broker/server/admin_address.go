@@ -1,0 +1,56 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// The administration of address settings (seed 002). In a path, the pattern's
+// '#' is %23.
+
+func (s *Server) listAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
+	return http.StatusOK, struct {
+		Settings []broker.AddressSetting `json:"address_settings"`
+	}{notNil(s.b.AllAddressSettings())}, nil
+}
+
+func (s *Server) getAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	a, err := s.b.AddressSettings(r.PathValue("match"))
+	return http.StatusOK, a, err
+}
+
+func (s *Server) putAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	match := r.PathValue("match")
+	var a broker.AddressSettings
+	if err := readJSON(w, r, &a); err != nil {
+		return 0, nil, err
+	}
+	_, missing := s.b.AddressSettings(match)
+	set, err := s.b.PutAddressSettings(r.Context(), match, a)
+	if err == nil {
+		s.sessions.pushAll() // consumers follow a change at once
+	}
+	return putStatus(missing), set, err
+}
+
+func (s *Server) deleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	err := s.b.DeleteAddressSettings(r.Context(), r.PathValue("match"))
+	if err == nil {
+		s.sessions.pushAll()
+	}
+	return http.StatusNoContent, nil, err
+}
+
+type topicAddressSettings struct {
+	Topic   string   `json:"topic"`
+	Matches []string `json:"matches"` // the first goes before the others
+	broker.AddressSettings
+}
+
+// getTopicAddressSettings tells what holds for a topic, and by which patterns.
+func (s *Server) getTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	topic := r.PathValue("topic")
+	a, matches := s.b.TopicAddressSettings(topic)
+	return http.StatusOK, topicAddressSettings{topic, matches, a}, nil
+}
