@@ -67,6 +67,11 @@ const (
 	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // when it was found to be too old, in milliseconds since 1970
 )
 
+// PropertyDeadLetterRedrives says how often a message was sent back from the
+// dead letters. It stays with a message that was, and comes back with it if it
+// becomes a dead letter again. Unlike the others it may be sent, so that such a message can be passed on.
+const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
+
 // DeadLetterPrefix and a group's name make the topic of the group's dead letters.
 const DeadLetterPrefix = "%DLQ%"
 
@@ -82,6 +87,7 @@ type DeadLetter struct {
 	Group     string // the consumer group that could not consume it
 	Attempts  int    // deliveries made before the message was given up
 	Reason    string
+	Redrives  int // how often it had been sent back from the dead letters before
 }
 
 // DeadLetter returns where the message came from, and false if it is not a
@@ -101,5 +107,6 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 	d.Queue, _ = strconv.Atoi(m.Properties[PropertyDeadLetterQueue])
 	d.Offset, _ = strconv.ParseInt(m.Properties[PropertyDeadLetterOffset], 10, 64)
 	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])
+	d.Redrives, _ = strconv.Atoi(m.Properties[PropertyDeadLetterRedrives])
 	return d, true
 }

@@ -15,7 +15,8 @@ const (
 
 // An ahead is messages of a queue that were read and not asked for yet. Who
 // has claimed the cursor owns it. Messages do not change once they are written, so it
-// cannot be out of date; what removes them moves the cursor on, so they are skipped.
+// cannot be out of date; what removes the oldest moves the cursor on, so they are skipped, and what
+// removes others has them read anew (forgetAhead).
 type ahead struct {
 	from    int64 // nothing from here on was left out
 	ms      []store.Message

@@ -138,6 +138,10 @@ type Broker struct {
 	// after another.
 	admin chan struct{}
 
+	// redriving is held, as a token, while dead letters are moved or removed,
+	// so that none is both, or twice.
+	redriving chan struct{}
+
 	mu     sync.RWMutex
 	topics map[string]*topic // guarded by mu
 	groups map[string]*group // guarded by mu
@@ -172,7 +176,7 @@ func Open(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, name: "in-process",
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
-		admin: make(chan struct{}, 1), closed: make(chan struct{}),
+		admin: make(chan struct{}, 1), redriving: make(chan struct{}, 1), closed: make(chan struct{}),
 		counters: counters{lateness: histogram.Durations()},
 	}
 	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)

@@ -12,7 +12,7 @@ func (s *subscription) passDamaged(c *cursor, d *store.Damaged) *store.Flight {
 	s.dropAhead(c)
 	s.done(d.To-d.From, 0, time.Now()) // their bytes are not known
 	c.next = d.To
-	return s.save(c)
+	return s.saveAdmitted(c, nil, nil)
 }
 
 // lost tells of messages, from a place up to offset to, that a group does not

@@ -30,6 +30,8 @@ type deadLetter struct {
 	expired bool
 	retried *retried // what it becomes in a retry topic or after it; nil: it stays the message that it is
 
+	rewound int64 // its cursor's, when it died
+
 	flight *store.Flight // nil if there was nothing to write
 	err    error
 }
@@ -46,12 +48,33 @@ func (s *subscription) dying(l *lease, asked bool, reason string) *deadLetter {
 // leaving is dying without a decision where to. s.mu is held.
 func (s *subscription) leaving(l *lease, reason string) *deadLetter {
 	s.set(l, StateDeadLetter)
+	return &deadLetter{sub: s, lease: l, place: s.place(l), reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound}
+}
+
+// shortReason bounds a reason. It goes over wires that take UTF-8 only, so it
+// is not cut within a rune either.
+func shortReason(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
-	// A reason goes over wires that take UTF-8 only, and may just have been cut within a rune.
-	reason = strings.ToValidUTF8(reason, "")
-	return &deadLetter{sub: s, lease: l, place: s.place(l), reason: reason, tries: l.Attempt}
+	return strings.ToValidUTF8(reason, "")
+}
+
+// end writes one dead letter and removes the lease, and waits until both are on disk.
+func (d *deadLetter) end(b *Broker) error { return b.endAll([]*deadLetter{d})[0] }
+
+// endAll does that for several, which share their fsyncs, and returns an error for each.
+func (b *Broker) endAll(ds []*deadLetter) []error {
+	b.startDying(ds...)
+	removed := make([]*store.Flight, len(ds))
+	for i, d := range ds {
+		removed[i] = d.finish()
+	}
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		errs[i] = d.wait(b, removed[i])
+	}
+	return errs
 }
 
 // startDying begins to write dead letters, once the leases that they come from
@@ -83,7 +106,7 @@ func (d *deadLetter) start(b *Broker) {
 		d.err = err
 		return // a message that is not there any more needs no dead letter
 	}
-	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place)
+	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place, d.rewound)
 	if err != nil || marked {
 		d.err = err
 		return
@@ -125,7 +148,7 @@ func (d *deadLetter) start(b *Broker) {
 			t.put(w, q, &m, now)
 			published = append(published, t.publish(q, 1))
 		}
-		w.MarkDeadLetter(d.sub.group.id, d.place)
+		w.MarkDeadLetter(d.sub.group.id, d.place, d.rewound)
 		d.sub.marked.Store(true)
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
@@ -175,7 +198,7 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 	s := d.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || d.lease.cursor.leases[d.lease.offset] != d.lease { // deleted, or removed
+	if s.gone || d.lease.cursor.leases[d.lease.offset] != d.lease { // deleted, removed or rewound
 		d.err = nil
 		return nil
 	}

@@ -13,6 +13,58 @@
 //	WaitingRetry  consuming failed; delivered again when the retry interval is over
 //	Commit        consumed; ends
 //	DeadLetter    given up after the last attempt; ends, and a copy is in %DLQ%group
+//	Parked        given up with its message group, until somebody sends that on
+//	Held          Ready, but an earlier message of its message group is not done
+//
+// This is how it moves. The first row whose condition holds counts. What is in
+// no row cannot happen, and a request for it is refused.
+//
+//	from          event         to            condition
+//	Ready         deliver       Inflight      -
+//	Ready         dead-letter   Parked        exhausted: park
+//	Ready         dead-letter   Ready         exhausted: block
+//	Ready         dead-letter   DeadLetter    -
+//	Inflight      ack           Commit        -
+//	Inflight      fail          DeadLetter    exhausted: dead-letter
+//	Inflight      fail          Parked        exhausted: park
+//	Inflight      fail          WaitingRetry  -
+//	Inflight      negative-ack  DeadLetter    exhausted: dead-letter
+//	Inflight      negative-ack  Parked        exhausted: park
+//	Inflight      negative-ack  WaitingRetry  -
+//	Inflight      reconsume     Commit        -
+//	Inflight      timeout       DeadLetter    exhausted: dead-letter
+//	Inflight      timeout       Parked        exhausted: park
+//	Inflight      timeout       WaitingRetry  push consumer
+//	Inflight      timeout       Ready         -
+//	Inflight      change        Inflight      -
+//	Inflight      release       Ready         -
+//	Inflight      dead-letter   Parked        exhausted: park
+//	Inflight      dead-letter   WaitingRetry  exhausted: block
+//	Inflight      dead-letter   DeadLetter    -
+//	WaitingRetry  due           DeadLetter    exhausted: dead-letter
+//	WaitingRetry  due           Parked        exhausted: park
+//	WaitingRetry  due           Ready         -
+//	WaitingRetry  dead-letter   Parked        exhausted: park
+//	WaitingRetry  dead-letter   WaitingRetry  exhausted: block
+//	WaitingRetry  dead-letter   DeadLetter    -
+//	Parked        redrive       Ready         -
+//	Parked        dead-letter   DeadLetter    -
+//	Held          turn          Ready         -
+//
+// The events: deliver, a consumer receives it; ack, fail, change and
+// dead-letter, what a consumer says; timeout, the invisible duration is over
+// without an answer; release, it did not reach the consumer, or was given back;
+// due, the retry interval is over; turn, the message before it in its message
+// group is done; redrive, [Broker.RedriveParked], which is also the only one to
+// make a dead letter of what is parked.
+//
+// Exhausted is a message whose attempts are at the group's maximum, and what
+// follows is the group's [GroupConfig.OnExhausted]. Parking and blocking are for messages with a message
+// group of FIFO groups. A consumer that asks for a dead letter before the last
+// attempt gets it, whatever the group does after the last: the others go on. One that asks after it
+// only tells, as RocketMQ's push consumers of FIFO groups do, that it has used them up by itself.
+//
+// [Broker.Rewind] makes any of these Ready anew, as if it had never been delivered.
 //
 // # Promises
 //

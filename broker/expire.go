@@ -4,8 +4,6 @@ import (
 	"container/heap"
 	"fmt"
 	"time"
-
-	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // arm sets the timer to the first due time. mu is held.
@@ -35,27 +33,25 @@ func (s *subscription) expire() {
 		s.mu.Unlock()
 		return
 	}
-	dying := s.due(time.Now())
+	dying, parked := s.due(time.Now())
 	s.arm()
 	s.mu.Unlock()
-	b.startDying(dying...)
-	removed := make([]*store.Flight, len(dying))
-	for i, d := range dying {
-		removed[i] = d.finish()
-	}
-	for i, d := range dying { // they share their fsyncs
-		if err := d.wait(b, removed[i]); err != nil {
+	for i, err := range b.endAll(dying) {
+		if err != nil {
 			b.logger.Error("a message could not be made a dead letter; it is tried again in a second",
-				"group", s.group.name, "topic", s.topic.name, "offset", d.lease.offset, "error", err)
+				"group", s.group.name, "topic", s.topic.name, "offset", dying[i].lease.offset, "error", err)
 		}
+	}
+	for _, p := range parked {
+		_ = p.end(b) // a store that fails tells everybody else
 	}
 }
 
 // due applies what the passing of time does, and returns the messages that
-// become dead letters by it. mu is held.
+// become dead letters by it, and those whose message groups are parked by it. mu is held.
 //
-// Nothing is written: after a restart the same follows from the same records.
-func (s *subscription) due(now time.Time) (dying []*deadLetter) {
+// Nothing but what is parked or set aside is written: after a restart the same follows from the same records.
+func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parking) {
 	policy := s.policy()
 	for len(s.timers) > 0 && !s.timers[0].Due.After(now) {
 		l := s.timers[0]
@@ -65,7 +61,11 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 		} else if s.renew(l, now) {
 			continue
 		}
-		to, _ := l.state().next(e, policy.exhaustedBy(e, l), l.Push)
+		x := policy.exhaustion(e, l)
+		to, _ := l.state().next(e, x, l.Push)
+		if x == thenBlock {
+			s.block(l)
+		}
 		switch to {
 		case StateWaitingRetry:
 			l.Due = l.Due.Add(policy.interval(l.Attempt, s.draw(l))) // from the time-out on, whenever it is noticed
@@ -77,11 +77,18 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter) {
 			s.set(l, to)
 			s.wake(1, l.cursor.queue.number)
 		case StateDeadLetter:
-			dying = append(dying, s.dying(l, false, fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
-				l.Attempt, map[event]string{eventTimeout: "was not answered in time", eventDue: "failed"}[e])))
+			dying = append(dying, s.dying(l, false, lastDelivery(l, e)))
+		case StateParked:
+			parked = append(parked, s.park(l, lastDelivery(l, e), now))
 		}
 	}
-	return dying
+	return dying, parked
+}
+
+// lastDelivery says why a message is given up.
+func lastDelivery(l *lease, e event) string {
+	return fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
+		l.Attempt, map[event]string{eventTimeout: "was not answered in time", eventDue: "failed"}[e])
 }
 
 // renew puts off the end of a lease in flight whose owner lives, and reports
@@ -116,7 +123,7 @@ func (s *subscription) disown(owner string, until time.Time) {
 		heap.Fix(&s.timers, l.timer)
 	}
 	if len(changed) > 0 && !s.gone {
-		s.save(nil, changed...)
+		s.save(changed...)
 		s.arm()
 	}
 }

@@ -1,10 +1,9 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"time"
-
-	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // expireMessages takes deliveries that are not handed out, because their
@@ -31,16 +30,5 @@ func (s *subscription) expireMessages(handles []handle) error {
 		leaving = append(leaving, d)
 	}
 	s.mu.Unlock()
-	s.broker.startDying(leaving...)
-	removed := make([]*store.Flight, len(leaving))
-	for i, d := range leaving {
-		removed[i] = d.finish()
-	}
-	var first error
-	for i, d := range leaving { // they share their fsyncs
-		if err := d.wait(s.broker, removed[i]); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
+	return errors.Join(s.broker.endAll(leaving)...)
 }

@@ -16,9 +16,15 @@ type GroupConfig struct {
 	FIFO bool `json:"fifo,omitempty"`
 
 	// MaxAttempts is how often a message is delivered, the first time
-	// included, before it becomes a dead letter. -1 for ever, 0 for
-	// DefaultMaxAttempts.
+	// included, before it becomes a dead letter, or what OnExhausted says. -1
+	// for ever, 0 for DefaultMaxAttempts.
 	MaxAttempts int `json:"max_attempts,omitempty"`
+
+	// OnExhausted is what a FIFO group does with a message whose last attempt
+	// failed; a message without message group becomes a dead letter in any
+	// case. Other groups have only OnExhaustedDeadLetter. A change holds for
+	// messages under way; what is parked stays so. Empty for OnExhaustedDeadLetter.
+	OnExhausted OnExhausted `json:"on_exhausted,omitempty"`
 
 	// Retry is the ladder: the retry interval after the first failed
 	// delivery, the second, and so on; the last step repeats. It holds for
@@ -41,7 +47,25 @@ type GroupConfig struct {
 	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
 }
 
+// An OnExhausted is what a FIFO group does after a message's last attempt.
+type OnExhausted string
+
+// The choices. With OnExhaustedDeadLetter the message becomes a dead letter
+// and those after it in its message group go on without it. With
+// OnExhaustedBlock it is retried for ever at FIFORetryInterval, and they wait.
+// With OnExhaustedPark its message group is parked: it and those after it,
+// those still to come included, wait in order until Broker.RedriveParked; see
+// there. In all three other message groups flow.
+const (
+	OnExhaustedDeadLetter OnExhausted = "dead-letter"
+	OnExhaustedBlock      OnExhausted = "block"
+	OnExhaustedPark       OnExhausted = "park"
+)
+
 func (c GroupConfig) withDefaults() GroupConfig {
+	if c.OnExhausted == "" {
+		c.OnExhausted = OnExhaustedDeadLetter
+	}
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = DefaultMaxAttempts
 	}
@@ -86,6 +110,12 @@ func (c GroupConfig) Validate() error {
 	}
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
+	}
+	switch {
+	case c.OnExhausted != OnExhaustedDeadLetter && c.OnExhausted != OnExhaustedBlock && c.OnExhausted != OnExhaustedPark:
+		errs = append(errs, fmt.Errorf("on_exhausted is %q: give dead-letter, block or park", c.OnExhausted))
+	case c.OnExhausted != OnExhaustedDeadLetter && !c.FIFO:
+		errs = append(errs, fmt.Errorf("on_exhausted is %q and fifo is false: only a FIFO group has an order to keep; set fifo, or give dead-letter", c.OnExhausted))
 	}
 	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
 	return errors.Join(errs...)

@@ -44,13 +44,20 @@ type Subscription struct {
 	Ready        int64   `json:"ready"`         // not delivered yet, or due again
 	Inflight     int64   `json:"inflight"`      // delivered, not answered
 	WaitingRetry int64   `json:"waiting_retry"` // until their retry interval is over
+	Parked       int64   `json:"parked"`        // with their message groups, until these are sent on
 	Backlog      Backlog `json:"backlog"`       // all of these, and their bytes
-	Acked        int64   `json:"acked"`         // since the broker was opened
-	Redelivered  int64   `json:"redelivered"`   // likewise: deliveries with attempt 2 and above
-	DeadLetters  int64   `json:"dead_letters"`  // likewise
-	Overtaken    int64   `json:"overtaken"`     // likewise: removed by Retention before they were consumed
-	Discarded    int64   `json:"discarded"`     // likewise: given up after the last attempt, with no dead-letter-address to go to
-	Expired      int64   `json:"expired"`       // likewise: too old to be delivered, by expiry-delay
+
+	// ParkedGroups is how many message groups are parked, and BlockedGroups how
+	// many wait for a message that is retried for ever after its last attempt.
+	ParkedGroups  int64 `json:"parked_groups"`
+	BlockedGroups int64 `json:"blocked_groups"`
+
+	Acked       int64 `json:"acked"`        // since the broker was opened
+	Redelivered int64 `json:"redelivered"`  // likewise: deliveries with attempt 2 and above
+	DeadLetters int64 `json:"dead_letters"` // likewise
+	Overtaken   int64 `json:"overtaken"`    // likewise: removed by Retention before they were consumed
+	Discarded   int64 `json:"discarded"`    // likewise: given up after the last attempt, with no dead-letter-address to go to
+	Expired     int64 `json:"expired"`      // likewise: too old to be delivered, by expiry-delay
 }
 
 // A Backlog is what a consumer group has not consumed yet.

@@ -262,7 +262,7 @@ func (m *model) check() {
 		if g.filter == "" && s.Backlog.Messages != backlog {
 			m.failf("group %s has backlog %d, want %d", g.name, s.Backlog.Messages, backlog)
 		}
-		if got := s.Ready + s.Inflight + s.WaitingRetry; got != s.Backlog.Messages {
+		if got := s.Ready + s.Inflight + s.WaitingRetry + s.Parked; got != s.Backlog.Messages {
 			m.failf("group %s: ready %d + in flight %d + waiting %d is not its backlog %d", g.name, s.Ready, s.Inflight, s.WaitingRetry, s.Backlog.Messages)
 		}
 		if _, err := m.b.Topic("%DLQ%" + g.name); err != nil {

@@ -51,6 +51,10 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 			moved = append(moved, c)
 		}
 	}
+	var aside []*cursor
+	if w.purge {
+		aside = s.purgeAside(w, &lost)
+	}
 	s.doneMessages.Add(lost.Messages)
 	s.doneBytes.Add(lost.Bytes)
 	for _, l := range gone {
@@ -61,18 +65,51 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 	if !w.purge {
 		s.overtaken += lost.Messages
 	}
-	if len(gone) > 0 || len(moved) > 0 {
+	if len(gone) > 0 || len(moved) > 0 || len(aside) > 0 {
 		s.broker.store.Groups.Add(func(b *store.Batch) {
 			for _, l := range gone {
 				b.DeleteLease(s.group.id, s.place(l))
+				if l.Group != "" {
+					b.DeleteParked(s.group.id, s.place(l))
+				}
+			}
+			for _, c := range aside {
+				b.DeleteAsides(s.group.id, s.topic.id, c.queue.number)
 			}
 			for _, c := range moved {
-				b.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
+				b.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
 			}
 		}, nil)
 	}
 	s.arm()
 	return lost
+}
+
+// purgeAside forgets what is set aside in queues that are purged, and adds it
+// to lost. Where the group is past what is purged already, that stays: what of it is
+// gone is noticed when it is read back. mu is held.
+func (s *subscription) purgeAside(w *sweep, lost *Backlog) (cursors []*cursor) {
+	if s.aside.messages == 0 {
+		return nil
+	}
+	whole := map[*cursor]bool{}
+	for i := range w.spans {
+		if sp := &w.spans[i]; int(sp.queue.number) < len(s.cursors) {
+			c := s.cursors[sp.queue.number]
+			whole[c] = c.next <= sp.to.Offset
+		}
+	}
+	for c, b := range s.forgetAside(func(c *cursor) bool { return whole[c] }) {
+		lost.Messages += b.Messages
+		lost.Bytes += b.Bytes
+		cursors = append(cursors, c)
+	}
+	for name, mg := range s.fifo {
+		if mg.head == nil {
+			s.advance(name, mg)
+		}
+	}
+	return cursors
 }
 
 // hold notes that a group is not done with a message of the span.
@@ -114,7 +151,7 @@ func (s *subscription) discard(ls []*lease) {
 		mg := s.fifo[name]
 		mg.held = slices.DeleteFunc(mg.held, isGone)
 		if isGone(mg.head) {
-			s.nextOf(name, mg)
+			s.advance(name, mg)
 		}
 	}
 	if len(groups) > 0 {

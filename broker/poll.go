@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -94,6 +95,11 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	turn, err := s.takeTurn(ctx, &p)
+	if err != nil {
+		return nil, err
+	}
+	defer s.endTurn(&p, turn)
 	if grants := s.replay(&p); grants != nil {
 		return s.deliveries(&p, grants)
 	}
@@ -116,8 +122,11 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 			leave(lines)
 			return nil, nil
 		}
-		if last, err = b.await(ctx, lines, timeout); last || err != nil {
+		if last, err = b.await(ctx, lines, timeout, turn.supersededBy()); last || err != nil {
 			leave(lines)
+		}
+		if errors.Is(err, errSuperseded) {
+			return nil, nil
 		}
 		if err != nil {
 			return nil, err
@@ -193,8 +202,8 @@ func takeFirst(ctx context.Context, sources []source, match *filter.Filter) (ds 
 }
 
 // await returns when there may be something for a receive, at once without
-// lines, or with late set when its time is over.
-func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Time) (late bool, err error) {
+// lines, or with late set when its time is over, or with errSuperseded.
+func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Time, superseded <-chan struct{}) (late bool, err error) {
 	woken, wokenToo := alreadyWoken, (chan struct{})(nil)
 	if len(lines) > 0 {
 		woken = lines[0].waiter.woken
@@ -216,6 +225,8 @@ func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Ti
 	case <-wokenToo:
 	case <-timeout:
 		return true, nil
+	case <-superseded:
+		return false, errSuperseded
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-b.life.Done():

@@ -58,6 +58,10 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	t.watch()
 	removed.Messages = before.Messages - t.keptMessages.Load() + t.lowMessages.Load() + delayed.Messages
 	removed.Bytes = before.Bytes - t.keptBytes.Load() + t.lowBytes.Load() + delayed.Bytes
+	for i := range w.spans {
+		removed.Messages -= w.spans[i].holes.Messages
+		removed.Bytes -= w.spans[i].holes.Bytes
+	}
 	t.removed[removedByPurge].Add(delayed.Messages)
 	b.logger.Info("a topic was purged", "topic", name, "messages", removed.Messages, "bytes", removed.Bytes)
 	b.retention.reclaimSoon()

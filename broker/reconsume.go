@@ -80,7 +80,7 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 	now := time.Now()
 	l, err := s.current(h, now)
 	if err == nil {
-		if _, ok := l.state().next(eventReconsume, false, l.Push); !ok {
+		if _, ok := l.state().next(eventReconsume, attemptsLeft, l.Push); !ok {
 			err = invalidHandle("the message is %s", l.state())
 		}
 	}
@@ -95,8 +95,7 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 	leaving.topics = []string{out.Topic}
 	leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
 	s.mu.Unlock()
-	b.startDying(leaving)
-	if err := leaving.wait(b, leaving.finish()); err != nil {
+	if err := leaving.end(b); err != nil {
 		return Reconsumed{}, err
 	}
 	return out, nil
@@ -166,7 +165,10 @@ func (s *subscription) transferred(g *grant) (bool, error) {
 	if g.attempt < 2 || !s.group.config.Load().RetryTopic.Enabled {
 		return false, nil
 	}
-	return s.broker.store.IsDeadLetter(s.group.id, g.handle.place)
+	s.mu.Lock()
+	rewound := g.lease.cursor.rewound
+	s.mu.Unlock()
+	return s.broker.store.IsDeadLetter(s.group.id, g.handle.place, rewound)
 }
 
 // retrySubscription returns the group's subscription to its retry topic for

@@ -134,6 +134,8 @@ func (b *Broker) recoverQueues(t *topic) error {
 		}
 		q.low.Store(&state.First)
 		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
+		q.removedMessages.Store(state.Removed.Messages)
+		q.removedBytes.Store(state.Removed.Bytes)
 		q.end.Store(state.End.Offset)
 		t.messages.Add(state.End.Offset)
 		t.bytes.Add(state.End.Bytes)
@@ -183,6 +185,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			return nil
 		}
 		c := s.cursors[queue]
+		c.rewound = at.Rewound
 		if at.Next < c.next { // a power failure took back how far it was; what is before c.next was removed
 			return nil
 		}
@@ -208,7 +211,8 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			orphans[[2]uint32{group, p.Topic}] = true
 		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
 			// Its message was removed, or the process ended between the dead letter and the removal of the lease.
-			if q := s.cursors[p.Queue].queue; p.Offset < q.low.Load().Offset && q.kept[p.Offset] == nil || marks.Has(group, p) {
+			c := s.cursors[p.Queue]
+			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || marks.Has(group, p, c.rewound) {
 				strays = append(strays, stray{group, p})
 				return nil
 			}
@@ -243,8 +247,25 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			}
 		}, nil)
 	}
+	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
+		if s := subscription(group, p.Topic, p.Queue); s != nil {
+			s.restoreReason(p, reason)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := b.store.AllAside(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
+		if s := subscription(group, p.Topic, p.Queue); s != nil {
+			s.restoreAside(p, messageGroup, l)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	for _, s := range b.subs.all() {
 		s.mu.Lock()
+		s.resume()
 		s.arm()
 		s.mu.Unlock()
 	}
@@ -274,6 +295,8 @@ func (s *subscription) restore(p store.Place, rec store.Lease) {
 	switch state {
 	case StateInflight, StateWaitingRetry:
 		s.set(l, state)
+	case StateParked:
+		s.restoreParked(l)
 	default: // Ready, or held behind what is done meanwhile
 		s.set(l, StateReady)
 	}

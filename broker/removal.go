@@ -11,6 +11,17 @@ import (
 // remove writes the removal.
 func (w *sweep) remove(b *Broker, subs []*subscription) error {
 	t := w.topic
+	if isDeadLetterTopic(t.name) { // of no other is anything taken out of the middle
+		select {
+		case b.redriving <- struct{}{}:
+			defer func() { <-b.redriving }()
+		case <-b.life.Done():
+			return closedError()
+		}
+		if err := w.countHoles(b); err != nil {
+			return err
+		}
+	}
 	deleted := false
 	if err := b.store.Messages.Add(func(batch *store.Batch) {
 		if deleted = t.deleted.Load(); deleted {
@@ -55,6 +66,27 @@ func (w *sweep) write(batch *store.Batch, s *span, subs []*subscription) {
 		}
 	}
 	batch.PutMark(w.topic.id, s.queue.number, s.to)
+	if s.holes != (store.Removed{}) {
+		q := s.queue
+		q.removedMessages.Add(-s.holes.Messages)
+		q.removedBytes.Add(-s.holes.Bytes)
+		batch.PutRemoved(w.topic.id, q.number, q.removed())
+	}
+}
+
+// countHoles finds what was taken out before of what is removed now. The
+// token of redriving is held.
+func (w *sweep) countHoles(b *Broker) (err error) {
+	for i := range w.spans {
+		s := &w.spans[i]
+		if s.to == s.low || s.queue.removedMessages.Load() == 0 {
+			continue
+		}
+		if s.holes, err = b.store.Holes(w.rangeOf(s, s.low.Offset, s.to.Offset), s.to.Bytes-s.low.Bytes); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // count notes what was removed.
@@ -85,7 +117,11 @@ func (w *sweep) count(b *Broker, s *span) {
 	upTo(s.consumed, RemovedConsumed)
 	upTo(s.old, RemovedTime)
 	upTo(s.to.Offset, RemovedBytes)
-	bytes := s.to.Bytes - s.low.Bytes
+	for i, left := 0, s.holes.Messages; i < len(removed); i++ {
+		n := min(left, removed[i])
+		removed[i], left = removed[i]-n, left-n
+	}
+	bytes := s.to.Bytes - s.low.Bytes - s.holes.Bytes
 	for o, k := range s.kept {
 		if s.queue.kept[o] == nil { // newly kept
 			removed[slices.Index(removalCauses[:], causeOf(o))]--
@@ -124,8 +160,8 @@ func (q *queue) oldest(b *Broker, t *topic, end int64) (time.Time, error) {
 		return farFuture, nil
 	}
 	if q.headAt.IsZero() || q.head != low {
-		m, err := b.store.Stored(store.Place{Topic: t.id, Queue: q.number, Offset: low})
-		if err != nil {
+		m, ok, err := b.store.FirstIn(store.Range{Topic: t.id, Queue: q.number, From: low, To: end})
+		if err != nil || !ok {
 			return farFuture, err
 		}
 		q.head, q.headAt = low, m.At

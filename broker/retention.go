@@ -43,6 +43,7 @@ const (
 //
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;
+//   - nor while its message group is parked or blocked, and then nothing behind the first of those in its queue;
 //   - within the topic's duplicate window: it is what tells that a message with
 //     the same ID is a duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
 //   - before its delivery time.

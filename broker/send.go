@@ -120,17 +120,13 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	if err := b.withinQuota(m.Client); err != nil {
 		return nil, err
 	}
-	kind := TopicNormal
-	switch {
-	case m.Half:
-		kind = TopicTransaction
+	kind := m.kind()
+	if m.Half {
 		if err := m.checkHalf(); err != nil {
 			return nil, err
 		}
-	case m.MessageGroup != "":
-		kind = TopicFIFO
-	case !m.DeliverAt.IsZero():
-		kind = TopicDelay
+	}
+	if kind == TopicDelay {
 		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
 			return nil, newError(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
 		}
@@ -140,6 +136,25 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s", want, kind.because(m.Message))
 	}
 	return t, nil
+}
+
+// kind returns the type of topics that take a message.
+func (m Incoming) kind() TopicType {
+	if m.Half {
+		return TopicTransaction
+	}
+	return typeOf(m.Message)
+}
+
+// typeOf returns the type of topics that take a message which is no half message.
+func typeOf(m *tidegate.Message) TopicType {
+	switch {
+	case m.MessageGroup != "":
+		return TopicFIFO
+	case !m.DeliverAt.IsZero():
+		return TopicDelay
+	}
+	return TopicNormal
 }
 
 // checkHalf returns what is wrong with a message as a half message.

@@ -203,13 +203,12 @@ func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.
 // settle applies an event to the delivery that h names, and waits until that is
 // on disk. change, called under the lock, sets what the event changes beside the state.
 func (s *subscription) settle(h handle, e event, change func(*lease, time.Time), reason string) error {
-	flight, dying, err := s.apply(h, e, change, reason)
+	flight, end, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
 		return err
-	case dying != nil:
-		s.broker.startDying(dying)
-		return dying.wait(s.broker, dying.finish())
+	case end != nil:
+		return end.end(s.broker)
 	}
 	if err := flight.WaitSynced(); err != nil {
 		return storeError(err)
@@ -219,7 +218,13 @@ func (s *subscription) settle(h handle, e event, change func(*lease, time.Time),
 
 var errDone = errors.New("done already")
 
-func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), reason string) (*store.Flight, *deadLetter, error) {
+// A closing is what remains to be done, without the lock, for a message that
+// is given up: a dead letter to write, or a message group that is parked.
+type closing interface {
+	end(*Broker) error
+}
+
+func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), reason string) (*store.Flight, closing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -228,6 +233,9 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 		l, err = s.forDeadLetter(h, l, err)
 		if errors.Is(err, errDone) {
 			return s.broker.store.Groups.Add(func(*store.Batch) {}, nil), nil, nil
+		}
+		if err == nil {
+			change(l, now)
 		}
 	}
 	if err != nil {
@@ -239,25 +247,37 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 		}
 	}
 	policy := s.policy()
-	to, ok := l.state().next(e, policy.exhaustedBy(e, l), l.Push)
+	x := policy.exhaustion(e, l)
+	to, ok := l.state().next(e, x, l.Push)
 	if !ok {
 		return nil, nil, invalidHandle("the message is %s", l.state())
 	}
+	if from := l.state(); from == StateReady && to != from {
+		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
+	} else if from == to && e == eventDeadLetter { // blocked: it waits for its retry already
+		return s.save(l), nil, nil
+	}
+	if x == thenBlock && (e == eventFail || e == eventNegativeAck || e == eventTimeout || e == eventDeadLetter) {
+		s.block(l)
+	}
+	if reason == "" && (to == StateParked || to == StateDeadLetter) {
+		reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
+	}
 	switch to {
+	case StateParked:
+		return nil, s.park(l, reason, now), nil
 	case StateDeadLetter:
-		if e == eventDeadLetter {
-			change(l, now)
-		}
-		if reason == "" {
-			reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
-		}
 		return nil, s.dying(l, e == eventDeadLetter, reason), nil
 	case StateCommit:
 		s.finish(l, now)
 		s.acked++
 		return s.remove(l), nil, nil
 	}
-	change(l, now)
+	if e == eventDeadLetter { // blocked: the request stands for a failure
+		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
+	} else {
+		change(l, now)
+	}
 	if e == eventFail && l.Push && policy.overrides() {
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
 	}
@@ -266,7 +286,7 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 	if to == StateReady {
 		s.wake(1, l.cursor.queue.number)
 	}
-	return s.save(nil, l), nil, nil
+	return s.save(l), nil, nil
 }
 
 // forDeadLetter loosens what current demands: official clients repeat the request until it
@@ -283,8 +303,8 @@ func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, err
 		return nil, errDone
 	case l.Serial != h.serial:
 		return nil, err
-	case l.state() == StateReady:
-		heap.Remove(&c.ready, slices.Index(c.ready, l))
+	case l.state() == StateParked: // nobody but RedriveParked moves it
+		return nil, errDone
 	}
 	return l, nil
 }
@@ -313,7 +333,7 @@ func (s *subscription) release(grants []grant) {
 		if err != nil {
 			continue
 		}
-		to, _ := l.state().next(eventRelease, false, l.Push)
+		to, _ := l.state().next(eventRelease, attemptsLeft, l.Push)
 		l.Attempt--
 		l.Serial++
 		l.Due = now
@@ -323,7 +343,7 @@ func (s *subscription) release(grants []grant) {
 	}
 	var flight *store.Flight
 	if len(changed) > 0 {
-		flight = s.save(nil, changed...)
+		flight = s.save(changed...)
 	}
 	s.mu.Unlock()
 	if flight != nil {

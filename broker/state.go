@@ -11,6 +11,10 @@ const (
 	StateCommit
 	StateDeadLetter
 
+	// StateParked is out of circulation until somebody sends it on, as is all
+	// that follows in its message group. FIFO groups that park only.
+	StateParked
+
 	// stateHeld is Ready in every respect but one: an earlier message of its
 	// message group is not done, so it is not its turn. FIFO groups only.
 	stateHeld
@@ -29,6 +33,8 @@ func (s State) String() string {
 		return "Commit"
 	case StateDeadLetter:
 		return "DeadLetter"
+	case StateParked:
+		return "Parked"
 	case stateHeld:
 		return "Held"
 	}
@@ -51,12 +57,50 @@ const (
 	eventNegativeAck              // the consumer wants it again later; it has a maximum of its own
 	eventReconsume                // the consumer wants it again later, as a message of the retry topic
 	eventTurn                     // the message before it in its message group is done
+	eventRedrive                  // somebody sends a parked message group on
 )
+
+// String returns the name in the table of the package's doc.
+func (e event) String() string {
+	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "give-back", "due", "dead-letter", "negative-ack", "reconsume", "turn", "redrive"}[e]
+}
+
+// An exhaustion is what happens to a message after its last attempt.
+type exhaustion uint8
+
+const (
+	attemptsLeft exhaustion = iota // it was not the last one
+	thenDeadLetter
+	thenPark  // with its message group
+	thenBlock // its message group, retried for ever
+)
+
+// then returns what a group does after the last attempt of a message of that message group.
+func (c GroupConfig) then(messageGroup string) exhaustion {
+	switch {
+	case !c.FIFO || messageGroup == "":
+		return thenDeadLetter // no order to keep
+	case c.OnExhausted == OnExhaustedPark:
+		return thenPark
+	case c.OnExhausted == OnExhaustedBlock:
+		return thenBlock
+	}
+	return thenDeadLetter
+}
+
+// exhaustion returns what holds when e happens to a message.
+func (p policy) exhaustion(e event, l *lease) exhaustion {
+	if !p.exhaustedBy(e, l) {
+		return attemptsLeft
+	}
+	return p.group.then(l.Group)
+}
 
 // transitions is the state machine of consumption retry. A pair that is not in it
 // cannot happen: a request for it is refused with INVALID_RECEIPT_HANDLE.
-// Where attempts are exhausted, exhaustedTransitions comes first; where the
-// consumer is a push consumer, pushTransitions does.
+// Where attempts are exhausted, one of exhaustedTransitions comes first; where
+// the consumer is a push consumer, pushTransitions does. The package's doc has
+// the same as a table for people, and a test compares them.
 var transitions = map[State]map[event]State{
 	StateReady: {
 		eventDeliver:    StateInflight,
@@ -76,6 +120,10 @@ var transitions = map[State]map[event]State{
 		eventDue:        StateReady,
 		eventDeadLetter: StateDeadLetter,
 	},
+	StateParked: {
+		eventRedrive:    StateReady,
+		eventDeadLetter: StateDeadLetter, // asked for by who sends the message group on
+	},
 	stateHeld: {
 		eventTurn: StateReady,
 	},
@@ -87,23 +135,51 @@ var pushTransitions = map[State]map[event]State{
 	},
 }
 
-var exhaustedTransitions = map[State]map[event]State{
-	StateInflight: {
-		eventFail:        StateDeadLetter,
-		eventNegativeAck: StateDeadLetter,
-		eventTimeout:     StateDeadLetter,
+// A consumer that retries by itself (RocketMQ's push consumers of FIFO groups)
+// tells that attempts are exhausted by asking for a dead letter.
+var exhaustedTransitions = map[exhaustion]map[State]map[event]State{
+	thenDeadLetter: {
+		StateInflight: {
+			eventFail:        StateDeadLetter,
+			eventNegativeAck: StateDeadLetter,
+			eventTimeout:     StateDeadLetter,
+		},
+		StateWaitingRetry: {
+			eventDue: StateDeadLetter, // the maximum was lowered meanwhile
+		},
 	},
-	StateWaitingRetry: {
-		eventDue: StateDeadLetter, // the maximum was lowered meanwhile
+	thenPark: {
+		StateReady: {
+			eventDeadLetter: StateParked,
+		},
+		StateInflight: {
+			eventFail:        StateParked,
+			eventNegativeAck: StateParked,
+			eventTimeout:     StateParked,
+			eventDeadLetter:  StateParked,
+		},
+		StateWaitingRetry: {
+			eventDue:        StateParked,
+			eventDeadLetter: StateParked,
+		},
+	},
+	thenBlock: { // as if attempts were left
+		StateReady: {
+			eventDeadLetter: StateReady,
+		},
+		StateInflight: {
+			eventDeadLetter: StateWaitingRetry,
+		},
+		StateWaitingRetry: {
+			eventDeadLetter: StateWaitingRetry,
+		},
 	},
 }
 
 // next returns the state after e, and false if e cannot happen in s.
-func (s State) next(e event, exhausted, push bool) (State, bool) {
-	if exhausted {
-		if to, ok := exhaustedTransitions[s][e]; ok {
-			return to, true
-		}
+func (s State) next(e event, x exhaustion, push bool) (State, bool) {
+	if to, ok := exhaustedTransitions[x][s][e]; ok {
+		return to, true
 	}
 	if push {
 		if to, ok := pushTransitions[s][e]; ok {

@@ -87,8 +87,8 @@ type SubscriptionStats struct {
 	Group string
 	Subscription
 
-	// Parked is how many receives wait for a message.
-	Parked int64
+	// Waiting is how many receives wait for a message.
+	Waiting int64
 
 	// Deliveries counts deliveries by attempt: the first, second, third,
 	// fourth to eighth, and later ones. One that did not reach its consumer
@@ -299,7 +299,7 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 func (s *subscription) stats(readable bool) SubscriptionStats {
 	d := SubscriptionStats{Group: s.group.name, Subscription: s.describe()}
 	s.mu.Lock()
-	d.Parked, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.givenUp
+	d.Waiting, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.givenUp
 	s.mu.Unlock()
 	if !readable {
 		return d

@@ -11,8 +11,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// maxHeld is how many messages of blocked message groups a subscription
-// passes over; beyond it, those behind wait in their queue.
+// maxHeld is how many messages a subscription holds in memory that wait for
+// the one before them in their message group; beyond it, what is behind waits
+// in its queue. What is set aside behind a parked or blocked message does not count.
 const maxHeld = 1 << 16
 
 // A subscription is a group's consumption of one topic: a cursor for each
@@ -26,7 +27,7 @@ type subscription struct {
 	doneMessages, doneBytes atomic.Int64
 	sourceTurn              atomic.Uint32 // of receives, over topic and retry topic
 	drain                   drain
-	leasedBytes             atomic.Int64 // of the messages that have a lease
+	leasedBytes             atomic.Int64 // of the messages that have a lease, in memory or set aside
 	aging                   aging
 	cold                    drain // bytes read while far behind
 
@@ -46,9 +47,11 @@ type subscription struct {
 	armed     time.Time                // what timer is set to; zero if it is not
 	counts    [stateHeld + 1]int64     // leases by state
 	fifo      map[string]*messageGroup // FIFO groups: message groups with a message that is not done
+	aside     asides
 	waiters   []*waiter
 	lastTake  time.Time          // when a receive last looked for messages
 	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
+	turns     map[string]*turn   // FIFO groups: receives under way, by attempt ID
 
 	acked, redelivered, deadLetters int64
 	givenUp                         int64 // of deadLetters: a consumer asked for it
@@ -62,6 +65,7 @@ type cursor struct {
 	queue   *queue
 	next    int64 // first offset that was never handed out
 	bytes   int64 // of the messages before next
+	rewound int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
 	claimed bool  // a receive reads from next on
 	leases  map[int64]*lease
 	ready   offsetHeap // leases in StateReady
@@ -82,8 +86,9 @@ func (l *lease) state() State { return State(l.State) }
 
 // A messageGroup is the unfinished messages of one message group, in order.
 type messageGroup struct {
-	head *lease   // the only one that may be delivered
+	head *lease   // the only one that may be delivered; nil while it is read from rest
 	held []*lease // those after it
+	rest *rest    // those after held, on disk only; nil if there are none
 }
 
 // A waiter is a receive that waits.
@@ -93,7 +98,7 @@ type waiter struct {
 }
 
 func newSubscription(b *Broker, g *group, t *topic) *subscription {
-	s := &subscription{broker: b, group: g, topic: t, fifo: map[string]*messageGroup{}, replays: map[string][]grant{}}
+	s := &subscription{broker: b, group: g, topic: t, fifo: map[string]*messageGroup{}, replays: map[string][]grant{}, turns: map[string]*turn{}}
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()
 	s.growCursors()
@@ -148,24 +153,30 @@ func (s *subscription) finish(l *lease, now time.Time) {
 	s.drop(l)
 	s.done(1, l.Size, now)
 	if mg := s.fifo[l.Group]; mg != nil && mg.head == l {
-		s.nextOf(l.Group, mg)
+		s.advance(l.Group, mg)
 	}
 }
 
-// nextOf lets the next message of a message group whose head is done have its
-// turn. mu is held.
-func (s *subscription) nextOf(name string, mg *messageGroup) {
-	if len(mg.held) == 0 {
-		delete(s.fifo, name)
-		return
+// advance makes the next message of a message group its head. mu is held.
+func (s *subscription) advance(name string, mg *messageGroup) {
+	mg.head = nil
+	if mg.rest != nil {
+		s.callBack(mg)
 	}
-	full := s.counts[stateHeld] >= maxHeld
-	mg.head, mg.held = mg.held[0], mg.held[1:]
-	to, _ := mg.head.state().next(eventTurn, false, false)
-	s.set(mg.head, to)
-	s.wake(1, mg.head.cursor.queue.number)
-	if full {
-		s.wakeRest()
+	if len(mg.held) > 0 {
+		full := s.counts[stateHeld] >= maxHeld
+		mg.head, mg.held = mg.held[0], mg.held[1:]
+		to, _ := mg.head.state().next(eventTurn, attemptsLeft, false)
+		s.set(mg.head, to)
+		s.wake(1, mg.head.cursor.queue.number)
+		if full {
+			s.wakeRest()
+		}
+	}
+	if mg.rest != nil && len(mg.held) < fewHeld {
+		s.fetch(name, mg)
+	} else if mg.head == nil && mg.rest == nil {
+		delete(s.fifo, name)
 	}
 }
 
@@ -189,11 +200,12 @@ func (s *subscription) describe() Subscription {
 	defer s.mu.Unlock()
 	d := Subscription{
 		Topic:        s.topic.name,
-		Ready:        s.counts[StateReady] + s.counts[stateHeld],
+		Ready:        s.counts[StateReady] + s.counts[stateHeld] + s.aside.messages - s.aside.parked,
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
-		Backlog:      s.backlog(),
-		Acked:        s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
+		Parked:       s.counts[StateParked] + s.aside.parked, ParkedGroups: s.counts[StateParked], BlockedGroups: s.aside.blocked,
+		Backlog: s.backlog(),
+		Acked:   s.acked, Redelivered: s.redelivered, DeadLetters: s.deadLetters,
 		Overtaken: s.overtaken, Discarded: s.discarded, Expired: s.expired,
 	}
 	for _, c := range s.cursors {
@@ -202,16 +214,26 @@ func (s *subscription) describe() Subscription {
 	return d
 }
 
-// save writes leases, and the cursor of c if it is not nil. mu is held, so
-// that the writes are in the order of the changes.
-func (s *subscription) save(c *cursor, ls ...*lease) *store.Flight {
+// save writes leases. mu is held, so that the writes are in the order of the changes.
+func (s *subscription) save(ls ...*lease) *store.Flight {
 	return s.broker.store.Groups.Add(func(w *store.Batch) {
 		for _, l := range ls {
 			w.PutLease(s.group.id, s.place(l), &l.Lease)
 		}
-		if c != nil {
-			w.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
+	}, nil)
+}
+
+// saveAdmitted writes that a cursor has moved over messages: leases, of which
+// some are set aside. mu is held.
+func (s *subscription) saveAdmitted(c *cursor, aside, ls []*lease) *store.Flight {
+	return s.broker.store.Groups.Add(func(w *store.Batch) {
+		for _, l := range ls {
+			w.PutLease(s.group.id, s.place(l), &l.Lease)
 		}
+		for _, l := range aside {
+			w.PutAside(s.group.id, s.place(l), &l.Lease)
+		}
+		w.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
 	}, nil)
 }
 

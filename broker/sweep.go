@@ -35,8 +35,9 @@ type span struct {
 	// Messages before these are past retention: too old, too old or too many, consumed by all groups.
 	old, many, consumed int64
 
-	to   store.Mark // where it begins now
-	kept map[int64]*kept
+	to    store.Mark    // where it begins now
+	holes store.Removed // what was taken out between low and to before
+	kept  map[int64]*kept
 }
 
 // A kept is a message before the beginning of its queue that a group is not done with.
@@ -141,6 +142,10 @@ func (w *sweep) plan(b *Broker, subs []*subscription) error {
 func (w *sweep) planRetention(b *Broker, config *TopicConfig, subs []*subscription) error {
 	for i := range w.spans {
 		s := &w.spans[i]
+		for _, sub := range subs { // nothing that waits behind a parked or blocked message is removed
+			s.end = min(s.end, max(s.low.Offset, sub.firstAside(s.queue)))
+		}
+		s.floor = s.end
 		oldest, err := s.queue.oldest(b, w.topic, s.end)
 		if err != nil {
 			return err
@@ -194,8 +199,7 @@ func (w *sweep) bytesBefore(b *Broker, s *span, offset int64) (int64, error) {
 	if offset == s.low.Offset {
 		return s.low.Bytes, nil
 	}
-	m, err := b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: offset - 1})
-	return m.Cumulative, err
+	return b.bytesBefore(w.topic, s.queue, offset)
 }
 
 // run takes from the groups what they will not see any more, then removes it.
@@ -219,12 +223,16 @@ func (w *sweep) run(b *Broker) error {
 	for i := range w.spans {
 		s := &w.spans[i]
 		for o, k := range s.kept {
-			m, err := k.Stored, error(nil)
+			m, ok, err := k.Stored, true, error(nil)
 			if !k.known {
-				m, err = b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: o})
+				m, ok, err = b.store.FirstIn(w.rangeOf(s, o, o+1))
 			}
 			if err != nil {
 				return err
+			}
+			if !ok { // taken out of the queue: there is nothing to keep
+				delete(s.kept, o)
+				continue
 			}
 			k.Stored, k.known = m, true
 			if at, ok := past(m.At, w.keep); ok {

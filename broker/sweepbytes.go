@@ -36,13 +36,16 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 		if c.lo == c.hi {
 			continue
 		}
-		first, err := b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: c.lo})
+		first, some, err := b.store.FirstIn(w.rangeOf(s, c.lo, c.hi))
 		if err != nil {
 			return err
 		}
-		last, err := b.store.Stored(store.Place{Topic: w.topic.id, Queue: s.queue.number, Offset: c.hi - 1})
+		last, _, err := b.store.LastIn(w.rangeOf(s, c.lo, c.hi))
 		if err != nil {
 			return err
+		}
+		if !some {
+			continue
 		}
 		if from.IsZero() || first.At.Before(from) {
 			from = first.At

@@ -28,7 +28,7 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 		if c == nil {
 			break
 		}
-		from, to := c.next, c.queue.end.Load()
+		from, to, rewound := c.next, c.queue.end.Load(), c.rewound
 		room := p.Max - len(grants)
 		chunk = max(chunk, room)
 		s.mu.Unlock()
@@ -39,6 +39,11 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 		}
 		s.mu.Lock()
 		c.claimed = false
+		if c.rewound != rewound && !s.gone && (rerr == nil || d != nil) { // meanwhile: what was read is not next any more
+			s.dropAhead(c)
+			passed++
+			continue
+		}
 		if d != nil && !s.gone {
 			flight = s.passDamaged(c, d)
 			passed += int(d.To - d.From)
@@ -115,7 +120,7 @@ func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int
 	if len(ls) == 0 {
 		return grants, nil
 	}
-	return grants, s.save(nil, ls...)
+	return grants, s.save(ls...)
 }
 
 // claimable reports whether a receive from queue can read new messages there. mu is held.
@@ -146,7 +151,8 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 	grants = slices.Grow(grants, min(room, len(ms)))
 	full := len(grants) + room
 	ls := make([]*lease, 0, len(ms))
-	if len(ms) == 0 && to > c.next { // what removes messages moves the cursor first: this is damage, and not worth a standstill
+	var aside []*lease
+	if len(ms) == 0 && to > c.next { // removed from the middle, or damage, which is not worth a standstill
 		s.done(to-c.next, 0, now)
 		c.next = to
 	}
@@ -158,8 +164,8 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 		if offsets[i] < c.next {
 			continue // removed while it was read, see pass
 		}
-		if skipped := offsets[i] - c.next; skipped > 0 {
-			s.done(skipped, m.Cumulative-int64(len(m.Body))-c.bytes, now) // as above
+		if skipped, bytes := offsets[i]-c.next, m.Cumulative-int64(len(m.Body))-c.bytes; skipped > 0 || bytes > 0 {
+			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !match.Match(m.Tag, m.Properties) {
@@ -167,30 +173,42 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 			continue
 		}
 		l := &lease{cursor: c, offset: offsets[i], timer: -1}
-		l.Size, l.Stored, l.Serial = int64(len(m.Body)), m.StoredAt.UnixNano(), uint32(now.UnixMicro())
-		s.keep(l)
-		ls = append(ls, l)
+		l.Size, l.Stored, l.Serial = int64(len(m.Body)), m.StoredAt.UnixNano(), firstSerial(now, c.rewound)
 		if fifo && m.MessageGroup != "" {
 			l.Group = m.MessageGroup
-			if mg := s.fifo[l.Group]; mg != nil {
+			if mg := s.fifo[l.Group]; mg != nil && mg.rest != nil {
+				s.setAside(mg, l)
+				aside = append(aside, l)
+				continue
+			} else if mg != nil {
 				mg.held = append(mg.held, l)
+				s.keep(l)
+				ls = append(ls, l)
 				s.set(l, stateHeld)
 				continue
 			}
 			s.fifo[l.Group] = &messageGroup{head: l}
 		}
+		s.keep(l)
+		ls = append(ls, l)
 		l.State = uint8(StateReady)
 		s.counts[StateReady]++
 		g := s.deliver(l, p, now)
 		g.message = m
 		grants = append(grants, g)
 	}
-	return grants, s.save(c, ls...)
+	return grants, s.saveAdmitted(c, aside, ls)
+}
+
+// firstSerial returns a serial number for a message that has none: one that no
+// handle of before a rewind, or of a group of the same name, has.
+func firstSerial(now time.Time, rewound int64) uint32 {
+	return uint32(now.UnixMicro()) + uint32(rewound)*0x9E3779B1
 }
 
 // deliver makes one delivery of a message that is ready. mu is held.
 func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
-	to, _ := l.state().next(eventDeliver, false, p.Push)
+	to, _ := l.state().next(eventDeliver, attemptsLeft, p.Push)
 	l.Attempt++
 	l.Serial++
 	l.Push, l.Negative, l.Owner = p.Push, false, p.Owner

@@ -70,6 +70,10 @@ type queue struct {
 	head   int64     // an offset that low had
 	headAt time.Time // when the message there was stored; zero if it is not known
 
+	// What was removed from between the others, from low on; changed only within
+	// the store's Add.
+	removedMessages, removedBytes atomic.Int64
+
 	// What was given out; changed only within the store's Add.
 	nextOffset, nextBytes int64
 
@@ -258,9 +262,13 @@ func (b *Broker) describe(t *topic) Topic {
 		HalfMessages: t.halves.waiting.Load(),
 	}
 	for _, q := range *t.queues.Load() {
-		d.Messages += q.end.Load() - q.low.Load().Offset
+		d.Messages += q.end.Load() - q.low.Load().Offset - q.removedMessages.Load()
+		d.Bytes -= q.removedBytes.Load()
 	}
 	d.Messages += t.keptMessages.Load()
+	if len(*t.subs.Load()) == 0 {
+		d.Backlog = Backlog{Messages: d.Messages, Bytes: d.Bytes}
+	}
 	for _, s := range *t.subs.Load() {
 		d.Groups = append(d.Groups, s.group.name)
 	}

@@ -48,6 +48,12 @@ type engine interface {
 	AllAddressSettings() []broker.AddressSetting
 	TopicAddressSettings(topic string) (broker.AddressSettings, []string)
 	DeleteAddressSettings(ctx context.Context, match string) error
+	Rewind(ctx context.Context, group, topic string, to broker.Position) ([]broker.QueueRewind, error)
+	Parked(group string, q broker.ParkedQuery) (broker.ParkedPage, error)
+	RedriveParked(ctx context.Context, group string, sel broker.ParkedSelection) (broker.ParkedRedrive, error)
+	DeadLetters(group string, q broker.DeadLetterQuery) (broker.DeadLetterPage, error)
+	RedriveDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterRedrive, error)
+	PurgeDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterPurge, error)
 	Healthy() error
 	Stats() broker.Stats
 }

@@ -384,7 +384,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		x := startWeb(t, Options{})
 		parked := func() int64 {
 			for _, s := range x.b.Stats().Subscriptions {
-				return s.Parked
+				return s.Waiting
 			}
 			return 0
 		}

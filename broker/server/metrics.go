@@ -47,7 +47,10 @@ var (
 	descGroupWaitingRetry    = desc("group_waiting_retry_messages", "Messages that wait for their retry interval to be over.", groupLabels)
 	descGroupOldest          = desc("group_oldest_age_seconds", "Age of the oldest message that the group is not done with, be it ready, in flight or waiting for a retry; 0 if there is none.", groupLabels)
 	descGroupUndelivered     = desc("group_oldest_undelivered_age_seconds", "Age of the oldest message that was never delivered to the group, 0 if there is none.", groupLabels)
-	descGroupParked          = desc("group_parked_receives", "Receives that wait for a message.", groupLabels)
+	descGroupParked          = desc("group_parked_messages", "Messages of message groups that are parked after a last attempt.", groupLabels)
+	descGroupParkedGroups    = desc("group_parked_message_groups", "Message groups that are parked after a last attempt.", groupLabels)
+	descGroupBlockedGroups   = desc("group_blocked_message_groups", "Message groups that wait for a message which is retried for ever after its last attempt.", groupLabels)
+	descGroupWaiting         = desc("group_waiting_receives", "Receives that wait for a message.", groupLabels)
 	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
 	descGroupAcknowledged    = desc("group_acknowledged_messages_total", "Messages that the group acknowledged.", groupLabels)
 	descGroupOvertaken       = desc("group_overtaken_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
@@ -92,8 +95,8 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
 		descTopicHalf, descTopicEnded, descTopicChecks,
 		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
-		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupDeliveries, descGroupAcknowledged, descGroupOvertaken, descGroupDeadLetters,
-		descGroupDiscarded,
+		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupParkedGroups, descGroupBlockedGroups, descGroupWaiting,
+		descGroupDeliveries, descGroupAcknowledged, descGroupOvertaken, descGroupDeadLetters, descGroupDiscarded,
 		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
 		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
 		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
@@ -192,6 +195,9 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 	out.gauge(descGroupWaitingRetry, s.WaitingRetry, s.Topic, s.Group)
 	out.gauge(descGroupParked, s.Parked, s.Topic, s.Group)
 	out <- prometheus.MustNewConstMetric(descGroupOldest, prometheus.GaugeValue, s.Oldest.Seconds(), s.Topic, s.Group)
+	out.gauge(descGroupParkedGroups, s.ParkedGroups, s.Topic, s.Group)
+	out.gauge(descGroupBlockedGroups, s.BlockedGroups, s.Topic, s.Group)
+	out.gauge(descGroupWaiting, s.Waiting, s.Topic, s.Group)
 	out <- prometheus.MustNewConstMetric(descGroupUndelivered, prometheus.GaugeValue, s.Undelivered.Seconds(), s.Topic, s.Group)
 	for i, n := range s.Deliveries {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])

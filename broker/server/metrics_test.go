@@ -201,13 +201,13 @@ func TestMetricsOfAStory(t *testing.T) {
 			"tidegate_group_in_flight_messages" + og:                                                  1,
 			"tidegate_group_waiting_retry_messages" + og:                                              1,
 			"tidegate_group_acknowledged_messages_total" + og:                                         1,
-			"tidegate_group_parked_receives" + og:                                                     0,
+			"tidegate_group_waiting_receives" + og:                                                    0,
 			"tidegate_group_oldest_undelivered_age_seconds" + og:                                      1,
 			`tidegate_limit_reached{limit="topic_backlog_messages"}`:                                  0,
 			`tidegate_limit_reached{limit="free_disk"}`:                                               0,
 			`tidegate_throttled_messages_total{limit="free_disk"}`:                                    0,
 			"tidegate_group_oldest_age_seconds" + og:                                                  22,
-			`tidegate_group_parked_receives{group="g",topic="normal"}`:                                1,
+			`tidegate_group_waiting_receives{group="g",topic="normal"}`:                               1,
 			`tidegate_group_oldest_undelivered_age_seconds{group="g",topic="normal"}`:                 0,
 			`tidegate_group_deliveries_total{attempt="1",group="g",topic="orders"}`:                   5,
 			`tidegate_group_deliveries_total{attempt="2",group="g",topic="orders"}`:                   1,
@@ -326,8 +326,8 @@ func TestMetricsCardinality(t *testing.T) {
 		}
 		use("c", "g2", 1)
 		third, _ := scraped(t, e.s)
-		if n := more(second, third); n != 19 {
-			t.Errorf("%d series for another group in one topic, want 19", n)
+		if n := more(second, third); n != 22 {
+			t.Errorf("%d series for another group in one topic, want 22", n)
 		}
 	})
 }

@@ -80,6 +80,10 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RetryTopicConfig": broker.RetryTopicConfig{}, "NegativeAckConfig": broker.NegativeAckConfig{},
 		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": topicAddressSettings{},
 		"RecallRequest": recallRequest{}, "RecallResult": recallResult{}, "Status": state{},
+		"RewindRequest": rewindRequest{}, "RewindResult": rewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
+		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": parkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},
+		"DeadLetterPage": deadLetterPage{}, "DeadLetter": jsonDeadLetter{}, "DeadLetterOrigin": deadLetterOrigin{},
+		"DeadLetterSelection": deadLetterRedriveRequest{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
 	} {
 		ref := schemas[name]
 		if ref == nil {

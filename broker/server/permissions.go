@@ -99,26 +99,32 @@ var httpNeeds = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/negative-acknowledge":      asGroup,
 	"POST /v1/groups/{group}/reconsume-later":           asGroup, // permitReconsume asks for the topics that it sends to
 
-	"GET /v1/topics":                          onServer(access.Observe),
-	"GET /v1/topics/{topic}":                  onTopic(access.Observe),
-	"PUT /v1/topics/{topic}":                  onTopic(access.Admin),
-	"DELETE /v1/topics/{topic}":               onTopic(access.Admin),
-	"POST /v1/topics/{topic}/purge":           onTopic(access.Admin),
-	"GET /v1/topics/{topic}/address-settings": onTopic(access.Observe),
-	"GET /v1/address-settings":                onServer(access.Observe),
-	"GET /v1/address-settings/{match}":        onServer(access.Observe),
-	"PUT /v1/address-settings/{match}":        onServer(access.Admin),
-	"DELETE /v1/address-settings/{match}":     onServer(access.Admin),
-	"GET /v1/groups":                          onServer(access.Observe),
-	"GET /v1/groups/{group}":                  onGroup(access.Observe),
-	"PUT /v1/groups/{group}":                  onGroup(access.Admin),
-	"DELETE /v1/groups/{group}":               onGroup(access.Admin),
-	"GET /v1/throttle":                        onServer(access.Observe),
-	"PUT /v1/throttle":                        onServer(access.Admin),
-	"GET /metrics":                            onServer(access.Observe),
-	"GET /healthz":                            nil, // whoever starts and watches processes has no keys
-	"GET /readyz":                             nil,
-	"GET /v1/openapi.yaml":                    nil, // it says what everyone can read in the repository
+	"GET /v1/topics":                               onServer(access.Observe),
+	"GET /v1/topics/{topic}":                       onTopic(access.Observe),
+	"PUT /v1/topics/{topic}":                       onTopic(access.Admin),
+	"DELETE /v1/topics/{topic}":                    onTopic(access.Admin),
+	"POST /v1/topics/{topic}/purge":                onTopic(access.Admin),
+	"GET /v1/topics/{topic}/address-settings":      onTopic(access.Observe),
+	"GET /v1/address-settings":                     onServer(access.Observe),
+	"GET /v1/address-settings/{match}":             onServer(access.Observe),
+	"PUT /v1/address-settings/{match}":             onServer(access.Admin),
+	"DELETE /v1/address-settings/{match}":          onServer(access.Admin),
+	"GET /v1/groups":                               onServer(access.Observe),
+	"GET /v1/groups/{group}":                       onGroup(access.Observe),
+	"PUT /v1/groups/{group}":                       onGroup(access.Admin),
+	"DELETE /v1/groups/{group}":                    onGroup(access.Admin),
+	"POST /v1/groups/{group}/rewind":               onGroup(access.Admin),
+	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
+	"POST /v1/groups/{group}/parked/redrive":       onGroup(access.Admin),
+	"GET /v1/groups/{group}/dead-letters":          asGroup,
+	"POST /v1/groups/{group}/dead-letters/redrive": onGroup(access.Admin),
+	"DELETE /v1/groups/{group}/dead-letters":       onGroup(access.Admin),
+	"GET /v1/throttle":                             onServer(access.Observe),
+	"PUT /v1/throttle":                             onServer(access.Admin),
+	"GET /metrics":                                 onServer(access.Observe),
+	"GET /healthz":                                 nil, // whoever starts and watches processes has no keys
+	"GET /readyz":                                  nil,
+	"GET /v1/openapi.yaml":                         nil, // it says what everyone can read in the repository
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }

@@ -57,6 +57,13 @@ func (s *Server) routes() []route {
 		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", s.deleteAddressSettings},
 		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", s.getTopicAddressSettings},
 
+		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", s.rewindGroup},
+		{"listParked", "GET", "/v1/groups/{group}/parked", s.listParked},
+		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", s.redriveParked},
+		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", s.listDeadLetters},
+		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", s.purgeDeadLetters},
+		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", s.redriveDeadLetters},
+
 		// About the server.
 		{"health", "GET", "/healthz", s.healthz},
 		{"readiness", "GET", "/readyz", s.readyz},

@@ -50,6 +50,16 @@ var topicRules = []rule[broker.TopicConfig]{
 var groupRules = []rule[broker.GroupConfig]{
 	yesNo("fifo", "", func(c *broker.GroupConfig) *bool { return &c.FIFO }),
 	attemptsRule,
+	{
+		key: "on_exhausted", preset: string(broker.OnExhaustedDeadLetter), text: func(c *broker.GroupConfig) string { return string(c.OnExhausted) },
+		set: func(c *broker.GroupConfig, s string) error {
+			if err := oneOf(string(broker.OnExhaustedDeadLetter), string(broker.OnExhaustedBlock), string(broker.OnExhaustedPark))(s); err != nil {
+				return err
+			}
+			c.OnExhausted = broker.OnExhausted(s)
+			return nil
+		},
+	},
 	ladder("retry", backoff.RetryLadder(), func(c *broker.GroupConfig) *backoff.Steps { return &c.Retry }),
 	duration("fifo_retry_interval", broker.Duration(broker.DefaultFIFORetryInterval), "", 1,
 		func(c *broker.GroupConfig) *broker.Duration { return &c.FIFORetryInterval }),

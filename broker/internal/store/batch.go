@@ -44,17 +44,19 @@ func (b *Batch) DeleteLease(group uint32, p Place) {
 // PutCursor writes how far a group is in a queue: the offset of the next
 // message that was never handed out, and the queue's bytes before it.
 func (b *Batch) PutCursor(group, topic uint32, queue uint16, c Cursor) {
-	op := b.pebble().SetDeferred(cursorKeyLen, 16)
+	op := b.pebble().SetDeferred(cursorKeyLen, 24)
 	appendCursorKey(op.Key[:0], prefixCursor, group, topic, queue)
 	binary.BigEndian.PutUint64(op.Value, uint64(c.Next))
 	binary.BigEndian.PutUint64(op.Value[8:], uint64(c.Bytes))
+	binary.BigEndian.PutUint64(op.Value[16:], uint64(c.Rewound))
 	must(op.Finish())
 }
 
 // MarkDeadLetter notes that the message is a dead letter of the group, so
 // that it does not become another one if the process ends before its lease is removed.
-func (b *Batch) MarkDeadLetter(group uint32, p Place) {
-	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), nil, nil))
+// rewound is its cursor's: a message that is consumed anew may die anew.
+func (b *Batch) MarkDeadLetter(group uint32, p Place, rewound int64) {
+	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), binary.BigEndian.AppendUint64(nil, uint64(rewound)), nil))
 }
 
 // PutTopic writes a topic's settings.
@@ -86,7 +88,7 @@ func (b *Batch) PutNumber(n uint32) {
 // left behind (DeleteSubscriptionOfTopic) and for its delayed messages.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	for _, prefix := range []byte{prefixMessage, prefixMark, prefixDelayedStored} {
+	for _, prefix := range []byte{prefixMessage, prefixMark, prefixDelayedStored, prefixRemoved} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, after(p), nil))
 	}
@@ -102,9 +104,9 @@ func (b *Batch) DeleteGroup(name string, group uint32) {
 	}
 }
 
-// DeleteSubscription removes a group's cursors and leases in a topic.
+// DeleteSubscription removes all that a group has in a topic.
 func (b *Batch) DeleteSubscription(group, topic uint32) {
-	for _, prefix := range []byte{prefixCursor, prefixLease} {
+	for _, prefix := range append([]byte{prefixCursor}, progressPrefixes...) {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
 		p = binary.BigEndian.AppendUint32(p, topic)
 		must(b.pebble().DeleteRange(p, after(p), nil))

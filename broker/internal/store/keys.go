@@ -17,11 +17,14 @@ import "encoding/binary"
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
 //	f topic(4) queue(2)                     where a queue begins
 //	s group(4) topic(4)                     the group receives from the topic
+//	e topic(4) queue(2)                     what was removed from the middle of a queue
 //
 // Keys of the groups database:
 //
 //	c group(4) topic(4) queue(2)            a cursor
 //	l group(4) topic(4) queue(2) offset(8)  a lease
+//	b group(4) topic(4) queue(2) length(1) message group, offset(8)  a lease that is set aside
+//	p group(4) topic(4) queue(2) offset(8)  why the message group of this message is parked
 const (
 	prefixMessage    = 'm'
 	prefixTopic      = 't'
@@ -36,10 +39,16 @@ const (
 	prefixHalfDue    = 'x'
 	prefixCursor     = 'c'
 	prefixLease      = 'l'
+	prefixAside      = 'b'
+	prefixParked     = 'p'
 
 	prefixSubscription  = 's'
 	prefixDelayedStored = 'r'
+	prefixRemoved       = 'e'
 )
+
+// progressPrefixes are of what a group has in a queue beside its cursor.
+var progressPrefixes = []byte{prefixLease, prefixAside, prefixParked}
 
 const (
 	messageKeyLen = 1 + 4 + 2 + 8

@@ -19,6 +19,10 @@ const (
 type Cursor struct {
 	Next  int64 // the offset of the first message that was never handed out
 	Bytes int64 // of the queue's messages before Next
+
+	// Rewound is when the group was last rewound in the queue, in nanoseconds
+	// since 1970; 0 for never.
+	Rewound int64
 }
 
 // A Lease is what a group's metadata says of one message that was handed out,
@@ -94,10 +98,12 @@ func decodeLease(v []byte, l *Lease) error {
 }
 
 func decodeCursor(v []byte) (Cursor, error) {
-	if len(v) != 16 {
-		return Cursor{}, fmt.Errorf("%w: a cursor has %d bytes, not 16", errCorrupt, len(v))
+	if len(v) != 24 {
+		return Cursor{}, fmt.Errorf("%w: a cursor has %d bytes, not 24", errCorrupt, len(v))
 	}
-	c := Cursor{Next: int64(binary.BigEndian.Uint64(v)), Bytes: int64(binary.BigEndian.Uint64(v[8:]))}
+	c := Cursor{
+		Next: int64(binary.BigEndian.Uint64(v)), Bytes: int64(binary.BigEndian.Uint64(v[8:])), Rewound: int64(binary.BigEndian.Uint64(v[16:])),
+	}
 	if c.Next < 0 || c.Bytes < 0 {
 		return Cursor{}, fmt.Errorf("%w: a cursor is negative", errCorrupt)
 	}

@@ -2,6 +2,8 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -15,6 +17,7 @@ type Marks struct {
 	key   []byte
 	valid bool
 	begun bool
+	err   error
 }
 
 // Marks returns what looks up marks of dead letters as they are now. The
@@ -27,19 +30,27 @@ func (s *Store) Marks() (*Marks, error) {
 	return &Marks{it: it}, nil
 }
 
-// Has reports whether the message is a dead letter of the group. A failure to
-// read is told by Close.
-func (m *Marks) Has(group uint32, p Place) bool {
+// Has reports whether the message was made a dead letter of the group since
+// that was rewound. A failure to read is told by Close.
+func (m *Marks) Has(group uint32, p Place, rewound int64) bool {
 	m.key = appendLeaseKey(m.key[:0], prefixDeadLetter, group, p)
 	if !m.begun || m.valid && bytes.Compare(m.it.Key(), m.key) < 0 {
 		m.begun, m.valid = true, m.it.SeekGE(m.key)
 	}
-	return m.valid && bytes.Equal(m.it.Key(), m.key)
+	if !m.valid || !bytes.Equal(m.it.Key(), m.key) {
+		return false
+	}
+	v, err := value(m.it)
+	if err == nil && len(v) != 8 {
+		err = fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
+	}
+	m.err = errors.Join(m.err, err)
+	return err == nil && int64(binary.BigEndian.Uint64(v)) >= rewound
 }
 
 // Close ends the use of m, and returns why marks could not be read, if so.
 func (m *Marks) Close() error {
-	if err := m.it.Close(); err != nil {
+	if err := errors.Join(m.err, m.it.Close()); err != nil {
 		return fmt.Errorf("reading the marks of dead letters: %w", err)
 	}
 	return nil

@@ -97,13 +97,13 @@ func TestReopen(t *testing.T) {
 	l := Lease{State: 2, Attempt: 5, Group: "g"}
 	if err := s.Messages.Add(func(b *Batch) {
 		b.PutMessage(p, &m)
-		b.MarkDeadLetter(9, p)
+		b.MarkDeadLetter(9, p, 5)
 		b.PutTopic("t", []byte("x"))
 		b.PutNumber(9)
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Groups.Add(func(b *Batch) { b.PutLease(9, p, &l); b.PutCursor(9, 3, 1, Cursor{8, 20}) }, nil).Wait(); err != nil {
+	if err := s.Groups.Add(func(b *Batch) { b.PutLease(9, p, &l); b.PutCursor(9, 3, 1, Cursor{8, 20, 3}) }, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -123,10 +123,10 @@ func TestReopen(t *testing.T) {
 	if want := (QueueState{End: Mark{8, m.Cumulative}}); err != nil || !reflect.DeepEqual(q, want) {
 		t.Errorf("queue: %+v, %v; want %+v", q, err, want)
 	}
-	if dead, err := s.IsDeadLetter(9, p); !dead || err != nil {
+	if dead, err := s.IsDeadLetter(9, p, 5); !dead || err != nil {
 		t.Errorf("dead letter mark: %v, %v", dead, err)
 	}
-	if dead, _ := s.IsDeadLetter(8, p); dead {
+	if dead, _ := s.IsDeadLetter(8, p, 0); dead {
 		t.Error("another group has the mark")
 	}
 	n, err := s.LastNumber()
@@ -145,7 +145,7 @@ func TestReopen(t *testing.T) {
 	}
 	if err := s.Cursors(func(g, topic uint32, queue uint16, c Cursor) error {
 		cursors++
-		if g != 9 || topic != 3 || queue != 1 || c != (Cursor{8, 20}) {
+		if g != 9 || topic != 3 || queue != 1 || c != (Cursor{8, 20, 3}) {
 			t.Errorf("cursor: %d %d %d %+v", g, topic, queue, c)
 		}
 		return nil

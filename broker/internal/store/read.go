@@ -73,9 +73,10 @@ func (s *Store) Get(p Place) (Message, bool, error) {
 
 // QueueState is what a queue's messages say of it.
 type QueueState struct {
-	First Mark             // where it begins
-	End   Mark             // after its last message; First if it is empty
-	Kept  map[int64]Stored // what is left of the messages before First, by offset
+	First   Mark             // where it begins
+	End     Mark             // after its last message; First if it is empty
+	Kept    map[int64]Stored // what is left of the messages before First, by offset
+	Removed Removed          // of those from First on
 }
 
 // Queue returns the state of a queue.
@@ -123,7 +124,32 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 			q.End = Mark{offset + 1, m.Cumulative}
 		}
 	}
-	return q, it.Error()
+	if err := it.Error(); err != nil {
+		return q, err
+	}
+	err = s.readRemoved(topic, queue, &q)
+	return q, err
+}
+
+// readRemoved adds to q what was removed from its middle, and from its end.
+func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
+	k := appendQueue(nil, topic, queue)
+	k[0] = prefixRemoved
+	v, closer, err := get(s.messages, k)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading what was removed from queue %d: %w", queue, err)
+	}
+	defer closer.Close()
+	if q.Removed, err = decodeRemoved(v); err != nil {
+		return err
+	}
+	if q.Removed.End >= q.End.Offset { // the last ones are among them
+		q.End = Mark{q.Removed.End, max(q.End.Bytes, q.Removed.Sum)}
+	}
+	return nil
 }
 
 // Newest calls f with the messages of a queue, without their bodies, the last
@@ -151,16 +177,21 @@ func (s *Store) Newest(topic uint32, queue uint16, f func(m *Message, offset int
 	return it.Error()
 }
 
-// IsDeadLetter reports whether the message was made a dead letter of the group.
-func (s *Store) IsDeadLetter(group uint32, p Place) (bool, error) {
-	_, closer, err := get(s.messages, appendLeaseKey(nil, prefixDeadLetter, group, p))
+// IsDeadLetter reports whether the message was made a dead letter of the group
+// since it was rewound to before it.
+func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error) {
+	v, closer, err := get(s.messages, appendLeaseKey(nil, prefixDeadLetter, group, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("reading the mark of a dead letter: %w", err)
 	}
-	return true, closer.Close()
+	defer closer.Close()
+	if len(v) != 8 {
+		return false, fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
+	}
+	return int64(binary.BigEndian.Uint64(v)) >= rewound, nil
 }
 
 // Topics calls f with the name and settings of each topic.

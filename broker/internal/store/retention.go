@@ -133,16 +133,6 @@ func decodeMark(v []byte) (Mark, error) {
 	return m, nil
 }
 
-// Stored returns what is known of a message; it must be there.
-func (s *Store) Stored(p Place) (Stored, error) {
-	v, closer, err := get(s.messages, appendMessageKey(nil, p))
-	if err != nil {
-		return Stored{}, fmt.Errorf("reading the message at offset %d of queue %d: %w", p.Offset, p.Queue, err)
-	}
-	defer closer.Close()
-	return decodeStored(v)
-}
-
 func decodeStored(v []byte) (Stored, error) {
 	head, body, err := header(v)
 	if err != nil {
@@ -155,18 +145,68 @@ func decodeStored(v []byte) (Stored, error) {
 	return Stored{At: fromNanos(binary.BigEndian.Uint64(head[n:])), Size: int64(len(body)), Cumulative: int64(cumulative)}, nil
 }
 
+// FirstIn returns what is known of the first message in a range, and false
+// if none is there.
+func (s *Store) FirstIn(r Range) (m Stored, ok bool, err error) {
+	return s.stored(r, (*pebble.Iterator).First)
+}
+
+// LastIn is FirstIn for the last message.
+func (s *Store) LastIn(r Range) (m Stored, ok bool, err error) {
+	return s.stored(r, (*pebble.Iterator).Last)
+}
+
+func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok bool, err error) {
+	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
+	if err != nil {
+		return m, false, err
+	}
+	defer it.Close()
+	if !seek(it) {
+		return m, false, it.Error()
+	}
+	v, err := value(it)
+	if err == nil {
+		m, err = decodeStored(v)
+	}
+	if err != nil {
+		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), r.Queue, err)
+	}
+	return m, true, nil
+}
+
+// Holes returns how many messages of a range were removed from between the
+// others, and the bytes of their bodies, of bytes that all of the range had.
+func (s *Store) Holes(r Range, bytes int64) (Removed, error) {
+	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
+	if err != nil {
+		return Removed{}, err
+	}
+	defer it.Close()
+	holes := Removed{Messages: r.To - r.From, Bytes: bytes}
+	for ok := it.First(); ok; ok = it.Next() {
+		_, size, _, err := headerAt(it)
+		if err != nil {
+			return Removed{}, err
+		}
+		holes.Messages--
+		holes.Bytes -= size
+	}
+	return holes, it.Error()
+}
+
 // FirstThat returns the offset of the first message in r for which f is true,
-// or r.To. f must be false up to some message and true from there on, and all
-// messages in r must be there. Few are read: it looks near r.From first.
+// or r.To. f must be false up to some message and true from there on. Few are
+// read: it looks near r.From first. Where a message was removed, the next one stands for it.
 func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 	var failure error
 	is := func(offset int64) bool {
 		if failure != nil {
 			return true
 		}
-		st, err := s.Stored(Place{r.Topic, r.Queue, offset})
+		st, ok, err := s.FirstIn(Range{r.Topic, r.Queue, offset, r.To})
 		failure = err
-		return err != nil || f(st)
+		return !ok || f(st)
 	}
 	step := int64(1)
 	for r.From < r.To {

@@ -67,8 +67,21 @@ func TestFirstThat(t *testing.T) {
 			t.Fatalf("the first of %d-%d at %d: %d, %v, want %d; %d reads", from, to, at, got, err, want, reads)
 		}
 	}
-	if _, err := s.FirstThat(Range{1, 2, n, n + 1}, func(Stored) bool { return true }); err == nil {
-		t.Error("a message that is not there was read")
+	// Where messages were taken out, the next one stands for them.
+	if err := s.Messages.Add(func(b *Batch) {
+		for _, i := range []int64{500, 501, n - 1} {
+			b.DeleteMessage(Place{1, 2, i})
+		}
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[int64]int64{499: 499, 500: 500, 502: 500, 503: 503, n - 1: n - 1} {
+		if got, err := s.FirstThat(Range{1, 2, 0, n}, func(m Stored) bool { return m.At.Unix() >= at }); err != nil || got != want {
+			t.Errorf("the first at %d: %d, %v, want %d", at, got, err, want)
+		}
+	}
+	if holes, err := s.Holes(Range{1, 2, 400, n}, 2*(n-400)); err != nil || holes != (Removed{Messages: 3, Bytes: 6}) {
+		t.Errorf("holes: %+v, %v", holes, err)
 	}
 }
 

@@ -1,0 +1,202 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Invariants: reading a key never panics, and one that is read is written as the same.
+func FuzzAsideKey(f *testing.F) {
+	f.Add(asideKey(7, Place{1, 2, 3}, "mg"))
+	f.Add(asideKey(0, Place{}, ""))
+	f.Fuzz(func(t *testing.T, k []byte) {
+		g, p, mg, ok := splitAsideKey(k)
+		if ok && (len(k) == 0 || !bytes.Equal(asideKey(g, p, mg)[1:], k[1:])) {
+			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
+		}
+	})
+}
+
+// Invariants: reading never panics; what is refused says so with errCorrupt.
+func FuzzSmallRecords(f *testing.F) {
+	f.Add(make([]byte, 24))
+	f.Add(bytes.Repeat([]byte{1}, 32))
+	f.Add([]byte{0xff})
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if _, err := decodeCursor(v); err != nil && !errors.Is(err, errCorrupt) {
+			t.Error(err)
+		}
+		if r, err := decodeRemoved(v); err != nil && !errors.Is(err, errCorrupt) || err == nil && (r.Messages < 0 || r.End < r.Messages) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// What is set aside comes back by message group and queue, in order, whole,
+// and goes with the group's progress.
+func TestAside(t *testing.T) {
+	fs := vfs.NewMem()
+	s, err := openDir("data", fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(write func(*Batch)) {
+		t.Helper()
+		if err := s.Groups.Add(write, nil).Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(func(b *Batch) {
+		for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
+			for queue := range uint16(2) {
+				for _, offset := range []int64{300, 2, 1} {
+					b.PutAside(7, Place{3, queue, offset}, &Lease{State: 7, Size: offset, Group: mg})
+				}
+			}
+		}
+		b.PutParked(7, Place{3, 0, 9}, "why")
+		b.PutLease(7, Place{3, 0, 9}, &Lease{State: 6})
+	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = openDir("data", fs); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
+		for from, want := range map[int64][]int64{0: {1, 2}, 2: {2, 300}, 3: {300}, 301: nil} {
+			ls, offsets, err := s.Aside(7, 3, 1, mg, from, 2)
+			if err != nil || !slices.Equal(offsets, want) || len(ls) != len(want) {
+				t.Errorf("message group %q from %d: %v, %v", mg, from, offsets, err)
+			}
+			for i, l := range ls {
+				if l.Group != mg || l.Size != offsets[i] || l.State != 7 {
+					t.Errorf("%+v", l)
+				}
+			}
+		}
+	}
+	count := func() (aside, parked, leases int) {
+		t.Helper()
+		err := errors.Join(
+			s.AllAside(func(g uint32, p Place, mg string, l Lease) error {
+				if aside++; g != 7 || p.Topic != 3 || l.Group != mg {
+					t.Errorf("%d %+v %q %+v", g, p, mg, l)
+				}
+				return nil
+			}),
+			s.AllParked(func(g uint32, p Place, reason string) error {
+				if parked++; g != 7 || p != (Place{3, 0, 9}) || reason != "why" {
+					t.Errorf("%d %+v %q", g, p, reason)
+				}
+				return nil
+			}),
+			s.Leases(func(uint32, Place, Lease) error { leases++; return nil }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return aside, parked, leases
+	}
+	expect := func(aside, parked, leases int) {
+		t.Helper()
+		if a, p, l := count(); a != aside || p != parked || l != leases {
+			t.Errorf("%d set aside, %d parked, %d leases; want %d, %d, %d", a, p, l, aside, parked, leases)
+		}
+	}
+	expect(30, 1, 1)
+	add(func(b *Batch) { b.DeleteAside(7, Place{3, 1, 2}, "ab") })
+	expect(29, 1, 1)
+	add(func(b *Batch) { b.DeleteProgress(7, 3, 1) })
+	expect(15, 1, 1)
+	add(func(b *Batch) { b.DeleteSubscription(7, 3) })
+	expect(0, 0, 0)
+}
+
+// Times and bytes of a queue with gaps, against counting.
+func TestSeekAgainstCounting(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	s, err := openDir("data", vfs.NewMem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	start := time.Unix(1_000_000, 0)
+	const n = 200
+	var stored [n]time.Time
+	var before [n + 1]int64
+	at := start
+	if err := s.Messages.Add(func(b *Batch) {
+		for i := range n {
+			at = at.Add(time.Duration(rnd.IntN(3)) * time.Second)
+			m := Message{Message: tidegate.Message{Body: make([]byte, rnd.IntN(9))}, StoredAt: at}
+			stored[i], before[i+1] = at, before[i]+int64(len(m.Body))
+			m.Cumulative = before[i+1]
+			b.PutMessage(Place{1, 0, int64(i)}, &m)
+		}
+		b.PutMessage(Place{1, 1, 0}, &Message{StoredAt: start})
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	gone := map[int64]bool{}
+	for round := range 4 {
+		for range 300 {
+			from := rnd.Int64N(n)
+			to := from + rnd.Int64N(n-from+1)
+			when := start.Add(time.Duration(rnd.IntN(2*n)) * time.Second)
+			got, err := s.FirstSince(1, 0, from, to, when)
+			if err != nil || got < from || got > to {
+				t.Fatalf("%d to %d: %d, %v", from, to, got, err)
+			}
+			for i := from; i < to; i++ {
+				if !gone[i] && (i >= got) == stored[i].Before(when) {
+					t.Fatalf("round %d: the first since %v in %d to %d is %d, but %d was stored at %v", round, when, from, to, got, i, stored[i])
+				}
+			}
+			b, ok, err := s.BytesBefore(1, 0, from)
+			last := int64(n) - 1
+			for gone[last] {
+				last--
+			}
+			if want := before[from]; err != nil || ok != (from <= last) || ok && (b != want && !gone[from] || b < want) {
+				t.Fatalf("%d bytes before %d, %v, %v; want %d", b, from, ok, err, want)
+			}
+		}
+		if err := s.Messages.Add(func(b *Batch) {
+			for range 30 {
+				i := rnd.Int64N(n)
+				gone[i] = true
+				b.DeleteMessage(Place{1, 0, i})
+			}
+			b.PutRemoved(1, 0, Removed{Messages: int64(len(gone)), End: n, Sum: before[n]})
+		}, nil).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		q, err := s.Queue(1, 0)
+		if err != nil || q.End != (Mark{n, before[n]}) || q.Removed.Messages != int64(len(gone)) {
+			t.Errorf("%+v, %v", q, err)
+		}
+	}
+	if err := s.Messages.Add(func(b *Batch) {
+		for i := range int64(n) {
+			b.DeleteMessage(Place{1, 0, i})
+		}
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	q, err := s.Queue(1, 0)
+	if err != nil || q.First != (Mark{}) || q.End != (Mark{n, before[n]}) || q.Removed.Messages != int64(len(gone)) {
+		t.Errorf("an empty queue is %+v, %v", q, err)
+	}
+	if _, ok, err := s.BytesBefore(1, 0, 5); ok || err != nil {
+		t.Errorf("an empty queue tells bytes: %v, %v", ok, err)
+	}
+}

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// FirstSince returns the offset of the first message of a queue, among those
+// from one offset on and before another, that was stored at t or later; to if
+// there is none. It reads the headers of a few messages: those of a queue are
+// in the order in which they were stored.
+func (s *Store) FirstSince(topic uint32, queue uint16, from, to int64, t time.Time) (int64, error) {
+	it, err := s.messageIter(topic, queue, from, to)
+	if err != nil {
+		return 0, err
+	}
+	defer it.Close()
+	for from < to {
+		mid := from + (to-from)/2
+		if !it.SeekGE(appendMessageKey(nil, Place{topic, queue, mid})) || offsetOfMessageKey(it.Key()) >= to {
+			if err := it.Error(); err != nil {
+				return 0, fmt.Errorf("reading messages: %w", err)
+			}
+			to = mid // nothing is there any more
+			continue
+		}
+		m, _, at, err := headerAt(it)
+		switch {
+		case err != nil:
+			return 0, err
+		case m.StoredAt.Before(t):
+			from = at + 1
+		default:
+			to = mid
+		}
+	}
+	return from, nil
+}
+
+// BytesBefore returns the bodies of a queue before an offset, in bytes since
+// its beginning, and false if there is no message from there on to tell: then
+// all that the queue ever had is before it.
+func (s *Store) BytesBefore(topic uint32, queue uint16, offset int64) (int64, bool, error) {
+	lower := appendQueue(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+	if err != nil {
+		return 0, false, fmt.Errorf("reading messages: %w", err)
+	}
+	defer it.Close()
+	key := appendMessageKey(nil, Place{topic, queue, offset})
+	if it.SeekGE(key) {
+		m, size, _, err := headerAt(it)
+		return m.Cumulative - size, err == nil, err
+	}
+	if err := it.Error(); err != nil {
+		return 0, false, fmt.Errorf("reading messages: %w", err)
+	}
+	return 0, false, nil
+}
+
+// Header returns one message without its body, and false if there is none at that place.
+func (s *Store) Header(p Place) (Message, bool, error) {
+	var m Message
+	v, closer, err := get(s.messages, appendMessageKey(nil, p))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return m, false, nil
+	}
+	if err != nil {
+		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
+	}
+	defer closer.Close()
+	if _, err := decodeHeader(v, &m); err != nil {
+		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
+	}
+	return m, true, nil
+}
+
+func (s *Store) messageIter(topic uint32, queue uint16, from, to int64) (*pebble.Iterator, error) {
+	it, err := s.messages.NewIter(&pebble.IterOptions{
+		LowerBound: appendMessageKey(nil, Place{topic, queue, from}), UpperBound: appendMessageKey(nil, Place{topic, queue, to}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading messages: %w", err)
+	}
+	return it, nil
+}
+
+// headerAt reads the message that an iterator is at, without its body, whose size it returns.
+func headerAt(it *pebble.Iterator) (m Message, size, offset int64, err error) {
+	offset = offsetOfMessageKey(it.Key())
+	v, err := value(it)
+	if err == nil {
+		var body []byte
+		body, err = decodeHeader(v, &m)
+		size = int64(len(body))
+	}
+	if err != nil {
+		return m, 0, offset, fmt.Errorf("reading the message at offset %d: %w", offset, err)
+	}
+	return m, size, offset, nil
+}
+
+// A Removed is what DeleteMessage has taken out of a queue so far, and where
+// the queue ends: its last message may be among what is gone.
+type Removed struct {
+	Messages, Bytes int64
+	End, Sum        int64 // as in QueueState
+}
+
+// PutRemoved writes that. It goes with every DeleteMessage.
+func (b *Batch) PutRemoved(topic uint32, queue uint16, r Removed) {
+	k := appendQueue(nil, topic, queue)
+	k[0] = prefixRemoved
+	v := make([]byte, 0, 32)
+	for _, n := range [...]int64{r.Messages, r.Bytes, r.End, r.Sum} {
+		v = binary.BigEndian.AppendUint64(v, uint64(n))
+	}
+	must(b.pebble().Set(k, v, nil))
+}
+
+func decodeRemoved(v []byte) (Removed, error) {
+	if len(v) != 32 {
+		return Removed{}, fmt.Errorf("%w: what was removed from a queue has %d bytes, not 32", errCorrupt, len(v))
+	}
+	n := func(i int) int64 { return int64(binary.BigEndian.Uint64(v[8*i:])) }
+	r := Removed{n(0), n(1), n(2), n(3)}
+	if r.Messages < 0 || r.Bytes < 0 || r.End < r.Messages || r.Sum < r.Bytes {
+		return Removed{}, fmt.Errorf("%w: what was removed from a queue is more than it had", errCorrupt)
+	}
+	return r, nil
+}

@@ -1,0 +1,284 @@
+package broker
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// maxRedrive and defaultRedrive bound how many dead letters one call moves or removes.
+const (
+	maxRedrive     = 100_000
+	defaultRedrive = 1000
+)
+
+// A DeadLetterSelection says what Broker.RedriveDeadLetters sends back, or
+// Broker.PurgeDeadLetters removes.
+type DeadLetterSelection struct {
+	DeadLetterFilter
+
+	After string // where to go on: Next of the call before. Empty: at the oldest one.
+	Limit int    // of dead letters in this call. 0: 1000; at most 100 000
+
+	// To is the topic to send to. Empty: the one that each was sent to. Redrive only.
+	To string
+
+	// MaxRedrives leaves those where they are that were sent back that often
+	// before. 0: no bound. Redrive only.
+	MaxRedrives int
+}
+
+// A DeadLetterRedrive is what Broker.RedriveDeadLetters did.
+type DeadLetterRedrive struct {
+	Redriven int64 `json:"redriven"`
+
+	// NoTarget is how many stayed because their topic is not there or does not
+	// take such messages, and TooOften how many because of MaxRedrives.
+	NoTarget int64 `json:"no_target"`
+	TooOften int64 `json:"too_often"`
+
+	// Next is where to go on; empty: that was all.
+	Next string `json:"next,omitempty"`
+
+	// Throttle is why it stopped before its limit; nil if it did not.
+	Throttle *Throttle `json:"throttle,omitempty"`
+}
+
+// A DeadLetterPurge is what Broker.PurgeDeadLetters did.
+type DeadLetterPurge struct {
+	Purged int64  `json:"purged"`
+	Next   string `json:"next,omitempty"` // where to go on; empty: that was all
+}
+
+// RedriveDeadLetters sends dead letters of a group back, the oldest first, and
+// returns when that is on disk: each is stored anew, as the newest message of
+// its topic, and leaves the dead letters in the same write, so that neither a
+// crash nor a repetition makes two of one. It keeps its ID, whatever the topic
+// stored within its duplicate window, its body, keys, tag, message group and
+// properties; those of a dead letter are taken off, and
+// tidegate.PropertyDeadLetterRedrives counts how often that was done. Every
+// group of the topic gets it, with attempts from 1 on.
+//
+// A topic whose backlog throttles stops it: the error is tidegate.ErrThrottled, and beside it is
+// what was done, with Next to go on later. The other errors: those of DeadLetters, and 40402 for a
+// To that is not there. One redrive or purge runs at a time; ctx ends the wait
+// for it, and the redrive between two writes.
+func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
+	var done DeadLetterRedrive
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
+		return b.redriveChunk(t, letters, &sel, &done)
+	})
+	done.Next = next
+	if err == nil && done.Throttle != nil {
+		err = throttledError(*done.Throttle)
+	}
+	return done, withOp("RedriveDeadLetters", err)
+}
+
+// PurgeDeadLetters removes dead letters of a group for good, and returns when
+// that is on disk. Errors are those of DeadLetters; one purge or redrive runs
+// at a time. A receive from the topic of the dead letters that is under way may still deliver them.
+func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterPurge, error) {
+	var done DeadLetterPurge
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
+		err = b.store.Messages.Add(func(w *store.Batch) {
+			if t.deleted.Load() {
+				return
+			}
+			for i := range letters {
+				t.remove(w, &letters[i])
+			}
+		}, nil).Wait()
+		if err == nil {
+			done.Purged += int64(len(letters))
+		}
+		return "", err
+	})
+	done.Next = next
+	return done, withOp("PurgeDeadLetters", err)
+}
+
+// moveLetters calls move with the dead letters that are selected, some at a
+// time, until there are no more, their number is reached, or move returns the
+// position at which it stopped. It returns where to go on.
+func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic, []StoredDeadLetter) (string, error)) (next string, err error) {
+	if !b.begin() {
+		return "", closedError()
+	}
+	defer b.end()
+	left := sel.Limit
+	if left < 0 || left > maxRedrive {
+		return "", newError(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, maxRedrive, defaultRedrive)
+	} else if left == 0 {
+		left = defaultRedrive
+	}
+	at, err := parsePosition(sel.After)
+	if err != nil {
+		return "", err
+	}
+	if sel.To != "" {
+		if sel.To == tidegate.DeadLetterTopic(group) {
+			return "", newError(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
+		}
+		if _, err := b.topic(sel.To); err != nil {
+			return "", err
+		}
+	}
+	t, err := b.deadLettersOf(group)
+	if err != nil || t == nil {
+		return "", err
+	}
+	select {
+	case b.redriving <- struct{}{}:
+		defer func() { <-b.redriving }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	defer t.forgetAhead()
+	scan := letterScan{broker: b, topic: t, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
+	for left > 0 && !scan.over() {
+		before := scan.position()
+		if ctx.Err() != nil || b.life.Err() != nil {
+			return before, context.Cause(ctx)
+		}
+		letters, err := scan.next(left)
+		if err != nil {
+			return before, err
+		}
+		if len(letters) == 0 {
+			continue
+		}
+		left -= len(letters)
+		if stop, err := move(t, letters); err != nil {
+			return before, storeError(err)
+		} else if stop != "" {
+			return stop, nil
+		}
+	}
+	return scan.position(), nil
+}
+
+// redriveChunk sends some dead letters back in one write. It returns the
+// position of the one at which a throttle stopped it.
+func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLetterSelection, done *DeadLetterRedrive) (stop string, err error) {
+	var published []func(error)
+	var n, noTarget, tooOften int64
+	targets := make([]*topic, len(letters))
+	for i := range letters {
+		if targets[i] = b.redriveTarget(&letters[i], sel.To); targets[i] != nil {
+			b.observe(targets[i], time.Now())
+		}
+	}
+	err = b.store.Messages.Add(func(w *store.Batch) {
+		now := time.Now()
+		for i := range letters {
+			l, to := &letters[i], targets[i]
+			if t.deleted.Load() {
+				return
+			}
+			switch {
+			case to == nil || to.deleted.Load():
+				noTarget++
+				continue
+			case sel.MaxRedrives > 0 && l.Origin.Redrives >= sel.MaxRedrives:
+				tooOften++
+				continue
+			}
+			if th := b.throttle(to, now, &sender{size: int64(len(l.Body))}); th != nil {
+				done.Throttle = th
+				stop = letterPosition{l.Queue, l.Offset}.String()
+				return
+			}
+			m := redriven(l)
+			q := to.pick(m.MessageGroup)
+			offset := to.put(w, q, m, now)
+			if window := to.config.Load().duplicateWindow(); window > 0 {
+				to.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
+			}
+			t.remove(w, l)
+			published = append(published, to.publish(q, 1))
+			n++
+		}
+	}, func(err error) {
+		for _, f := range published {
+			f(err)
+		}
+	}).Wait()
+	if err != nil {
+		return "", err
+	}
+	done.Redriven += n
+	done.NoTarget += noTarget
+	done.TooOften += tooOften
+	return stop, nil
+}
+
+// redriveTarget returns the topic that takes a dead letter, or nil.
+func (b *Broker) redriveTarget(l *StoredDeadLetter, name string) *topic {
+	if name == "" {
+		name = l.Origin.Topic
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	t := b.topics[name]
+	if t == nil {
+		return nil
+	}
+	want, kind := t.config.Load().Type, typeOf(&l.Message)
+	if want == TopicTransaction {
+		want = TopicNormal // its transaction was committed
+	}
+	if kind != want && !isDeadLetterTopic(name) {
+		return nil
+	}
+	return t
+}
+
+// redriven returns the message that a dead letter was, with the count of its redrives.
+func redriven(l *StoredDeadLetter) *store.Message {
+	m := &store.Message{Message: l.Message, BornAt: l.BornAt, BornHost: l.BornHost}
+	m.Properties = maps.Clone(l.Properties)
+	if m.Properties == nil {
+		m.Properties = map[string]string{}
+	}
+	for _, p := range [...]string{
+		tidegate.PropertyDeadLetterTopic, tidegate.PropertyDeadLetterMessageID, tidegate.PropertyDeadLetterQueue, tidegate.PropertyDeadLetterOffset,
+		tidegate.PropertyDeadLetterGroup, tidegate.PropertyDeadLetterAttempts, tidegate.PropertyDeadLetterReason,
+	} {
+		delete(m.Properties, p)
+	}
+	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
+	return m
+}
+
+// remove takes a message out of the middle of a queue. Only called within the
+// message log's Add, at most once for a message.
+func (t *topic) remove(w *store.Batch, l *StoredDeadLetter) {
+	q := (*t.queues.Load())[l.Queue]
+	q.removedMessages.Add(1)
+	q.removedBytes.Add(int64(len(l.Body)))
+	w.DeleteMessage(store.Place{Topic: t.id, Queue: q.number, Offset: l.Offset})
+	w.PutRemoved(t.id, q.number, q.removed())
+}
+
+// removed is what is stored of it. Only called within the message log's Add.
+func (q *queue) removed() store.Removed {
+	return store.Removed{Messages: q.removedMessages.Load(), Bytes: q.removedBytes.Load(), End: q.nextOffset, Sum: q.nextBytes}
+}
+
+// forgetAhead drops what groups have read ahead in a topic: some of it was removed.
+func (t *topic) forgetAhead() {
+	for _, s := range *t.subs.Load() {
+		s.mu.Lock()
+		for _, c := range s.cursors {
+			if !c.claimed {
+				s.dropAhead(c)
+			}
+		}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,382 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// kill sends messages to a topic and makes them dead letters of g, a second
+// after one another, with their ID as the reason.
+func kill(t *testing.T, b *Broker, ms ...*tidegate.Message) {
+	t.Helper()
+	for _, m := range ms {
+		mustSend(t, b, m)
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: m.Topic})
+		if len(ds) != 1 {
+			t.Fatalf("%d deliveries", len(ds))
+		}
+		if err := b.DeadLetter(t.Context(), ds[0], "because of "+m.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+func letterIDs(p DeadLetterPage) (out []string) {
+	for _, l := range p.Letters {
+		out = append(out, l.ID)
+	}
+	return out
+}
+
+func listLetters(t *testing.T, b *Broker, f DeadLetterFilter) []string {
+	t.Helper()
+	page, err := b.DeadLetters("g", DeadLetterQuery{DeadLetterFilter: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return letterIDs(page)
+}
+
+// Dead letters are read without being consumed, by pages, and filtered.
+func TestDeadLettersAreBrowsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "u", TopicConfig{})
+		if _, err := b.DeadLetters("g", DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
+			t.Errorf("of a group that is not there: %v", err)
+		}
+		putGroup(t, b, "g", GroupConfig{})
+		if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 0 {
+			t.Errorf("at first: %v", got)
+		}
+		start := time.Now()
+		for i, topic := range []string{"t", "u", "t", "t", "u"} {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte{byte(i)}})
+		}
+		for want, f := range map[string]DeadLetterFilter{
+			"m0 m1 m2 m3 m4": {},
+			"m0 m2 m3":       {Topic: "t"},
+			"m1 m4":          {MessageIDs: []string{"m4", "m1", "x"}},
+			"m3":             {Reason: "of m3"},
+			"m2 m3 m4":       {Since: start.Add(2 * time.Second)},
+			"m0 m1":          {Before: start.Add(2 * time.Second)},
+			"m2":             {Topic: "t", Since: start.Add(time.Second), Before: start.Add(3 * time.Second)},
+			"":               {Topic: "v"},
+		} {
+			if got := strings.Join(listLetters(t, b, f), " "); got != want {
+				t.Errorf("%+v: %q, want %q", f, got, want)
+			}
+		}
+		var all []string
+		for after, pages := "", 0; pages == 0 || after != ""; pages++ {
+			page, err := b.DeadLetters("g", DeadLetterQuery{After: after, Limit: 2})
+			if err != nil || len(page.Letters) > 2 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			all, after = append(all, letterIDs(page)...), page.Next
+		}
+		if got := strings.Join(all, " "); got != "m0 m1 m2 m3 m4" {
+			t.Errorf("by pages: %s", got)
+		}
+		page, err := b.DeadLetters("g", DeadLetterQuery{Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := page.Letters[0]
+		want := tidegate.DeadLetter{Topic: "t", MessageID: "m0", Queue: l.Origin.Queue, Group: "g", Attempts: 1, Reason: "because of m0"}
+		if l.Origin != want || l.Offset != 0 || !l.StoredAt.Equal(start) || string(l.Body) != "\x00" {
+			t.Errorf("%+v", l)
+		}
+		for _, bad := range []DeadLetterQuery{{After: "x"}, {After: "1"}, {After: "0--1"}, {Limit: -1}, {Limit: 1001}} {
+			if _, err := b.DeadLetters("g", bad); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%+v: %v", bad, err)
+			}
+		}
+		if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+			t.Fatal(err)
+		}
+		if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 5 {
+			t.Errorf("of a group that was deleted: %v", got)
+		}
+	})
+}
+
+// What comes back is the message that was sent: its ID, though the topic
+// remembers it, body, tag, keys, group, trace and properties, and a count.
+func TestDeadLettersAreRedriven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 3})
+		m := &tidegate.Message{
+			ID: "m", Topic: "t", MessageGroup: "mg", Tag: "tag", Keys: []string{"a", "b"}, Properties: map[string]string{"k": "v"},
+			TraceContext: "00-x", Body: []byte("body"),
+		}
+		kill(t, b, m)
+		for round := 1; round <= 3; round++ {
+			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{})
+			if err != nil || done != (DeadLetterRedrive{Redriven: 1}) {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 0 {
+				t.Errorf("they are still there: %v", got)
+			}
+			if topic, err := b.Topic("%DLQ%g"); err != nil || topic.Messages != 0 || topic.Bytes != 0 || topic.Backlog != (Backlog{}) {
+				t.Errorf("the dead letters' topic is %+v, %v", topic, err)
+			}
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done != (DeadLetterRedrive{}) {
+				t.Errorf("once more: %+v, %v", done, err)
+			}
+			if round == 2 { // its place is not given away
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.Messages != 0 || topic.Bytes != 0 {
+					t.Errorf("after a restart the dead letters' topic is %+v, %v", topic, err)
+				}
+			}
+			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+			got := d.Message
+			want := *m.Clone()
+			want.Properties = map[string]string{"k": "v", tidegate.PropertyDeadLetterRedrives: fmt.Sprint(round)}
+			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
+				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
+			}
+			if err := b.DeadLetter(t.Context(), d, "again"); err != nil {
+				t.Fatal(err)
+			}
+			page, err := b.DeadLetters("g", DeadLetterQuery{})
+			if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Redrives != round || page.Letters[0].Offset != int64(round) {
+				t.Fatalf("%+v, %v", page, err)
+			}
+		}
+		done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{MaxRedrives: 3})
+		if err != nil || done != (DeadLetterRedrive{TooOften: 1}) {
+			t.Errorf("the fourth time: %+v, %v", done, err)
+		}
+	})
+}
+
+// What is selected moves, the rest stays; a target that is not there, or takes
+// no such messages, leaves a dead letter where it is.
+func TestRedriveSelects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		for _, topic := range []string{"t", "u", "v"} {
+			putTopic(t, b, topic, TopicConfig{})
+		}
+		putTopic(t, b, "fifo", TopicConfig{Type: TopicFIFO})
+		for i, topic := range []string{"t", "u", "t", "u", "v", "t"} {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte("x")})
+		}
+		if err := b.DeleteTopic(t.Context(), "v"); err != nil {
+			t.Fatal(err)
+		}
+		redrive := func(sel DeadLetterSelection, want DeadLetterRedrive, left string) {
+			t.Helper()
+			done, err := b.RedriveDeadLetters(t.Context(), "g", sel)
+			next := done.Next
+			if done.Next = ""; err != nil || done != want {
+				t.Errorf("%+v: %+v, %v; want %+v", sel, done, err, want)
+			}
+			if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != left {
+				t.Errorf("%+v leaves %q, want %q", sel, got, left)
+			}
+			if (next != "") != (sel.Limit > 0) {
+				t.Errorf("%+v goes on at %q", sel, next)
+			}
+		}
+		redrive(DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"m2"}}}, DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")
+		redrive(DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{Topic: "u"}, Limit: 1}, DeadLetterRedrive{Redriven: 1}, "m0 m3 m4 m5")
+		redrive(DeadLetterSelection{To: "fifo"}, DeadLetterRedrive{NoTarget: 4}, "m0 m3 m4 m5")
+		redrive(DeadLetterSelection{}, DeadLetterRedrive{Redriven: 3, NoTarget: 1}, "m4")
+		redrive(DeadLetterSelection{To: "u"}, DeadLetterRedrive{Redriven: 1}, "")
+		for topic, want := range map[string]int{"t": 3 + 2, "u": 2 + 3} { // m0 m2 m5 twice; m1 m3 twice, m4
+			if n := len(receiveAll(t, b, topic)); n != want && topic == "u" || topic == "t" && n != 6 {
+				t.Errorf("topic %s has %d messages", topic, n)
+			}
+		}
+		for want, sel := range map[string]DeadLetterSelection{"40402": {To: "v"}, "another topic": {To: "%DLQ%g"}, "100000": {Limit: 100_001}} {
+			if _, err := b.RedriveDeadLetters(t.Context(), "g", sel); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: %v", sel, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := b.RedriveDeadLetters(ctx, "g", DeadLetterSelection{}); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+}
+
+// A topic that throttles stops a redrive, which says how far it came; the rest follows later.
+func TestRedriveStopsAtAThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		for i := range 9 {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("x")})
+		}
+		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 5}})
+		done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{})
+		if !errors.Is(err, tidegate.ErrThrottled) || done.Redriven != 5 || done.Throttle == nil || done.Next != "0-5" {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != "m5 m6 m7 m8" {
+			t.Errorf("left: %s", got)
+		}
+		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+		done, err = b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{After: done.Next})
+		if err != nil || done != (DeadLetterRedrive{Redriven: 4}) {
+			t.Errorf("%+v, %v", done, err)
+		}
+	})
+}
+
+// Purged is gone, also for who consumes the dead letters, and for its counters.
+func TestDeadLettersArePurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{})
+		for i := range 6 {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("0123456789")})
+		}
+		read := func() *tidegate.Delivery {
+			return receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", InvisibleDuration: time.Second})[0]
+		}
+		read() // m0: in flight, and read ahead
+		done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"m0", "m1", "m3", "m5"}}})
+		if err != nil || done != (DeadLetterPurge{Purged: 4}) {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		for round := range 2 {
+			topic, err := b.Topic("%DLQ%g")
+			if err != nil || topic.Messages != 2 || topic.Bytes != 20 {
+				t.Errorf("the topic is %+v, %v", topic, err)
+			}
+			if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != "m2 m4" {
+				t.Errorf("left: %s", got)
+			}
+			if round == 0 {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, want := range []string{"m2", "m4", "m6"} {
+			if want == "m6" { // behind a hole, at a place of its own
+				kill(t, b, &tidegate.Message{ID: "m6", Topic: "t", Body: []byte("0123456789")})
+			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", InvisibleDuration: time.Hour, Wait: time.Second})
+			if len(ds) != 1 || ds[0].ID != want {
+				t.Fatalf("received %v, want %s", idsOf(ds), want)
+			}
+			ackDeliveries(t, b, ds)
+		}
+		if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (Backlog{}) {
+			t.Errorf("the reader is left with %+v, %v", g.Topics, err)
+		}
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 3 {
+			t.Errorf("the rest: %+v, %v", done, err)
+		}
+		for _, to := range []Position{{Earliest: true}, {Latest: true}, {Time: time.Now()}} {
+			if _, err := b.Rewind(t.Context(), "reader", "%DLQ%g", to); err != nil {
+				t.Fatal(err)
+			}
+			kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("0123456789")})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g"})
+			if len(ds) != 1 {
+				t.Fatalf("rewound to %+v: %d messages", to, len(ds))
+			}
+			ackDeliveries(t, b, ds)
+			if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (Backlog{}) {
+				t.Errorf("rewound to %+v the reader is left with %+v, %v", to, g.Topics, err)
+			}
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {
+				t.Errorf("%+v, %v", done, err)
+			}
+		}
+	})
+}
+
+// Whenever the power fails during a redrive: each message is among the dead
+// letters or in its topic, never both and never neither.
+func TestRedriveAcrossPowerLoss(t *testing.T) {
+	for round := range 10 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		fs := vfs.NewCrashableMem()
+		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{Queues: 3})
+		const n = 200
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
+		}
+		for i := 0; i < n; {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
+			for _, d := range ds {
+				if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			i += len(ds)
+		}
+		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{Queues: 3})
+		finished := make(chan struct{})
+		go func() {
+			defer close(finished)
+			for after := ""; ; {
+				done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: 1 + n/20, After: after})
+				if after = done.Next; err != nil || after == "" {
+					return
+				}
+			}
+		}()
+		<-time.After(time.Duration(rnd.IntN(4000)) * time.Microsecond)
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
+		<-finished
+		b.Close()
+		if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for _, topic := range []string{"t", "%DLQ%g"} {
+			for _, d := range receiveAll(t, b, topic) {
+				seen[d.ID]++
+			}
+		}
+		if len(seen) != n || slices.Max(slices.Collect(maps.Values(seen))) != 1 {
+			t.Errorf("round %d, seed %d: %d messages of %d, %v", round, seed, len(seen), n, seen)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

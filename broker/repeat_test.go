@@ -1,0 +1,116 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// What is acknowledged, changed or given back meanwhile is not replayed, the
+// rest is; when nothing is left, the attempt ID stands for something new.
+func TestRepeatedReceivePartly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends("a:1", "b:1", "c:1", "d:1", "a:2")
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
+		ds := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1 c:1/1 d:1/1")
+		by := map[string]*tidegate.Delivery{}
+		for _, d := range ds {
+			by[d.ID] = d
+		}
+		ackDeliveries(t, b, []*tidegate.Delivery{by["a:1"]})
+		if _, err := b.ChangeInvisibleDuration(t.Context(), by["b:1"], time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		b.Release(t.Context(), []*tidegate.Delivery{by["c:1"]})
+		again := expectMessages(t, receive(t, b, r), "d:1/1")
+		if again[0].Handle != by["d:1"].Handle || !again[0].InvisibleUntil.Equal(by["d:1"].InvisibleUntil) {
+			t.Errorf("replayed %+v, want %+v", again[0], by["d:1"])
+		}
+		ackDeliveries(t, b, again)
+		next := expectMessages(t, receive(t, b, r), "a:2/1 c:1/1") // c:1 did not reach anybody
+		expectMessages(t, receive(t, b, r), "a:2/1 c:1/1")
+		time.Sleep(time.Minute) // past their end the attempt counts
+		synctest.Wait()
+		expectMessages(t, receive(t, b, r), "a:2/2 c:1/2")
+		if errs := b.Ack(t.Context(), next[:1]); !errors.Is(errs[0], tidegate.ErrInvalidHandle) {
+			t.Errorf("a handle whose time was over: %v", errs[0])
+		}
+	})
+}
+
+// A client that was cut asks again while its first receive still waits: the
+// first one ends, and the second has what comes.
+func TestRepeatedReceiveWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", Wait: time.Hour}
+		const n = 5
+		answers := make(chan string, n)
+		start := time.Now()
+		for range n {
+			go func() { answers <- fmt.Sprint(idsOf(receive(t, b, r)), time.Since(start)) }()
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		for i := range n - 1 {
+			if got, want := <-answers, (time.Duration(i+1) * time.Second).String(); got != want {
+				t.Errorf("a receive that was asked again answered %q, want %q", got, want)
+			}
+		}
+		sends("a:1")
+		if got, want := <-answers, fmt.Sprint("a:1/1", n*time.Second); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		// Another attempt is another receive.
+		r.AttemptID, r.Wait = "y", 0
+		expectMessages(t, receive(t, b, r), "")
+	})
+}
+
+// All at once, with the store in the way: every repetition is answered the
+// same, and nothing is delivered twice.
+func TestRepeatedReceiveAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends("a:1", "b:1", "c:1", "d:1")
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, AttemptID: "x"}
+		release := hold(b.store.Groups)
+		answers := make(chan string, 8)
+		for range cap(answers) {
+			go func() { answers <- idsOf(receive(t, b, r)) }()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		late := r
+		late.Queue, late.InvisibleDuration = transport.AnyQueue, time.Minute
+		if _, err := b.Receive(ctx, late); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a repetition whose context ends: %v", err)
+		}
+		release()
+		want := <-answers
+		for range cap(answers) - 1 {
+			if got := <-answers; got != want || got == "" {
+				t.Errorf("a repetition got %q, another one %q", got, want)
+			}
+		}
+		r.AttemptID, r.Max = "y", 32
+		if rest := receive(t, b, r); len(rest) != 2 {
+			t.Errorf("%d messages are left, want 2", len(rest))
+		}
+		s := (*b.topics["t"].subs.Load())[0]
+		if len(s.turns) != 0 {
+			t.Errorf("%d turns are left over", len(s.turns))
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// parkedTopic returns a broker with 10 messages of one message group, the
+// first of which has failed, so that the group is parked.
+func parkedTopic(t *testing.T, fs vfs.FS, r Retention) *Broker {
+	b := open(t, Options{Dir: "data", fs: fs})
+	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: r})
+	putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedPark})
+	for i := range 10 {
+		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
+	}
+	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
+	if err := b.Retry(t.Context(), d, 0); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
+	if s := subscriptionOf(t, b, "g"); s.Parked != 10 {
+		t.Fatalf("%d messages are parked, want 10", s.Parked)
+	}
+	return b
+}
+
+// Retention does not remove what is parked, whatever time passes, until it was sent on.
+func TestRetentionKeepsWhatIsParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := parkedTopic(t, fs, Retention{Time: Duration(time.Hour), Bytes: 1, Consumed: true})
+		elapse(100 * time.Hour)
+		b = reopen(t, b, fs)
+		elapse(100 * time.Hour)
+		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
+				t.Fatalf("delivery %d is %+v", i, ds)
+			}
+			if err := b.Ack(t.Context(), ds)[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		elapse(2 * time.Hour)
+		if n := stored(t, b, "t"); n != 0 {
+			t.Errorf("%d messages are left once all are consumed and old", n)
+		}
+	})
+}
+
+// A purge takes what is parked with it, also for a restart.
+func TestPurgeOfAParkedTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := parkedTopic(t, fs, Retention{Time: -1})
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
+			t.Fatal(removed, err)
+		}
+		for range 2 {
+			s := subscriptionOf(t, b, "g")
+			if s.Backlog != (Backlog{}) || s.Parked+s.ParkedGroups+s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
+				t.Errorf("left: %+v", s)
+			}
+			if p, err := b.Parked("g", ParkedQuery{}); err != nil || len(p.Groups) != 0 {
+				t.Errorf("parked: %+v, %v", p, err)
+			}
+			b = reopen(t, b, fs)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("y")})
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || string(ds[0].Body) != "y" {
+			t.Errorf("the message group does not go on: %+v", ds)
+		}
+	})
+}
+
+// What was taken out of the middle of the dead letters counts once, whether
+// retention, a purge or nothing removes the others.
+func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
+	for name, remove := range map[string]func(context.Context, *Broker) error{
+		"none": func(context.Context, *Broker) error { return nil },
+		"time": func(ctx context.Context, b *Broker) error {
+			_, err := b.PutTopic(ctx, "%DLQ%g", TopicConfig{Retention: Retention{Time: Duration(90 * time.Minute)}})
+			return err
+		},
+		"purge": func(ctx context.Context, b *Broker) error {
+			removed, err := b.PurgeTopic(ctx, "%DLQ%g")
+			if removed != (Backlog{6, 12}) {
+				return fmt.Errorf("removed %+v, %w", removed, err)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Queues: 1, Retention: Retention{Time: -1}})
+				putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1, DuplicateWindow: -1})
+				for i := range 10 {
+					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
+					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+					if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+						t.Fatal(err)
+					}
+					elapse(30 * time.Minute)
+				}
+				// The 2nd, 3rd, 8th and last one go.
+				sel := DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
+				if done, err := b.PurgeDeadLetters(t.Context(), "g", sel); err != nil || done.Purged != 4 {
+					t.Fatal(done, err)
+				}
+				if info, err := b.Topic("%DLQ%g"); err != nil || info.Messages != 6 || info.Bytes != 12 {
+					t.Fatalf("%+v, %v", info, err)
+				}
+				if err := remove(t.Context(), b); err != nil {
+					t.Fatal(err)
+				}
+				elapse(time.Minute)
+				want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 minutes: 7, 8 and 9
+				for range 2 {
+					if info, err := b.Topic("%DLQ%g"); err != nil || info.Messages != want || info.Bytes != 2*want {
+						t.Errorf("%d messages, %d bytes are left, %v; want %d", info.Messages, info.Bytes, err, want)
+					}
+					if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != int(want) {
+						t.Errorf("%d are delivered, want %d", len(ds), want)
+					}
+					b = reopen(t, b, fs)
+				}
+				mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+				if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+					t.Fatal(err)
+				}
+				all := receiveAll(t, b, "%DLQ%g")
+				if len(all) != int(want)+1 || all[want].Offset != 10 {
+					t.Errorf("%d dead letters, the last one at %d; want %d and 10", len(all), all[len(all)-1].Offset, want+1)
+				}
+			})
+		})
+	}
+}

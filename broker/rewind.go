@@ -1,0 +1,244 @@
+package broker
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A Position is where in a topic a group is to go on consuming. Exactly one
+// field is set.
+type Position struct {
+	Earliest bool // with the oldest message that is there
+	Latest   bool // with the next message that is stored
+
+	// Time: with the first message of each queue that was stored at that time
+	// or later. The messages of a queue are in the order of these times as long
+	// as the broker's clock does not go back.
+	Time time.Time
+
+	// Offsets, by queue number: with that offset. Other queues stay as they
+	// are. A queue or an offset that is not there, from the oldest message's to
+	// the one after the last, is an error.
+	Offsets map[int]int64
+}
+
+// A QueueRewind is what Broker.Rewind did in one queue.
+type QueueRewind struct {
+	Queue int   `json:"queue"`
+	From  int64 `json:"from"` // the offset that would have been read next
+	To    int64 `json:"to"`   // the offset that is read next
+
+	// Dropped is how many messages that the group had not finished were taken
+	// from it: in flight, waiting for a retry or for their turn, parked. Those
+	// at To or behind it come anew.
+	Dropped int64 `json:"dropped"`
+}
+
+// Rewind makes a group go on consuming a topic from another position, which
+// may also lie ahead, and returns what that did, by queue, when it is written, all at once.
+// What the group has not finished is dropped in those queues: older handles
+// are refused (40013), attempts count from 1 again, message groups are not
+// parked any more, and a message that became a dead letter can become another
+// one. Dead letters stay where they are. The group's backlog follows at once, and with it throttling;
+// its measured drain rate does not count what is skipped.
+//
+// A group that is not there is an error (40403), as are a topic (40402) and a
+// position that is not one (40000); a group that never received from the
+// topic begins at the position. The process may end at any moment after it; a
+// power failure within a few ten milliseconds may take it back as a whole.
+func (b *Broker) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
+	done, err := b.rewind(ctx, group, topic, to)
+	return done, withOp("Rewind", err)
+}
+
+func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
+	if !b.begin() {
+		return nil, closedError()
+	}
+	defer b.end()
+	if err := to.validate(); err != nil {
+		return nil, err
+	}
+	if _, err := b.Group(group); err != nil {
+		return nil, err
+	}
+	s, err := b.subscribe(ctx, group, topic)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := s.targets(to)
+	if err != nil {
+		return nil, err
+	}
+	done, flight, err := s.rewind(targets, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if err := flight.Wait(); err != nil {
+		return nil, storeError(err)
+	}
+	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
+	return done, nil
+}
+
+func (p Position) validate() error {
+	var set []string
+	for name, isSet := range map[string]bool{"earliest": p.Earliest, "latest": p.Latest, "a time": !p.Time.IsZero(), "offsets": len(p.Offsets) > 0} {
+		if isSet {
+			set = append(set, name)
+		}
+	}
+	slices.Sort(set)
+	if len(set) != 1 {
+		return newError(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q: give one", len(set), set)
+	}
+	return nil
+}
+
+// A target is where a cursor is to be.
+type target struct {
+	queue       *queue
+	next, bytes int64
+}
+
+// targets finds a position's offsets.
+func (s *subscription) targets(to Position) ([]target, error) {
+	queues := *s.topic.queues.Load()
+	var out []target
+	var errs []error
+	for _, n := range slices.Sorted(maps.Keys(to.Offsets)) {
+		if n < 0 || n >= len(queues) {
+			errs = append(errs, fmt.Errorf("there is no queue %d: topic %q has 0 to %d", n, s.topic.name, len(queues)-1))
+			continue
+		}
+		q, offset := queues[n], to.Offsets[n]
+		if first, end := q.low.Load().Offset, q.end.Load(); offset < first || offset > end {
+			errs = append(errs, fmt.Errorf("queue %d has no offset %d: give %d to %d", n, offset, first, end))
+		}
+		out = append(out, target{queue: q, next: offset})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, newError(tidegate.CodeBadRequest, "offsets", "%v", err)
+	}
+	if to.Offsets == nil {
+		for _, q := range queues {
+			out = append(out, target{queue: q, next: q.low.Load().Offset})
+		}
+	}
+	for i := range out {
+		t := &out[i]
+		first, end := t.queue.low.Load().Offset, t.queue.end.Load()
+		var err error
+		switch {
+		case to.Latest:
+			t.next = end
+		case !to.Time.IsZero():
+			t.next, err = s.broker.store.FirstSince(s.topic.id, t.queue.number, first, end, to.Time)
+		}
+		if err != nil {
+			return nil, storeError(err)
+		}
+		if t.bytes, err = s.broker.bytesBefore(s.topic, t.queue, t.next); err != nil {
+			return nil, storeError(err)
+		}
+	}
+	return out, nil
+}
+
+// bytesBefore returns the bytes of a queue before an offset. Where nothing is
+// stored any more, all that ever was is before it.
+func (b *Broker) bytesBefore(t *topic, q *queue, offset int64) (int64, error) {
+	st := b.store
+	if low := q.low.Load(); low.Offset == offset {
+		return low.Bytes, nil
+	}
+	bytes, ok, err := st.BytesBefore(t.id, q.number, offset)
+	if ok || err != nil {
+		return bytes, err
+	}
+	var all int64
+	if err := st.Messages.Add(func(*store.Batch) { all = q.nextBytes }, nil).Wait(); err != nil {
+		return 0, err
+	}
+	if bytes, ok, err = st.BytesBefore(t.id, q.number, offset); ok || err != nil { // on its way to the disk before
+		return bytes, err
+	}
+	return all, nil
+}
+
+// rewind moves cursors and drops what is before and behind them, in one write.
+func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewind, flight *store.Flight, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil, nil, s.goneError()
+	}
+	moved := make(map[*cursor]bool, len(targets))
+	for _, t := range targets {
+		moved[s.cursors[t.queue.number]] = true
+	}
+	dropped, droppedBytes := s.dropAll(moved)
+	for _, t := range targets {
+		c := s.cursors[t.queue.number]
+		if low := t.queue.low.Load(); t.next < low.Offset { // retention was here meanwhile
+			t.next, t.bytes = low.Offset, low.Bytes
+		}
+		done = append(done, QueueRewind{Queue: int(t.queue.number), From: c.next, To: t.next, Dropped: dropped[c]})
+		s.doneMessages.Add(t.next - c.next + dropped[c])
+		s.doneBytes.Add(t.bytes - c.bytes + droppedBytes[c])
+		c.next, c.bytes = t.next, t.bytes
+		c.rewound = max(now.UnixNano(), c.rewound+1)
+		if !c.claimed { // or else the receive that has claimed it will
+			s.dropAhead(c)
+		}
+	}
+	flight = s.broker.store.Groups.Add(func(w *store.Batch) {
+		for _, t := range targets {
+			c := s.cursors[t.queue.number]
+			w.DeleteProgress(s.group.id, s.topic.id, t.queue.number)
+			w.PutCursor(s.group.id, s.topic.id, t.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
+		}
+	}, nil)
+	s.arm()
+	s.wakeRest()
+	return done, flight, nil
+}
+
+// dropAll forgets what is unfinished in some queues, in memory, and returns
+// how much that was in each. mu is held.
+func (s *subscription) dropAll(moved map[*cursor]bool) (messages, bytes map[*cursor]int64) {
+	messages, bytes = map[*cursor]int64{}, map[*cursor]int64{}
+	for c := range moved {
+		for _, l := range c.leases {
+			s.counts[l.State]--
+			if l.timer >= 0 {
+				heap.Remove(&s.timers, l.timer)
+			}
+			messages[c]++
+			bytes[c] += l.Size
+		}
+		c.leases, c.ready, c.ages = map[int64]*lease{}, nil, ages{}
+	}
+	for _, n := range bytes {
+		s.leasedBytes.Add(-n)
+	}
+	for c, b := range s.forgetAside(func(c *cursor) bool { return moved[c] }) {
+		messages[c] += b.Messages
+		bytes[c] += b.Bytes
+	}
+	for name, mg := range s.fifo {
+		mg.held = slices.DeleteFunc(mg.held, func(l *lease) bool { return moved[l.cursor] })
+		if mg.head == nil || moved[mg.head.cursor] {
+			s.advance(name, mg)
+		}
+	}
+	return messages, bytes
+}

@@ -1,0 +1,451 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// The reference: for each group and queue, where it reads next and what it
+// has not finished; nothing else.
+type rewindModel struct {
+	t      *testing.T
+	b      *Broker
+	rnd    *rand.Rand
+	sent   [][]time.Time // by queue
+	next   []int64
+	open   map[[2]int64]*tidegate.Delivery // by queue and offset; nil: to be delivered again
+	tries  map[[2]int64]int
+	stale  []*tidegate.Delivery
+	fifo   bool
+	queues int
+}
+
+func (m *rewindModel) send() {
+	for range 1 + m.rnd.IntN(4) {
+		msg := &tidegate.Message{Topic: "t", Body: make([]byte, 1+m.rnd.IntN(100))}
+		if m.fifo {
+			msg.MessageGroup = fmt.Sprint("mg", m.rnd.IntN(5))
+		}
+		r := send(m.t, m.b, msg)[0]
+		if r.Err != nil || r.Receipt.Offset != int64(len(m.sent[r.Receipt.Queue])) {
+			m.t.Fatalf("sent: %+v", r)
+		}
+		m.sent[r.Receipt.Queue] = append(m.sent[r.Receipt.Queue], time.Now())
+	}
+}
+
+func (m *rewindModel) receive() {
+	for _, d := range receive(m.t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1 + m.rnd.IntN(5), InvisibleDuration: time.Hour}) {
+		k := [2]int64{int64(d.Queue), d.Offset}
+		m.tries[k]++
+		if m.tries[k] != d.Attempt {
+			m.t.Fatalf("queue %d offset %d has attempt %d, want %d", d.Queue, d.Offset, d.Attempt, m.tries[k])
+		}
+		old, again := m.open[k]
+		if again && old != nil || !again && !m.fifo && d.Offset != m.next[d.Queue] || !again && d.Offset < m.next[d.Queue] {
+			m.t.Fatalf("queue %d offset %d is delivered; next is %d, again %v", d.Queue, d.Offset, m.next[d.Queue], again)
+		}
+		if !again && !m.fifo {
+			m.next[d.Queue]++
+		}
+		m.open[k] = d
+	}
+}
+
+func (m *rewindModel) settle() {
+	for k, d := range m.open {
+		if d == nil {
+			continue
+		}
+		switch m.rnd.IntN(3) {
+		case 0:
+			if err := m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+				m.t.Fatal(err)
+			}
+			delete(m.open, k)
+			if m.fifo {
+				m.tries[k] = 100 // done: may not come again
+			}
+		case 1:
+			if err := m.b.Retry(m.t.Context(), d, 0); err != nil {
+				m.t.Fatal(err)
+			}
+			synctest.Wait()
+			m.open[k] = nil
+		}
+	}
+}
+
+func (m *rewindModel) rewind() {
+	to := Position{}
+	want := make([]int64, m.queues)
+	switch m.rnd.IntN(4) {
+	case 0:
+		to.Earliest = true
+	case 1:
+		to.Latest = true
+		for q := range want {
+			want[q] = int64(len(m.sent[q]))
+		}
+	case 2:
+		to.Time = time.Now().Add(-time.Duration(m.rnd.IntN(120)) * time.Second)
+		for q := range want {
+			for want[q] < int64(len(m.sent[q])) && m.sent[q][want[q]].Before(to.Time) {
+				want[q]++
+			}
+		}
+	case 3:
+		to.Offsets = map[int]int64{}
+		for q := range want {
+			if want[q] = -1; len(to.Offsets) == 0 || m.rnd.IntN(2) == 0 {
+				want[q] = m.rnd.Int64N(int64(len(m.sent[q])) + 1)
+				to.Offsets[q] = want[q]
+			}
+		}
+	}
+	done, err := m.b.Rewind(m.t.Context(), "g", "t", to)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, r := range done {
+		if r.To != want[r.Queue] {
+			m.t.Fatalf("rewound to %+v: queue %d is at %d, want %d", to, r.Queue, r.To, want[r.Queue])
+		}
+	}
+	for q, at := range want {
+		if at < 0 {
+			continue
+		}
+		m.next[q] = at
+		for k, d := range m.open {
+			if k[0] == int64(q) {
+				if delete(m.open, k); d != nil {
+					m.stale = append(m.stale, d)
+				}
+			}
+		}
+		for k := range m.tries {
+			if k[0] == int64(q) {
+				delete(m.tries, k)
+			}
+		}
+	}
+	for _, d := range m.stale {
+		if err := m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+			m.t.Fatalf("a handle of before the rewind: %v", err)
+		}
+	}
+}
+
+func (m *rewindModel) check() {
+	g, err := m.b.Group("g")
+	if err != nil || len(g.Topics) == 0 || m.fifo {
+		return
+	}
+	want := int64(len(m.open))
+	for q := range m.sent {
+		want += int64(len(m.sent[q])) - m.next[q]
+	}
+	s := g.Topics[0]
+	if s.Backlog.Messages != want || s.Ready+s.Inflight+s.WaitingRetry+s.Parked != want {
+		m.t.Fatalf("%+v; want a backlog of %d", s, want)
+	}
+}
+
+// Whatever happens before and after, also across restarts: a rewound group
+// sees what is stored from the position on, with attempts from 1 on, and its
+// counters are right.
+func TestRewindAgainstAReference(t *testing.T) {
+	for range 40 {
+		seed := rand.Uint64()
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rnd := rand.New(rand.NewPCG(seed, 0))
+				m := &rewindModel{t: t, rnd: rnd, fifo: rnd.IntN(2) == 0, queues: 1 + rnd.IntN(3), open: map[[2]int64]*tidegate.Delivery{}, tries: map[[2]int64]int{}}
+				m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
+				fs := vfs.NewMem()
+				m.b = open(t, Options{Dir: "data", fs: fs})
+				topicType := TopicNormal
+				if m.fifo {
+					topicType = TopicFIFO
+				}
+				putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: m.queues})
+				putGroup(t, m.b, "g", GroupConfig{FIFO: m.fifo, MaxAttempts: -1})
+				for range 80 {
+					switch m.rnd.IntN(9) {
+					case 0, 1:
+						m.send()
+					case 2, 3, 4:
+						m.receive()
+					case 5, 6:
+						m.settle()
+					case 7:
+						m.rewind()
+					case 8:
+						if rnd.IntN(3) == 0 {
+							if err := m.b.Close(); err != nil {
+								t.Fatal(err)
+							}
+							m.b = open(t, Options{Dir: "data", fs: fs})
+						}
+						time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
+					}
+					synctest.Wait()
+					m.check()
+				}
+				// In the end, everything from the beginning on.
+				if _, err := m.b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+					t.Fatal(err)
+				}
+				got := make([]int64, m.queues)
+				for {
+					ds := receive(t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+					if len(ds) == 0 {
+						break
+					}
+					for _, d := range ds {
+						if got[d.Queue]++; d.Attempt != 1 {
+							t.Errorf("attempt %d", d.Attempt)
+						}
+					}
+					ackDeliveries(t, m.b, ds)
+				}
+				for q := range got {
+					if got[q] != int64(len(m.sent[q])) {
+						t.Errorf("queue %d: %d of %d messages", q, got[q], len(m.sent[q]))
+					}
+				}
+				if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
+					t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
+				}
+			})
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+// A message that is consumed anew can become a dead letter anew, also if the
+// process ends; and it leaves the group for good with it.
+func TestRewoundMessageDiesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		for round := 1; round <= 3; round++ {
+			failDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true}))
+			if n := len(receiveAll(t, b, "%DLQ%g")); n != round {
+				t.Fatalf("%d dead letters in round %d", n, round)
+			}
+			if _, err := b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{0: 0}}); err != nil {
+				t.Fatal(err)
+			}
+			if round == 2 {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+			}
+		}
+	})
+}
+
+// Parked, blocked and set aside: a rewind ends all that.
+func TestRewindEndsParking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends("a:1", "a:2", "a:3")
+		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
+		failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
+		expectMessages(t, receives(), "")
+		for round := range 2 {
+			if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+				t.Fatal(err)
+			}
+			expectState(t, b, 3, 0, 0, 0, 0, 0)
+			if round == 0 {
+				failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
+				failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
+				expectState(t, b, 0, 0, 0, 3, 1, 0)
+				continue
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = open(t, Options{Dir: "data", fs: fs})
+			_, receives = fifoOf(t, b)
+		}
+		for i := 1; i <= 3; i++ {
+			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
+		}
+		expectState(t, b, 0, 0, 0, 0, 0, 0)
+	})
+}
+
+// A receive that waits is woken by a rewind, and one that replays is not given
+// what was before.
+func TestRewindWakesReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		sends, receives := fifo(t, b, OnExhaustedDeadLetter)
+		sends("a:1", "a:2")
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", AttemptID: "x"}
+		old := expectMessages(t, receive(t, b, r), "a:1/1")
+		expectMessages(t, receive(t, b, r), "a:1/1")
+		got := make(chan []*tidegate.Delivery)
+		r.Wait = time.Hour
+		r.AttemptID = "y"
+		go func() { got <- receive(t, b, r) }()
+		synctest.Wait()
+		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+			t.Fatal(err)
+		}
+		expectMessages(t, <-got, "a:1/1")
+		r.AttemptID, r.Wait = "x", 0
+		expectMessages(t, receive(t, b, r), "")
+		if errs := b.Ack(t.Context(), old); !errors.Is(errs[0], tidegate.ErrInvalidHandle) {
+			t.Errorf("an old handle: %v", errs[0])
+		}
+		expectMessages(t, receives(), "")
+	})
+}
+
+// A rewind on a large backlog makes sends wait (seed 004), and one to the end
+// frees them; neither is mistaken for consuming.
+func TestRewindThrottles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 10}})
+		for range 12 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
+			time.Sleep(time.Second)
+		}
+		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+			t.Fatal(err)
+		}
+		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
+		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !errors.Is(r.Err, tidegate.ErrThrottled) || e.RetryAfter < 3*time.Second || e.RetryAfter > 6*time.Second {
+			t.Errorf("sent to a rewound topic: %v", r.Err) // 4 too many, drained at 1 a second
+		}
+		if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+			t.Fatal(err)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		if rate, _ := (*b.topics["t"].subs.Load())[0].drain.rate(time.Now()); rate > 1.5 {
+			t.Errorf("skipping counted as draining: %v a second", rate)
+		}
+	})
+}
+
+func TestRewindRefuses(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Queues: 2})
+	putGroup(t, b, "g", GroupConfig{})
+	for want, call := range map[string]func() ([]QueueRewind, error){
+		"40403":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "h", "t", Position{Latest: true}) },
+		"40402":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "g", "u", Position{Latest: true}) },
+		"give one": func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "g", "t", Position{}) },
+		`["earliest" `: func() ([]QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", Position{Latest: true, Earliest: true})
+		},
+		"no queue 2": func() ([]QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{2: 0}})
+		},
+		"give 0 to 0": func() ([]QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{1: 1}})
+		},
+	} {
+		if _, err := call(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	if g, _ := b.Group("h"); g.Name != "" {
+		t.Error("a rewind made a group")
+	}
+	// A group that never received begins where it was told to.
+	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+		t.Fatal(err)
+	}
+	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
+		t.Errorf("received %v", ds)
+	}
+}
+
+// A rewind in the middle of a receive: what it had read is not delivered out of turn.
+func TestRewindMeetsReceives(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	const n = 500
+	for range n {
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	}
+	putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 7})
+			b.Ack(t.Context(), ds)
+		}
+	}()
+	for range 200 {
+		if _, err := b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{0: rand.Int64N(n)}}); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-done
+	if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	for {
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+		if len(ds) == 0 {
+			break
+		}
+		for _, d := range ds {
+			got = append(got, d.Offset)
+		}
+		ackDeliveriesNow(t, b, ds)
+	}
+	if len(got) != n || !slices.IsSorted(got) {
+		t.Errorf("%d messages, want %d in order", len(got), n)
+	}
+	if g, _ := b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
+		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
+	}
+}
+
+func ackDeliveriesNow(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
+	t.Helper()
+	for _, err := range b.Ack(t.Context(), ds) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

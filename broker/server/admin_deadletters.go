@@ -1,0 +1,130 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A jsonDeadLetter is a dead letter in JSON.
+type jsonDeadLetter struct {
+	MessageID    string            `json:"message_id"`
+	Queue        int               `json:"queue"` // here and in offset: where it lies now
+	Offset       int64             `json:"offset"`
+	StoredAt     time.Time         `json:"stored_at"` // when it became a dead letter
+	BornAt       time.Time         `json:"born_at"`
+	BornHost     string            `json:"born_host,omitempty"`
+	Origin       deadLetterOrigin  `json:"origin"`
+	MessageGroup string            `json:"message_group,omitempty"`
+	Tag          string            `json:"tag,omitempty"`
+	Keys         []string          `json:"keys,omitempty"`
+	Properties   map[string]string `json:"properties,omitempty"`
+	BodySize     int               `json:"body_size"`
+	Body         []byte            `json:"body,omitempty"` // in base64, if asked for
+}
+
+type deadLetterOrigin struct {
+	Topic    string `json:"topic"`
+	Queue    int    `json:"queue"`
+	Offset   int64  `json:"offset"`
+	Group    string `json:"group"`
+	Attempts int    `json:"attempts"`
+	Reason   string `json:"reason"`
+	Redrives int    `json:"redrives"`
+}
+
+type deadLetterPage struct {
+	DeadLetters []jsonDeadLetter `json:"dead_letters"`
+	Next        string           `json:"next,omitempty"`
+}
+
+// deadLetterRedriveRequest is a broker.DeadLetterSelection in JSON.
+type deadLetterRedriveRequest struct {
+	Topic       string    `json:"topic"`
+	MessageIDs  []string  `json:"message_ids"`
+	Reason      string    `json:"reason"`
+	Since       time.Time `json:"since"`
+	Before      time.Time `json:"before"`
+	After       string    `json:"after"`
+	Limit       int       `json:"limit"`
+	To          string    `json:"to"`
+	MaxRedrives int       `json:"max_redrives"`
+}
+
+func deadLetterFilter(q *query) broker.DeadLetterFilter {
+	return broker.DeadLetterFilter{
+		Topic: q.text("topic"), MessageIDs: q.list("message_id"), Reason: q.text("reason"), Since: q.time("since"), Before: q.time("before"),
+	}
+}
+
+func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies")
+	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), After: q.text("after"), Limit: q.number("limit")}
+	bodies := q.yes("bodies")
+	if q.err != nil {
+		return 0, nil, q.err
+	}
+	page, err := s.b.DeadLetters(r.PathValue("group"), letters)
+	out := deadLetterPage{DeadLetters: make([]jsonDeadLetter, len(page.Letters)), Next: page.Next}
+	for i := range page.Letters {
+		l := &page.Letters[i]
+		out.DeadLetters[i] = jsonDeadLetter{
+			MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
+			Origin: deadLetterOrigin{
+				Topic: l.Origin.Topic, Queue: l.Origin.Queue, Offset: l.Origin.Offset, Group: l.Origin.Group,
+				Attempts: l.Origin.Attempts, Reason: l.Origin.Reason, Redrives: l.Origin.Redrives,
+			},
+			MessageGroup: l.MessageGroup, Tag: l.Tag, Keys: l.Keys, BodySize: len(l.Body),
+		}
+		for k, v := range l.Properties {
+			if tidegate.ReservedProperty(k) {
+				continue // told by origin
+			}
+			if out.DeadLetters[i].Properties == nil {
+				out.DeadLetters[i].Properties = map[string]string{}
+			}
+			out.DeadLetters[i].Properties[k] = v
+		}
+		if bodies {
+			out.DeadLetters[i].Body = l.Body
+		}
+	}
+	return http.StatusOK, out, err
+}
+
+// redriveDeadLetters answers 429 only if a throttle kept it from doing
+// anything; else the throttle is a part of the answer.
+func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req deadLetterRedriveRequest
+	if err := readJSON(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
+		DeadLetterFilter: broker.DeadLetterFilter{Topic: req.Topic, MessageIDs: req.MessageIDs, Reason: req.Reason, Since: req.Since, Before: req.Before},
+		After:            req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
+	})
+	if errors.Is(err, tidegate.ErrThrottled) && done.Redriven > 0 {
+		err = nil
+	}
+	return http.StatusOK, done, err
+}
+
+// purgeDeadLetters removes what is selected; all only if that is said.
+func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all")
+	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), After: q.text("after"), Limit: q.number("limit")}
+	all := q.yes("all")
+	if q.err != nil {
+		return 0, nil, q.err
+	}
+	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
+		return 0, nil, refuse(tidegate.CodeBadRequest, "all",
+			"dead letters are removed for good: give all=true, or which ones by topic, message_id, reason, since or before, not both")
+	}
+	done, err := s.b.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
+	return http.StatusOK, done, err
+}

@@ -1,0 +1,61 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// rewindRequest asks a group to go on from another position: to is
+// "earliest", "latest" or a time (RFC 3339); offsets are by queue number.
+type rewindRequest struct {
+	Topic   string           `json:"topic"`
+	To      string           `json:"to"`
+	Offsets map[string]int64 `json:"offsets"`
+}
+
+type rewindResult struct {
+	Queues []broker.QueueRewind `json:"queues"`
+}
+
+func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req rewindRequest
+	if err := readJSON(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	to, err := req.position()
+	if err != nil {
+		return 0, nil, err
+	}
+	queues, err := s.b.Rewind(r.Context(), r.PathValue("group"), req.Topic, to)
+	return http.StatusOK, rewindResult{notNil(queues)}, err
+}
+
+func (r rewindRequest) position() (p broker.Position, err error) {
+	switch r.To {
+	case "":
+	case "earliest":
+		p.Earliest = true
+	case "latest":
+		p.Latest = true
+	default:
+		if p.Time, err = time.Parse(time.RFC3339, r.To); err != nil {
+			return p, refuse(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q: give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
+		}
+	}
+	for text, offset := range r.Offsets {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return p, refuse(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q: give the numbers of queues", text))
+		}
+		if p.Offsets == nil {
+			p.Offsets = map[int]int64{}
+		}
+		p.Offsets[int(n)] = offset
+	}
+	return p, nil
+}
