@@ -33,12 +33,13 @@ func (a *ages) search(stored int64) (int, bool) {
 }
 
 func (a *ages) add(stored int64) {
-	i, ok := len(a.entries)-1, false
-	if i >= 0 && a.entries[i].stored/ageTick == stored/ageTick {
-		ok = true
-	} else if i, ok = a.search(stored); !ok {
-		a.entries = slices.Insert(a.entries, i, ageEntry{stored: stored})
-		a.empty++
+	i := len(a.entries) - 1
+	if i < 0 || a.entries[i].stored/ageTick != stored/ageTick {
+		var ok bool
+		if i, ok = a.search(stored); !ok {
+			a.entries = slices.Insert(a.entries, i, ageEntry{stored: stored})
+			a.empty++
+		}
 	}
 	if a.entries[i].n == 0 {
 		a.entries[i].stored = stored

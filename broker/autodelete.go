@@ -94,7 +94,7 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 		return false, nil
 	}
 	if err := b.lockAdmin(b.life); err != nil {
-		return false, nil //nolint:nilerr // the broker closes; it is looked at again when it is opened
+		return false, nil // the broker closes; it is looked at again when it is opened
 	}
 	defer b.unlockAdmin()
 	if t.deleted.Load() {

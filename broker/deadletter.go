@@ -146,7 +146,7 @@ func (d *deadLetter) start(b *Broker) {
 			}
 			q := t.pick(m.MessageGroup)
 			t.put(w, q, &m, now)
-			published = append(published, t.publish(q, 1))
+			published = append(published, t.publish(q))
 		}
 		w.MarkDeadLetter(d.sub.group.id, d.place, d.rewound)
 		d.sub.marked.Store(true)

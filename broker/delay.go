@@ -110,7 +110,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 			if window := t.config.Load().duplicateWindow(); window > 0 {
 				t.recent.add(ms[i].ID, location{queue: q.number, offset: offset}, window, now)
 			}
-			published = append(published, t.publish(q, 1))
+			published = append(published, t.publish(q))
 		}
 	}, func(err error) {
 		for _, f := range published {

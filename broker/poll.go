@@ -204,7 +204,8 @@ func takeFirst(ctx context.Context, sources []source, match *filter.Filter) (ds 
 // await returns when there may be something for a receive, at once without
 // lines, or with late set when its time is over, or with errSuperseded.
 func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Time, superseded <-chan struct{}) (late bool, err error) {
-	woken, wokenToo := alreadyWoken, (chan struct{})(nil)
+	woken := alreadyWoken
+	var wokenToo chan struct{}
 	if len(lines) > 0 {
 		woken = lines[0].waiter.woken
 	}

@@ -167,10 +167,10 @@ func (g *pressureGates) decide(p Pressure, now time.Time, at store.Pressure, sta
 			RetryAfter: pushBack(enough(mark)-int64(at.Free), -g.free.fall),
 		})
 	}
-	max := p.maxStall()
-	g.stall.set(max > 0 && stalled >= max, now)
-	if max > 0 {
-		add(&g.stall, Throttle{Limit: limitWriteStall, Unit: unitMilliseconds, Value: stalled.Milliseconds(), Mark: max.Milliseconds()})
+	longest := p.maxStall()
+	g.stall.set(longest > 0 && stalled >= longest, now)
+	if longest > 0 {
+		add(&g.stall, Throttle{Limit: limitWriteStall, Unit: unitMilliseconds, Value: stalled.Milliseconds(), Mark: longest.Milliseconds()})
 	}
 	debt, most := int64(at.CompactionDebt), p.maxDebt()
 	g.debt.update(debt, most, now)
@@ -249,7 +249,7 @@ func (p *pressure) ask(b *Broker, now time.Time) {
 	before := p.throttle.Swap(refuses)
 	switch {
 	case refuses != nil && (before == nil || before.Limit != refuses.Limit):
-		b.logger.Warn("all sends are refused", "limit", refuses.Limit, "value", refuses.Value, "mark", refuses.Mark, "resume", refuses.Resume, "what to do", refuses.advice())
+		b.logger.Warn("all sends are refused", "limit", refuses.Limit, "value", refuses.Value, "mark", refuses.Mark, "resume", refuses.Resume, "advice", refuses.advice())
 	case refuses == nil && before != nil:
 		b.logger.Info("sends are taken again", "limit", before.Limit)
 	}

@@ -80,13 +80,13 @@ func steadyDrain(t *testing.T, limit Limit, rate float64, groups int) {
 		t.Fatalf("refused %d times only", len(tolds))
 	}
 	for _, x := range tolds {
-		real := end.Sub(x.at)
-		if x.at.Sub(start) < max(time.Second, 5*step) || real < 2*step+200*time.Millisecond {
+		took := end.Sub(x.at)
+		if x.at.Sub(start) < max(time.Second, 5*step) || took < 2*step+200*time.Millisecond {
 			continue // nothing measured yet, or less than what is looked at
 		}
-		real = min(real, maxPushBack)
-		if x.wait < real/2 || x.wait > 2*real {
-			t.Errorf("after %v it is told to wait %v, and it takes %v", x.at.Sub(start), x.wait, real)
+		took = min(took, maxPushBack)
+		if x.wait < took/2 || x.wait > 2*took {
+			t.Errorf("after %v it is told to wait %v, and it takes %v", x.at.Sub(start), x.wait, took)
 			return
 		}
 	}

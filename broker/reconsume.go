@@ -110,8 +110,8 @@ func reconsumeTimes(m *store.Message) int {
 // realTopic returns the topic that a message was sent to, if it is one of a
 // retry topic, or else topic.
 func realTopic(m *store.Message, topic string) string {
-	if real := m.Properties[tidegate.PropertyRealTopic]; real != "" {
-		return real
+	if name := m.Properties[tidegate.PropertyRealTopic]; name != "" {
+		return name
 	}
 	return topic
 }
@@ -183,7 +183,7 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 	}
 	name := c.retryTopic(s.topic.name, s.group.name)
 	if tidegate.ValidateTopic(name) != nil {
-		return nil, nil //nolint:nilnil // the names are too long together: ReconsumeLater says so
+		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
 	}
 	if _, err := s.broker.ownTopic(name, TopicConfig{Queues: 1}, false); err != nil {
 		return nil, err

@@ -200,7 +200,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 				to.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
 			}
 			t.remove(w, l)
-			published = append(published, to.publish(q, 1))
+			published = append(published, to.publish(q))
 			n++
 		}
 	}, func(err error) {

@@ -131,16 +131,17 @@ func (w *sweep) count(b *Broker, s *span) {
 		}
 	}
 	for o, k := range s.queue.kept {
-		if s.kept[o] == nil {
-			cause := RemovedConsumed
-			if w.purge {
-				cause = RemovedPurge
-			}
-			removed[slices.Index(removalCauses[:], cause)]++
-			bytes += k.Size
-			t.keptMessages.Add(-1)
-			t.keptBytes.Add(-k.Size)
+		if s.kept[o] != nil {
+			continue
 		}
+		cause := RemovedConsumed
+		if w.purge {
+			cause = RemovedPurge
+		}
+		removed[slices.Index(removalCauses[:], cause)]++
+		bytes += k.Size
+		t.keptMessages.Add(-1)
+		t.keptBytes.Add(-k.Size)
 	}
 	t.lowMessages.Add(s.to.Offset - s.low.Offset)
 	t.lowBytes.Add(s.to.Bytes - s.low.Bytes)

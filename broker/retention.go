@@ -139,7 +139,7 @@ func newRetention(b *Broker) *retention {
 	return r
 }
 
-// arm has the topic looked at at that time, or earlier.
+// arm has somebody look at the topic then, or earlier.
 func (r *retention) arm(t *topic, at time.Time) {
 	want := at.UnixNano()
 	for {

@@ -211,7 +211,7 @@ func (k *keeper) check() {
 		}
 		overtaken.Messages += s.overtaken
 		s.mu.Unlock()
-		if got := Backlog(s.backlog()); got != want {
+		if got := s.backlog(); got != want {
 			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.group.name, got, want)
 		}
 		if d := s.describe(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {

@@ -55,11 +55,11 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
 	if !b.begin() {
-		return failAll(results, "SendMessage", closedError())
+		return failAll(results, closedError())
 	}
 	defer b.end()
 	if ctx.Err() != nil {
-		return failAll(results, "SendMessage", context.Cause(ctx))
+		return failAll(results, context.Cause(ctx))
 	}
 	topics := make([]*topic, len(msgs))
 	accepted := false
@@ -81,11 +81,11 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 		}
 	}
 	if err := b.store.Messages.Room(ctx); err != nil {
-		return failAll(results, "SendMessage", err)
+		return failAll(results, err)
 	}
 	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
-		return failAll(results, "SendMessage", closedError())
+		return failAll(results, closedError())
 	} else if err != nil {
 		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
 			Message: "the broker could not make sure that the message is on disk"}
@@ -98,9 +98,9 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	return results
 }
 
-func failAll(results []transport.SendResult, op string, err error) []transport.SendResult {
+func failAll(results []transport.SendResult, err error) []transport.SendResult {
 	for i := range results {
-		results[i].Err = withOp(op, err)
+		results[i].Err = withOp("SendMessage", err)
 	}
 	return results
 }
@@ -273,12 +273,12 @@ func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) i
 	return offset
 }
 
-// publish returns what makes the next n messages of a queue visible.
-func (t *topic) publish(q *queue, n int64) func(error) {
+// publish returns what makes the next message of a queue visible.
+func (t *topic) publish(q *queue) func(error) {
 	return func(err error) {
 		if err == nil {
-			q.end.Add(n)
-			t.wake(q, n)
+			q.end.Add(1)
+			t.wake(q, 1)
 		}
 	}
 }

@@ -185,7 +185,7 @@ func (w *sweep) limitToFloor(b *Broker, s *span) error {
 	return nil
 }
 
-// firstAfter returns the offset of the first message from from on and before to that was stored after at.
+// firstAfter returns the offset of the first message that was stored after at, among those between the two offsets.
 func (w *sweep) firstAfter(b *Broker, s *span, from, to int64, at time.Time) (int64, error) {
 	return b.store.FirstThat(w.rangeOf(s, from, to), func(m store.Stored) bool { return m.At.After(at) })
 }

@@ -87,9 +87,9 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 
 // cutTo bounds a span at an offset. Where nothing is cut, what all groups have
 // consumed stays the only reason to remove something.
-func (s *span) cutTo(c *cut, offset int64) {
+func (sp *span) cutTo(c *cut, offset int64) {
 	if offset > c.first {
-		s.many = offset
+		sp.many = offset
 	}
 }
 

@@ -151,7 +151,7 @@ func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
 // publish makes the message visible, if it is delivered.
 func (e *ending) publish(err error) {
 	if e.to != nil {
-		e.to.publish(e.queue, 1)(err)
+		e.to.publish(e.queue)(err)
 	}
 }
 

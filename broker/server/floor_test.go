@@ -116,7 +116,7 @@ func newCanned(body []byte) *canned {
 			SystemProperties: &rmqpb.SystemProperties{
 				MessageId: fmt.Sprintf("01A%031X", i), BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_NORMAL,
 				BornTimestamp: timestamppb.Now(), StoreTimestamp: timestamppb.Now(), BornHost: "bench", StoreHost: "bench",
-				ReceiptHandle:   proto.String(strings.Repeat("h", 40)),
+				ReceiptHandle:   new(strings.Repeat("h", 40)),
 				DeliveryAttempt: proto.Int32(1),
 				BodyDigest:      &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(body))},
 			},

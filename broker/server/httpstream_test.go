@@ -340,14 +340,14 @@ func TestHTTPReceiveGone(t *testing.T) {
 		t.Run(accept, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var cancel context.CancelFunc
-				var serving context.Context
+				var gone <-chan struct{}
 				x := startWeb(t, Options{}, &faulty{
-					poll: func(ctx context.Context) error { serving = ctx; return nil },
+					poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
 					after: func(ds []*tidegate.Delivery) {
 						if len(ds) > 0 && cancel != nil {
 							cancel() // after the lease, before the answer
 							cancel = nil
-							<-serving.Done()
+							<-gone
 						}
 					},
 				})

@@ -61,7 +61,7 @@ type Server struct {
 
 	drainOnce sync.Once
 	draining  chan struct{}   // closed when the server begins to end
-	life      context.Context // ends right after
+	life      context.Context //nolint:containedctx // the server's own, not a request's: it ends right after draining
 	endLife   context.CancelFunc
 	wg        sync.WaitGroup // goroutines besides gRPC's own
 }
