@@ -25,6 +25,9 @@ func TestDefaultIsSeed004(t *testing.T) {
 }
 
 // TestPublishedBugs has the values at which other clients go wrong.
+// Seed 004: "MULTIPLIER : specifies the factor by which to multiply the interval after each failed retry. Default
+// value: 1.6"
+// Seed 004: "MAX_BACKOFF: specifies the upper limit of an interval. Default value: 120 seconds"
 func TestPublishedBugs(t *testing.T) {
 	// rocketmq-clients (Go) keeps the delay in 32 bits of nanoseconds: 6.55 s
 	// becomes 2.26 s, 26.8 s becomes 1.07 s, and 42.9 s, ten times 2^32 ns, none.
@@ -67,6 +70,7 @@ func TestPublishedBugs(t *testing.T) {
 // TestFirstDelaysSpread: of a thousand clients refused at once no more than 5 %
 // may come back within the same 10 ms. It draws for a hundred such crowds, so
 // that chance cannot fail it: a bucket's share is 2.5 % give or take 0.05 %.
+// Seed 004: "JITTER : specifies the factor by which to randomize intervals. Default value: 0.2"
 func TestFirstDelaysSpread(t *testing.T) {
 	const draws = 100 * 1000
 	buckets := map[time.Duration]int{}
@@ -84,6 +88,8 @@ func TestFirstDelaysSpread(t *testing.T) {
 }
 
 // Seed 004: "current_backoff = Min(current_backoff * MULTIPLIER, MAX_BACKOFF)"
+// Seed 004: "current_deadline = now() + current_backoff + UniformRandom(-JITTER * current_backoff, JITTER *
+// current_backoff)"
 func TestExponentialTable(t *testing.T) {
 	const longest = time.Duration(math.MaxInt64)
 	for _, c := range []struct {

@@ -63,8 +63,6 @@ func TestCollisionAvoidanceFactorBounds(t *testing.T) {
 
 // Every field of a more specific pattern goes before that of a less specific
 // one, and a field that it does not set is inherited.
-//
-// Seed 002: "Address wildcards can be used to configure dead letter settings for a set of addresses"
 func TestAddressSettingsMerge(t *testing.T) {
 	typ := reflect.TypeFor[AddressSettings]()
 	for i := range typ.NumField() {
@@ -85,6 +83,8 @@ func TestAddressSettingsMerge(t *testing.T) {
 // Seed 002: "A `dead letter address` can be set globally for a set of matching addresses and you
 // can set `max-delivery-attempts` to -1 for a specific address setting to allow infinite
 // redeliveries only for this address."
+// Seed 002: "Address wildcards can be used to configure dead letter settings for a set of addresses"
+// Seed 002: "you don't have to specify redelivery delay individually for each address"
 func TestAddressSettingsInherit(t *testing.T) {
 	b, fs := openData(t)
 	putTopic(t, b, "before.it", TopicConfig{})
@@ -142,6 +142,10 @@ func TestTopicNamesOfWords(t *testing.T) {
 // Seed 002: "Dead letter messages get [special properties]"
 //
 // Seed 002: "it's `false` by default"
+// Seed 002: "after a specified number of unsuccessful deliveries, messages are removed from their queue and sent to
+// the dead letter address. These messages will not be delivered again from this queue"
+// Seed 002: "undelivered messages in exampleQueue will be sent to the dead letter address deadLetterQueue after 3
+// unsuccessful delivery attempts"
 func TestDeadLetterAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -179,6 +183,8 @@ func TestDeadLetterAddress(t *testing.T) {
 // `queue` name can be configured with a prefix and suffix."
 //
 // Seed 002: "The queue holding the undeliverable messages can be accessed directly"
+// Seed 002: "the broker will create the `address` and `queue` to deal with the undelivered messages automatically"
+// Seed 002: "`dead-letter-queue-prefix`|`DLQ.`"
 func TestAutoCreateDeadLetterResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -322,20 +328,24 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 // have been reflected in the delivery count."
 //
 // Seed 002: "To enable it, set `persist-delivery-count-before-delivery` to `true`"
+// Seed 002: "the server will not have knowledge of that and will deliver the message with `redelivered` set to
+// `false` while it should be `true`"
+// Seed 002: "allows to persist delivery count before message delivery but this feature is disabled by default"
 func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
-	for _, persist := range []bool{true, false} {
+	for _, persist := range []*bool{nil, new(false), new(true)} {
 		synctest.Test(t, func(t *testing.T) {
 			b, fs := openData(t)
 			putTopic(t, b, "t", TopicConfig{Queues: 1})
 			putGroup(t, b, "g", GroupConfig{})
-			putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: &persist})
+			putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: persist})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
 			// The power fails at once: what is not synced is lost.
 			b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
-			if want := map[bool]int{true: 2, false: 1}[persist]; d.Attempt != want {
-				t.Errorf("persist %t: after the crash it is attempt %d, want %d", persist, d.Attempt, want)
+			on := persist != nil && *persist
+			if want := map[bool]int{true: 2, false: 1}[on]; d.Attempt != want {
+				t.Errorf("persist %t: after the crash it is attempt %d, want %d", on, d.Attempt, want)
 			}
 		})
 	}

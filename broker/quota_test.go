@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
+// Seed 004: "Throttling: throttling triggered by excessive traffic"
 func TestClientQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 5}})

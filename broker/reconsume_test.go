@@ -22,6 +22,13 @@ import (
 // Seed 001: "2.7.2 version cluster: [Subscription name]-RETRY"
 //
 // Seed 001: "2.6.1 Version Cluster: [Subscription name]-retry"
+// Seed 001: "The retry queue is specified as [Topic name]-[Subscription name]-RETRY. The dead letter queue is
+// specified as [Topic name]-[Subscription name]-DLQ"
+// Seed 001: "The retry queue is specified as [Subscription name]-RETRY. The dead letter queue is specified as
+// [Subscription name]-DLQ"
+// Seed 001: "The retry queue is specified as [Subscription name]-retry. The dead letter queue is specified as
+// [Subscription name]-dlq"
+// Seed 001: "To customize these parameters, use the deadLetterPolicy API"
 func TestRetryTopicNames(t *testing.T) {
 	for _, c := range []struct {
 		config      RetryTopicConfig
@@ -54,9 +61,6 @@ func TestRetryTopicNames(t *testing.T) {
 // Seed 001: "level 1 corresponds to 1s, and level 3 corresponds to 10s. If the default value does not
 // meet actual business requirements, users can customize it."
 //
-// Seed 001: "Only the Shared mode (including the Key-Shared mode) supports the automatic retry and
-// dead letter mechanisms."
-//
 // Seed 001: "After the first failure, the retry interval is 1 second. After the second failure, it
 // becomes 5 seconds."
 //
@@ -65,6 +69,9 @@ func TestRetryTopicNames(t *testing.T) {
 //
 // Seed 001: "If the subscription mode is Exclusive or Failover, the specified retry interval does
 // not take effect, and retries occur immediately."
+// Seed 001: "To customize these parameters, use the deadLetterPolicy API"
+// Seed 001: "Retry rules are implemented using the reconsumeLater API. Three modes are available"
+// Seed 001: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 func TestReconsumeModes(t *testing.T) {
 	if got := RetryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
 		t.Errorf("the levels are %s", got)
@@ -133,6 +140,21 @@ func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
 // Every retry has a message ID of its own.
 //
 // Seed 001: "Original consumption: msgid=1:1:0:1 First retry: msgid=2:1:-1 Second retry: msgid=2:2:-1"
+// Seed 001: "When the number of retries reaches a threshold, no retry is performed, and the message is delivered to
+// the dead letter topic"
+// Seed 001: "You can write a dedicated client to subscribe to the dead letter topic to process such messages"
+// Seed 001: "If the number of message retries reaches the maximum limit, the message is delivered to the dead letter
+// queue. (Messages delivered to the dead letter queue are not automatically consumed. If required, users create
+// additional consumers for consumption.) If the number of message retries does not reach the maximum limit, the
+// message is delivered to the retry queue"
+// Seed 001: "If consumption fails after the maximum number of retries is reached, the message is delivered to the
+// corresponding dead letter queue for manual handling"
+// Seed 001: "The number of retries is set to 16. (After 16 retries, a message is delivered to the dead letter queue
+// at the 17th retry.)"
+// Seed 001: "The interval increases progressively with each attempt. The specific interval is determined by the
+// MESSAGE_DELAYLEVEL constant introduced in the second mode"
+// Seed 001: "The number of retries obtained through the msg.getRedeliveryCount() API is the number of retries under
+// the negativeAcknowledge retry mechanism"
 func TestReconsumeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -167,7 +189,7 @@ func TestReconsumeLater(t *testing.T) {
 			}
 		}
 		r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: time.Hour})
-		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() {
+		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() || ids[r.MessageID] {
 			t.Fatalf("the 17th: %+v, %v", r, err)
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "topic1", Wait: 300 * time.Hour}); len(ds) != 0 {
@@ -218,6 +240,25 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 	})
 }
 
+// Seed 001: "sub1 automatically subscribes to the retry topic automatically created during initial
+// subscription creation (available in the topic list of the console)"
+func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "topic1", TopicConfig{})
+	putGroup(t, b, "sub1", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+	receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "topic1"})
+	var topics []string
+	for _, topic := range b.Topics() {
+		topics = append(topics, topic.Name)
+	}
+	if want := []string{"topic1", "topic1-sub1-RETRY"}; !slices.Equal(topics, want) {
+		t.Errorf("the topics are %q, want %q", topics, want)
+	}
+	if g, err := b.Group("sub1"); err != nil || len(g.Topics) != 2 || g.Topics[1].Topic != "topic1-sub1-RETRY" {
+		t.Errorf("the group has %+v, %v", g.Topics, err)
+	}
+}
+
 // With the older namings, one retry topic serves all topics of a group: a
 // delivery says which one it is of, and can be answered.
 func TestSharedRetryTopic(t *testing.T) {
@@ -250,6 +291,8 @@ func TestSharedRetryTopic(t *testing.T) {
 // A receive that waits is woken by both: a new message, and one of the retry topic.
 //
 // Seed 001: "the retry queue corresponding to the subscription name is automatically subscribed to"
+// Seed 001: "a delayed message is delivered to the retry queue, and the delay time is specified by the user in
+// reconsumeLater"
 func TestRetryTopicWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -373,101 +416,4 @@ func reconsumeAndLosePower(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// Seed 001: "In this mode, no new message is generated."
-//
-// Seed 001: "1 minute by default."
-//
-// Seed 001: "Under the negativeAcknowledge retry mechanism, messages to retry remain unacknowledged on
-// the server."
-//
-// Seed 001: "Under the negativeAcknowledge retry mechanism, the number of retries can be obtained from
-// msg.getRedeliveryCount()."
-//
-// Seed 001: "Under the negativeAcknowledge retry mechanism, there is no maximum number of retries by
-// default."
-func TestNegativeAck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, fs := openData(t)
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
-		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(7)), MaxDeliveryAttempts: new(3)})
-		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		d := one(t, b, "g", "t")
-		for attempt := 2; attempt <= 40; attempt++ {
-			asked := time.Now()
-			if err := b.NegativeAck(t.Context(), d, 0); err != nil {
-				t.Fatal(err)
-			}
-			if attempt == 20 {
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
-				b = open(t, Options{Dir: "data", fs: fs})
-			}
-			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
-				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)
-			}
-			if d = one(t, b, "g", "t"); d.ID != "m" || d.Attempt != attempt || time.Since(asked) != time.Minute {
-				t.Fatalf("%s, attempt %d, came after %v", d.ID, d.Attempt, time.Since(asked))
-			}
-		}
-	})
-}
-
-func TestNegativeAckDelays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour)}})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := one(t, b, "g", "t")
-		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, MaxReconsumeDelay: MaxReconsumeDelay} {
-			asked := time.Now()
-			if err := b.NegativeAck(t.Context(), d, given); err != nil {
-				t.Fatal(err)
-			}
-			if d = one(t, b, "g", "t"); time.Since(asked) != want {
-				t.Errorf("%v: it came after %v", given, time.Since(asked))
-			}
-		}
-		for _, delay := range []time.Duration{-1, MaxReconsumeDelay + 1} {
-			if err := b.NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%v: %v", delay, err)
-			}
-		}
-	})
-}
-
-// Seed 001: "However, this can be implemented by configuring the maximum number of retries and the
-// dead letter queue. In this mode, when a message has been retried for a specified number of
-// times, it will be delivered to the dead letter queue."
-func TestNegativeAckMaximum(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "sub1", GroupConfig{
-			NegativeAck: NegativeAckConfig{MaxRedeliveries: 5, Delay: Duration(time.Second)},
-			RetryTopic:  RetryTopicConfig{Enabled: true, DeadLetterTopic: "sub1-dlq"},
-		})
-		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		var attempts []int
-		for {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "t", Wait: time.Hour})
-			if len(ds) == 0 {
-				break
-			}
-			attempts = append(attempts, ds[0].Attempt)
-			if err := b.NegativeAck(t.Context(), ds[0], 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !slices.Equal(attempts, []int{1, 2, 3, 4, 5, 6}) {
-			t.Errorf("the attempts are %v: want the first and 5 redeliveries", attempts)
-		}
-		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
-			t.Errorf("%d dead letters", len(ds))
-		}
-	})
 }

@@ -28,6 +28,11 @@ func putAddress(tb testing.TB, b *Broker, match string, s AddressSettings) {
 // ultimate value will increase or decrease the `redelivery-delay`. Then it's multiplied by a random
 // number between 0.0 and 1.0. This result is then multiplied by the `redelivery-delay` and then
 // added to the `redelivery-delay` to arrive at the final value."
+// Seed 002: "default is 1.0"
+// Seed 002: "default is redelivery-delay * 10"
+// Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
+// Seed 002: "redelivery-delay=1000, redelivery-delay-multiplier=1, max-redelivery-delay=15000,
+// redelivery-collision-avoidance-factor=0.5"
 func TestRedeliveryDelay(t *testing.T) {
 	type failure struct {
 		attempt int
@@ -49,6 +54,10 @@ func TestRedeliveryDelay(t *testing.T) {
 		"the default maximum is ten times the delay": {
 			AddressSettings{RedeliveryDelay: new(Milliseconds(100)), RedeliveryDelayMultiplier: new(3.0)},
 			[]failure{{attempt: 1, want: 100}, {attempt: 2, want: 300}, {attempt: 3, want: 900}, {attempt: 4, want: 1000}},
+		},
+		"the default multiplier is 1, and chance has no part by default": {
+			AddressSettings{RedeliveryDelay: new(Milliseconds(100))},
+			[]failure{{1, draw{false, .9}, 100}, {2, draw{true, .9}, 100}, {9, draw{false, .9}, 100}},
 		},
 		"chance does not go beyond the maximum": {
 			AddressSettings{RedeliveryDelay: new(Milliseconds(1000)), MaxRedeliveryDelay: new(Milliseconds(1200)), RedeliveryCollisionAvoidanceFactor: new(1.0)},
@@ -290,6 +299,10 @@ func TestRedeliveryByDefault(t *testing.T) {
 // message will be sent asynchronously back to the queue after the delay."
 //
 // Failures and timeouts alike have the broker's delays, which are those of the seed's example.
+// Seed 002: "It is possible to delay messages redelivery"
+// Seed 002: "If a `redelivery-delay` is specified, Apache ActiveMQ Artemis will wait this delay before redelivering
+// the messages"
+// Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
 func TestRedeliveryDelaysOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -339,9 +352,34 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 
 // Seed 002: "the larger `redelivery-collision-avoidance-factor` you choose the larger the variance
 // of the `redelivery-delay` will be"
-//
+func TestLargerFactorLargerVariance(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	draws := make([]draw, 1000)
+	for i := range draws {
+		draws[i] = draw{rnd.IntN(2) == 0, rnd.Float64()}
+	}
+	before := -1.0
+	for _, factor := range []float64{0, .1, .15, .5, .9, 1} {
+		r := AddressSettings{RedeliveryDelay: new(Milliseconds(1000)), RedeliveryCollisionAvoidanceFactor: &factor}.policy().redelivery
+		sum, squares := 0.0, 0.0
+		for _, d := range draws {
+			x := r.after(1, d).Seconds()
+			sum += x
+			squares += x * x
+		}
+		mean := sum / float64(len(draws))
+		variance := squares/float64(len(draws)) - mean*mean
+		if variance <= before+1e-12 && factor > 0 || factor == 0 && math.Abs(variance) > 1e-12 || math.Abs(mean-1) > .05 {
+			t.Errorf("factor %v: mean %v s, variance %v; with the factor before %v", factor, mean, variance, before)
+		}
+		before = variance
+	}
+}
+
 // The draw is made once, when the message fails: a restart neither repeats it
 // nor moves the due time.
+//
+// Seed 002: "By randomly padding the redelivery-delay by a small, configurable amount"
 func TestCollisionsAreAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)

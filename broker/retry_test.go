@@ -93,6 +93,9 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 
 // By default 16 retries, then the dead letter.
 // Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
+// Seed 000: "If a message fails to be consumed, Apache RocketMQ redelivers the message based on a consumption retry
+// policy"
+// Seed 000: "the Apache RocketMQ broker resends a message when the message fails to be consumed"
 func TestWholeLadder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})

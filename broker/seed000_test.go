@@ -13,6 +13,11 @@ import (
 
 // Seed 000: "if the maximum number of retries is three, the message can be delivered four times"
 // Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
+// Seed 000: "Maximum retries: the maximum number of times that a message can be retried for consumption"
+// Seed 000: "The maximum number of retries for a push consumer is specified in the metadata when the consumer group
+// is created"
+// Seed 000: "The maximum number of retries for a simple consumer is specified in the metadata when the consumer group
+// is created"
 func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} {
@@ -37,6 +42,8 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 }
 
 // Seed 000: "The interval between two consumptions is the sum of the actual time spent on consumption and the retry interval"
+// Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
+// message is retried"
 func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -57,6 +64,8 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 
 // Seed 000: "Ordered messages: fixed"
 // Seed 000: "A timeout error occurs or a message stays in a push consumer queue for an excessive period of time"
+// Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
+// message is retried"
 func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -79,6 +88,9 @@ func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 // Seed 000: "It is configured in the InvisibleDuration parameter by the consumer when the consumer calls the API"
 // Seed 000: "if the InvisibleDuration value is 30 ms and a consumption failure is returned 10 ms after the processing starts, the time to the next retry is 20 ms"
 // Seed 000: "If no consumption result is returned within 30 ms, a timeout error occurs and a retry is triggered. Then, the retry interval is 0 ms"
+// Seed 000: "Specified in the InvisibleDuration parameter in the API"
+// Seed 000: "The consumption retry interval is therefore controlled by the InvisibleDuration value"
+// Seed 000: "Simple consumers need only to wait for a message to be retried"
 func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
@@ -101,6 +113,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 }
 
 // Seed 000: "that is, the InvisibleDuration value is recalculated from the point in time when the API is called"
+// Seed 000: "the change takes effect immediately"
 func TestChangeCountsFromTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -179,7 +192,6 @@ func codeOf(err error) tidegate.Code {
 	return e.Code
 }
 
-// Seed 000: "Maximum retries: the maximum number of times that a message can be retried for consumption"
 // What one group fails at is not delivered to another group again.
 func TestRetriesStayInTheirGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 // The state machine of seed 000, written out a second time, as a list.
 // Seed 000: "Retry process state machine: controls the state and the change logic of messages in the retry process"
-// Seed 000: "This state is exclusive to push consumers"
 func TestStateMachine(t *testing.T) {
 	type row struct {
 		from State

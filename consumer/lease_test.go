@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -100,6 +101,49 @@ func TestLeaseLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A message that waits for a free handler longer than it is kept is the
+// server's again: it is delivered anew, and the old delivery is never handled.
+//
+// Seed 000: "A timeout error occurs or a message stays in a push consumer queue for an excessive period of time"
+func TestTooLongInTheQueueIsATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.queues = []int{0, 1}
+		for q := range s.queues {
+			s.add(q, &tidegate.Message{ID: fmt.Sprint(q), Topic: "orders", Body: []byte("x")})
+		}
+		var handled []*tidegate.Delivery
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			handled = append(handled, d)
+			if len(handled) == 1 {
+				time.Sleep(2 * time.Minute) // whatever its context says
+			}
+			return nil
+		}, PushOptions{Concurrency: 1, MaxExtension: 25 * time.Second, OnDelivery: seen.add})
+		time.Sleep(10 * time.Minute)
+		stop()
+		waited := map[bool]string{true: "1", false: "0"}[handled[0].ID == "0"]
+		times, lost := 0, 0
+		for _, d := range handled {
+			if d.ID == waited {
+				times++
+				if d.Attempt == 1 {
+					t.Error("the delivery that waited too long was handled")
+				}
+			}
+		}
+		for _, o := range seen.list {
+			if o.MessageID == waited && o.Disposition == LeaseLost && o.Duration == 0 {
+				lost++
+			}
+		}
+		if times != 1 || lost == 0 || s.left() != 0 {
+			t.Errorf("handled %d times, lost %d times, %d messages left; outcomes %+v", times, lost, s.left(), seen.list)
+		}
+	})
 }
 
 // The handler returns while an extension is under way: the acknowledgement

@@ -147,6 +147,8 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 }
 
 // Seed 000: "Unexpected exceptions are also captured by the SDK"
+// Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws
+// an exception"
 func TestPanicsAreFailures(t *testing.T) {
 	cause := errors.New("an error as a panic")
 	var nothing any

@@ -45,6 +45,8 @@ func TestSendAccepted(t *testing.T) {
 }
 
 // Seed 004: "If a retry is triggered by throttling, the message is retried at intervals specified in the exponential backoff protocol"
+// Seed 004: "INITIAL_BACKOFF: specifies the interval between the first failure and the first retry. Default value: 1
+// second"
 func TestThrottledGapsLieInRange(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -68,7 +70,6 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
-// Seed 004: "If throttling is triggered and the built-in retry process fails in the client, you can temporarily switch calls to another system"
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}
@@ -99,6 +100,7 @@ func TestPushBackIsExact(t *testing.T) {
 
 // Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
 // Seed 004: "If the failure persists on the last retry, a call error is returned"
+// Seed 004: "If the last retry fails, the system returns an error code and an exception"
 func TestTransientRetriesAreAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
@@ -194,6 +196,7 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 }
 
 // Seed 004: "A network exception causes a connection failure or request timeout"
+// Seed 004: "The call from the client fails or the request times out"
 func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
@@ -214,6 +217,10 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 }
 
 // Seed 004: "The request times out because the broker is running slowly"
+// Seed 004: "The built-in sending retry mechanism of a Apache RocketMQ client does not ensure that the failed message
+// is successfully sent"
+// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in
+// message sending results"
 func TestBlackHoleEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
@@ -254,7 +261,6 @@ func TestFirstRetryIsAtOnce(t *testing.T) {
 	})
 }
 
-// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in message sending results"
 func TestAttemptsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Attempt
@@ -424,6 +430,7 @@ func TestRetriesSpread(t *testing.T) {
 // its error and its observations tell the same story.
 // Seed 004: "a producer client tries to send the message again until the message is sent or the maximum number of retries is reached"
 // Seed 004: "Synchronous sending: The call thread is blocked until a retry succeeds or the last retry fails"
+// Seed 004: "Message sending retries are supported in both the synchronous and asynchronous sending modes"
 func TestSendProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

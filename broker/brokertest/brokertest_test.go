@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -60,6 +61,8 @@ func consume(t testing.TB, b *brokertest.Broker, sub consumer.Subscription, h co
 // by the server, through real gRPC: 17 deliveries in 4 h 46 m, each at its
 // exact time, then the dead letter.
 // Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws an exception"
+// Seed 000: "Retry the message until the maximum number of retries is reached"
+// Seed 000: "You can consume messages in a dead-letter queue to restore your business"
 func TestWholeLadderThroughGRPC(t *testing.T) {
 	begin := time.Now()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,6 +128,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 // Seed 004: a throttled send is retried "at intervals specified in the
 // exponential backoff"; here by a broker whose backlog is at its limit of 1 000.
 // Seed 004: "Upon receiving these, the client retries the message according to the exponential backoff protocol"
+// Seed 004: "When throttling is triggered, a producer client receives the following error message and an exception"
 func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -200,7 +204,8 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 			}
 		}
 		for i, a := range attempts[:len(attempts)-1] {
-			if a.Class != transport.Throttled || !errors.Is(a.Err, tidegate.ErrThrottled) {
+			e, _ := errors.AsType[*tidegate.Error](a.Err)
+			if a.Class != transport.Throttled || !errors.Is(a.Err, tidegate.ErrThrottled) || e.ReplyCode() != 530 || !strings.Contains(e.Error(), "TOO_MANY_REQUESTS") {
 				t.Errorf("attempt %d: %v, %v", i+1, a.Class, a.Err)
 			}
 		}
@@ -209,7 +214,8 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 
 // The answer is lost after the message was stored: the producer sends again
 // at once, with the same ID, and its user learns of one message.
-// Seed 004: "As a result, duplicate messages may exist on the broker"
+// Seed 004: "the client does not know the processing result of the presumably failed message on the broker"
+// Seed 004: "A network exception causes a connection failure or request timeout"
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -21,8 +21,6 @@ import (
 // consumer that was started before they were set: what it asks for and what it
 // was told do not count.
 //
-// Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
-//
 // Seed 002: "Both options can be combined for maximum flexibility."
 func TestAddressSettingsThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -38,7 +38,6 @@ func newLedger() *ledger {
 // again on one directory: every answered message is there, once per group;
 // what was acknowledged does not come back; the attempt number goes on from
 // where it was.
-// Seed 004: "The connection is closed because the broker node is shut down or being restarted"
 func TestKilledProcessLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := newLedger()

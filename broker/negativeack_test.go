@@ -1,0 +1,112 @@
+package broker
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Seed 001: "In this mode, no new message is generated."
+//
+// Seed 001: "1 minute by default."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, messages to retry remain unacknowledged on
+// the server."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, the number of retries can be obtained from
+// msg.getRedeliveryCount()."
+//
+// Seed 001: "Under the negativeAcknowledge retry mechanism, there is no maximum number of retries by
+// default."
+// Seed 001: "After receiving the redelivery request from the client, the server repushes the message to the client"
+func TestNegativeAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, fs := openData(t)
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(7)), MaxDeliveryAttempts: new(3)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for attempt := 2; attempt <= 40; attempt++ {
+			asked := time.Now()
+			if err := b.NegativeAck(t.Context(), d, 0); err != nil {
+				t.Fatal(err)
+			}
+			if attempt == 20 {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+			}
+			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
+				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)
+			}
+			if d = one(t, b, "g", "t"); d.ID != "m" || d.Attempt != attempt || time.Since(asked) != time.Minute {
+				t.Fatalf("%s, attempt %d, came after %v", d.ID, d.Attempt, time.Since(asked))
+			}
+		}
+	})
+}
+
+// Seed 001: "The message will be re-obtained after a certain period. The interval for re-obtaining the message can be
+// specified by negativeAckRedeliveryDelay in the consumer"
+func TestNegativeAckDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour)}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, MaxReconsumeDelay: MaxReconsumeDelay} {
+			asked := time.Now()
+			if err := b.NegativeAck(t.Context(), d, given); err != nil {
+				t.Fatal(err)
+			}
+			if d = one(t, b, "g", "t"); time.Since(asked) != want {
+				t.Errorf("%v: it came after %v", given, time.Since(asked))
+			}
+		}
+		for _, delay := range []time.Duration{-1, MaxReconsumeDelay + 1} {
+			if err := b.NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%v: %v", delay, err)
+			}
+		}
+	})
+}
+
+// Seed 001: "However, this can be implemented by configuring the maximum number of retries and the
+// dead letter queue. In this mode, when a message has been retried for a specified number of
+// times, it will be delivered to the dead letter queue."
+func TestNegativeAckMaximum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "sub1", GroupConfig{
+			NegativeAck: NegativeAckConfig{MaxRedeliveries: 5, Delay: Duration(time.Second)},
+			RetryTopic:  RetryTopicConfig{Enabled: true, DeadLetterTopic: "sub1-dlq"},
+		})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		var attempts []int
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "t", Wait: time.Hour})
+			if len(ds) == 0 {
+				break
+			}
+			attempts = append(attempts, ds[0].Attempt)
+			if err := b.NegativeAck(t.Context(), ds[0], 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(attempts, []int{1, 2, 3, 4, 5, 6}) {
+			t.Errorf("the attempts are %v: want the first and 5 redeliveries", attempts)
+		}
+		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
+			t.Errorf("%d dead letters", len(ds))
+		}
+	})
+}
