@@ -22,7 +22,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		b := open(t, Options{Dir: "data", fs: fs})
 		topic := TopicConfig{Type: TopicFIFO, Queues: 3, MaxBacklog: Limit{Messages: 7}}
 		group := GroupConfig{
-			FIFO: true, MaxAttempts: -1, OnExhausted: OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9},
+			FIFO: true, Start: StartLatest, MaxAttempts: -1, OnExhausted: OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9},
 			RetryTopic: RetryTopicConfig{
 				Naming: RetryNaming272, Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: SubscriptionFailover,
 			},

@@ -15,6 +15,10 @@ type GroupConfig struct {
 	// them is in flight or waits for a retry, those after it wait too.
 	FIFO bool `json:"fifo,omitempty"`
 
+	// Start is where the group begins in a topic from which it receives for the
+	// first time. It does not hold for dead letters. Empty for StartEarliest.
+	Start Start `json:"start,omitempty"`
+
 	// MaxAttempts is how often a message is delivered, the first time
 	// included, before it becomes a dead letter, or what OnExhausted says. -1
 	// for ever, 0 for DefaultMaxAttempts.
@@ -47,6 +51,16 @@ type GroupConfig struct {
 	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
 }
 
+// A Start is where a consumer group begins.
+type Start string
+
+// The choices: with the oldest message that the topic has, or, as seed 004 has
+// it ("from the maximum offset of the queue"), with the next one that is stored.
+const (
+	StartEarliest Start = "earliest"
+	StartLatest   Start = "latest"
+)
+
 // An OnExhausted is what a FIFO group does after a message's last attempt.
 type OnExhausted string
 
@@ -63,6 +77,9 @@ const (
 )
 
 func (c GroupConfig) withDefaults() GroupConfig {
+	if c.Start == "" {
+		c.Start = StartEarliest
+	}
 	if c.OnExhausted == "" {
 		c.OnExhausted = OnExhaustedDeadLetter
 	}
@@ -110,6 +127,9 @@ func (c GroupConfig) Validate() error {
 	}
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
+	}
+	if c.Start != StartEarliest && c.Start != StartLatest {
+		errs = append(errs, fmt.Errorf("start is %q: give earliest or latest", c.Start))
 	}
 	switch {
 	case c.OnExhausted != OnExhaustedDeadLetter && c.OnExhausted != OnExhaustedBlock && c.OnExhausted != OnExhaustedPark:

@@ -105,8 +105,11 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 	}
 }
 
-// storeUnless is an error of the store, unless it is that of ctx.
+// storeUnless is an error of the store, unless it is that of ctx; nil for nil.
 func storeUnless(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
 		return err
 	}

@@ -164,7 +164,9 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		if s := b.subs[[2]uint32{group, topic}]; s != nil {
 			return s
 		}
-		return b.addSubscription(g, t)
+		s := newSubscription(b, g, t)
+		b.addSubscription(s)
+		return s
 	}
 	if err := b.store.Subscriptions(func(group, topic uint32) error {
 		s := subscription(group, topic, 0)

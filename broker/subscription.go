@@ -2,7 +2,6 @@ package broker
 
 import (
 	"container/heap"
-	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -346,57 +345,4 @@ func (m subscriptionsByID) of(group uint32) []*subscription {
 		}
 	}
 	return out
-}
-
-// subscribe returns the subscription of a group to a topic; it begins with
-// the oldest message.
-func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription, error) {
-	t, err := b.topic(topicName)
-	if err != nil {
-		return nil, err
-	}
-	g, err := b.ensureGroup(ctx, groupName)
-	if err != nil {
-		return nil, err
-	}
-	key := [2]uint32{g.id, t.id}
-	b.mu.RLock()
-	s := b.subs[key]
-	b.mu.RUnlock()
-	if s != nil {
-		return s, nil
-	}
-	// Known before it has consumed anything: what it has not consumed is not
-	// removed as consumed by all, not even after a power failure.
-	if err := b.store.Messages.Add(func(w *store.Batch) {
-		if !t.deleted.Load() {
-			w.PutSubscription(g.id, t.id)
-		}
-	}, nil).WaitContext(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, storeError(err)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s := b.subs[key]; s != nil {
-		return s, nil
-	}
-	if b.topics[topicName] != t {
-		return nil, topicNotFound(topicName)
-	}
-	if b.groups[groupName] != g {
-		return nil, groupNotFound(groupName)
-	}
-	return b.addSubscription(g, t), nil
-}
-
-// addSubscription adds one that is not there. b.mu is held.
-func (b *Broker) addSubscription(g *group, t *topic) *subscription {
-	s := newSubscription(b, g, t)
-	b.subs[[2]uint32{g.id, t.id}] = s
-	subs := append(slices.Clone(*t.subs.Load()), s)
-	t.subs.Store(&subs)
-	return s
 }

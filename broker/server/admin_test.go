@@ -59,7 +59,7 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "/v1/groups/g", `{"fifo_retry_interval":5}`, 400, []string{"1m30s"}},
 		{"PUT", "/v1/groups/g", `{"retry":"soon"}`, 400, []string{"soon"}},
 		{"PUT", "/v1/groups/g", `{"max_attempts":-2}`, 400, []string{"-2"}},
-		{"PUT", "/v1/groups/g", `{"attempts":2}`, 400, []string{`\"attempts\" is unknown`, "fifo, max_attempts, on_exhausted, retry"}},
+		{"PUT", "/v1/groups/g", `{"attempts":2}`, 400, []string{`\"attempts\" is unknown`, "fifo, start, max_attempts, on_exhausted, retry"}},
 		{"GET", "/v1/groups/g", "", 200, []string{`"fifo": true`}},
 		{"GET", "/v1/groups", "", 200, []string{`"groups": [`, `"g"`}},
 		{"GET", "/v1/groups/h", "", 404, []string{`"code": 40403`}},

@@ -49,6 +49,16 @@ var topicRules = []rule[broker.TopicConfig]{
 // groupRules are all fields of a consumer group, named as over HTTP.
 var groupRules = []rule[broker.GroupConfig]{
 	yesNo("fifo", "", func(c *broker.GroupConfig) *bool { return &c.FIFO }),
+	{
+		key: "start", preset: string(broker.StartEarliest), text: func(c *broker.GroupConfig) string { return string(c.Start) },
+		set: func(c *broker.GroupConfig, s string) error {
+			if err := oneOf(string(broker.StartEarliest), string(broker.StartLatest))(s); err != nil {
+				return err
+			}
+			c.Start = broker.Start(s)
+			return nil
+		},
+	},
 	attemptsRule,
 	{
 		key: "on_exhausted", preset: string(broker.OnExhaustedDeadLetter), text: func(c *broker.GroupConfig) string { return string(c.OnExhausted) },

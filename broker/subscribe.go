@@ -1,0 +1,117 @@
+package broker
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// subscribe returns the subscription of a group to a topic; it begins with
+// the oldest message.
+func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription, error) {
+	t, err := b.topic(topicName)
+	if err != nil {
+		return nil, err
+	}
+	g, err := b.ensureGroup(ctx, groupName)
+	if err != nil {
+		return nil, err
+	}
+	key := [2]uint32{g.id, t.id}
+	b.mu.RLock()
+	s := b.subs[key]
+	b.mu.RUnlock()
+	if s != nil {
+		return s, nil
+	}
+	if g.config.Load().Start == StartLatest && t.startsLate() {
+		return b.subscribeLate(ctx, g, t)
+	}
+	// Known before it has consumed anything: what it has not consumed is not
+	// removed as consumed by all, not even after a power failure.
+	if err := b.noteSubscription(ctx, g, t); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.register(newSubscription(b, g, t))
+}
+
+// noteSubscription writes that a group receives from a topic.
+func (b *Broker) noteSubscription(ctx context.Context, g *group, t *topic) error {
+	return storeUnless(ctx, b.store.Messages.Add(func(w *store.Batch) {
+		if !t.deleted.Load() {
+			w.PutSubscription(g.id, t.id)
+		}
+	}, nil).WaitContext(ctx))
+}
+
+// register adds a subscription, unless there is one already, which it then
+// returns. b.mu is held.
+func (b *Broker) register(s *subscription) (*subscription, error) {
+	g, t := s.group, s.topic
+	switch before := b.subs[[2]uint32{g.id, t.id}]; {
+	case before != nil:
+		return before, nil
+	case b.topics[t.name] != t:
+		return nil, topicNotFound(t.name)
+	case b.groups[g.name] != g:
+		return nil, groupNotFound(g.name)
+	}
+	b.addSubscription(s)
+	return s, nil
+}
+
+// addSubscription adds one that is not there. b.mu is held.
+func (b *Broker) addSubscription(s *subscription) {
+	b.subs[[2]uint32{s.group.id, s.topic.id}] = s
+	subs := append(slices.Clone(*s.topic.subs.Load()), s)
+	s.topic.subs.Store(&subs)
+}
+
+// startsLate reports whether a group of StartLatest begins at the topic's end:
+// not where somebody meant the messages for whoever comes.
+func (t *topic) startsLate() bool {
+	return !isDeadLetterTopic(t.name) && !t.automatic.Load()
+}
+
+// subscribeLate adds a subscription that begins with the next message. That is
+// on disk before it is used, or a restart would bring all that was there before.
+func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscription, error) {
+	if err := b.lockAdmin(ctx); err != nil { // nobody else has the same in mind
+		return nil, err
+	}
+	defer b.unlockAdmin()
+	b.mu.RLock()
+	s := b.subs[[2]uint32{g.id, t.id}]
+	b.mu.RUnlock()
+	if s != nil {
+		return s, nil
+	}
+	s = newSubscription(b, g, t)
+	if err := storeUnless(ctx, b.store.Messages.Add(func(*store.Batch) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range s.cursors {
+			s.doneMessages.Add(c.queue.nextOffset - c.next)
+			s.doneBytes.Add(c.queue.nextBytes - c.bytes)
+			c.next, c.bytes = c.queue.nextOffset, c.queue.nextBytes
+		}
+	}, nil).WaitContext(ctx)); err != nil {
+		return nil, err
+	}
+	if err := b.store.Groups.Add(func(w *store.Batch) {
+		for _, c := range s.cursors {
+			w.PutCursor(g.id, t.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
+		}
+	}, nil).WaitSynced(); err != nil {
+		return nil, storeError(err)
+	}
+	if err := b.noteSubscription(ctx, g, t); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.register(s)
+}

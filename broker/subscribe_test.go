@@ -1,0 +1,45 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue"
+// With Start latest; also if the power fails right after, and not among the dead letters.
+func TestStartLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 3})
+		putTopic(t, b, "%DLQ%h", TopicConfig{Queues: 1})
+		for i := range 10 {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "%DLQ%h", Body: []byte("x")})
+		}
+		putGroup(t, b, "g", GroupConfig{Start: StartLatest})
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 0 {
+			t.Errorf("received %d messages that were there before", len(ds))
+		}
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready != 0 {
+			t.Errorf("the group begins with %+v", s)
+		}
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
+		b = open(t, Options{Dir: "data", fs: crashed})
+		mustSend(t, b, &tidegate.Message{ID: "next", Topic: "t", Body: []byte("x")})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+		if len(ds) != 1 || ds[0].ID != "next" {
+			t.Errorf("after the power failure it receives %d messages: %+v", len(ds), ds)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "%DLQ%h", Max: 32}); len(ds) != 10 {
+			t.Errorf("%d dead letters, want 10", len(ds))
+		}
+	})
+}
