@@ -52,7 +52,7 @@ type Options struct {
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
 	// CacheBytes is the size of the cache for messages read from disk.
-	// 0: 64 MiB, or 1 MiB in memory.
+	// 0: 8 MiB, or 1 MiB in memory; the operating system caches the files besides.
 	CacheBytes int64
 
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
@@ -129,6 +129,8 @@ type Broker struct {
 
 	retention *retention
 
+	forgetting *alarm // of message IDs
+
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
 
@@ -180,6 +182,7 @@ func Open(o Options) (*Broker, error) {
 		counters: counters{lateness: histogram.Durations()},
 	}
 	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)
+	b.forgetting = newAlarm(b.forget)
 	b.transactions.Store(&o.Transaction)
 	b.sweeper = newSweeper(b)
 	b.addresses.Store(&address.Set[AddressSettings]{})
@@ -264,6 +267,7 @@ func (b *Broker) Close() error {
 	b.operating.Wait()
 	b.delays.alarm.stop()
 	b.halves.alarm.stop()
+	b.forgetting.stop()
 	b.retention.timer.Stop()
 	b.sweeper.timer.Stop()
 	b.mu.RLock()

@@ -152,7 +152,7 @@ func (d *deadLetter) start(b *Broker) {
 		d.sub.marked.Store(true)
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
-			b.delays.alarm.set(due)
+			b.delays.wake(due)
 		}
 		for _, f := range published {
 			f(err)

@@ -47,6 +47,7 @@ type delays struct {
 	moving chan struct{}
 
 	alarm *alarm
+	from  lowerBound
 
 	// number is random at first, so that it is another one after each start,
 	// whatever the clock says. Changed only within the message log's Add.
@@ -57,6 +58,13 @@ func newDelays(b *Broker) *delays {
 	d := &delays{broker: b, moving: make(chan struct{}, 1), number: rand.Uint64()}
 	d.alarm = newAlarm(d.due)
 	return d
+}
+
+// wake has messages moved that are due at that time or later. What is written
+// is on disk by then.
+func (d *delays) wake(due time.Time) {
+	d.from.note(due)
+	d.alarm.set(due)
 }
 
 // due moves every message whose time has come, and arms for the next one.
@@ -91,7 +99,15 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 		return 0, next, nil
 	}
 	b := d.broker
-	ds, ms, next, err := b.store.Due(time.Now(), dueBatch, dueBytes)
+	from := d.from.take()
+	defer func() {
+		if err != nil {
+			d.from.note(from)
+		} else if !next.IsZero() {
+			d.from.note(next)
+		}
+	}()
+	ds, ms, next, err := b.store.Due(from, time.Now(), dueBatch, dueBytes)
 	if err != nil || len(ds) == 0 {
 		return 0, next, err
 	}
@@ -107,9 +123,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 			}
 			q := t.pick("")
 			offset := t.put(w, q, &ms[i], now)
-			if window := t.config.Load().duplicateWindow(); window > 0 {
-				t.recent.add(ms[i].ID, location{queue: q.number, offset: offset}, window, now)
-			}
+			t.remember(ms[i].ID, location{queue: q.number, offset: offset}, t.config.Load().duplicateWindow(), now)
 			published = append(published, t.publish(q))
 		}
 	}, func(err error) {
@@ -144,9 +158,7 @@ func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) 
 // called within the message log's Add.
 func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
 	d := a.broker.delays.put(w, t, m, now)
-	if window > 0 {
-		t.recent.add(m.ID, location{due: d.Due, offset: int64(d.Number)}, window, now)
-	}
+	t.remember(m.ID, location{due: d.Due.UnixNano(), offset: int64(d.Number)}, window, now)
 	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
 		a.earliest = d.Due
 	}

@@ -3,6 +3,9 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,8 +150,99 @@ func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d arrived", n)
 		}
-		if _, _, next, err := b.store.Due(time.Time{}, 0, 0); err != nil || !next.IsZero() {
+		if _, _, next, err := b.store.Due(time.Time{}, time.Time{}, 0, 0); err != nil || !next.IsZero() {
 			t.Errorf("something still waits until %v, %v", next, err)
 		}
 	})
+}
+
+// Each message arrives exactly at its time, once, however the times of those
+// that come lie to those that wait. In the end nothing is left to look at.
+func TestDelaysInRandomOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		const longest = 2 * time.Minute
+		arrived := map[string]time.Time{}
+		var consumer sync.WaitGroup
+		consumer.Go(func() {
+			for {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: longest + time.Second})
+				for i, err := range b.Ack(t.Context(), ds) {
+					if _, again := arrived[ds[i].ID]; again || err != nil {
+						t.Errorf("seed %d: message %s arrived twice, or %v", seed, ds[i].ID, err)
+					}
+					arrived[ds[i].ID] = time.Now()
+				}
+				if len(ds) == 0 {
+					return
+				}
+			}
+		})
+		due := map[string]time.Time{}
+		for i := range 1000 {
+			id, at := fmt.Sprint(i), time.Now().Add(time.Duration(1+rnd.Int64N(int64(longest))))
+			r := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte("x"), DeliverAt: at})[0]
+			if rnd.IntN(5) == 0 {
+				if _, err := b.Recall(t.Context(), "t", r.Receipt.RecallHandle); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+				}
+			} else {
+				due[id] = at
+			}
+			if rnd.IntN(3) == 0 {
+				<-time.After(time.Duration(rnd.Int64N(int64(longest / 100))))
+			}
+		}
+		consumer.Wait()
+		for id, at := range due {
+			if !arrived[id].Equal(at) {
+				t.Errorf("seed %d: message %s arrived at %v, want %v", seed, id, arrived[id], at)
+			}
+		}
+		if len(arrived) != len(due) {
+			t.Errorf("seed %d: %d arrived, want %d", seed, len(arrived), len(due))
+		}
+		if at := b.delays.from.take(); !at.Equal(farAhead) {
+			t.Errorf("seed %d: nothing waits, and the next look begins at %v", seed, at)
+		}
+	})
+}
+
+// BenchmarkDelayed moves one message a time, behind as many that were
+// delivered before as its name says: the cost may not depend on them.
+func BenchmarkDelayed(b *testing.B) {
+	for _, before := range []int{0, 100_000} {
+		b.Run(fmt.Sprintf("before=%d", before), func(b *testing.B) {
+			br := open(b, Options{})
+			putTopic(b, br, "t", TopicConfig{Type: TopicDelay, DuplicateWindow: -1})
+			put := func(due time.Time, n int) {
+				batch := make([]*tidegate.Message, n)
+				for i := range batch {
+					batch[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x"), DeliverAt: due}
+				}
+				mustSend(b, br, batch...)
+			}
+			moved := func(n int64) {
+				for {
+					if t, err := br.Topic("t"); err != nil || t.Messages >= n {
+						return
+					}
+					runtime.Gosched()
+				}
+			}
+			put(time.Now().Add(time.Hour), 1)
+			for done := 0; done < before; done += 1000 {
+				put(time.Now().Add(time.Millisecond), 1000)
+			}
+			moved(int64(before))
+			b.ResetTimer()
+			for i := range b.N {
+				put(time.Now().Add(50*time.Microsecond), 1)
+				moved(int64(before + i + 1))
+			}
+		})
+	}
 }

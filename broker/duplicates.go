@@ -2,69 +2,14 @@ package broker
 
 import (
 	"context"
-	"hash/maphash"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-const (
-	// DefaultDuplicateWindow is how long a topic remembers message IDs.
-	DefaultDuplicateWindow = 2 * time.Minute
-
-	// maxRecentIDs bounds how many it remembers at least, where many are sent
-	// within the window: twice as many take about 20 MB.
-	maxRecentIDs = 1 << 18
-)
-
-// idSeed makes hashes of IDs differ from process to process, so that nobody
-// can choose IDs whose hashes are equal.
-var idSeed = maphash.MakeSeed()
-
-// recentIDs knows where the messages of the last while are, by a hash of
-// their ID. What it says has to be verified. It has two generations: the older
-// one is forgotten when the newer one is full or as old as the window. Its zero
-// value is empty.
-type recentIDs struct {
-	newer, older map[uint64]location
-	since        time.Time // of newer
-}
-
-// A location is a message's place within its topic: in a queue, or, if due is
-// not zero, among the delayed messages, or, if half is set, among the half
-// messages, offset then being its number there.
-type location struct {
-	queue  uint16
-	half   bool
-	offset int64
-	due    time.Time
-}
-
-// moves reports whether a message can leave the place.
-func (l location) moves() bool { return l.half || !l.due.IsZero() }
-
-func (r *recentIDs) find(id string) (location, bool) {
-	h := maphash.String(idSeed, id)
-	if l, ok := r.newer[h]; ok {
-		return l, true
-	}
-	l, ok := r.older[h]
-	return l, ok
-}
-
-func (r *recentIDs) add(id string, l location, window time.Duration, now time.Time) {
-	if r.newer == nil || len(r.newer) >= maxRecentIDs || now.Sub(r.since) >= window {
-		r.newer, r.older, r.since = map[uint64]location{}, r.newer, now
-	}
-	r.newer[maphash.String(idSeed, id)] = l
-}
-
-func (r *recentIDs) forget(id string) {
-	h := maphash.String(idSeed, id)
-	delete(r.newer, h)
-	delete(r.older, h)
-}
+// DefaultDuplicateWindow is how long a topic remembers message IDs.
+const DefaultDuplicateWindow = 2 * time.Minute
 
 // duplicateWindow returns how long IDs are remembered; 0 for not at all.
 func (c TopicConfig) duplicateWindow() time.Duration {
@@ -106,8 +51,8 @@ func (a *appending) resolve() []suspect {
 		case s.at.half:
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, transactionID(store.HalfID{Topic: t.id, Number: uint64(s.at.offset)}))
-		case !s.at.due.IsZero():
-			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, s.at.due, uint64(s.at.offset))
+		case s.at.due != 0:
+			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, time.Unix(0, s.at.due), uint64(s.at.offset))
 		default:
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = tidegate.Receipt{
@@ -127,10 +72,10 @@ func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
 	case at.half:
 		m, _, ok, err := a.broker.store.GetHalf(store.HalfID{Topic: t.id, Number: uint64(at.offset)})
 		return m, ok, err
-	case at.due.IsZero():
+	case at.due == 0:
 		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.queue, Offset: at.offset})
 	}
-	return a.broker.store.GetDelayed(store.Delayed{Due: at.due, Topic: t.id, Number: uint64(at.offset)})
+	return a.broker.store.GetDelayed(store.Delayed{Due: time.Unix(0, at.due), Topic: t.id, Number: uint64(at.offset)})
 }
 
 // appendAll appends, and then once more what was suspected wrongly.
@@ -171,7 +116,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 			if left--; left < 0 || now.Sub(m.StoredAt) >= window {
 				return false
 			}
-			t.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
+			t.remember(m.ID, location{queue: q.number, offset: offset}, window, now)
 			return true
 		}); store.IsDamage(err) {
 			b.logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", t.name, "queue", q.number, "error", err)
@@ -181,7 +126,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 	}
 	left := maxRecentIDs
 	if err := b.store.NewestDelayed(t.id, now.Add(-window), func(id string, d store.Delayed) bool {
-		t.recent.add(id, location{due: d.Due, offset: int64(d.Number)}, window, now)
+		t.remember(id, location{due: d.Due.UnixNano(), offset: int64(d.Number)}, window, now)
 		left--
 		return left > 0
 	}); err != nil {
@@ -192,7 +137,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 		if left--; left < 0 || now.Sub(m.StoredAt) >= window {
 			return false
 		}
-		t.recent.add(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
+		t.remember(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
 		return true
 	})
 }

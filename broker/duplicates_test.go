@@ -87,7 +87,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.store.Messages.Add(func(*store.Batch) { topic.recent.add("b", location{}, time.Minute, time.Now()) }, nil)
+	b.store.Messages.Add(func(*store.Batch) { topic.remember("b", location{}, time.Minute, time.Now()) }, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
 	})
@@ -121,19 +121,5 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 	wg.Wait()
 	if info, err := b.Topic("t"); err != nil || info.Messages != 200 {
 		t.Errorf("%d messages, want 200; %v", info.Messages, err)
-	}
-}
-
-func TestRecentIDsAreBounded(t *testing.T) {
-	var r recentIDs
-	now := time.Now()
-	for i := range 3*maxRecentIDs + 10 {
-		r.add(fmt.Sprint(i), location{offset: int64(i)}, time.Hour, now)
-	}
-	if n := len(r.newer) + len(r.older); n > 2*maxRecentIDs || n < maxRecentIDs {
-		t.Errorf("%d are remembered", n)
-	}
-	if l, ok := r.find(fmt.Sprint(2*maxRecentIDs + 10)); !ok || l.offset != 2*maxRecentIDs+10 {
-		t.Errorf("one of the last %d is forgotten: %v, %v", maxRecentIDs, l, ok)
 	}
 }

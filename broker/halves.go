@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,9 +31,6 @@ const (
 	checkBytes = 8 << 20
 )
 
-// farAhead is after the time of every check.
-var farAhead = time.Unix(0, math.MaxInt64)
-
 // halves asks the producers of half messages what became of their
 // transactions. What waits is on disk only; one alarm is set to the first
 // check.
@@ -50,7 +46,8 @@ type halves struct {
 	claimed  map[store.HalfID]chan struct{}       // guarded by mu: those being ended or checked, until the channel is closed
 	handlers map[*func(TransactionCheck) bool]int // guarded by mu: with their order
 	handler  int                                  // guarded by mu: the last order given
-	from     time.Time                            // guarded by mu: no half message is due before it
+
+	from lowerBound
 
 	number uint64 // changed only within the message log's Add
 }
@@ -91,17 +88,8 @@ func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func(
 
 // wake has half messages checked that are due at that time or later.
 func (h *halves) wake(due time.Time) {
-	h.notBefore(due)
+	h.from.note(due)
 	h.alarm.set(due)
-}
-
-// notBefore notes that half messages can be due from that time on.
-func (h *halves) notBefore(t time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t.Before(h.from) {
-		h.from = t
-	}
 }
 
 // claim makes the caller the only one who may end or check a half message,
@@ -139,9 +127,7 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck,
 	m.StoredAt = now
 	w.PutHalf(id, m, state)
 	t.halves.waiting.Add(1)
-	if window > 0 {
-		t.recent.add(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
-	}
+	t.remember(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
 	if a.firstCheck.IsZero() || state.Due.Before(a.firstCheck) {
 		a.firstCheck = state.Due
 	}
@@ -210,14 +196,11 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	case <-b.life.Done():
 		return nil, next, nil
 	}
-	h.mu.Lock()
-	from := h.from
-	h.from = farAhead
-	h.mu.Unlock()
+	from := h.from.take()
 	done := false
 	defer func() {
 		if !done {
-			h.notBefore(from)
+			h.from.note(from)
 		}
 	}()
 	due, next, err := b.store.DueHalves(from, time.Now(), checkBatch)
@@ -225,7 +208,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 		return nil, next, err
 	}
 	if !next.IsZero() {
-		h.notBefore(next)
+		h.from.note(next)
 	}
 	if len(due) == 0 {
 		done = true
@@ -262,7 +245,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	done = len(batch) == len(due)
 	for _, c := range batch {
 		if !c.stale && c.asks {
-			h.notBefore(c.after.Due)
+			h.from.note(c.after.Due)
 		}
 		done = done && !c.again
 	}

@@ -41,7 +41,7 @@ type Pressure struct {
 	MaxColdReads int64 `json:"max_cold_reads_bytes_per_second,omitempty"`
 
 	// ColdDistance is how many bytes of bodies a group may be behind and still be
-	// served from memory. 0: 64 MiB, the size of the cache.
+	// served from memory, ours or the operating system's. 0: 64 MiB.
 	ColdDistance int64 `json:"cold_distance_bytes,omitempty"`
 }
 

@@ -49,12 +49,12 @@ func (b *Broker) recover() error {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}
-	_, _, next, err := b.store.Due(time.Time{}, 0, 0)
+	_, _, next, err := b.store.Due(time.Time{}, time.Time{}, 0, 0)
 	if err != nil {
 		return err
 	}
 	if !next.IsZero() {
-		b.delays.alarm.set(next)
+		b.delays.wake(next)
 	}
 	if err := b.recoverHalves(topics, now); err != nil {
 		return err

@@ -202,7 +202,7 @@ func (a *appending) write(w *store.Batch) {
 		m := a.msgs[i]
 		window := t.config.Load().duplicateWindow()
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.find(m.ID); ok {
+			if at, ok := t.recent.find(m.ID, *t.queues.Load()); ok {
 				a.suspects = append(a.suspects, suspect{i, at})
 				continue
 			}
@@ -227,9 +227,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		q := t.pick(m.MessageGroup)
 		offset := t.put(w, q, &rec, now)
-		if window > 0 {
-			t.recent.add(m.ID, location{queue: q.number, offset: offset}, window, now)
-		}
+		t.remember(m.ID, location{queue: q.number, offset: offset}, window, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
@@ -243,7 +241,7 @@ func (a *appending) publish(err error) {
 		return // the store is broken: nothing is read or written any more
 	}
 	if !a.earliest.IsZero() {
-		a.broker.delays.alarm.set(a.earliest)
+		a.broker.delays.wake(a.earliest)
 	}
 	if !a.firstCheck.IsZero() {
 		a.broker.halves.wake(a.firstCheck)

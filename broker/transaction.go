@@ -143,9 +143,7 @@ func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
 	t.halves.committed.Add(1)
 	e.to, e.queue = t, t.pick("")
 	offset := t.put(w, e.queue, e.message, now)
-	if window := t.config.Load().duplicateWindow(); window > 0 {
-		t.recent.add(e.message.ID, location{queue: e.queue.number, offset: offset}, window, now)
-	}
+	t.remember(e.message.ID, location{queue: e.queue.number, offset: offset}, t.config.Load().duplicateWindow(), now)
 }
 
 // publish makes the message visible, if it is delivered.

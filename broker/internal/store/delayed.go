@@ -112,9 +112,10 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 
 // Due returns the delayed messages that are due by now, the earliest first: at
 // most limit, and after the first as many as have maxBytes of bodies. next is
-// the time of the first one that it does not return; zero if there is none.
-func (s *Store) Due(now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixDelayed}, UpperBound: []byte{prefixDelayed + 1}})
+// the time of the first one that it does not return; zero if there is none. None
+// may be due before from: the traces of all that were there need not be passed over again.
+func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.appendKey(nil), UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
 		return nil, nil, next, fmt.Errorf("reading delayed messages: %w", err)
 	}
