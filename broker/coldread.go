@@ -59,7 +59,7 @@ func (t *topic) coldReads(p *Pressure, subs []*subscription, now time.Time) (Thr
 		th.Value += int64(rate)
 		most = max(most, behind)
 		if rate > 0 {
-			th.RetryAfter = max(th.RetryAfter, pushBack(behind-near, rate))
+			th.RetryAfter = max(th.RetryAfter, Duration(pushBack(behind-near, rate)))
 		}
 	}
 	t.gatesMu.Lock()

@@ -55,8 +55,14 @@ func badConfig(op, name string, err error) error {
 // such a text.
 type Duration time.Duration
 
-// MarshalJSON returns the quoted text of d.
-func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+// MarshalJSON returns the quoted text of d; "-1s" for all that is negative,
+// which stands for none or for ever.
+func (d Duration) MarshalJSON() ([]byte, error) {
+	if d < 0 {
+		return []byte(`"-1s"`), nil
+	}
+	return json.Marshal(time.Duration(d).String())
+}
 
 // UnmarshalJSON reads a quoted duration such as "1m30s".
 func (d *Duration) UnmarshalJSON(b []byte) error {

@@ -37,6 +37,19 @@ func (k TopicType) because(m *tidegate.Message) string {
 	return "NORMAL: it has neither message group nor delivery time"
 }
 
+// needs says what a message has to be for a topic of the type.
+func (k TopicType) needs() string {
+	switch k {
+	case TopicFIFO:
+		return "give it a message group, and no delivery time"
+	case TopicDelay:
+		return "give it a delivery time, and no message group"
+	case TopicTransaction:
+		return "send it within a transaction"
+	}
+	return "give it neither"
+}
+
 // delays moves messages to their queues when their delivery time comes. What
 // waits is on disk only; one timer is set to the first of them.
 type delays struct {

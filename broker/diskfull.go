@@ -15,5 +15,5 @@ const limitDiskFull = "disk full"
 const diskFullPushBack = 5 * time.Second
 
 func diskFull(full *store.DiskFull) *Throttle {
-	return &Throttle{Limit: limitDiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: diskFullPushBack}
+	return &Throttle{Limit: limitDiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: Duration(diskFullPushBack)}
 }

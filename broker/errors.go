@@ -40,7 +40,7 @@ func storeError(err error) error {
 func throttledError(t Throttle) error {
 	return &tidegate.Error{
 		Code:       tidegate.CodeTooManyRequests,
-		RetryAfter: t.RetryAfter,
+		RetryAfter: time.Duration(t.RetryAfter),
 		Message:    strconv.Itoa(tidegate.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + t.String(),
 	}
 }

@@ -109,7 +109,7 @@ func (g *gates) share(th *Throttle, subject string, by *sender, value, marks amo
 	}
 	part := int64(drained / float64(len(g.fair.clients)))
 	return &Throttle{
-		Limit: limitFairShare, Subject: subject, Unit: unit, Value: part, Mark: part, Resume: part, Since: g.of[m].since, RetryAfter: wait,
+		Limit: limitFairShare, Subject: subject, Unit: unit, Value: part, Mark: part, Resume: part, Since: g.of[m].since, RetryAfter: Duration(wait),
 		detail: fmt.Sprintf("client %q has had its share while %d clients share what %q drains after a throttle", by.client, len(g.fair.clients), subject),
 	}
 }

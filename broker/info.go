@@ -92,7 +92,7 @@ type Throttle struct {
 
 	// RetryAfter is the estimated time until then, from the measured drain
 	// rate. 0 if nothing drains and nothing can be said.
-	RetryAfter time.Duration `json:"retry_after_ns,omitempty"`
+	RetryAfter Duration `json:"retry_after,omitempty"`
 
 	detail string // instead of value and mark, for people
 }

@@ -136,7 +136,7 @@ func (g *gates) states(what, subject string, value, marks amount, wait func(m me
 		}
 		th := g.describe(measure(i), what, subject, value, marks)
 		if on {
-			th.RetryAfter = wait(measure(i), th.Resume)
+			th.RetryAfter = Duration(wait(measure(i), th.Resume))
 		}
 		out = append(out, LimitState{th, on})
 	}

@@ -164,7 +164,7 @@ func (g *pressureGates) decide(p Pressure, now time.Time, at store.Pressure, sta
 	if at.Disk && mark > 0 {
 		add(&g.disk, Throttle{
 			Limit: limitFreeDisk, Unit: unitBytes, Value: int64(at.Free), Mark: mark, Resume: enough(mark),
-			RetryAfter: pushBack(enough(mark)-int64(at.Free), -g.free.fall),
+			RetryAfter: Duration(pushBack(enough(mark)-int64(at.Free), -g.free.fall)),
 		})
 	}
 	longest := p.maxStall()
@@ -177,7 +177,7 @@ func (g *pressureGates) decide(p Pressure, now time.Time, at store.Pressure, sta
 	if most > 0 {
 		add(&g.debt, Throttle{
 			Limit: limitCompactionDebt, Unit: unitBytes, Value: debt, Mark: most, Resume: resumeMark(most),
-			RetryAfter: pushBack(debt-resumeMark(most), g.owed.fall),
+			RetryAfter: Duration(pushBack(debt-resumeMark(most), g.owed.fall)),
 		})
 	}
 	return states

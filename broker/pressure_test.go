@@ -80,7 +80,7 @@ func TestPressurePushBack(t *testing.T) {
 		if !th.On {
 			break
 		}
-		if want := time.Duration((debt - 800) / 10 * int64(time.Second)); debt < 1000 && (th.RetryAfter < want-time.Millisecond || th.RetryAfter > want+time.Millisecond) {
+		if want := time.Duration((debt - 800) / 10 * int64(time.Second)); debt < 1000 && (time.Duration(th.RetryAfter)-want).Abs() > time.Millisecond {
 			t.Fatalf("at %d it is told %v, want %v", debt, th.RetryAfter, want)
 		}
 	}

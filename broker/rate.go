@@ -98,7 +98,7 @@ func (r *rated) describe(m measure, topic string, limit Rate, now time.Time) Thr
 	if m == byBytes {
 		th.Limit, th.Unit, th.Value, th.Mark = limitTopicRateBytes, unitBytesPerSecond, int64(bytes), int64(math.Ceil(limit.BytesPerSecond))
 	}
-	th.Resume, th.RetryAfter = th.Mark, r.wait(m, limit, 1, now)
+	th.Resume, th.RetryAfter = th.Mark, Duration(r.wait(m, limit, 1, now))
 	if r.gates[m].on {
 		th.Since = r.gates[m].since
 	}
@@ -119,6 +119,6 @@ func (t *topic) throttleRate(by *sender, now time.Time) *Throttle {
 		return nil
 	}
 	th := t.rate.describe(m, t.name, limit, now)
-	th.RetryAfter = max(wait, th.RetryAfter)
+	th.RetryAfter = max(Duration(wait), th.RetryAfter)
 	return &th
 }

@@ -193,15 +193,28 @@ type RetryPolicy struct {
 	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
 }
 
-// DeliveryRetryPolicy returns what holds for a delivery, be it over or not;
-// 40013 for a handle that is none.
-func (b *Broker) DeliveryRetryPolicy(d *tidegate.Delivery) (RetryPolicy, error) {
-	s, _, err := b.locate(d)
+// RetryInterval returns the interval, without chance, after which a message
+// comes again whose delivery d failed: that after attempt d.Attempt or, if that is 0, after
+// the one that the handle names. 40013 for a handle that is none, and,
+// without an attempt, for one that is not valid any more.
+func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
+	s, h, err := b.locate(d)
 	if err != nil {
-		return RetryPolicy{}, err
+		return 0, err
 	}
-	p := s.policy()
-	return RetryPolicy{p.maxAttempts(), p.ladder()}, nil
+	attempt := d.Attempt
+	if attempt == 0 {
+		s.mu.Lock()
+		l, err := s.current(h, time.Now())
+		if err == nil {
+			attempt = int(l.Attempt)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+	}
+	return s.policy().ladder().Delay(attempt - 1), nil
 }
 
 // RetryPolicy returns what holds for the group, whose settings are c, in the

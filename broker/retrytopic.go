@@ -224,7 +224,7 @@ func (c RetryTopicConfig) reconsume(times int, m ReconsumeMode) (delay time.Dura
 	case m.Delay != 0 && (m.Delay < MinReconsumeDelay || m.Delay > MaxReconsumeDelay):
 		return 0, false, newError(tidegate.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", m.Delay, MinReconsumeDelay, MaxReconsumeDelay)
 	case m.Level < 0 || m.Level > len(c.Levels):
-		return 0, false, newError(tidegate.CodeBadRequest, "level", "it is %d; the group has levels 1 to %d", m.Level, len(c.Levels))
+		return 0, false, newError(tidegate.CodeBadRequest, "level", "it is %d; the group has 1 to %d", m.Level, len(c.Levels))
 	}
 	switch {
 	case times > c.MaxRetries:

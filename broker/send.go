@@ -133,7 +133,7 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	}
 	want := t.config.Load().Type
 	if kind != want && (m.Half || !isDeadLetterTopic(m.Topic)) {
-		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s", want, kind.because(m.Message))
+		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, kind.because(m.Message), want.needs())
 	}
 	return t, nil
 }

@@ -23,8 +23,11 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
 	if s == nil || int(h.place.Queue) >= len(*s.topic.queues.Load()) {
 		return nil, h, invalidHandle("its topic or consumer group is not there any more")
 	}
-	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name || d.Topic != "" && d.Topic != s.topic.name && !s.retries(d.Topic) {
-		return nil, h, invalidHandle("it is of topic %q and group %q, not of %q and %q", s.topic.name, s.group.name, d.Topic, d.ConsumerGroup)
+	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name {
+		return nil, h, invalidHandle("it is of group %q, not of %q", s.group.name, d.ConsumerGroup)
+	}
+	if d.Topic != "" && d.Topic != s.topic.name && !s.retries(d.Topic) {
+		return nil, h, invalidHandle("it is of topic %q, not of %q", s.topic.name, d.Topic)
 	}
 	return s, h, nil
 }

@@ -112,7 +112,7 @@ func (g *gates) check(what, subject string, value, marks amount, wait func(m mea
 		return nil
 	}
 	th := g.describe(holds, what, subject, value, marks)
-	th.RetryAfter = wait(holds, th.Resume)
+	th.RetryAfter = Duration(wait(holds, th.Resume))
 	return &th
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,7 +40,8 @@ func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
 	if string(raw) == "null" {
 		return ""
 	}
-	special := reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
+	pointer := reflect.PointerTo(t)
+	special := pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 	switch {
 	case special, t == reflect.TypeFor[[]byte]():
 	case t.Kind() == reflect.Struct:
@@ -51,7 +53,7 @@ func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
 						return types[k], "" // encoding/json takes it
 					}
 				}
-				return nil, fmt.Sprintf("key %q is unknown%s: %s; there are %s", key, within(path), nearest.Hint(key, keys), strings.Join(keys, ", "))
+				return nil, unknownKey(key, path, keys)
 			}
 			return types[key], ""
 		})
@@ -75,6 +77,15 @@ func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
 	return ""
 }
 
+// unknownKey says what to write in place of a key.
+func unknownKey(key, path string, keys []string) string {
+	text := fmt.Sprintf("key %q is unknown%s: ", key, within(path))
+	if n := nearest.Name(key, keys); n != "" {
+		text += "did you mean " + n + "? "
+	}
+	return text + "there are " + strings.Join(keys, ", ")
+}
+
 // fault says what is wrong with one value.
 func fault(raw json.RawMessage, t reflect.Type, path string, err error) string {
 	is := name(path) + " is " + kindOfJSON(raw)
@@ -85,7 +96,7 @@ func fault(raw json.RawMessage, t reflect.Type, path string, err error) string {
 	case wrongType && t == reflect.TypeFor[[]byte]():
 		return is + "; give a text in base64"
 	case t == reflect.TypeFor[[]byte]():
-		return name(path) + " is not base64: " + err.Error()
+		return name(path) + " is not base64 (" + err.Error() + "); a text goes into body_text as it is"
 	case wrongType:
 		return is + ", which does not fit; give a " + strings.NewReplacer("int64", "whole number", "int", "whole number", "bool", "boolean").Replace(t.Kind().String())
 	}

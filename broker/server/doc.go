@@ -36,11 +36,16 @@
 //	POST /v1/groups/{group}/change-invisible-duration  keeps a message for longer, or gives it back
 //	POST /v1/groups/{group}/retry                      consuming failed: again after a time, or after the group's interval
 //	POST /v1/groups/{group}/dead-letter                makes it a dead letter
+//	POST /v1/groups/{group}/reconsume-later            acknowledges it, and has it again from the group's retry topic
+//	POST /v1/groups/{group}/negative-acknowledge       the same message again after the group's negative_ack.delay
 //
 // Administration, and about the server:
 //
 //	PUT, GET, DELETE /v1/topics/{topic}  GET /v1/topics  the body of a PUT is a broker.TopicConfig
 //	PUT, GET, DELETE /v1/groups/{group}  GET /v1/groups  likewise, with broker.GroupConfig
+//	POST /v1/topics/{topic}/purge                         removes all messages
+//	PUT, GET, DELETE /v1/address-settings/{match}         broker.AddressSettings; GET /v1/topics/{topic}/address-settings: what holds
+//	PUT, GET /v1/throttle                                 broker.Limits, and which of them refuse sends now
 //	GET /healthz   the process runs
 //	GET /readyz    the engine can store and the server takes requests
 //	GET /metrics   metrics for Prometheus; see broker/server/monitoring
@@ -66,6 +71,9 @@
 // certificate; see [Certificates]. What no [Rule] allows is refused with 40300,
 // wrong or missing credentials with 40100. x-mq-session-token is not looked at.
 //
-// Not there yet: transactions, offsets. They
-// are refused with a status that says so.
+// # What is not there
+//
+// Offsets that clients keep themselves (PullMessage, GetOffset, QueryOffset,
+// UpdateOffset) and lite topics are refused with a status that says so. Half
+// messages and the ends of transactions have no HTTP: a check needs a Telemetry stream.
 package server

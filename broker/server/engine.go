@@ -41,7 +41,7 @@ type engine interface {
 	SetLimits(l broker.Limits) error
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
 	NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error
-	DeliveryRetryPolicy(d *tidegate.Delivery) (broker.RetryPolicy, error)
+	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	RetryPolicy(c broker.GroupConfig, topics ...string) broker.RetryPolicy
 	PutAddressSettings(ctx context.Context, match string, s broker.AddressSettings) (broker.AddressSetting, error)
 	AddressSettings(match string) (broker.AddressSetting, error)

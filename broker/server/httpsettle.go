@@ -115,7 +115,7 @@ func changeCall(client, group string) Call {
 type retryRequest struct {
 	Handle  string           `json:"handle"`
 	After   *broker.Duration `json:"after"`
-	Attempt int              `json:"attempt"` // of the delivery: the group's own interval after it
+	Attempt int              `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
 }
 
 func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -131,22 +131,21 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	}
 	var after time.Duration
 	switch {
-	case (req.After == nil) == (req.Attempt == 0):
+	case req.After != nil && req.Attempt != 0:
 		return 0, nil, refuse(tidegate.CodeBadRequest, "after",
-			"give either after, the time until the next delivery, or attempt, the number of the failed one, for the group's own interval")
+			"after, the time until the next delivery, and attempt, for the group's own interval after that one, exclude one another")
 	case req.After != nil:
 		after = time.Duration(*req.After)
-	case req.Attempt < 1:
+	case req.Attempt < 0:
 		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:
 		if _, err := s.b.Group(group); err != nil {
 			return 0, nil, err
 		}
-		p, err := s.b.DeliveryRetryPolicy(&d)
-		if err != nil {
+		d.Attempt = req.Attempt
+		if after, err = s.b.RetryInterval(&d); err != nil {
 			return 0, nil, err
 		}
-		after = p.Ladder.Delay(req.Attempt - 1)
 	}
 	return noContent(s.through(r.Context(), changeCall(client, group), func(ctx context.Context) error {
 		return s.b.Retry(ctx, &d, after)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -104,13 +105,16 @@ func writeNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil { // only a programming mistake
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // people read it, and browsers are told that it is no HTML
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil { // only a programming mistake
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // it fails only if the client has gone
+	_, _ = w.Write(b.Bytes()) // it fails only if the client has gone
 }

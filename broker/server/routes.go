@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/nearest"
 )
 
 // An endpoint carries out one request over HTTP. It returns the status and
@@ -98,8 +99,7 @@ func (s *Server) mux() http.Handler {
 		mux.HandleOther(path, func(w http.ResponseWriter, r *http.Request) { writeNotAllowed(w, r, list) })
 	}
 	mux.HandleOther("/", func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problem{Status: http.StatusNotFound, Detail: fmt.Sprintf(
-			"there is nothing at %.200q; there are %s", r.URL.Path, strings.Join(paths, ", "))})
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
 	})
 	// A page in somebody's browser can reach a broker on that machine, which asks for no keys.
 	same := http.NewCrossOriginProtection()
@@ -108,6 +108,29 @@ func (s *Server) mux() http.Handler {
 			fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))))
 	}))
 	return same.Handler(mux)
+}
+
+// nothingAt says what was meant by a path that there is not: one that differs
+// in a word, if there is such a one.
+func nothingAt(path string, paths []string) string {
+	asked := strings.Split(path, "/")
+	filled := make([]string, 0, len(paths)) // with the names that were given
+	for _, p := range paths {
+		words := strings.Split(p, "/")
+		if len(words) != len(asked) {
+			continue
+		}
+		for i, w := range words {
+			if strings.HasPrefix(w, "{") && asked[i] != "" {
+				words[i] = asked[i]
+			}
+		}
+		filled = append(filled, strings.Join(words, "/"))
+	}
+	if n := nearest.Name(path, filled); n != "" {
+		return fmt.Sprintf("there is nothing at %.200q: did you mean %s? GET /v1/openapi.yaml describes all that there is", path, n)
+	}
+	return fmt.Sprintf("there is nothing at %.200q; GET /v1/openapi.yaml describes what there is: %s", path, strings.Join(paths, ", "))
 }
 
 // run makes a handler that writes what the route's endpoint returns, counts

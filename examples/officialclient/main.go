@@ -57,7 +57,7 @@ var keys credentials.SessionCredentials
 
 func main() {
 	endpoint := flag.String("endpoint", "127.0.0.1:8081", "`address` of the broker for clients (gRPC)")
-	http := flag.String("http", "127.0.0.1:8082", "`address` of the broker for administration (HTTP)")
+	http := flag.String("http", "127.0.0.1:8082", "`address` of the broker for administration (HTTP); with https:// before it, the certificate is not verified either")
 	flag.BoolVar(&rmq.EnableSsl, "tls", rmq.EnableSsl, "connect with TLS; the certificate is not verified")
 	flag.StringVar(&keys.AccessKey, "access-key", "", "access `key`, for a broker with keys; its secret is in "+secretVariable)
 	flag.Parse()
@@ -78,7 +78,7 @@ func main() {
 
 func run(ctx context.Context, endpoint, http string, out io.Writer) error {
 	s := &story{
-		endpoint: endpoint, admin: admin{"http://" + http}, out: out, start: time.Now(),
+		endpoint: endpoint, admin: newAdmin(http), out: out, start: time.Now(),
 		prefix: "officialclient-" + strconv.FormatInt(time.Now().UnixMicro(), 36) + "-",
 	}
 	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))

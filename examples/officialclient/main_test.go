@@ -3,15 +3,23 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
@@ -44,10 +52,14 @@ func TestAgainstTidegate(t *testing.T) {
 		{"in memory, TLS", atOnce, "", "", "TLS on"},
 		{"on disk, default settings, plain text", []string{"--data", t.TempDir()}, "rocketmq.client.enableSsl=false", "", "TLS off"},
 		{"with keys", append(atOnce, "--config", keyFile(t)), secretVariable + "=open sesame", "clerk", "TLS on"},
+		{"with keys and a certificate", append(append(atOnce, "--config", keyFile(t)), certificate(t)...), secretVariable + "=open sesame", "clerk", "TLS on"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := serve(t, tidegate, test.broker...)
+			if slices.Contains(test.broker, "--tls-cert") { // then HTTP speaks TLS too
+				b.http = "https://" + b.http
+			}
 			out := play(t, b, test.env, test.key)
 			for _, want := range []string{
 				test.want,
@@ -94,6 +106,30 @@ access:
 		t.Fatal(err)
 	}
 	return file
+}
+
+// certificate returns flags with a certificate of its own for the broker.
+func certificate(t *testing.T) []string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, block := range map[string]*pem.Block{"crt": {Type: "CERTIFICATE", Bytes: cert}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"--tls-cert", filepath.Join(dir, "crt"), "--tls-key", filepath.Join(dir, "key")}
 }
 
 // A client whose secret is wrong, or that has none, is told so.

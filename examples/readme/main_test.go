@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -161,4 +162,33 @@ func curl(t *testing.T, line string) (answer string) {
 		t.Errorf("%q: %s %v: %s", words, resp.Status, err, text)
 	}
 	return string(text)
+}
+
+// The benchmarks that the README names are where it says, and so are their flags.
+func TestReadmeBenchmarks(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench (\\w+)(?: -timeout \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
+	if want := strings.Count(string(readme), "-bench "); len(commands) != want || want == 0 {
+		t.Fatalf("%d of %d commands with -bench are understood", len(commands), want)
+	}
+	for _, c := range commands {
+		files, err := filepath.Glob("../../" + c[2] + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := ""
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code += string(text)
+		}
+		if !strings.Contains(code, "\nfunc "+c[1]+"(b *testing.B)") || c[3] != "" && !strings.Contains(code, `("`+c[3]+`", `) {
+			t.Errorf("%s: %s has no %s, or no flag %s", c[0], c[2], c[1], c[3])
+		}
+	}
 }

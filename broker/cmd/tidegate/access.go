@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -235,7 +236,8 @@ func (c config) resolve(readFile func(string) ([]byte, error), lookup func(strin
 				secret = server.NewSecret(text)
 			}
 			if secret.Reveal() == "" {
-				bad = append(bad, faultf(src.from, "leads to an empty secret, or to none"))
+				what := map[string]string{"secret_env": "names a variable that is empty or not set", "secret_file": "names an empty file"}[src.place]
+				bad = append(bad, faultf(src.from, "%s", cmp.Or(what, "is empty")))
 				continue
 			}
 			k.key.Secrets = append(k.key.Secrets, secret)

@@ -40,7 +40,7 @@ var badAccess = []struct{ file, want string }{
 	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topic: x}", `f:6: "topic" is unknown in access.keys.k.allow[1]: did you mean topics?`},
 	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [x]}\n      - {actions: [receive], topics: [x]}", `f:7: access.keys.k.allow[2] is wrong: to receive, it needs topics and groups`},
 	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [write], topics: [x]}]", `f:5: access.keys.k.allow[1] is wrong: there is no action "write"; there are send, receive, observe and admin`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [send], topics: [orders.*]}]", `f:5: access.keys.k.allow[1] is wrong: pattern "orders.*" covers no name`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [send], topics: ['orders.#']}]", `f:5: access.keys.k.allow[1] is wrong: pattern "orders.#" covers no name: those of topics have letters, digits and %|_-. (and *`},
 	{"access:\n  anonymous: [{actions: [send], topics: [x]}]", `f:2: access.anonymous[1] says what requests without credentials may do, but there are no access.keys`},
 	{"access:\n  max_clock_skew: 0s", `f:2: access.max_clock_skew is "0s": give a duration above 0s, or -1s`},
 	{"access:\n  time_zones: [UTC, Mars/Olympus]", `f:2: access.time_zones is "Mars/Olympus": there is no such time zone`},
@@ -51,6 +51,7 @@ var badAccess = []struct{ file, want string }{
 	{"tls:\n  cert: c", `f:2: tls.cert needs tls.key beside it`},
 	{"tls:\n  key: k", `f:2: tls.key needs tls.cert beside it`},
 	{"tls: {cert: c, key: k, client_certificates: require}", `f:1: tls.client_certificates needs tls.client_ca beside it`},
+	{"tls: {cert: c, key: k, client_ca: ca}", `f:1: tls.client_ca would verify nothing: set tls.client_certificates to request or require`},
 	{"tls: {cert: c, key: k, min_version: '1.1'}", `f:1: tls.min_version is "1.1": give 1.2 or 1.3`},
 	{"tls: {allow_plain_text: true}", `f:1: tls.allow_plain_text needs tls.cert beside it`},
 }
@@ -142,11 +143,11 @@ func TestResolve(t *testing.T) {
 	variables["MIXED"] = "sesame" // twice for one key does no harm
 	_, err = c.resolve(read, lookup)
 	if want := "f:8: access.keys.orders.secret_file cannot be read: no such file or directory\n" +
-		"f:8: access.keys.orders.secret_file leads to an empty secret, or to none"; err == nil || err.Error() != want {
+		"f:8: access.keys.orders.secret_file names an empty file"; err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
 	}
 	delete(variables, "MIXED")
-	if _, err = c.resolve(read, lookup); err == nil || !strings.Contains(err.Error(), "f:14: access.keys.mixed.secret_env leads to") {
+	if _, err = c.resolve(read, lookup); err == nil || !strings.Contains(err.Error(), "f:14: access.keys.mixed.secret_env names a variable that is empty or not set") {
 		t.Errorf("without the variable: %v", err)
 	}
 }

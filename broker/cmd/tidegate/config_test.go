@@ -62,6 +62,7 @@ var badFiles = []struct{ file, want string }{
 	{"topic:\n- a\n- [b]", `f:3: topic is a list: give a single value`},
 	{"topic: t:FIFO\ntopics:\n  t:\n    type: NORMAL", `f:1: topic is "t:FIFO", but f:4 makes it NORMAL`},
 	{"topics: [t]", "f:1: topics is a list"},
+	{"topics: {t: {max_backlog: 500}}", `f:1: topics.t.max_backlog is "500": give "key: value", one on each line, of messages, bytes, age`},
 	{"topics:\n  t: 3", `f:2: topics.t is "3": give "key: value"`},
 	{"topics:\n  a..b: {}", `f:2: topics.a..b has a name that cannot be`},
 	{"groups:\n  g: {fifo: true, retry_topic: {enabled: true}}", `f:2: groups.g cannot be: retry_topic.enabled is true and fifo too`},

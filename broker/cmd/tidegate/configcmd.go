@@ -26,7 +26,8 @@ func configCommand(stdout io.Writer) *cobra.Command {
 		Short: "Print everything that is wrong with a file for serve --config, or ok",
 		Long: `Prints everything that is wrong with a file for 'tidegate serve --config', each
 with its line, and exits with 2; or prints ok, and exits with 0. It looks at
-the file alone, not at the environment, and starts nothing.`,
+the file alone, not at the environment nor at files that this one names, such
+as certificates and secrets, and starts nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return usageError{errors.New("config check takes one argument, the file"), c.CommandPath()}

@@ -139,7 +139,11 @@ func (p *parser) mapping(n *yaml.Node, what string, keys []string, each func(key
 		if what != "" {
 			what += " is "
 		}
-		p.bad(n.Line, "%s%s: give \"key: value\", one on each line", what, p.describe(n))
+		with := ""
+		if len(keys) > 0 && what != "" {
+			with = ", of " + strings.Join(keys, ", ")
+		}
+		p.bad(n.Line, "%s%s: give \"key: value\", one on each line%s", what, p.describe(n), with)
 		return
 	}
 	seen := map[string]int{}

@@ -54,6 +54,9 @@ type rule[T any] struct {
 	// there already. Empty: preset.
 	keeps string
 
+	// inherits says whose value holds in place of the default, which is 0.
+	inherits string
+
 	live bool // it can change while running
 }
 
@@ -70,7 +73,7 @@ func variable(key string) string {
 var settingRules = append([]rule[settings]{
 	text("grpc", "127.0.0.1:8081", "`address` for clients (gRPC, with TLS or without); port 0 for a free one",
 		func(s *settings) *string { return &s.grpc }, address),
-	text("http", "127.0.0.1:8082", "`address` for administration (HTTP); port 0 for a free one",
+	text("http", "127.0.0.1:8082", "`address` for messages and administration (HTTP); port 0 for a free one",
 		func(s *settings) *string { return &s.http }, address),
 	text("data", "", "`directory` that keeps everything; without it the broker is in memory and forgets",
 		func(s *settings) *string { return &s.data }, nil),

@@ -109,6 +109,9 @@ func checkTLS(s section[settings]) faults {
 			needs(x.key, "tls.cert")
 		}
 	}
+	if t.clientCA != "" && t.clientCertificates == "none" {
+		bad = append(bad, faultf(s.from["tls.client_ca"], "would verify nothing: set tls.client_certificates to request or require beside it"))
+	}
 	if t.clientCertificates != "none" && t.clientCA == "" {
 		needs("tls.client_certificates", "tls.client_ca")
 	}

@@ -30,9 +30,9 @@ var topicRules = []rule[broker.TopicConfig]{
 	keeps(fmt.Sprintf("those of the topic, or %d for a new one", broker.DefaultQueues),
 		integer("queues", "", "", 1, broker.MaxQueues, func(c *broker.TopicConfig) *int { return &c.Queues })),
 	windowRule,
-	integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Messages }),
-	integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Bytes }),
-	age(func(c *broker.TopicConfig) *broker.Limit { return &c.MaxBacklog }),
+	inherits(brokersBacklog, integer("max_backlog.messages", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Messages })),
+	inherits(brokersBacklog, integer("max_backlog.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.MaxBacklog.Bytes })),
+	inherits(brokersBacklog, age(func(c *broker.TopicConfig) *broker.Limit { return &c.MaxBacklog })),
 	number("max_rate.messages_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.MessagesPerSecond }),
 	number("max_rate.bytes_per_second", "", func(c *broker.TopicConfig) *float64 { return &c.MaxRate.BytesPerSecond }),
 	integer("max_rate.burst", "0", "", 0, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.MaxRate.Burst }),
@@ -40,10 +40,11 @@ var topicRules = []rule[broker.TopicConfig]{
 	integer("retention.bytes", "0", "", 0, math.MaxInt64, func(c *broker.TopicConfig) *int64 { return &c.Retention.Bytes }),
 	yesNo("retention.consumed", "", func(c *broker.TopicConfig) *bool { return &c.Retention.Consumed }),
 
-	// 0 stands for the broker's setting.
-	duration("transaction.timeout", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.Timeout }),
-	duration("transaction.check_interval", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.CheckInterval }),
-	integer("transaction.check_max", "0", "", -1, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.Transaction.CheckMax }),
+	inherits("that of transaction_timeout",
+		duration("transaction.timeout", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.Timeout })),
+	inherits("that of transaction_check_interval",
+		duration("transaction.check_interval", broker.Duration(0), "", 0, func(c *broker.TopicConfig) *broker.Duration { return &c.Transaction.CheckInterval })),
+	inherits("that of transaction_check_max", integer("transaction.check_max", "0", "", -1, math.MaxInt32, func(c *broker.TopicConfig) *int { return &c.Transaction.CheckMax })),
 }
 
 // groupRules are all fields of a consumer group, named as over HTTP.
@@ -92,6 +93,14 @@ var groupRules = []rule[broker.GroupConfig]{
 // age is the age of a backlog's oldest message.
 func age[T any](limit func(*T) *broker.Limit) rule[T] {
 	return duration("max_backlog.age", 0, "", 0, func(v *T) *broker.Duration { return &limit(v).Age })
+}
+
+// brokersBacklog is what holds for a topic without any limit of its own.
+const brokersBacklog = "while all three are 0, the broker's max_backlog, max_backlog_bytes and max_backlog_age"
+
+func inherits[T any](whose string, r rule[T]) rule[T] {
+	r.inherits = whose
+	return r
 }
 
 func keeps[T any](what string, r rule[T]) rule[T] {

@@ -56,7 +56,11 @@ func showAll[T any](w io.Writer, what string, rules []rule[T], all map[string]se
 				fmt.Fprintf(w, "%s# %s: %s\n", indent, key, r.keeps)
 				continue
 			}
-			fmt.Fprintf(w, "%s%s: %s  # %s\n", indent, key, value(r, &s.value), s.from[r.key].comment())
+			comment := s.from[r.key].comment()
+			if _, ok := s.from[r.key]; !ok && r.inherits != "" {
+				comment += ": " + r.inherits
+			}
+			fmt.Fprintf(w, "%s%s: %s  # %s\n", indent, key, value(r, &s.value), comment)
 		}
 	}
 }

@@ -80,7 +80,8 @@ func TestShowTellsOrigins(t *testing.T) {
 	text := strings.Join(strings.Fields(shown(t, c)), " ")
 	for _, w := range []string{
 		"grpc: 127.0.0.1:8081 # default", "http: 127.0.0.1:1 # TIDEGATE_HTTP", "data: d # f:1", "insecure: true # --insecure",
-		"t: # f:3 # type: that of the topic", "messages: 0 # default bytes: 3 # f:5",
+		"t: # f:3 # type: that of the topic", "messages: 0 # default: while all three are 0, the broker's", "bytes: 3 # f:5",
+		"check_interval: 0s # default: that of transaction_check_interval",
 	} {
 		if !strings.Contains(text, w) {
 			t.Errorf("it does not say %q:\n%s", w, text)

@@ -308,7 +308,8 @@ func TestConfigFaults(t *testing.T) {
 			{Name: "dup", Secrets: secret("top-secret-9"), Certificates: []string{"c"}},
 			{Name: "rules", Secrets: secret("top-secret-10"), Allow: []Rule{
 				{}, {Actions: []Action{"write"}, Topics: []string{"*"}}, {Actions: []Action{Send}, Groups: []string{"g"}},
-				{Actions: []Action{Receive}, Topics: []string{"t"}}, {Actions: []Action{Admin}}, {Actions: []Action{Send}, Topics: []string{"a.b", ""}},
+				{Actions: []Action{Receive}, Topics: []string{"t"}}, {Actions: []Action{Admin}}, {Actions: []Action{Send}, Topics: []string{"a.b", "a.*", "a#b", ""}},
+				{Actions: []Action{Observe}, Groups: []string{"a.b"}},
 			}},
 		},
 		Anonymous: []Rule{{Actions: []Action{Observe}}},
@@ -323,7 +324,7 @@ func TestConfigFaults(t *testing.T) {
 		`key "dup" is there twice`, `key "dup" has an empty name of a certificate`, `"c" stand for key "dup" already`,
 		`key "rules", rule 1: it has no actions; give some of send, receive, observe and admin`, `rule 2: there is no action "write"`,
 		"rule 3: to send, it needs topics", "rule 4: to receive, it needs topics and groups", "rule 5: to admin, it needs topics or groups",
-		`rule 6: pattern "a.b" covers no name`, `pattern "" covers no name`, "anonymous, rule 1: to observe", "a time zone is nil",
+		`rule 6: pattern "a#b" covers no name: those of topics`, `pattern "" covers no name`, `rule 7: pattern "a.b" covers no name: those of groups`, "anonymous, rule 1: to observe", "a time zone is nil",
 	} {
 		if !strings.Contains(err.Error(), w) {
 			t.Errorf("it does not say %q", w)
@@ -381,5 +382,16 @@ func BenchmarkAllows(b *testing.B) {
 		if err := p.Allows(Identity{"key"}, ToReceive("orders-eu", "billing")); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Topics may be words joined by dots (seed 002's addresses), so rules may be about such.
+func TestTopicsWithDots(t *testing.T) {
+	r := Rule{Actions: []Action{Send}, Topics: []string{"stocks.*", "DLQ.stocks.nyse"}}
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+	if !match("stocks.*", "stocks.nyse.tech") || match("stocks.*", "stocks") {
+		t.Error("stocks.* is not what begins with stocks and a dot")
 	}
 }

@@ -184,11 +184,16 @@ func (r Rule) Check() error {
 			bad(`to %s, it needs topics or groups: give names, or patterns such as "*"`, a)
 		}
 	}
-	for _, p := range slices.Concat(r.Topics, r.Groups) {
-		if p == "" || strings.ContainsFunc(p, func(c rune) bool {
-			return !alphanumeric(c) && !strings.ContainsRune("%|_-*", c)
-		}) {
-			bad("pattern %q covers no name: names have letters, digits and %%|_- (and * stands for any run of them)", p)
+	for _, list := range []struct {
+		of, marks string
+		patterns  []string
+	}{{"topics", "%|_-.", r.Topics}, {"groups", "%|_-", r.Groups}} {
+		for _, p := range list.patterns {
+			if p == "" || strings.ContainsFunc(p, func(c rune) bool {
+				return !alphanumeric(c) && c != '*' && !strings.ContainsRune(list.marks, c)
+			}) {
+				bad("pattern %q covers no name: those of %s have letters, digits and %s (and * stands for any run of them)", p, list.of, list.marks)
+			}
 		}
 	}
 	return errors.Join(errs...)

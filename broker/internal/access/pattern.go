@@ -7,8 +7,8 @@ import "strings"
 const dlqPrefix = "%DLQ%"
 
 // match reports whether a pattern covers all of name: * stands for any run of
-// characters, also for none, everything else for itself. Names of topics and
-// groups have no words that a dot could separate, which patterns of addresses go by.
+// characters, dots too and also for none, everything else for itself. Patterns of
+// addresses go by words between dots; most names of topics, and all of groups, are one word.
 func match(pattern, name string) bool {
 	head, rest, wild := strings.Cut(pattern, "*")
 	if !wild {

@@ -273,7 +273,7 @@ func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES) && strings.Contains(err.Error(), "LOCK"),
 		strings.Contains(err.Error(), "lock held by current process"):
-		return fmt.Errorf("another process has it open: %w", err)
+		return fmt.Errorf("another process has it open: stop that one first, or give another directory (%w)", err)
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("it cannot be written to; check owner, permissions and mount: %w", err)
 	case errors.Is(err, syscall.ENOSPC):

@@ -45,6 +45,15 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			write(t, dir, formatFile, "something else")
 			return nil
 		}, []string{"something else", "not a tidegate data directory"}},
+		{"somebody else's", func(t *testing.T, dir string) vfs.FS {
+			write(t, dir, "thesis.tex", "")
+			t.Cleanup(func() {
+				if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+					t.Errorf("it holds %v now, %v", list, err)
+				}
+			})
+			return nil
+		}, []string{"thesis.tex", "empty directory"}},
 		{"a file in its place", func(t *testing.T, dir string) vfs.FS {
 			write(t, filepath.Dir(dir), filepath.Base(dir), "")
 			return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +14,9 @@ import (
 
 // prepare makes the directory, locks it and checks its format.
 func (s *Store) prepare() (err error) {
+	if err := s.checkOurs(); err != nil {
+		return err
+	}
 	if err := s.makeDir(); err != nil {
 		return err
 	}
@@ -48,6 +52,25 @@ func (s *Store) prepare() (err error) {
 		return fmt.Errorf("it has format %d, this program reads up to %d: use a newer program", version, formatVersion)
 	case version < 1:
 		return fmt.Errorf("%s says format %d: it is damaged, or not a tidegate data directory", formatFile, version)
+	}
+	return nil
+}
+
+// checkOurs refuses a directory with things of others, before anything is
+// written: a wrong --data would spread our files among them. What a
+// broker leaves that ended while it made its directory, and what a mounted disk has by itself, is no obstacle.
+func (s *Store) checkOurs() error {
+	names, _ := s.fs.List(s.dir) // none if it is not there yet, or no directory, which making it tells
+	if slices.Contains(names, formatFile) {
+		return nil
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		switch base, _, _ := strings.Cut(name, "."); base {
+		case "", "LOCK", formatFile, ballastFile, cleanFile, "messages", "groups", "lost+found":
+		default:
+			return fmt.Errorf("it has no file %s but others, such as %s: give an empty directory, or one that is not there yet", formatFile, name)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,90 @@
+package server
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A path that is nearly one is told which; any other where all are described.
+func TestNothingAt(t *testing.T) {
+	s := start(t, Options{}).s
+	for path, want := range map[string]string{
+		"/":                         "GET /v1/openapi.yaml describes what there is: /healthz, ",
+		"/v1/topic":                 "did you mean /v1/topics?",
+		"/v1/topics/orders/message": "did you mean /v1/topics/orders/messages?",
+		"/v1/group/billing":         "did you mean /v1/groups/billing?",
+		"/v1/topics/":               "/v1/topics/{topic}",
+		"/v1/topics/a/b/c/d":        "GET /v1/openapi.yaml describes what there is: /healthz, ",
+	} {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if w.Code != 404 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %s", path, w.Code, w.Body, want)
+		}
+	}
+}
+
+// What is wrong with a text of durations is told by what reads it.
+func TestBadLadderIsNamed(t *testing.T) {
+	s := start(t, Options{}).s
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/groups/g", strings.NewReader(`{"retry":"1s zwei"}`)))
+	if body := w.Body.String(); w.Code != 400 || !strings.Contains(body, "zwei") || strings.Contains(body, "give a list") {
+		t.Errorf("%d %s", w.Code, body)
+	}
+}
+
+// Consuming failed, and nothing else is said: the group's interval after that
+// attempt passes, whichever it is.
+func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
+			t.Fatal(err)
+		}
+		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+		for attempt, want := range []time.Duration{0, time.Second, 9 * time.Second} {
+			begin := time.Now()
+			d := x.take("normal", `{"wait":"10s"}`, 1)[0]
+			if waited := time.Since(begin); d.Attempt != attempt+1 || waited != want {
+				t.Errorf("attempt %d came after %v, want %d after %v", d.Attempt, waited, attempt+1, want)
+			}
+			x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
+			x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, 400, 40013, "")
+		}
+	})
+}
+
+// A handle of another group is told whose it is, and not what nobody asked for.
+func TestForeignHandleIsTold(t *testing.T) {
+	x := startWeb(t, Options{})
+	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+	d := x.take("normal", `{}`, 1)[0]
+	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it is of group "g", not of "other"`)
+	if strings.Contains(p.Detail, `""`) {
+		t.Errorf("it says %s", p.Detail)
+	}
+}
+
+// For ever is -1s, as it is written, not a nanosecond.
+func TestForEverIsReadable(t *testing.T) {
+	e := start(t, Options{})
+	c := broker.TopicConfig{DuplicateWindow: -1, Retention: broker.Retention{Time: -1}}
+	if _, err := e.b.PutTopic(t.Context(), "kept", c); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
+	for _, want := range []string{`"duplicate_window": "-1s"`, `"time": "-1s"`} {
+		if !bytes.Contains(w.Body.Bytes(), []byte(want)) {
+			t.Errorf("%s does not say %s", w.Body, want)
+		}
+	}
+}
