@@ -100,10 +100,16 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	if t.deleted.Load() {
 		return true, nil
 	}
+	if ds, _, err := b.store.DelayedOf(t.id, store.Delayed{}, 1); err != nil || len(ds) > 0 {
+		return false, err // it is a retry topic too: more is to come
+	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		if deleted = t.messages.Load() == stored; deleted {
 			t.deleted.Store(true)
 			w.DeleteTopic(t.name, t.id)
+			for _, s := range *t.subs.Load() {
+				w.DeleteSubscriptionOfTopic(s.group.id, t.id)
+			}
 		}
 	}, nil).Wait(); err != nil {
 		return false, storeError(err)

@@ -148,8 +148,10 @@ func (d *deadLetter) start(b *Broker) {
 			t.put(w, q, &m, now)
 			published = append(published, t.publish(q))
 		}
-		w.MarkDeadLetter(d.sub.group.id, d.place, d.rewound)
-		d.sub.marked.Store(true)
+		if !d.sub.group.deleted.Load() {
+			w.MarkDeadLetter(d.sub.group.id, d.place, d.rewound)
+			d.sub.marked.Store(true)
+		}
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
 			b.delays.wake(due)

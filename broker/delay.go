@@ -125,13 +125,19 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 		return 0, next, err
 	}
 	topics := b.topicsByID()
+	for i := range ds {
+		if t := topics[ds[i].Topic]; t != nil && ms[i].ID == "" {
+			b.counters.damaged.Add(1)
+			b.logger.Error("a delayed message cannot be read from disk any more and is passed over", "topic", t.name, "due", ds[i].Due)
+		}
+	}
 	var published []func(error)
 	err = b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		for i := range ds {
 			w.DeleteDelayed(ds[i], ms[i].StoredAt)
 			t := topics[ds[i].Topic]
-			if t == nil || t.deleted.Load() {
+			if t == nil || t.deleted.Load() || ms[i].ID == "" {
 				continue
 			}
 			q := t.pick("")

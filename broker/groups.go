@@ -18,6 +18,8 @@ type group struct {
 	id     uint32
 	name   string
 	config atomic.Pointer[GroupConfig]
+
+	deleted atomic.Bool // changed only within the message log's Add
 }
 
 type storedGroup struct {
@@ -202,7 +204,10 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 		}
 	}
 	// In this order for the reason that DeleteTopic has.
-	if err := b.store.Messages.Add(func(w *store.Batch) { w.DeleteGroup(name, g.id) }, nil).Wait(); err != nil {
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		g.deleted.Store(true)
+		w.DeleteGroup(name, g.id)
+	}, nil).Wait(); err != nil {
 		return storeError(err)
 	}
 	return b.deleteProgress(subs)

@@ -274,6 +274,10 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 		}
 		claims = append(claims, r)
 		m, state, ok, err := b.store.GetHalf(d.HalfID)
+		if store.IsDamage(err) {
+			b.logger.Error("a half message cannot be read from disk any more: its producer is not asked", "topic", d.Topic, "number", d.Number, "error", err)
+			ok, err = false, nil
+		}
 		if err != nil {
 			return nil, release, err
 		}

@@ -49,6 +49,10 @@ func (b *Broker) recover() error {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}
+	// Before any alarm: what moves messages makes retention look, and that asks which groups need them.
+	if err := b.recoverProgress(topics, groups); err != nil {
+		return err
+	}
 	_, _, next, err := b.store.Due(time.Time{}, time.Time{}, 0, 0)
 	if err != nil {
 		return err
@@ -57,9 +61,6 @@ func (b *Broker) recover() error {
 		b.delays.wake(next)
 	}
 	if err := b.recoverHalves(topics, now); err != nil {
-		return err
-	}
-	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
 	}
 	for _, t := range topics { // only now: which groups need a message is known

@@ -302,6 +302,8 @@ func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, err
 	c := s.cursors[h.place.Queue]
 	l = c.leases[h.place.Offset]
 	switch {
+	case h.place.Offset >= c.next:
+		return nil, err // a power failure took back the delivery: it comes again
 	case l == nil || l.state() == StateDeadLetter:
 		return nil, errDone
 	case l.Serial != h.serial:

@@ -34,7 +34,7 @@ type Stats struct {
 	RetryLateness Histogram
 
 	// Damaged counts messages that groups passed over because they could not be
-	// read from disk any more, once for each group.
+	// read from disk any more, once for each group; a delayed message once.
 	Damaged int64
 
 	Messages StoreStats // the database of messages and settings

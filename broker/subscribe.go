@@ -33,31 +33,40 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	if err := b.noteSubscription(ctx, g, t); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.register(newSubscription(b, g, t))
 }
 
 // noteSubscription writes that a group receives from a topic.
 func (b *Broker) noteSubscription(ctx context.Context, g *group, t *topic) error {
 	return storeUnless(ctx, b.store.Messages.Add(func(w *store.Batch) {
-		if !t.deleted.Load() {
+		if !t.deleted.Load() && !g.deleted.Load() {
 			w.PutSubscription(g.id, t.id)
 		}
 	}, nil).WaitContext(ctx))
 }
 
 // register adds a subscription, unless there is one already, which it then
-// returns. b.mu is held.
+// returns. An error means that its topic or group was deleted.
 func (b *Broker) register(s *subscription) (*subscription, error) {
+	s, err := b.addIfWanted(s)
+	if err != nil { // who deletes the topic may not have seen this group
+		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.group.id, s.topic.id) }, nil)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	g, t := s.group, s.topic
 	switch before := b.subs[[2]uint32{g.id, t.id}]; {
 	case before != nil:
 		return before, nil
 	case b.topics[t.name] != t:
-		return nil, topicNotFound(t.name)
+		return s, topicNotFound(t.name)
 	case b.groups[g.name] != g:
-		return nil, groupNotFound(g.name)
+		return s, groupNotFound(g.name)
 	}
 	b.addSubscription(s)
 	return s, nil
@@ -111,7 +120,5 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 	if err := b.noteSubscription(ctx, g, t); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.register(s)
 }

@@ -48,7 +48,7 @@ type subscription struct {
 	fifo      map[string]*messageGroup // FIFO groups: message groups with a message that is not done
 	aside     asides
 	waiters   []*waiter
-	lastTake  time.Time          // when a receive last looked for messages
+	lastTake  time.Time          // when a receive last looked for messages, or waited for them
 	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
 	turns     map[string]*turn   // FIFO groups: receives under way, by attempt ID
 
@@ -289,6 +289,7 @@ func (s *subscription) wakeAll() {
 func (s *subscription) leave(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lastTake = time.Now() // it waited until now
 	if i := slices.Index(s.waiters, w); i >= 0 {
 		s.waiters = slices.Delete(s.waiters, i, i+1)
 		return

@@ -220,6 +220,12 @@ func (w *sweep) run(b *Broker) error {
 				"topic", w.topic.name, "group", sub.group.name, "messages", lost.Messages, "bytes", lost.Bytes)
 		}
 	}
+	if w.keepsMore() {
+		// Nothing but the groups' progress knows what is kept, so it is on disk first.
+		if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced(); err != nil {
+			return err
+		}
+	}
 	for i := range w.spans {
 		s := &w.spans[i]
 		for o, k := range s.kept {
@@ -243,6 +249,18 @@ func (w *sweep) run(b *Broker) error {
 		}
 	}
 	return w.remove(b, subs)
+}
+
+// keepsMore reports whether a message is kept that was not kept before.
+func (w *sweep) keepsMore() bool {
+	for i := range w.spans {
+		for o := range w.spans[i].kept {
+			if w.spans[i].queue.kept[o] == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // expired reports whether retention is past a message, be it consumed or not.

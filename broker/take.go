@@ -165,7 +165,7 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 			continue // removed while it was read, see pass
 		}
 		if skipped, bytes := offsets[i]-c.next, m.Cumulative-int64(len(m.Body))-c.bytes; skipped > 0 || bytes > 0 {
-			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then
+			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then, or damaged, see passDamaged
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !match.Match(m.Tag, m.Properties) {

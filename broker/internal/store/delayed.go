@@ -114,6 +114,7 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 // most limit, and after the first as many as have maxBytes of bodies. next is
 // the time of the first one that it does not return; zero if there is none. None
 // may be due before from: the traces of all that were there need not be passed over again.
+// A message that is damaged has no ID.
 func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.appendKey(nil), UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
@@ -128,16 +129,21 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 		if d.Due.After(now) || len(ds) == limit || len(ds) > 0 && maxBytes <= 0 {
 			return ds, ms, d.Due, nil
 		}
-		v, err := value(it)
-		if err != nil {
-			return ds, ms, next, fmt.Errorf("reading delayed messages: %w", err)
-		}
 		var m Message
-		if err := decodeMessage(v, &m); err != nil {
+		v, err := value(it)
+		if err == nil {
+			err = decodeMessage(v, &m)
+		}
+		if IsDamage(err) {
+			m = Message{}
+		} else if err != nil {
 			return ds, ms, next, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
 		}
 		maxBytes -= int64(len(m.Body))
 		ds, ms = append(ds, d), append(ms, m)
+	}
+	if len(ds) > 0 {
+		return ds, ms, next, nil // what cannot be read behind them is told the next time
 	}
 	return ds, ms, next, it.Error()
 }

@@ -133,6 +133,37 @@ func decodeMark(v []byte) (Mark, error) {
 	return m, nil
 }
 
+// maxNeighbours is how far around a damaged message to look, on each side.
+const maxNeighbours = 4096
+
+// likeNeighbours returns, for a damaged message, what the next one that is not
+// tells, or the one before it, and no size: then times and Cumulative still grow along the queue.
+func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
+	for _, step := range []int64{1, -1} {
+		for at := p.Offset + step; at >= 0 && (at-p.Offset)*step <= maxNeighbours; at += step {
+			m, err := s.storedAt(Place{p.Topic, p.Queue, at})
+			if err != nil {
+				continue // damaged too, or not there
+			}
+			if step > 0 {
+				m.Cumulative -= m.Size
+			}
+			m.Size = 0
+			return m, nil
+		}
+	}
+	return Stored{}, damage
+}
+
+func (s *Store) storedAt(p Place) (Stored, error) {
+	v, closer, err := get(s.messages, appendMessageKey(nil, p))
+	if err != nil {
+		return Stored{}, err
+	}
+	defer closer.Close()
+	return decodeStored(v)
+}
+
 func decodeStored(v []byte) (Stored, error) {
 	head, body, err := header(v)
 	if err != nil {
@@ -169,6 +200,9 @@ func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok 
 	if err == nil {
 		m, err = decodeStored(v)
 	}
+	if IsDamage(err) {
+		m, err = s.likeNeighbours(Place{r.Topic, r.Queue, offsetOfMessageKey(it.Key())}, err)
+	}
 	if err != nil {
 		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), r.Queue, err)
 	}
@@ -186,7 +220,7 @@ func (s *Store) Holes(r Range, bytes int64) (Removed, error) {
 	holes := Removed{Messages: r.To - r.From, Bytes: bytes}
 	for ok := it.First(); ok; ok = it.Next() {
 		_, size, _, err := headerAt(it)
-		if err != nil {
+		if err != nil && !IsDamage(err) {
 			return Removed{}, err
 		}
 		holes.Messages--
@@ -223,7 +257,8 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 }
 
 // DelayedOf returns up to limit delayed messages of a topic that are behind from,
-// or of those from the first on if from is zero, and what is stored of each.
+// or of those from the first on if from is zero, and what is stored of each:
+// nothing of one that is damaged.
 func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, stored []Stored, err error) {
 	lower := []byte{prefixDelayed}
 	if from != (Delayed{}) {
@@ -240,12 +275,12 @@ func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, 
 			return nil, nil, err
 		}
 		if d.Topic == topic {
+			var m Stored
 			v, err := value(it)
-			if err != nil {
-				return nil, nil, fmt.Errorf("reading delayed messages: %w", err)
+			if err == nil {
+				m, err = decodeStored(v)
 			}
-			m, err := decodeStored(v)
-			if err != nil {
+			if err != nil && !IsDamage(err) {
 				return nil, nil, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
 			}
 			ds, stored = append(ds, d), append(stored, m)

@@ -53,7 +53,11 @@ func (s *Store) BytesBefore(topic uint32, queue uint16, offset int64) (int64, bo
 	defer it.Close()
 	key := appendMessageKey(nil, Place{topic, queue, offset})
 	if it.SeekGE(key) {
-		m, size, _, err := headerAt(it)
+		m, size, at, err := headerAt(it)
+		if IsDamage(err) {
+			near, err := s.likeNeighbours(Place{topic, queue, at}, err)
+			return near.Cumulative, err == nil, err
+		}
 		return m.Cumulative - size, err == nil, err
 	}
 	if err := it.Error(); err != nil {

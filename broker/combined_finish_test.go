@@ -1,0 +1,116 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// runDry consumes all that is left, and looks where each message went.
+func (c *combined) runDry() {
+	ctx := c.t.Context()
+	for _, s := range c.b.AllAddressSettings() {
+		_ = c.b.DeleteAddressSettings(ctx, s.Match)
+	}
+	for _, t := range c.b.Topics() {
+		t.Retention = Retention{Time: -1}
+		putTopic(c.t, c.b, t.Name, t.TopicConfig)
+	}
+	for name := range combinedFilters {
+		g, _ := c.b.Group(name)
+		g.MaxAttempts = -1
+		putGroup(c.t, c.b, name, g.GroupConfig)
+	}
+	putGroup(c.t, c.b, "w", GroupConfig{MaxAttempts: -1})
+	if err := c.b.Close(); err != nil {
+		c.t.Error(err)
+	}
+	time.Sleep(11 * 24 * time.Hour) // all delays are over
+	c.open()
+	elapse(15 * time.Minute) // and all transactions
+	c.step++
+	for quiet := 0; quiet < 3; quiet++ {
+		c.step++
+		for _, t := range c.b.Topics() {
+			groups := slices.Collect(maps.Keys(combinedFilters))
+			if _, ours := combinedTopics[t.Name]; !ours {
+				groups = append(t.Groups, "w")
+			}
+			for _, g := range groups {
+				if rt := c.b.group("r").config.Load().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
+					continue
+				}
+				for c.receive(c.rnd, g, t.Name, 32) > 0 {
+					quiet = 0
+					c.ack(c.held)
+					c.held = nil
+				}
+			}
+		}
+		elapse(3 * time.Minute)
+		c.audit()
+	}
+	c.account()
+	c.empty()
+}
+
+func mustOriginal(rt RetryTopicConfig, topic string) bool {
+	_, is := rt.original(topic, "r")
+	return is
+}
+
+// account finds every message that was answered.
+func (c *combined) account() {
+	for _, m := range c.messages {
+		t, err := c.b.topic(m.topic)
+		if err != nil || t.id != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
+			continue
+		}
+		for name := range combinedFilters {
+			g := c.b.group(name)
+			if m.tag == "c" && (name == "g" || name == "s") {
+				continue
+			}
+			if began := c.began[[2]uint32{g.id, t.id}]; began == 0 || began > m.step {
+				continue // it may have come when others had consumed the message
+			}
+			if !c.done[doneKey(g.id, m.id)] && !c.dead[name+" "+m.id] {
+				c.t.Errorf("%s, answered in step %d, never came to %s (%d, since %d)", m.id, m.step, name, g.id, c.began[[2]uint32{g.id, t.id}])
+			}
+		}
+	}
+}
+
+// empty checks that nothing is left once everything is consumed.
+func (c *combined) empty() {
+	for _, s := range c.b.Stats().Subscriptions {
+		if s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Oldest != 0 || s.Undelivered != 0 {
+			c.t.Errorf("%s is left with %+v", s.Group, s)
+		}
+	}
+	for _, g := range c.b.Groups() {
+		for _, s := range c.b.subscriptionsOf(c.b.group(g.Name)) {
+			c.quiet(s)
+		}
+	}
+	for _, t := range c.b.Topics() {
+		t.Retention.Consumed = true
+		putTopic(c.t, c.b, t.Name, t.TopicConfig)
+	}
+	elapse(10 * time.Minute)
+	c.audit()
+	for _, t := range c.b.Topics() {
+		if len(t.Groups) > 0 && (t.Messages != 0 || t.Bytes != 0) || t.HalfMessages != 0 {
+			c.t.Errorf("%s is left with %d messages, %d bytes, %d half messages", t.Name, t.Messages, t.Bytes, t.HalfMessages)
+		}
+	}
+}
+
+// quiet checks that a subscription keeps nothing in memory.
+func (c *combined) quiet(s *subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.fifo) > 0 || len(s.timers) > 0 || len(s.waiters) > 0 {
+		c.t.Errorf("%s in %s keeps %v, %v, %v", s.group.name, s.topic.name, s.fifo, s.timers, s.waiters)
+	}
+}

@@ -1,0 +1,217 @@
+package broker
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A delivery that a power failure took back cannot be made a dead letter: its
+// message comes again, so it must not be said that it was.
+func TestDeadLetterOfALostDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		if err := b.DeadLetter(t.Context(), d, "poison"); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
+			t.Errorf("the dead letter of a delivery that was lost: %v", err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].Attempt != 1 {
+			t.Errorf("then came %+v", ds)
+		}
+	})
+}
+
+// A message that is in flight when retention passes it is kept, and also if
+// the power fails at once: then it comes again.
+func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		topic, _ := b.topic("t")
+		sweep := time.Unix(0, topic.sweepAt.Load())
+		time.Sleep(time.Until(sweep) - time.Millisecond)
+		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
+			t.Fatal("the message is not there")
+		}
+		elapse(2 * time.Millisecond)
+		if stored(t, b, "t") != 1 || (*topic.queues.Load())[0].low.Load().Offset != 1 {
+			t.Fatal("the message was not passed, or not kept")
+		}
+		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 {
+			t.Errorf("after the power failure: %+v", s)
+		}
+		elapse(time.Minute)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 {
+			t.Errorf("the message does not come again: %v", ds)
+		}
+	})
+}
+
+// damage makes the stored record of a message unreadable.
+func damage(t *testing.T, b *Broker, topic string, queue uint16, offset int64) {
+	t.Helper()
+	tp, err := b.topic(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := binary.BigEndian.AppendUint32([]byte{'m'}, tp.id)
+	overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(k, queue), uint64(offset)))
+	if _, _, err := b.store.Get(store.Place{Topic: tp.id, Queue: queue, Offset: offset}); !store.IsDamage(err) {
+		t.Fatalf("offset %d is not damaged: %v", offset, err)
+	}
+}
+
+// overwrite makes a record of the messages database unreadable.
+func overwrite(t *testing.T, b *Broker, key []byte) {
+	t.Helper()
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		if err := (*pebble.Batch)(w).Set(key, []byte{0xff}, nil); err != nil {
+			t.Error(err)
+		}
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Messages that cannot be read are removed like others, in whatever place they are,
+// and leave nothing in the counts.
+func TestDamagedMessagesAreRemoved(t *testing.T) {
+	for _, offsets := range [][]int64{{0}, {5}, {9}, {0, 1, 2}, {4, 5}, {8, 9}, {0, 9}} {
+		for _, how := range []string{"time", "bytes", "consumed", "purge"} {
+			t.Run(fmt.Sprint(how, offsets), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := open(t, Options{})
+					c := TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: -1}}
+					putTopic(t, b, "t", c)
+					receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+					for range 10 {
+						mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 100)})
+						elapse(time.Millisecond)
+					}
+					for _, o := range offsets {
+						damage(t, b, "t", 0, o)
+					}
+					switch how {
+					case "time":
+						c.Retention.Time = Duration(time.Minute)
+					case "bytes":
+						c.Retention.Bytes = 1
+					case "consumed":
+						c.Retention.Consumed = true
+						for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+							if err != nil {
+								t.Error(err)
+							}
+						}
+						for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					case "purge":
+						if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+							t.Error(err)
+						}
+					}
+					putTopic(t, b, "t", c)
+					elapse(5 * time.Minute)
+					if n := stored(t, b, "t"); n != 0 {
+						t.Errorf("%d messages are left", n)
+					}
+					mustSend(t, b, &tidegate.Message{Topic: "t", ID: "next", Body: make([]byte, 100)})
+					if how != "bytes" {
+						for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					elapse(5 * time.Minute)
+					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) {
+						t.Errorf("the group is left with %+v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A delayed message and a half message that cannot be read keep no others waiting.
+func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "d", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		for i := range 3 {
+			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
+		}
+		d, _ := b.topic("d")
+		waiting, _, err := b.store.DelayedOf(d.id, store.Delayed{}, 10)
+		if err != nil || len(waiting) != 3 {
+			t.Fatal(waiting, err)
+		}
+		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(waiting[1].Due.UnixNano()))
+		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, d.id), waiting[1].Number))
+		elapse(time.Minute)
+		if n := stored(t, b, "d"); n != 2 || b.Stats().Damaged != 1 {
+			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, b.Stats().Damaged)
+		}
+
+		heard := 0
+		defer b.OnTransactionCheck(func(TransactionCheck) bool { heard++; return true })()
+		first, _ := parseTransactionID(sendHalf(t, b, "a").TransactionID)
+		elapse(time.Millisecond)
+		sendHalf(t, b, "b")
+		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))
+		elapse(10 * time.Second) // the first check is after 6 s
+		if heard != 1 {
+			t.Errorf("%d checks were heard, want that of the message that is not damaged", heard)
+		}
+	})
+}
+
+// An automatic dead-letter queue that a group retries through stays while messages wait for their retry.
+func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		dead, auto, one := "DLA", true, 1
+		putAddress(t, b, "t", AddressSettings{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Topic: "DLQ.t"}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("first")})
+		if err := b.DeadLetter(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], "makes DLQ.t"); err != nil {
+			t.Fatal(err)
+		}
+		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
+		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
+			if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) { // the dead letter, from the retry topic
+			b.Ack(t.Context(), []*tidegate.Delivery{d})
+		}
+		elapse(6 * time.Minute)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}); len(ds) != 2 {
+			t.Errorf("%d of 2 messages came back", len(ds))
+		}
+	})
+}

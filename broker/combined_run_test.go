@@ -1,0 +1,242 @@
+package broker
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+var (
+	combinedSeed      = flag.Uint64("combined.seed", 0, "run one sequence of the combined test, the one with this seed")
+	combinedSequences = flag.Int("combined.sequences", 3, "how many sequences the combined test runs")
+)
+
+// Everything that changes what is stored happens at random, several things at
+// a time, on the same topics and groups, with restarts and losses of power: what was answered
+// holds, nothing is lost that nobody removed, and all counts are those of what is there.
+func TestCombined(t *testing.T) {
+	seeds := make([]uint64, 0, *combinedSequences)
+	for range *combinedSequences {
+		seeds = append(seeds, rand.Uint64())
+	}
+	if *combinedSeed != 0 {
+		seeds = []uint64{*combinedSeed}
+	}
+	workers := min(runtime.GOMAXPROCS(0), len(seeds))
+	for w := range workers {
+		t.Run(fmt.Sprint("worker", w), func(t *testing.T) {
+			t.Parallel()
+			var seed uint64
+			defer func() {
+				if t.Failed() {
+					t.Logf("run it again with -run TestCombined -combined.seed %d", seed)
+				}
+			}()
+			for i := w; i < len(seeds) && !t.Failed(); i += workers {
+				seed = seeds[i]
+				synctest.Test(t, func(t *testing.T) { runCombined(t, seed) })
+			}
+		})
+	}
+}
+
+func runCombined(t *testing.T, seed uint64) {
+	c := &combined{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 0)), fs: vfs.NewCrashableMem(), step: 1, messages: map[string]*combinedMessage{},
+		copies: map[copyOf]*combinedCopy{}, done: map[string]bool{}, dead: map[string]bool{}, places: map[string]store.Place{},
+		order: map[string]int64{}, began: map[[2]uint32]int{}, purged: map[uint32]int{}, lossy: map[string]bool{},
+	}
+	c.open()
+	defer func() { c.b.Close() }()
+	for name, config := range combinedTopics {
+		putTopic(t, c.b, name, config)
+	}
+	for name := range combinedFilters {
+		putGroup(t, c.b, name, combinedGroup(c.rnd, name))
+	}
+	tame := c.rnd.IntN(2) == 0 // nothing is removed without a trace
+	for range 60 {
+		c.step++
+		switch n := c.rnd.IntN(24); {
+		case n == 0:
+			c.restart(false)
+		case n == 1:
+			c.restart(true)
+		case n < 6:
+			time.Sleep(time.Duration(c.rnd.IntN(60_000)) * time.Millisecond)
+		case n == 6:
+			time.Sleep(time.Duration(c.rnd.IntN(10)) * time.Minute)
+		default:
+			var wg sync.WaitGroup
+			for range 1 + c.rnd.IntN(3) {
+				rnd := rand.New(rand.NewPCG(c.rnd.Uint64(), 0))
+				wg.Go(func() { c.do(rnd, tame) })
+			}
+			wg.Wait()
+		}
+		c.audit()
+		if t.Failed() {
+			return
+		}
+	}
+	c.runDry()
+}
+
+func (c *combined) open() {
+	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: c.fs, memTable: 128 << 10})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.b = b
+	c.boot++
+}
+
+// restart closes the broker and opens it again, perhaps on what a power loss leaves.
+func (c *combined) restart(powerLoss bool) {
+	synctest.Wait()
+	fs := c.fs
+	if powerLoss {
+		fs = c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: c.rnd.IntN(3) * 50, RNG: c.rnd})
+		c.lost = c.step
+		c.order = map[string]int64{} // first deliveries may have been taken back
+		for _, copied := range c.copies {
+			if copied.attempt == 1 {
+				copied.attempt = 0
+			}
+		}
+	}
+	if err := c.b.Close(); err != nil {
+		c.t.Error(err)
+	}
+	c.fs = fs
+	c.open()
+}
+
+func combinedGroup(rnd *rand.Rand, name string) GroupConfig {
+	c := GroupConfig{
+		FIFO: name == "o", MaxAttempts: 1 + rnd.IntN(4), Retry: []time.Duration{time.Second, 10 * time.Second},
+		FIFORetryInterval: Duration(3 * time.Second), NegativeAck: NegativeAckConfig{MaxRedeliveries: rnd.IntN(3)},
+	}
+	if name == "r" {
+		c.RetryTopic = RetryTopicConfig{Enabled: true, MaxRetries: 1 + rnd.IntN(3), Levels: []time.Duration{time.Second, 20 * time.Second}}
+	}
+	return c
+}
+
+// do does one thing. In a tame run each message's end can be told.
+func (c *combined) do(rnd *rand.Rand, tame bool) {
+	ctx := c.t.Context()
+	topic, group := c.topic(rnd), c.group(rnd)
+	switch n := rnd.IntN(64); {
+	case n < 14:
+		c.send(rnd)
+	case n < 18:
+		c.endTransaction(rnd)
+	case n < 20:
+		c.recall(rnd)
+	case n < 36:
+		c.receive(rnd, group, topic, 1+rnd.IntN(16))
+	case n < 50:
+		c.settle(rnd)
+	case n < 53:
+		c.putAddress(rnd, tame)
+	case n == 53:
+		_ = c.b.DeleteAddressSettings(ctx, combinedPatterns[rnd.IntN(len(combinedPatterns))])
+	case n < 56:
+		if _, err := c.b.PutGroup(ctx, group, combinedGroup(rnd, group)); err != nil {
+			c.t.Error(err)
+		}
+	case n < 59:
+		c.putTopic(rnd, topic, tame)
+	case n == 59:
+		c.purge(topic)
+	case n == 60 && !tame:
+		_ = c.b.DeleteTopic(ctx, topic)
+		_, _ = c.b.PutTopic(ctx, topic, combinedTopics[topic])
+	case n == 61:
+		_ = c.b.DeleteGroup(ctx, group)
+		_, _ = c.b.PutGroup(ctx, group, combinedGroup(rnd, group))
+	default:
+		var others []string
+		for _, t := range c.b.Topics() {
+			if _, ours := combinedTopics[t.Name]; !ours && !strings.HasSuffix(t.Name, "-RETRY") {
+				others = append(others, t.Name)
+			}
+		}
+		if len(others) > 0 {
+			c.receive(rnd, "w", others[rnd.IntN(len(others))], 32)
+		}
+	}
+}
+
+var combinedPatterns = []string{"#", "n", "f", "*", "DLQ.#"}
+
+func (c *combined) putAddress(rnd *rand.Rand, tame bool) {
+	match := combinedPatterns[rnd.IntN(len(combinedPatterns))]
+	delay, attempts, dead, auto, expiry, expired := Milliseconds(rnd.IntN(5000)), 1+rnd.IntN(3), "DLA", rnd.IntN(2) == 0, Milliseconds(60_000), "EXP"
+	s := AddressSettings{RedeliveryDelay: &delay, MaxDeliveryAttempts: &attempts, DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto}
+	if rnd.IntN(3) == 0 {
+		s = AddressSettings{AutoDeleteQueues: &auto, PersistDeliveryCountBeforeDelivery: &auto}
+	}
+	if rnd.IntN(4) == 0 {
+		s.ExpiryDelay, s.ExpiryAddress = &expiry, &expired
+	}
+	if !tame && rnd.IntN(3) == 0 {
+		c.mu.Lock()
+		for name := range combinedTopics {
+			c.lossy[name] = true
+		}
+		c.mu.Unlock()
+		s.DeadLetterAddress, s.ExpiryAddress = nil, nil
+	}
+	if match != "n" && match != "f" { // or what is in EXP expires there
+		s.ExpiryDelay, s.ExpiryAddress = nil, nil
+	}
+	if _, err := c.b.PutAddressSettings(c.t.Context(), match, s); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *combined) putTopic(rnd *rand.Rand, topic string, tame bool) {
+	config := combinedTopics[topic]
+	config.Retention = Retention{Time: -1, Consumed: rnd.IntN(2) == 0}
+	config.DuplicateWindow = Duration([]time.Duration{0, 0, time.Second, time.Minute}[rnd.IntN(4)])
+	if !tame && rnd.IntN(2) == 0 {
+		c.mu.Lock()
+		c.lossy[topic] = true
+		c.mu.Unlock()
+		config.Retention.Time = Duration([]time.Duration{-1, time.Minute}[rnd.IntN(2)])
+		config.Retention.Bytes = []int64{0, 3000}[rnd.IntN(2)]
+	}
+	config.MaxBacklog.Messages = int64(rnd.IntN(3) * 100)
+	config.MaxBacklog.Age = Duration(rnd.IntN(2)) * Duration(time.Hour)
+	if t, err := c.b.Topic(topic); err == nil && topic != "f" {
+		config.Queues = min(t.Queues+rnd.IntN(2), 4)
+	}
+	if _, err := c.b.PutTopic(c.t.Context(), topic, config); err != nil && codeOf(err) != tidegate.CodeBadRequest { // queues may have grown meanwhile
+		c.t.Error(err)
+	}
+}
+
+func (c *combined) purge(topic string) {
+	in := c.number(topic)
+	c.mu.Lock()
+	step := c.step
+	c.mu.Unlock()
+	if _, err := c.b.PurgeTopic(c.t.Context(), topic); err == nil && in == c.number(topic) {
+		c.mu.Lock()
+		c.purged[in] = max(c.purged[in], step)
+		c.mu.Unlock()
+	}
+}

@@ -1,0 +1,256 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A combinedMessage is a message that the broker answered as stored.
+type combinedMessage struct {
+	id, topic, tag, body string
+	in                   uint32 // the topic's number
+	step                 int    // in which it was sent, or its transaction committed
+	due                  time.Time
+	half                 tidegate.Receipt
+	handle               string // to recall it
+	gone                 bool   // recalled, rolled back or not committed: nobody may ever get it again
+	goneIn               int    // the step in which that was answered
+}
+
+// A copyOf is a group's copy of a message: its number and the place.
+type copyOf struct {
+	group uint32
+	place store.Place
+}
+
+// A combinedCopy is what a group was told of its copy.
+type combinedCopy struct {
+	acked            int // the step in which it was answered, 0 if it was not
+	attempt, earlier int // the highest attempt, and the highest before step
+	step             int
+	how              string
+}
+
+// A taken is a delivery to be answered.
+type taken struct {
+	*tidegate.Delivery
+	key   copyOf
+	boot  int
+	owned bool
+}
+
+// A combined run does everything that changes what is stored, on the same topics and groups.
+type combined struct {
+	t    *testing.T
+	rnd  *rand.Rand
+	fs   *vfs.MemFS
+	b    *Broker
+	boot int
+
+	mu       sync.Mutex // of all below
+	step, n  int
+	messages map[string]*combinedMessage
+	halves   []*combinedMessage
+	delayed  []*combinedMessage
+	held     []taken
+	copies   map[copyOf]*combinedCopy
+	done     map[string]bool        // group number + message: consumed
+	dead     map[string]bool        // group + message: found among dead letters or expired messages
+	places   map[string]store.Place // topic number + message: where it is
+	order    map[string]int64       // group and topic number, message group: the highest offset delivered
+	began    map[[2]uint32]int      // group and topic number: the step of the first receive
+	purged   map[uint32]int         // topic number: the last purge's step
+	lossy    map[string]bool        // topics whose settings may have removed messages without a trace
+	lost     int                    // the step of the last power loss
+}
+
+var combinedTopics = map[string]TopicConfig{
+	"n": {Queues: 2}, "f": {Type: TopicFIFO, Queues: 2}, "d": {Type: TopicDelay, Queues: 1}, "x": {Type: TopicTransaction, Queues: 1},
+}
+
+// Groups and their filters: g's is by tag, s's by SQL.
+var combinedFilters = map[string]transport.Filter{
+	"g": {Expression: "a || b"}, "s": {SQL: true, Expression: "TAGS <> 'c'"}, "r": {}, "o": {},
+}
+
+func (c *combined) group(rnd *rand.Rand) string { return string("gsro"[rnd.IntN(4)]) }
+func (c *combined) topic(rnd *rand.Rand) string { return string("nfdx"[rnd.IntN(4)]) }
+
+// number returns a topic's number, 0 if it is not there.
+func (c *combined) number(topic string) uint32 {
+	if t, err := c.b.topic(topic); err == nil {
+		return t.id
+	}
+	return 0
+}
+
+// numbers returns those of a group and a topic.
+func (c *combined) numbers(group, topic string) (n [2]uint32) {
+	if g := c.b.group(group); g != nil {
+		n[0] = g.id
+	}
+	n[1] = c.number(topic)
+	return n
+}
+
+func doneKey(group uint32, id string) string  { return fmt.Sprint(group, " ", id) }
+func placeKey(topic uint32, id string) string { return fmt.Sprint(topic, " ", id) }
+func orderKey(h handle, messageGroup string) string {
+	return fmt.Sprint(h.group, " ", h.place.Topic, " ", messageGroup)
+}
+
+func (c *combined) send(rnd *rand.Rand) {
+	topic := c.topic(rnd)
+	in := c.number(topic)
+	var ms []*combinedMessage
+	var out []Incoming
+	for range 1 + rnd.IntN(5) {
+		c.mu.Lock()
+		c.n++
+		m := &combinedMessage{id: fmt.Sprintf("%s%05d", topic, c.n), topic: topic, in: in, tag: string("abc"[rnd.IntN(3)])}
+		c.mu.Unlock()
+		m.body = strings.Repeat(m.id, 1+rnd.IntN(40))
+		msg := &tidegate.Message{ID: m.id, Topic: topic, Tag: m.tag, Body: []byte(m.body), Properties: map[string]string{"k": m.id}}
+		switch topic {
+		case "f":
+			msg.MessageGroup = fmt.Sprint("mg", rnd.IntN(3))
+		case "d":
+			m.due = time.Now().Add(time.Duration(rnd.IntN(90)) * time.Second)
+			msg.DeliverAt = m.due
+		}
+		ms, out = append(ms, m), append(out, Incoming{Message: msg, Half: topic == "x"})
+	}
+	results := c.b.Append(c.t.Context(), out)
+	if rnd.IntN(5) == 0 && !c.wasDeleted(in) { // the answer was lost: the same once more
+		again := c.b.Append(c.t.Context(), out)
+		for i := range results {
+			if results[i].Err != nil {
+				results[i] = again[i]
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, r := range results {
+		m := ms[i]
+		if r.Err != nil {
+			if code := codeOf(r.Err); code != tidegate.CodeTopicNotFound && !errors.Is(r.Err, tidegate.ErrThrottled) {
+				c.t.Errorf("send of %s: %v", m.id, r.Err)
+			}
+			continue
+		}
+		m.step = c.step
+		c.messages[m.id] = m
+		switch {
+		case r.Receipt.TransactionID != "":
+			m.half, m.gone, m.goneIn = r.Receipt, true, c.step
+			c.halves = append(c.halves, m)
+		case r.Receipt.RecallHandle != "":
+			m.handle = r.Receipt.RecallHandle
+			c.delayed = append(c.delayed, m)
+		}
+	}
+}
+
+// wasDeleted reports whether the topic of that number is not there any more.
+func (c *combined) wasDeleted(in uint32) bool {
+	c.b.mu.RLock()
+	defer c.b.mu.RUnlock()
+	for _, t := range c.b.topics {
+		if t.id == in {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *combined) endTransaction(rnd *rand.Rand) {
+	c.mu.Lock()
+	if len(c.halves) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	i := rnd.IntN(len(c.halves))
+	m := c.halves[i]
+	c.halves = append(c.halves[:i:i], c.halves[i+1:]...)
+	c.mu.Unlock()
+	how := ResolutionCommit
+	if rnd.IntN(4) == 0 {
+		how = ResolutionRollback
+	}
+	c.mu.Lock()
+	m.gone = m.gone && how != ResolutionCommit
+	c.mu.Unlock()
+	err := c.b.EndTransaction(c.t.Context(), TransactionEnd{Topic: m.topic, TransactionID: m.half.TransactionID, MessageID: m.id, Resolution: how})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		m.step, m.goneIn = c.step, c.step
+	default: // deleted with its topic, or abandoned
+		delete(c.messages, m.id)
+	}
+}
+
+func (c *combined) recall(rnd *rand.Rand) {
+	c.mu.Lock()
+	if len(c.delayed) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	i := rnd.IntN(len(c.delayed))
+	m := c.delayed[i]
+	c.delayed = append(c.delayed[:i:i], c.delayed[i+1:]...)
+	c.mu.Unlock()
+	_, err := c.b.Recall(c.t.Context(), m.topic, m.handle)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		m.gone, m.goneIn = true, c.step
+	}
+}
+
+func (c *combined) receive(rnd *rand.Rand, group, topic string, max int) int {
+	c.mu.Lock()
+	step := c.step
+	c.mu.Unlock()
+	p := Poll{ReceiveRequest: transport.ReceiveRequest{
+		Group: group, Topic: topic, Max: max, Queue: transport.AnyQueue, Filter: combinedFilters[group], Push: rnd.IntN(2) == 0,
+		InvisibleDuration: time.Duration(1+rnd.IntN(60)) * time.Second,
+	}}
+	if rnd.IntN(8) == 0 {
+		p.Owner = "client"
+	}
+	if group == "o" && rnd.IntN(3) == 0 {
+		p.AttemptID = fmt.Sprint("attempt", rnd.IntN(3))
+	}
+	before := c.numbers(group, topic)
+	ds, err := c.b.Poll(c.t.Context(), p)
+	after := c.numbers(group, topic)
+	if err != nil {
+		if code := codeOf(err); code != tidegate.CodeTopicNotFound && code != tidegate.CodeConsumerGroupNotFound {
+			c.t.Errorf("receive: %v", err)
+		}
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if before == after && c.began[after] == 0 {
+		c.began[after] = step
+	}
+	for _, d := range ds {
+		c.delivered(d, step, p.Owner != "")
+	}
+	return len(ds)
+}
