@@ -188,7 +188,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 		}
 	}
 	want.Bytes += leased
-	if got := Backlog(s.backlog()); got != want {
+	if got := s.backlog(); got != want {
 		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
 	}
 	if s.leasedBytes.Load() != leased || int64(len(s.timers)) != timed || s.counts != counts {

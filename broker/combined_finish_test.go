@@ -34,7 +34,7 @@ func (c *combined) runDry() {
 		for _, t := range c.b.Topics() {
 			groups := slices.Collect(maps.Keys(combinedFilters))
 			if _, ours := combinedTopics[t.Name]; !ours {
-				groups = append(t.Groups, "w")
+				groups = append(slices.Clone(t.Groups), "w")
 			}
 			for _, g := range groups {
 				if rt := c.b.group("r").config.Load().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {

@@ -221,12 +221,12 @@ func (c *combined) recall(rnd *rand.Rand) {
 	}
 }
 
-func (c *combined) receive(rnd *rand.Rand, group, topic string, max int) int {
+func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 	c.mu.Lock()
 	step := c.step
 	c.mu.Unlock()
 	p := Poll{ReceiveRequest: transport.ReceiveRequest{
-		Group: group, Topic: topic, Max: max, Queue: transport.AnyQueue, Filter: combinedFilters[group], Push: rnd.IntN(2) == 0,
+		Group: group, Topic: topic, Max: limit, Queue: transport.AnyQueue, Filter: combinedFilters[group], Push: rnd.IntN(2) == 0,
 		InvisibleDuration: time.Duration(1+rnd.IntN(60)) * time.Second,
 	}}
 	if rnd.IntN(8) == 0 {

@@ -207,7 +207,7 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 		s.mu.Lock()
 		l, err := s.current(h, time.Now())
 		if err == nil {
-			attempt = int(l.Attempt)
+			attempt = l.Attempt
 		}
 		s.mu.Unlock()
 		if err != nil {
