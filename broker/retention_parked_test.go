@@ -37,10 +37,10 @@ func parkedTopic(t *testing.T, fs vfs.FS, r Retention) *Broker {
 func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{Time: Duration(time.Hour), Bytes: 1, Consumed: true})
-		elapse(100 * time.Hour)
+		b := parkedTopic(t, fs, Retention{Time: Duration(time.Minute), Bytes: 1, Consumed: true})
+		elapse(10 * time.Minute)
 		b = reopen(t, b, fs)
-		elapse(100 * time.Hour)
+		elapse(10 * time.Minute)
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		elapse(2 * time.Hour)
+		elapse(2 * time.Minute)
 		if n := stored(t, b, "t"); n != 0 {
 			t.Errorf("%d messages are left once all are consumed and old", n)
 		}
@@ -91,7 +91,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 	for name, remove := range map[string]func(context.Context, *Broker) error{
 		"none": func(context.Context, *Broker) error { return nil },
 		"time": func(ctx context.Context, b *Broker) error {
-			_, err := b.PutTopic(ctx, "%DLQ%g", TopicConfig{Retention: Retention{Time: Duration(90 * time.Minute)}})
+			_, err := b.PutTopic(ctx, "%DLQ%g", TopicConfig{Retention: Retention{Time: Duration(90 * time.Second)}})
 			return err
 		},
 		"purge": func(ctx context.Context, b *Broker) error {
@@ -115,7 +115,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 					if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
 						t.Fatal(err)
 					}
-					elapse(30 * time.Minute)
+					elapse(30 * time.Second)
 				}
 				// The 2nd, 3rd, 8th and last one go.
 				sel := DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
@@ -128,8 +128,8 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				if err := remove(t.Context(), b); err != nil {
 					t.Fatal(err)
 				}
-				elapse(time.Minute)
-				want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 minutes: 7, 8 and 9
+				elapse(2 * time.Second)
+				want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 seconds: 7, 8 and 9
 				for range 2 {
 					if info, err := b.Topic("%DLQ%g"); err != nil || info.Messages != want || info.Bytes != 2*want {
 						t.Errorf("%d messages, %d bytes are left, %v; want %d", info.Messages, info.Bytes, err, want)
