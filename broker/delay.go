@@ -211,8 +211,8 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	if err != nil {
 		return "", err
 	}
-	h, err := base64.RawURLEncoding.Strict().DecodeString(recallHandle)
-	if err != nil || len(h) != 1+8+4+8 || h[0] != recallVersion || binary.BigEndian.Uint32(h[9:]) != t.id {
+	var h [1 + 8 + 4 + 8]byte
+	if !decodeExactly(h[:], recallHandle) || h[0] != recallVersion || binary.BigEndian.Uint32(h[9:]) != t.id {
 		return "", newError(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
 	}
 	d := store.Delayed{

@@ -19,6 +19,7 @@ func FuzzHandle(f *testing.F) {
 	f.Add(handle{group: 2, place: store.Place{Topic: 1, Queue: 0, Offset: 0}, serial: 1}.String())
 	f.Add(handle{group: 2, place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
 	f.Add("")
+	f.Add("AQAAAAIAAAAB\rAn__________wAAAAA") // the decoder passes over line breaks
 	f.Fuzz(func(t *testing.T, s string) {
 		if h, err := parseHandle(s); err == nil && h.String() != s {
 			t.Fatalf("%q is read and written as %q", s, h)

@@ -37,7 +37,7 @@ func parseHandle(s string) (handle, error) {
 	if len(s) != base64.RawURLEncoding.EncodedLen(handleLen) {
 		return handle{}, invalidHandle("it is not one of this broker's: it has %d characters", len(s))
 	}
-	if _, err := base64.RawURLEncoding.Strict().Decode(b[:], []byte(s)); err != nil || b[0] != handleVersion {
+	if !decodeExactly(b[:], s) || b[0] != handleVersion {
 		return handle{}, invalidHandle("it is not one of this broker's")
 	}
 	return handle{
@@ -49,6 +49,17 @@ func parseHandle(s string) (handle, error) {
 		},
 		serial: binary.BigEndian.Uint32(b[19:]),
 	}, nil
+}
+
+// decodeExactly reads what EncodeToString of base64.RawURLEncoding wrote, and
+// reports whether s is that. The decoder itself passes over line breaks, and
+// then leaves the end of b as it was.
+func decodeExactly(b []byte, s string) bool {
+	if len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {
+		return false
+	}
+	n, err := base64.RawURLEncoding.Strict().Decode(b, []byte(s))
+	return err == nil && n == len(b)
 }
 
 func invalidHandle(format string, args ...any) *tidegate.Error {

@@ -175,10 +175,7 @@ func transactionID(id store.HalfID) string {
 // parseTransactionID is its inverse; false if the text is not one.
 func parseTransactionID(s string) (store.HalfID, bool) {
 	var b [transactionIDLen]byte
-	if len(s) != base64.RawURLEncoding.EncodedLen(transactionIDLen) {
-		return store.HalfID{}, false
-	}
-	if _, err := base64.RawURLEncoding.Strict().Decode(b[:], []byte(s)); err != nil || b[0] != transactionVersion {
+	if !decodeExactly(b[:], s) || b[0] != transactionVersion {
 		return store.HalfID{}, false
 	}
 	return store.HalfID{Topic: binary.BigEndian.Uint32(b[1:]), Number: binary.BigEndian.Uint64(b[5:])}, true
