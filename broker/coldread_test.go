@@ -146,3 +146,67 @@ func TestColdReadsThatStop(t *testing.T) {
 		}
 	})
 }
+
+// A group that was at the end is rewound: while it reads what is old, sends
+// are refused, until it is near the end again.
+// Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue. If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
+func TestRewindThrottlesSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, stored, each = 1000, 6000, 100
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1})
+		send := func() error {
+			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+		}
+		consume := func(n int) (got int) {
+			for got < n {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: min(n-got, 32), InvisibleDuration: time.Hour})
+				if len(ds) == 0 {
+					return got
+				}
+				if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
+					t.Fatal(err)
+				}
+				got += len(ds)
+			}
+			return got
+		}
+		for range stored / each { // the group keeps up
+			for range each {
+				if err := send(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			consume(each)
+			time.Sleep(time.Second)
+		}
+		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+			t.Fatal(err)
+		}
+		refusedAt, takenAt := 0, 0 // how far behind the group was at the first refusal, and when sends were taken again
+		for left := stored; left > 0; {
+			n := consume(each)
+			left -= n
+			time.Sleep(100 * time.Millisecond)
+			switch err := send(); {
+			case err == nil:
+				if refusedAt > 0 && takenAt == 0 {
+					takenAt = left
+				}
+				left++
+			case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "cold reads"):
+				t.Fatal(err)
+			case refusedAt == 0:
+				refusedAt = left
+			case takenAt > 0:
+				t.Errorf("refused again when %d are left", left)
+			}
+			if n == 0 || left < each/2 {
+				break
+			}
+		}
+		if refusedAt < stored*3/4 || takenAt == 0 || takenAt > 500 {
+			t.Errorf("refused from %d messages behind on, taken again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
+		}
+	})
+}
