@@ -36,6 +36,9 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: Retention{Time: -1, Consumed: true}}
 	putTopic(t, b, "t", config)
 	groups := []string{"g0", "g1"}
+	for _, g := range groups { // one counts from its first receive on
+		receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t"})
+	}
 	answered, acked, next := map[string]bool{}, map[string]bool{}, map[int]int64{}
 	for round := range 3 {
 		stopped := make(chan struct{})
