@@ -2,9 +2,7 @@ package broker
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -26,29 +24,7 @@ var (
 // a time, on the same topics and groups, with restarts and losses of power: what was answered
 // holds, nothing is lost that nobody removed, and all counts are those of what is there.
 func TestCombined(t *testing.T) {
-	seeds := make([]uint64, 0, *combinedSequences)
-	for range *combinedSequences {
-		seeds = append(seeds, rand.Uint64())
-	}
-	if *combinedSeed != 0 {
-		seeds = []uint64{*combinedSeed}
-	}
-	workers := min(runtime.GOMAXPROCS(0), len(seeds))
-	for w := range workers {
-		t.Run(fmt.Sprint("worker", w), func(t *testing.T) {
-			t.Parallel()
-			var seed uint64
-			defer func() {
-				if t.Failed() {
-					t.Logf("run it again with -run TestCombined -combined.seed %d", seed)
-				}
-			}()
-			for i := w; i < len(seeds) && !t.Failed(); i += workers {
-				seed = seeds[i]
-				synctest.Test(t, func(t *testing.T) { runCombined(t, seed) })
-			}
-		})
-	}
+	runSequences(t, "combined", *combinedSeed, *combinedSequences, runCombined)
 }
 
 func runCombined(t *testing.T, seed uint64) {

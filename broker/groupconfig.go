@@ -16,7 +16,8 @@ type GroupConfig struct {
 	FIFO bool `json:"fifo,omitempty"`
 
 	// Start is where the group begins in a topic from which it receives for the
-	// first time. It does not hold for dead letters. Empty for StartEarliest.
+	// first time. It does not hold for %DLQ% topics, automatic dead-letter queues
+	// and the group's own retry topics. Empty for StartEarliest.
 	Start Start `json:"start,omitempty"`
 
 	// MaxAttempts is how often a message is delivered, the first time

@@ -18,26 +18,34 @@ var (
 )
 
 func TestModel(t *testing.T) {
-	seeds := make([]uint64, 0, *modelSequences)
-	for range *modelSequences {
-		seeds = append(seeds, rand.Uint64())
+	runSequences(t, "model", *modelSeed, *modelSequences, runModel)
+}
+
+// runSequences runs n random sequences, each in a bubble of its own, on all
+// cores, or the one of a seed that is not 0. It says the seed of one that failed.
+func runSequences(t *testing.T, flags string, seed uint64, n int, run func(*testing.T, uint64)) {
+	if seed != 0 {
+		n = 1
 	}
-	if *modelSeed != 0 {
-		seeds = []uint64{*modelSeed}
-	}
-	workers := min(runtime.GOMAXPROCS(0), len(seeds))
+	workers := min(runtime.GOMAXPROCS(0), n)
 	for w := range workers {
 		t.Run(fmt.Sprint("worker", w), func(t *testing.T) {
 			t.Parallel()
-			var seed uint64
+			seed := seed
+			if seed == 0 {
+				seed = rand.Uint64()
+			}
 			defer func() {
 				if t.Failed() {
-					t.Logf("run it again with -run TestModel -model.seed %d", seed)
+					t.Logf("run it again with -%s.seed %d", flags, seed)
 				}
 			}()
-			for i := w; i < len(seeds); i += workers {
-				seed = seeds[i]
-				synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
+			for i := w; i < n; i += workers {
+				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+				if t.Failed() {
+					return
+				}
+				seed = rand.Uint64()
 			}
 		})
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// subscribe returns the subscription of a group to a topic; it begins with
-// the oldest message.
+// subscribe returns the subscription of a group to a topic; it begins where
+// GroupConfig.Start says.
 func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription, error) {
 	t, err := b.topic(topicName)
 	if err != nil {
@@ -25,7 +25,7 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	if s != nil {
 		return s, nil
 	}
-	if g.config.Load().Start == StartLatest && t.startsLate() {
+	if g.startsLate(t) {
 		return b.subscribeLate(ctx, g, t)
 	}
 	// Known before it has consumed anything: what it has not consumed is not
@@ -79,10 +79,15 @@ func (b *Broker) addSubscription(s *subscription) {
 	s.topic.subs.Store(&subs)
 }
 
-// startsLate reports whether a group of StartLatest begins at the topic's end:
-// not where somebody meant the messages for whoever comes.
-func (t *topic) startsLate() bool {
-	return !isDeadLetterTopic(t.name) && !t.automatic.Load()
+// startsLate reports whether a group begins at the topic's end: not among dead
+// letters, which are for whoever comes, nor where its own retries are.
+func (g *group) startsLate(t *topic) bool {
+	c := g.config.Load()
+	if c.Start != StartLatest || isDeadLetterTopic(t.name) || t.automatic.Load() {
+		return false
+	}
+	_, retry := c.RetryTopic.original(t.name, g.name)
+	return !retry
 }
 
 // subscribeLate adds a subscription that begins with the next message. That is

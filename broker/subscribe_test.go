@@ -13,6 +13,27 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// A retry that is stored before the group looks at its retry topic is not passed over.
+func TestStartLatestKeepsRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{Start: StartLatest})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		putGroup(t, b, "g", GroupConfig{Start: StartLatest, RetryTopic: RetryTopicConfig{Enabled: true}})
+		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		elapse(time.Minute) // it is in the retry topic, and nobody has received from there
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second})
+		if len(ds) != 1 || string(ds[0].Body) != "x" {
+			t.Errorf("the retry is not delivered: %+v", ds)
+		}
+	})
+}
+
 // Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue"
 // With Start latest; also if the power fails right after, and not among the dead letters.
 func TestStartLatest(t *testing.T) {

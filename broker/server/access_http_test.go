@@ -157,3 +157,40 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 		}
 	}
 }
+
+// What a request names in its body needs a right of its own: an administrator
+// of a group can neither send to topics through its dead letters, nor hold up
+// a topic by rewinding the group there.
+func TestBodiesNeedRights(t *testing.T) {
+	allow := []Rule{
+		{Actions: []Action{ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
+		{Actions: []Action{ActionSend}, Topics: []string{"fifo"}},
+	}
+	e := start(t, Options{Access: AccessConfig{Keys: []Key{{Name: "team", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}})
+	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/v1/groups/g/rewind", `{"topic":"fifo","to":"earliest"}`, 200},
+		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, 403},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"to":"fifo"}`, 200},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"to":"normal"}`, 403},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"topic":"fifo"}`, 200},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"topic":"fifo","to":"normal"}`, 403},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, 403},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true}}`, 200},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"dead_letter_topic":"normal"}}`, 403},
+	} {
+		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
+		r.Header.Set("Content-Type", "application/json")
+		r.SetBasicAuth("team", "s")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		if w.Code != c.status {
+			t.Errorf("%s %s %s: %d %s, want %d", c.method, c.path, c.body, w.Code, w.Body, c.status)
+		}
+	}
+}

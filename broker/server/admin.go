@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/access"
 )
 
 func (s *Server) listTopics(http.ResponseWriter, *http.Request) (int, any, error) {
@@ -49,6 +50,14 @@ func (s *Server) putGroup(w http.ResponseWriter, r *http.Request) (int, any, err
 	var c broker.GroupConfig
 	if err := readJSON(w, r, &c); err != nil {
 		return 0, nil, err
+	}
+	for _, to := range []string{c.RetryTopic.Topic, c.RetryTopic.DeadLetterTopic} {
+		if to == "" { // they are the group's own then
+			continue
+		}
+		if err := s.permit(r, access.ToSend(to)); err != nil {
+			return 0, nil, err
+		}
 	}
 	_, missing := s.b.Group(name)
 	g, err := s.b.PutGroup(r.Context(), name, c)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"reflect"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/access"
 )
 
 // A jsonDeadLetter is a dead letter in JSON.
@@ -101,6 +103,13 @@ func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, a
 func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req deadLetterRedriveRequest
 	if err := readJSON(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	needs := access.OnServer(access.Admin) // they go to whatever topics they came from
+	if to := cmp.Or(req.To, req.Topic); to != "" {
+		needs = access.ToSend(to)
+	}
+	if err := s.permit(r, needs); err != nil {
 		return 0, nil, err
 	}
 	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{

@@ -5,14 +5,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 )
 
 type reconsumeRequest struct {
-	Handle string          `json:"handle"`
-	Delay  broker.Duration `json:"delay"`
-	Level  int             `json:"level"`
+	handleRequest
+
+	Delay broker.Duration `json:"delay"`
+	Level int             `json:"level"`
 }
 
 // reconsumeLater has a delivery consumed later through the group's retry
@@ -20,19 +20,17 @@ type reconsumeRequest struct {
 // the next level (seed 001).
 func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req reconsumeRequest
-	group, client, err := s.settlement(w, r, &req)
+	d, client, err := s.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
-	var d tidegate.Delivery
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitReconsume(r, &d); err != nil {
+	if err := s.permitReconsume(r, d); err != nil {
 		return 0, nil, err
 	}
 	var out broker.Reconsumed
-	call := Call{Op: "ReconsumeLater", ClientID: client, Group: group, Messages: 1}
+	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		out, err = s.b.ReconsumeLater(ctx, &d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		out, err = s.b.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {
@@ -42,25 +40,21 @@ func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, an
 }
 
 type negativeAckRequest struct {
-	Handle string          `json:"handle"`
-	Delay  broker.Duration `json:"delay"`
+	handleRequest
+
+	Delay broker.Duration `json:"delay"`
 }
 
 // negativeAcknowledge has a delivery delivered again after a delay, or after the
 // group's.
 func (s *Server) negativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req negativeAckRequest
-	group, client, err := s.settlement(w, r, &req)
+	d, client, err := s.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
-	var d tidegate.Delivery
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitHandle(r, &d); err != nil {
-		return 0, nil, err
-	}
-	call := Call{Op: "NegativeAck", ClientID: client, Group: group, Messages: 1}
+	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	return noContent(s.through(r.Context(), call, func(ctx context.Context) error {
-		return s.b.NegativeAck(ctx, &d, time.Duration(req.Delay))
+		return s.b.NegativeAck(ctx, d, time.Duration(req.Delay))
 	}))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/access"
 )
 
 // rewindRequest asks a group to go on from another position: to is
@@ -31,7 +32,12 @@ func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, 
 	if err != nil {
 		return 0, nil, err
 	}
-	queues, err := s.b.Rewind(r.Context(), r.PathValue("group"), req.Topic, to)
+	group := r.PathValue("group")
+	// A group that is put at a topic's beginning can throttle who sends to it.
+	if err := s.permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
+		return 0, nil, err
+	}
+	queues, err := s.b.Rewind(r.Context(), group, req.Topic, to)
 	return http.StatusOK, rewindResult{notNil(queues)}, err
 }
 

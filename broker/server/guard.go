@@ -67,11 +67,24 @@ func identityOf(r *http.Request) *access.Identity {
 	return who
 }
 
+// permit refuses what a request asks for in its body, which the table of
+// needs does not see, if it is not allowed to who the request is from.
+func (s *Server) permit(r *http.Request, needs ...access.Need) error {
+	who, p := identityOf(r), s.gate.policy.Load()
+	if who == nil || p == nil {
+		return nil // nothing is restricted
+	}
+	if err := s.decide(p, *who, "", needs); err != nil {
+		s.logRefusal(r.Pattern, r.RemoteAddr, who.String(), err)
+		return err.answer
+	}
+	return nil
+}
+
 // permitHandle lets a request settle a delivery, by what its handle is of: the
 // request itself names only the group. It fills in the topic.
 func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
-	who, p := identityOf(r), s.gate.policy.Load()
-	if who == nil || p == nil {
+	if identityOf(r) == nil {
 		return nil // nothing is restricted
 	}
 	topic, bad := s.b.TopicOf(d.Handle)
@@ -80,30 +93,18 @@ func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 		return nil //nolint:nilerr // the engine refuses it, each among many by itself
 	}
 	d.Topic = topic
-	if err := s.decide(p, *who, "", need(access.ToReceive(topic, d.ConsumerGroup))); err != nil {
-		s.logRefusal(r.Pattern, r.RemoteAddr, who.String(), err)
-		return err.answer
-	}
-	return nil
+	return s.permit(r, access.ToReceive(topic, d.ConsumerGroup))
 }
 
-// permitReconsume is permitHandle for what sends the message on, too: seed 001
-// wants that to be permitted to who consumes.
+// permitReconsume lets a request send a delivery that it may settle to the
+// group's retry topics: seed 001 wants that to be permitted to who consumes.
 func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
-	if err := s.permitHandle(r, d); err != nil {
-		return err
-	}
-	who, p := identityOf(r), s.gate.policy.Load()
 	g, bad := s.b.Group(d.ConsumerGroup)
-	if who == nil || p == nil || bad != nil || d.Topic == noTopic {
-		return nil //nolint:nilerr // the engine refuses it
+	if bad != nil || d.Topic == "" || d.Topic == noTopic {
+		return nil //nolint:nilerr // the engine refuses it, or nothing is restricted
 	}
 	retry, dead := g.RetryTopic.Topics(d.Topic, d.ConsumerGroup)
-	if err := s.decide(p, *who, "", []access.Need{access.ToSend(retry), access.ToSend(dead)}); err != nil {
-		s.logRefusal(r.Pattern, r.RemoteAddr, who.String(), err)
-		return err.answer
-	}
-	return nil
+	return s.permit(r, access.ToSend(retry), access.ToSend(dead))
 }
 
 // noTopic is the name of no topic.

@@ -69,8 +69,27 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 	return many(results, errs)
 }
 
+// A handleRequest is what every request about one delivery has.
+type handleRequest struct {
+	Handle string `json:"handle"`
+}
+
+func (r *handleRequest) handle() string { return r.Handle }
+
+// settleOne reads a request about one delivery, which who sends it may settle.
+func (s *Server) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
+	group, client, err := s.settlement(w, r, req)
+	if err != nil {
+		return nil, "", err
+	}
+	d = new(tidegate.Delivery)
+	fill(d, group, "", "", req.handle())
+	return d, client, s.permitHandle(r, d)
+}
+
 type changeRequest struct {
-	Handle            string           `json:"handle"`
+	handleRequest
+
 	InvisibleDuration *broker.Duration `json:"invisible_duration"`
 }
 
@@ -81,7 +100,7 @@ type changeResult struct {
 
 func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req changeRequest
-	group, client, err := s.settlement(w, r, &req)
+	d, client, err := s.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -89,16 +108,11 @@ func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, a
 		return 0, nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			"invisible_duration is missing; give how long the message is to be kept from others, or \"0s\" to give it back")
 	}
-	var d tidegate.Delivery
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitHandle(r, &d); err != nil {
-		return 0, nil, err
-	}
 	var out changeResult
 	dur := time.Duration(*req.InvisibleDuration)
-	err = s.through(r.Context(), changeCall(client, group), func(ctx context.Context) (err error) {
+	err = s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		out.InvisibleUntil = time.Now().Add(dur) // or a little later
-		out.Handle, err = s.b.ChangeInvisibleDuration(ctx, &d, dur)
+		out.Handle, err = s.b.ChangeInvisibleDuration(ctx, d, dur)
 		return err
 	})
 	if err != nil {
@@ -113,20 +127,16 @@ func changeCall(client, group string) Call {
 }
 
 type retryRequest struct {
-	Handle  string           `json:"handle"`
+	handleRequest
+
 	After   *broker.Duration `json:"after"`
 	Attempt int              `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
 }
 
 func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req retryRequest
-	group, client, err := s.settlement(w, r, &req)
+	d, client, err := s.settleOne(w, r, &req)
 	if err != nil {
-		return 0, nil, err
-	}
-	var d tidegate.Delivery
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitHandle(r, &d); err != nil {
 		return 0, nil, err
 	}
 	var after time.Duration
@@ -139,41 +149,38 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	case req.Attempt < 0:
 		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:
-		if _, err := s.b.Group(group); err != nil {
+		if _, err := s.b.Group(d.ConsumerGroup); err != nil {
 			return 0, nil, err
 		}
 		d.Attempt = req.Attempt
-		if after, err = s.b.RetryInterval(&d); err != nil {
+		if after, err = s.b.RetryInterval(d); err != nil {
 			return 0, nil, err
 		}
 	}
-	return noContent(s.through(r.Context(), changeCall(client, group), func(ctx context.Context) error {
-		return s.b.Retry(ctx, &d, after)
+	return noContent(s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+		return s.b.Retry(ctx, d, after)
 	}))
 }
 
 type deadLetterRequest struct {
-	Handle  string `json:"handle"`
+	handleRequest
+
 	Reason  string `json:"reason"`
 	Attempt int    `json:"attempt"`
 }
 
 func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req deadLetterRequest
-	group, client, err := s.settlement(w, r, &req)
+	d, client, err := s.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
 	if req.Reason == "" {
 		req.Reason = "the consumer gave it up"
 	}
-	d := tidegate.Delivery{Attempt: req.Attempt}
-	fill(&d, group, "", "", req.Handle)
-	if err := s.permitHandle(r, &d); err != nil {
-		return 0, nil, err
-	}
-	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: group, Messages: 1}
-	return noContent(s.through(r.Context(), call, func(ctx context.Context) error { return s.b.DeadLetter(ctx, &d, req.Reason) }))
+	d.Attempt = req.Attempt
+	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	return noContent(s.through(r.Context(), call, func(ctx context.Context) error { return s.b.DeadLetter(ctx, d, req.Reason) }))
 }
 
 type recallRequest struct {

@@ -55,7 +55,17 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 }
 
 // Get returns one message, and false if there is none at that place.
-func (s *Store) Get(p Place) (Message, bool, error) {
+func (s *Store) Get(p Place) (Message, bool, error) { return s.message(p, decodeMessage) }
+
+// Header is Get without the body.
+func (s *Store) Header(p Place) (Message, bool, error) {
+	return s.message(p, func(v []byte, m *Message) error {
+		_, err := decodeHeader(v, m)
+		return err
+	})
+}
+
+func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, bool, error) {
 	var m Message
 	v, closer, err := get(s.messages, appendMessageKey(nil, p))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -65,7 +75,7 @@ func (s *Store) Get(p Place) (Message, bool, error) {
 		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
 	}
 	defer closer.Close()
-	if err := decodeMessage(v, &m); err != nil {
+	if err := decode(v, &m); err != nil {
 		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
 	}
 	return m, true, nil

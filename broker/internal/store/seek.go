@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,23 +63,6 @@ func (s *Store) BytesBefore(topic uint32, queue uint16, offset int64) (int64, bo
 		return 0, false, fmt.Errorf("reading messages: %w", err)
 	}
 	return 0, false, nil
-}
-
-// Header returns one message without its body, and false if there is none at that place.
-func (s *Store) Header(p Place) (Message, bool, error) {
-	var m Message
-	v, closer, err := get(s.messages, appendMessageKey(nil, p))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return m, false, nil
-	}
-	if err != nil {
-		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
-	}
-	defer closer.Close()
-	if _, err := decodeHeader(v, &m); err != nil {
-		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
-	}
-	return m, true, nil
 }
 
 func (s *Store) messageIter(topic uint32, queue uint16, from, to int64) (*pebble.Iterator, error) {
