@@ -21,7 +21,8 @@ type Log struct {
 
 	failed <-chan struct{} // closed once fatal returns an error
 	meter  *logMeter
-	lazy   *lazyFS // of a database whose log is synced later; nil: a commit is on disk
+	lazy   *lazyFS             // of a database whose log is synced later; nil: a commit is on disk
+	before func(*pebble.Batch) // sees each batch that is about to be committed; may be nil
 
 	gathered atomic.Int64 // bytes in next
 
@@ -156,6 +157,9 @@ func (l *Log) commit(f *Flight) {
 	if err := l.fatal(); err != nil {
 		f.err = err
 	} else if !f.batch.Empty() {
+		if l.before != nil {
+			l.before(f.batch)
+		}
 		if err := l.meter.apply(l.db, f.batch); err != nil {
 			f.err = fmt.Errorf("writing to %s: %w", l.name, err)
 		} else if err := l.fatal(); err != nil {

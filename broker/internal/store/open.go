@@ -60,6 +60,7 @@ type Store struct {
 	failed chan struct{}         // closed then
 	stall  atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	lock   *pebble.Lock
+	tail   *tail
 	fs     vfs.FS
 	room   *fullFS // fs; nil in memory
 	dir    string
@@ -68,7 +69,7 @@ type Store struct {
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{})}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail()}
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -133,6 +134,7 @@ func (s *Store) openAll(o Options) (err error) {
 		return err
 	}
 	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages, nil)
+	s.Messages.before = s.tail.apply
 	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed, groups, lazy)
 	return nil
 }

@@ -13,6 +13,9 @@ import (
 // of bodies together. offsets has the offset of each. Before damaged messages it ends;
 // if the first one is damaged, the error is a *Damaged.
 func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
+	if ms, offsets = s.tail.read(topic, queue, from, to, limit, maxBytes); len(ms) > 0 {
+		return ms, offsets, nil
+	}
 	ms, offsets, err = s.readQueue(topic, queue, from, to, limit, maxBytes)
 	if !IsDamage(err) {
 		return ms, offsets, err

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+const (
+	tailChunk  = 64 << 10
+	tailChunks = 32 // 2 MiB in all
+)
+
+// A tail holds the messages that were written last, encoded as in the
+// database. Consumers that keep up read them here: an iterator over the database
+// costs about as much as sending what it finds. What is not here is
+// read from the database, so that a tail may forget at any time.
+type tail struct {
+	mu     sync.RWMutex // guards all of it; held for copying and decoding only
+	queues map[tailQueue]*tailRun
+	chunks []tailPart // the oldest first; the last one is being filled
+}
+
+type tailQueue struct {
+	topic uint32
+	queue uint16
+}
+
+// A tailRun is some messages of one queue without a gap between their offsets.
+type tailRun struct {
+	first  int64
+	values [][]byte // each within one chunk
+}
+
+func (r *tailRun) end() int64 { return r.first + int64(len(r.values)) }
+
+// forget drops the messages before an offset.
+func (r *tailRun) forget(before int64) {
+	if n := min(before, r.end()) - r.first; n > 0 {
+		r.values = r.values[n:]
+		r.first += n
+	}
+}
+
+// A tailPart is a chunk, and which messages are in it.
+type tailPart struct {
+	b    []byte
+	ends map[tailQueue]int64 // after the last message of each queue
+}
+
+func newTail() *tail { return &tail{queues: map[tailQueue]*tailRun{}} }
+
+// apply follows a batch of the messages database that is about to be
+// committed: readers ask for what is committed only, and what is being removed
+// must be found nowhere afterwards.
+func (t *tail) apply(b *pebble.Batch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for r := b.Reader(); ; {
+		kind, key, value, ok, err := r.Next()
+		if err != nil {
+			t.clear()
+			return
+		}
+		if !ok {
+			return
+		}
+		switch {
+		case len(key) == 0 || key[0] != prefixMessage:
+		case kind == pebble.InternalKeyKindSet && len(key) == messageKeyLen:
+			t.put(splitMessageKey(key), value)
+		case kind == pebble.InternalKeyKindDelete && len(key) == messageKeyLen:
+			p := splitMessageKey(key)
+			t.forget(tailQueue{p.Topic, p.Queue}, p.Offset+1)
+		case kind == pebble.InternalKeyKindRangeDelete && len(key) == messageKeyLen && len(value) == messageKeyLen:
+			from, to := splitMessageKey(key), splitMessageKey(value)
+			if q := (tailQueue{from.Topic, from.Queue}); q == (tailQueue{to.Topic, to.Queue}) {
+				t.forget(q, to.Offset)
+				break
+			}
+			t.clear()
+		default:
+			t.clear()
+		}
+	}
+}
+
+func (t *tail) put(p Place, v []byte) {
+	q := tailQueue{p.Topic, p.Queue}
+	if len(v) > tailChunk {
+		t.forget(q, p.Offset+1)
+		return
+	}
+	part := t.room(len(v))
+	at := len(part.b)
+	part.b = append(part.b, v...)
+	part.ends[q] = p.Offset + 1
+	r := t.queues[q]
+	if r == nil {
+		r = &tailRun{first: p.Offset}
+		t.queues[q] = r
+	}
+	if p.Offset != r.end() {
+		r.first, r.values = p.Offset, nil
+	}
+	r.values = append(r.values, part.b[at:len(part.b):len(part.b)])
+}
+
+// room returns a chunk with n free bytes, which it takes from the oldest messages if need be.
+func (t *tail) room(n int) *tailPart {
+	if last := len(t.chunks) - 1; last >= 0 && len(t.chunks[last].b)+n <= tailChunk {
+		return &t.chunks[last]
+	}
+	part := tailPart{ends: map[tailQueue]int64{}}
+	if len(t.chunks) < tailChunks {
+		part.b = make([]byte, 0, tailChunk)
+	} else {
+		for q, end := range t.chunks[0].ends {
+			t.forget(q, end)
+		}
+		part.b = t.chunks[0].b[:0]
+		clear(t.chunks[0].ends)
+		part.ends = t.chunks[0].ends
+		copy(t.chunks, t.chunks[1:])
+		t.chunks = t.chunks[:len(t.chunks)-1]
+	}
+	t.chunks = append(t.chunks, part)
+	return &t.chunks[len(t.chunks)-1]
+}
+
+func (t *tail) forget(q tailQueue, before int64) {
+	r := t.queues[q]
+	if r == nil {
+		return
+	}
+	if r.forget(before); len(r.values) == 0 {
+		delete(t.queues, q)
+	}
+}
+
+func (t *tail) clear() {
+	clear(t.queues)
+	t.chunks = nil
+}
+
+// read returns the messages of a queue from an offset on, as Store.Read does. It
+// returns none if it does not have the first one.
+func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r := t.queues[tailQueue{topic, queue}]
+	if r == nil || from < r.first {
+		return nil, nil
+	}
+	to = min(to, r.end(), from+int64(limit))
+	if from >= to {
+		return nil, nil
+	}
+	ms = make([]Message, to-from)
+	offsets = make([]int64, 0, to-from)
+	for i := range ms {
+		if i > 0 && maxBytes <= 0 {
+			return ms[:i], offsets
+		}
+		if err := decodeMessage(r.values[from-r.first], &ms[i]); err != nil {
+			return ms[:i], offsets // the database says what is wrong with it
+		}
+		maxBytes -= int64(len(ms[i].Body))
+		offsets = append(offsets, from)
+		from++
+	}
+	return ms, offsets
+}
+
+func splitMessageKey(k []byte) Place {
+	return Place{binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint16(k[5:]), offsetOfMessageKey(k)}
+}
