@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -63,24 +64,66 @@ type verdict struct {
 	reason string        // of deadLetterNow
 }
 
-// judge decides about delivery number attempt, whose handler returned err. It
-// depends on its arguments only.
-func judge(attempt int, err error, r rules) verdict {
-	if err == nil {
-		return verdict{action: ack}
-	}
-	if _, ok := errors.AsType[*deadLetter](err); ok {
-		return verdict{action: deadLetterNow, reason: reason(err)}
-	}
-	if r.maxAttempts > 0 && attempt >= r.maxAttempts {
-		return verdict{action: deadLetterNow, reason: reason(err)}
-	}
-	return ladderVerdict(attempt, err, r)
+// A failure is what a handler's error says. Reading it calls methods that may
+// be anybody's and may panic, as those of a typed nil do; so it is read once,
+// where the handler runs, and nothing is decided by the error itself.
+type failure struct {
+	reason     string // of a dead letter
+	deadLetter bool   // by the handler's wish
+	retryAfter bool   // by the handler's wish, after delay
+	delay      time.Duration
 }
 
-func ladderVerdict(attempt int, err error, r rules) verdict {
+// readError returns what err says, nil if that is nil.
+func readError(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	f := &failure{reason: reason(err)}
+	_, f.deadLetter = errors.AsType[*deadLetter](err)
 	if ra, ok := errors.AsType[*retryAfter](err); ok {
-		return verdict{action: retry, delay: min(ra.delay, maxInvisibleDuration)}
+		f.retryAfter, f.delay = true, ra.delay
+	}
+	return f
+}
+
+// readPanic is readError of a panic, whose value may be an error that cannot
+// be read either: its text takes its place then.
+func readPanic(p *PanicError) (f *failure) {
+	defer func() {
+		if recover() != nil {
+			p.Value = show(p.Value)
+			f = readError(p)
+		}
+	}()
+	return readError(p)
+}
+
+// show is fmt.Sprint of a value whose methods may panic.
+func show(v any) (text string) {
+	defer func() {
+		if recover() != nil { // fmt recovers too, but prints what was recovered
+			text = fmt.Sprintf("a %T", v)
+		}
+	}()
+	return fmt.Sprint(v)
+}
+
+// judge decides about delivery number attempt, whose handler failed with f, or
+// did not if that is nil. It depends on its arguments only.
+func judge(attempt int, f *failure, r rules) verdict {
+	switch {
+	case f == nil:
+		return verdict{action: ack}
+	case f.deadLetter, r.maxAttempts > 0 && attempt >= r.maxAttempts:
+		return verdict{action: deadLetterNow, reason: f.reason}
+	}
+	return ladderVerdict(attempt, f, r)
+}
+
+func ladderVerdict(attempt int, f *failure, r rules) verdict {
+	if f.retryAfter {
+		return verdict{action: retry, delay: min(f.delay, maxInvisibleDuration)}
 	}
 	return verdict{action: retry, delay: min(r.ladder.Delay(max(0, attempt-1)), maxInvisibleDuration)}
 }

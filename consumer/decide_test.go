@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict{action: retry, delay: time.Minute}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := judge(tt.attempt, tt.err, tt.rules); got != tt.want {
+			if got := judge(tt.attempt, readError(tt.err), tt.rules); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})

@@ -38,16 +38,17 @@ func (r *run) handle(h *held, o *Outcome) {
 	defer cancel(nil)
 	start := time.Now()
 	done := make(chan struct{})
+	var res result // of the handler, once done is closed
 	r.work.Go(func() {
 		defer close(done)
 		defer func() { r.slots <- struct{}{} }()
-		r.call(ctx, h.d, &o.Err)
+		r.call(ctx, h.d, &res)
 	})
 	if r.keep(h, done, nil) == leaseLost {
 		cancel(h.loss())
 		<-done
 	}
-	o.Duration = time.Since(start)
+	o.Duration, o.Err = time.Since(start), res.err
 	switch {
 	case h.lost:
 		o.Disposition, o.SettleErr = LeaseLost, h.lostErr
@@ -55,7 +56,7 @@ func (r *run) handle(h *held, o *Outcome) {
 		// It failed because it was not let finish: that is not the message's fault.
 		r.release(h, o)
 	default:
-		r.settle(h, o)
+		r.settle(h, o, res.failure)
 	}
 }
 
@@ -80,30 +81,41 @@ func (r *run) awaitTurn(h *held) event {
 	}
 }
 
-// call runs the handler and sets err, by a pointer because the goroutine may
-// end within the handler.
-func (r *run) call(ctx context.Context, d *tidegate.Delivery, err *error) {
-	returned := false
+// A result is what a handler returned, and what that says.
+type result struct {
+	err     error
+	failure *failure
+}
+
+// call runs the handler and reads its error. It returns by a pointer because
+// the goroutine may end within either.
+func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
+	returned, read := false, false
 	defer func() {
-		if returned {
+		if read {
 			return
 		}
 		v := recover()
 		if v == nil {
 			v = "runtime.Goexit was called" // which cannot be stopped: only the goroutine ends
 		}
+		if returned {
+			v = fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(res.err), res.err, show(v))
+		}
 		p := &PanicError{Value: v, Stack: debug.Stack()}
-		*err = p
-		r.logPanic(ctx, "handler panicked", d.ID, v, p.Stack)
+		res.err, res.failure = p, readPanic(p)
+		r.logPanic(ctx, "handler panicked", d.ID, p.Value, p.Stack)
 	}()
-	*err = r.handler(ctx, d)
+	res.err = r.handler(ctx, d)
 	returned = true
+	res.failure = readError(res.err)
+	read = true
 }
 
 // settle tells the server what became of the delivery.
-func (r *run) settle(h *held, o *Outcome) {
+func (r *run) settle(h *held, o *Outcome, f *failure) {
 	rules := r.currentRules()
-	v := judge(h.d.Attempt, o.Err, rules)
+	v := judge(h.d.Attempt, f, rules)
 	if v.action == retry {
 		r.lines.fail(h.turn)
 	}
@@ -111,7 +123,7 @@ func (r *run) settle(h *held, o *Outcome) {
 	if v.action == deadLetterNow && err != nil && permanent(err) {
 		// The server keeps no dead letters for us. Nothing may get lost.
 		r.log.Warn("dead letter refused, retrying the message", "topic", h.d.Topic, "message_id", h.d.ID, "error", err)
-		v = ladderVerdict(h.d.Attempt, o.Err, rules)
+		v = ladderVerdict(h.d.Attempt, f, rules)
 		r.lines.fail(h.turn)
 		err = r.tell(h, v)
 	}

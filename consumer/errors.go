@@ -18,10 +18,11 @@ var (
 	ErrShutdown = errors.New("the consumer is shutting down")
 )
 
-// A PanicError is a panic of a handler. It is a failure like any other: the
-// message is delivered again.
+// A PanicError is a panic of a handler, or of the error that it returned: a nil
+// pointer in an error does that when it is asked for its text. It is a failure
+// like any other: the message is delivered again.
 type PanicError struct {
-	Value any    // that the handler panicked with
+	Value any    // that the handler panicked with; a text where that value's own methods panic
 	Stack []byte // of the handler
 }
 

@@ -33,7 +33,8 @@ var receiveBackoff = backoff.Exponential{
 // A Handler consumes one delivery. Nil acknowledges it; an error has it
 // delivered again by the group's ladder, after its last attempt as a dead
 // letter; [RetryAfter] and [DeadLetter] make errors that say otherwise. A
-// panic is a failure too.
+// panic is a failure too, also one of the error's own methods, as of a nil
+// pointer in it.
 //
 // The handler may work longer than the invisible time, which is extended
 // meanwhile. Its ctx ends with the cause [ErrLeaseLost] when that failed, and
