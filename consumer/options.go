@@ -20,6 +20,7 @@ const (
 	DefaultLongPolling       = 20 * time.Second
 	DefaultShutdownTimeout   = 30 * time.Second
 
+	maxConcurrency       = 1 << 20
 	maxBatch             = 32             // messages that servers give in one receive
 	maxInvisibleDuration = 12 * time.Hour // RocketMQ's
 )
@@ -61,7 +62,8 @@ type Subscription struct {
 type PushOptions struct {
 	// Concurrency is how many handlers run at the same time. Each queue that is
 	// received from has an equal share of it, rounded up, in hand at most: with
-	// several queues a few messages, fewer than queues, may wait for a handler. 0 for 20.
+	// several queues a few messages, fewer than queues, may wait for a handler.
+	// At most 1 048 576. 0 for 20.
 	Concurrency int
 
 	// InvisibleDuration is how long a message is kept from other consumers,
@@ -122,6 +124,9 @@ func (o PushOptions) withDefaults() PushOptions {
 func (o PushOptions) validate() []error {
 	var f faults
 	f.notNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
+	if o.Concurrency > maxConcurrency {
+		f.add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
+	}
 	f.invisible(o.InvisibleDuration)
 	f.notNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
 	f.notNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -183,7 +184,7 @@ func TestPanicsAreFailures(t *testing.T) {
 				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != Retried || seen.list[0].Delay != 10*time.Second {
 					t.Fatalf("outcomes %+v", seen.list)
 				}
-				e, ok := seen.list[0].Err.(*PanicError) //nolint:errorlint // what is looked for is not to be wrapped
+				e, ok := seen.list[0].Err.(*PanicError)
 				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "deliver.go") {
 					t.Errorf("error %v", seen.list[0].Err)
 				}
@@ -428,5 +429,10 @@ func TestNewPushTellsAllFaults(t *testing.T) {
 	}
 	if !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("%v does not match ErrInvalid", err)
+	}
+	p, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
+		func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: math.MaxInt})
+	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
+		t.Errorf("a concurrency without a limit: %v, want a fault: Run would count for ever", err)
 	}
 }

@@ -182,7 +182,8 @@ func decompress(body []byte, enc rmqpb.Encoding, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
 	}
-	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	most := int64(limit)
+	out, err := io.ReadAll(io.LimitReader(r, max(most, most+1))) // the sum may overflow
 	if err != nil {
 		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
 	}

@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"bytes"
 	"compress/zlib"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,10 @@ func TestDecompress(t *testing.T) {
 		"truncated": {compress(plain)[:20], 4000, false},
 		"garbage":   {[]byte("hello"), 4000, false},
 		"empty":     {nil, 4000, false},
+
+		"gzip without a limit":      {compress(plain), math.MaxInt, true},
+		"zlib without a limit":      {z.Bytes(), math.MaxInt, true},
+		"truncated without a limit": {compress(plain)[:20], math.MaxInt, false},
 	} {
 		got, err := decompress(tt.body, rmqpb.Encoding_GZIP, tt.limit)
 		if (err == nil) != tt.want || tt.want && !bytes.Equal(got, plain) {
@@ -151,6 +156,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		if d.Attempt < 1 || d.Handle == "" || len(d.Body) > max(limit, len(m.GetBody())) || d.BornAt.Year() > 9999 {
 			t.Errorf("%+v", d)
+		}
+		// What is within one limit is within a larger one.
+		if more, err := decodeMessage(m, math.MaxInt); err != nil || !bytes.Equal(more.Body, d.Body) {
+			t.Errorf("without a limit: %+v, %v", more, err)
 		}
 		var _ tidegate.Delivery = *d
 	})

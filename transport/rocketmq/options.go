@@ -17,6 +17,10 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
+// forever stands for the times that are longer: 73 years, of which two and some
+// more can be added up.
+const forever = time.Duration(1 << 61)
+
 // Options are the choices of a [Client]. The zero value is a plain-text client
 // without credentials.
 type Options struct {
@@ -97,6 +101,7 @@ func (o Options) withDefaults() (Options, error) {
 		if *d == 0 {
 			*d = def
 		}
+		*d = min(*d, forever)
 	}
 	size := func(field string, n *int, def int) {
 		if *n < 0 {

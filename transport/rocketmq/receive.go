@@ -105,7 +105,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	// The server takes a deadline for the time that it may wait. It must not
 	// learn the caller's, which may be too short for it: RocketMQ refuses less
 	// than 5 s. The caller's end cancels instead.
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.Wait, minPolling)+c.opts.RequestTimeout)
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(min(r.Wait, forever), minPolling)+c.opts.RequestTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	defer context.AfterFunc(c.ctx, cancel)()

@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -131,6 +132,36 @@ func TestHeartbeatForgotten(t *testing.T) {
 		expectTimes(t, "settings", s.of("settings"), 0, 10*time.Second)
 		if g := s.of("Heartbeat")[0].req.(*rmqpb.HeartbeatRequest); g.Group != nil || g.GetClientType() != rmqpb.ClientType_PRODUCER {
 			t.Errorf("heartbeat of a producer: %v", g)
+		}
+	})
+}
+
+// Who writes the largest time to say for ever is not told at once that it is over.
+func TestForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const always = time.Duration(math.MaxInt64)
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = empty
+		c := newClient(t, n, func(o *Options) {
+			o.RequestTimeout, o.HeartbeatInterval, o.RouteRefresh, o.SettingsSync = always, always, always, always
+			o.MaxReceiveSize = math.MaxInt
+		})
+		if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+			t.Error(err)
+		}
+		r := request1
+		r.Wait = always
+		if _, err := c.Receive(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+		s.stop()
+		time.Sleep(time.Minute)
+		c.mu.Lock()
+		left := len(c.sessions)
+		c.mu.Unlock()
+		if left != 1 {
+			t.Errorf("%d sessions, want the one that was used a minute ago", left)
 		}
 	})
 }
