@@ -3,8 +3,10 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,4 +69,52 @@ func TestConnectBackoff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Consumers say when to connect, each by its own pace, but many of them are no
+// storm: one attempt a second.
+func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int64
+		c, err := New("broker.test:8081", Options{Dialer: func(context.Context, string) (net.Conn, error) {
+			attempts.Add(1)
+			return nil, errors.New("connection refused")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ask := func(group string) {
+			r := request1
+			r.Group = group
+			begin := time.Now()
+			if _, err := c.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) > time.Second {
+				t.Errorf("%v after %v, want unavailable within a second", err, time.Since(begin))
+			}
+		}
+		for range 20 { // gRPC's own backoff is two minutes at the end of this
+			time.Sleep(30 * time.Second)
+			attempts.Store(0)
+			ask("g")
+			if n := attempts.Load(); n < 1 || n > 2 {
+				t.Errorf("%d attempts to connect for one question, want one, or one more after a second", n)
+			}
+		}
+		time.Sleep(time.Minute)
+		attempts.Store(0)
+		var wg sync.WaitGroup
+		for g := range 50 {
+			wg.Go(func() {
+				for range 20 {
+					ask(fmt.Sprint("g", g))
+				}
+			})
+		}
+		start := time.Now()
+		wg.Wait()
+		c.Close()
+		if n, took := attempts.Load(), int64(time.Since(start)/time.Second); n > 2*took+2 {
+			t.Errorf("%d attempts to connect in %d s by 50 consumers", n, took)
+		}
+	})
 }

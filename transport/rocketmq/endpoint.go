@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -46,6 +48,7 @@ type endpoint struct {
 
 	features atomic.Pointer[transport.Capabilities] // nil until the first answer
 	failed   atomic.Int64                           // time of the last failed call in Unix ns; 0 after a good one
+	knocked  atomic.Int64                           // time of the last knock in Unix ns
 }
 
 // A link is a connection, with the stub over it.
@@ -210,6 +213,26 @@ func (c *Client) reconnect(e *endpoint) {
 	if !ok {
 		l.conn.Close()
 	}
+}
+
+// knock has a connection that could not be made tried again now, and gives it
+// a moment. It is for consumers, who wait between two receives as long as they
+// were told to, and must not wait for gRPC's backoff on top of that: after some
+// minutes it is longer than two. Sends follow it (seed 004). A server that is
+// down is knocked at once a moment at most, whoever waits for it.
+func (e *endpoint) knock(ctx context.Context) {
+	conn := e.link.Load().conn
+	if conn.GetState() != connectivity.TransientFailure {
+		return
+	}
+	now, last := time.Now(), e.knocked.Load()
+	if now.Sub(time.Unix(0, last)) >= minReopen && e.knocked.CompareAndSwap(last, now.UnixNano()) {
+		conn.ResetConnectBackoff()
+	}
+	ctx, cancel := context.WithTimeout(ctx, minReopen)
+	defer cancel()
+	// gRPC stays in this state, over attempts that fail too, until one does not.
+	conn.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
 
 // parseFeatures reads the values of x-tidegate-features.

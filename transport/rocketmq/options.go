@@ -45,7 +45,9 @@ type Options struct {
 	RequestTimeout time.Duration
 
 	// ConnectBackoff paces attempts to connect, and to re-open a session that
-	// was lost. Zero: backoff.Default().
+	// was lost. A consumer that asks is not kept waiting by it: its own waits
+	// between receives say when to try, at most once a second for each server.
+	// Zero: backoff.Default().
 	ConnectBackoff backoff.Exponential
 
 	// Dialer makes connections, for in-memory networks and the like; addr is

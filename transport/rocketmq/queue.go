@@ -181,10 +181,11 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return nil, err
 	}
-	t, r, err := c.route(ctx, op, topicName)
+	t, r, err := c.consumerRoute(ctx, op, topicName)
 	if err != nil {
 		return nil, err
 	}
+	c.access.knock(ctx)
 	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group, true}), op: op, subject: topicName},
 		rmqpb.MessagingServiceClient.QueryAssignment,
 		&rmqpb.QueryAssignmentRequest{Topic: c.resource(topicName), Group: c.resource(group), Endpoints: c.access.pb})

@@ -39,7 +39,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
 	}
-	t, rt, err := c.route(ctx, opReceive, r.Topic)
+	t, rt, err := c.consumerRoute(ctx, opReceive, r.Topic)
 	if err != nil {
 		return nil, err
 	}

@@ -82,6 +82,27 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *t
 	}
 }
 
+// consumerRoute is route for consumers, whose question does not wait until the
+// connection may be tried again.
+func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *route, *tidegate.Error) {
+	if !c.hasRoute(name) {
+		c.access.knock(ctx)
+	}
+	return c.route(ctx, op, name)
+}
+
+func (c *Client) hasRoute(name string) bool {
+	c.mu.Lock()
+	t := c.topics[name]
+	c.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.route != nil
+}
+
 // fetch asks for the topic's route, unless that is under way. It returns nil if
 // the client is closed.
 func (c *Client) fetch(t *topic) *fetching {

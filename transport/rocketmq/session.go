@@ -18,7 +18,8 @@ const (
 	settingsTimeout = 3 * time.Second
 
 	// minReopen is how soon a lost session is opened again if somebody waits
-	// for it, and minPause how soon in any case.
+	// for it, and minPause how soon in any case. A connection that a consumer's
+	// session waits for is given minReopen to be made.
 	minReopen = time.Second
 	minPause  = 100 * time.Millisecond
 
@@ -137,6 +138,13 @@ func (s *session) isReady() bool {
 	return s.ready
 }
 
+// wanted reports whether somebody waits for the session.
+func (s *session) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting > 0
+}
+
 // await returns the server's settings as soon as the session is open, or why
 // the attempt to open it failed that is under way now or comes next.
 func (s *session) await(ctx context.Context, op, subject string) (*rmqpb.Settings, *tidegate.Error) {
@@ -191,6 +199,9 @@ func (s *session) update(f func()) {
 func (s *session) run() {
 	defer s.end()
 	for n := 0; s.ctx.Err() == nil; n++ {
+		if s.role.group != "" && (n == 0 || s.wanted()) {
+			s.ep.knock(s.ctx)
+		}
 		err := s.stream()
 		idle := false
 		s.update(func() {
@@ -227,11 +238,9 @@ func (c *Client) forget(s *session) bool {
 func (s *session) pause(d time.Duration) {
 	begin := time.Now()
 	for {
-		s.mu.Lock()
-		if s.waiting > 0 {
+		if s.wanted() {
 			d = min(d, minReopen)
 		}
-		s.mu.Unlock()
 		left := d - time.Since(begin)
 		if left <= 0 {
 			return

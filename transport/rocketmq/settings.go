@@ -74,7 +74,7 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	_, r, err := c.route(ctx, opTelemetry, topicName)
+	_, r, err := c.consumerRoute(ctx, opTelemetry, topicName)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}

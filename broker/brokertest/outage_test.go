@@ -1,0 +1,117 @@
+package brokertest_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// A wire is a network that can be cut.
+type wire struct {
+	b *brokertest.Broker
+
+	mu    sync.Mutex
+	down  bool
+	conns []net.Conn
+}
+
+func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock() // connecting to memory takes no time
+	if w.down {
+		return nil, errors.New("connection refused")
+	}
+	c, err := w.b.Dial(ctx, addr)
+	if err == nil {
+		w.conns = append(w.conns, c)
+	}
+	return c, err
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = true
+	for _, c := range w.conns {
+		c.Close()
+	}
+	w.conns = nil
+}
+
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = false
+}
+
+func (w *wire) client(t *testing.T, o rocketmq.Options) *rocketmq.Client {
+	t.Helper()
+	o.Dialer = w.dial
+	c, err := rocketmq.New(brokertest.Address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// How late a consumer comes back after an outage is its ReceiveBackoff's choice,
+// whatever gRPC waits between attempts to connect: by then it waits two minutes.
+func TestConsumersComeBackAfterAnOutage(t *testing.T) {
+	const atMost = 36*time.Second + time.Second // the default's upper bound, and what connecting is given
+	for name, before := range map[string]time.Duration{"while it consumes": time.Minute, "before it has begun": 0} {
+		for _, outage := range []time.Duration{10 * time.Minute, 10*time.Minute + 13*time.Second, 11 * time.Minute} {
+			t.Run(name+" "+outage.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := brokertest.New(t)
+					b.CreateTopic("orders", broker.TopicConfig{})
+					send := func() {
+						mustSend(t, newProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", Body: []byte("x")})
+					}
+					w := &wire{b: b}
+					if before == 0 {
+						w.cut()
+					}
+					var last atomic.Int64
+					p, err := consumer.NewPush(w.client(t, rocketmq.Options{}), consumer.Subscription{Group: "billing", Topic: "orders"},
+						func(context.Context, *tidegate.Delivery) error {
+							last.Store(time.Now().UnixNano())
+							return nil
+						}, consumer.PushOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					ended := make(chan error, 1)
+					go func() { ended <- p.Run(ctx) }()
+					time.Sleep(before)
+					w.cut()
+					time.Sleep(outage)
+					send()
+					w.mend()
+					up := time.Now()
+					time.Sleep(5 * time.Minute)
+					if late := time.Unix(0, last.Load()).Sub(up); late < 0 || late > atMost {
+						t.Errorf("consumed %v after the broker was back, want at most %v", late, atMost)
+					}
+					cancel()
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
