@@ -115,3 +115,36 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// One message that is too large for a consumer neither ends it nor keeps the
+// others from it.
+func TestTooLargeMessageIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		p := newProducer(t, b, producer.Options{})
+		mustSend(t, p, &tidegate.Message{Topic: "orders", Body: make([]byte, 2<<20)})
+		mustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("x")})
+		w := &wire{b: b}
+		var handled atomic.Int64
+		push, err := consumer.NewPush(w.client(t, rocketmq.Options{MaxReceiveSize: 1 << 20}), consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- push.Run(ctx) }()
+		time.Sleep(time.Second)
+		if handled.Load() != 1 {
+			t.Errorf("%d handled with the first receive, want the one that can be read", handled.Load())
+		}
+		time.Sleep(time.Hour)
+		mustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("x")})
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-ended; err != nil || handled.Load() != 2 {
+			t.Errorf("Run: %v, %d handled, want 2", err, handled.Load())
+		}
+	})
+}

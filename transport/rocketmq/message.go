@@ -79,12 +79,15 @@ func compress(body []byte) []byte {
 
 // decodeMessage makes a delivery of what a server handed out. The caller fills
 // in the group, the endpoint and the invisible time. A body that does not match
-// its digest, cannot be decompressed or is larger than maxBody after that is an
-// error, and so is a delivery that could never be settled.
+// its digest, cannot be decompressed or is larger than maxBody before or after
+// that is an error, and so is a delivery that could never be settled.
 func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 	sys := pb.GetSystemProperties()
 	if sys.GetReceiptHandle() == "" {
 		return nil, errors.New("the message has no receipt handle")
+	}
+	if n := len(pb.GetBody()); n > maxBody {
+		return nil, fmt.Errorf("the body has %d bytes, more than %d: raise Options.MaxReceiveSize if it should be read", n, maxBody)
 	}
 	if err := checkDigest(pb.GetBody(), sys.GetBodyDigest()); err != nil {
 		return nil, err

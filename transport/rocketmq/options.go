@@ -63,8 +63,10 @@ type Options struct {
 	// SettingsSync is how often a session repeats its settings. 0: 5 min.
 	SettingsSync time.Duration
 
-	// MaxReceiveSize bounds, in bytes, one received gRPC message and a body
-	// after decompression. 0: 32 MiB.
+	// MaxReceiveSize bounds, in bytes, a received body, before and after
+	// decompression, and every answer but a receive's. A message whose body is
+	// larger is logged and not returned; if it is larger than 64 MiB too, the
+	// receive fails, and what was behind it comes later. 0: 32 MiB.
 	MaxReceiveSize int
 
 	// Compression is the size in bytes above which bodies are sent gzipped,

@@ -3,9 +3,11 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
@@ -23,7 +25,16 @@ const (
 	// clocksAgree is how far a server's clock may be behind ours for its time
 	// to be believed.
 	clocksAgree = 5 * time.Second
+
+	// passable is the size in bytes up to which a message that is larger than
+	// Options.MaxReceiveSize is read, to be passed over: gRPC breaks a stream
+	// off at one that it may not read, and what is behind it would fail too.
+	passable = 64 << 20
 )
+
+// errTooLarge is why a stream broke off. Not even what Classify takes for the
+// server's failure: the same request may bring other messages.
+var errTooLarge = errors.New("a message is too large to be read")
 
 // Receive asks one server for messages as [transport.Receiver] says; with
 // several servers and AnyQueue, the next one each time. It waits for the
@@ -32,7 +43,7 @@ const (
 // Messages that came before the stream broke, or ctx ended, are not returned: the
 // server may have taken them back already. They are given back in case it did
 // not, so that they need not wait for the end of their invisible time. Those
-// that were still on their way then have to. A message whose body is corrupted is not returned but
+// that were still on their way then have to. A message whose body is corrupted or too large is not returned but
 // logged, and left alone: the server delivers it again when its invisible time
 // is over, and makes a dead letter of it after the last attempt.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
@@ -112,10 +123,16 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 
 	failed := func(err error) *tidegate.Error {
 		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
+		if e.Code == tidegate.CodePayloadTooLarge { // an answer is, and not the request
+			e.Code, e.Err = 0, fmt.Errorf("%w: %w", errTooLarge, err)
+			e.Message = fmt.Sprintf("the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
+			return e
+		}
 		s.ep.blame(ctx, e)
 		return e
 	}
-	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req)
+	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req,
+		grpc.MaxCallRecvMsgSize(max(c.opts.MaxReceiveSize, passable)))
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -130,21 +147,29 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 			break
 		}
 		got.add(frame, time.Now())
+		if m := frame.GetMessage(); m != nil {
+			if d := c.delivery(s, r, m); d != nil {
+				got.list = append(got.list, d)
+			}
+		}
 	}
 	if got.err == nil {
 		s.ep.good()
 		code := got.status.GetCode()
-		silent := got.status == nil && len(got.messages) > 0 // some servers think that messages say enough
+		silent := got.status == nil && got.messages > 0 // some servers think that messages say enough
 		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {
 			got.err = statusError(opReceive, r.Topic, s.ep.key, got.status, stream.Trailer())
 		}
 	}
-	list := c.deliveries(s, r, &got)
 	if got.err != nil {
-		c.giveBack(s, list)
+		c.giveBack(s, got.list)
 		return nil, got.err
 	}
-	return list, nil
+	// The delivery says how long, the stream since when.
+	for _, d := range got.list {
+		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
+	}
+	return got.list, nil
 }
 
 // giveBack makes messages that nobody will handle visible again, in the
@@ -166,9 +191,10 @@ func (c *Client) giveBack(s *session, list []*tidegate.Delivery) {
 // frames is what a receive brought.
 type frames struct {
 	status   *rmqpb.Status
-	messages []*rmqpb.Message
-	began    time.Time // of the first frame's arrival
-	server   time.Time // when the server began to deliver, by its clock
+	messages int                  // that came
+	list     []*tidegate.Delivery // those that can be delivered
+	began    time.Time            // of the first frame's arrival
+	server   time.Time            // when the server began to deliver, by its clock
 	err      *tidegate.Error
 }
 
@@ -180,7 +206,7 @@ func (f *frames) add(frame *rmqpb.ReceiveMessageResponse, now time.Time) {
 	case *rmqpb.ReceiveMessageResponse_Status:
 		f.status = x.Status
 	case *rmqpb.ReceiveMessageResponse_Message:
-		f.messages = append(f.messages, x.Message)
+		f.messages++
 	case *rmqpb.ReceiveMessageResponse_DeliveryTimestamp:
 		f.server = timeOf(x.DeliveryTimestamp)
 	}
@@ -196,26 +222,24 @@ func (f *frames) handedOut() time.Time {
 	return f.began
 }
 
-func (c *Client) deliveries(s *session, r *transport.ReceiveRequest, got *frames) []*tidegate.Delivery {
-	var list []*tidegate.Delivery
-	for _, m := range got.messages {
-		d, err := decodeMessage(m, c.opts.MaxReceiveSize)
-		if err != nil {
-			c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
-				"group", r.Group, "message", m.GetSystemProperties().GetMessageId(), "endpoint", s.ep.key, "err", err)
-			continue
-		}
-		if d.Topic == "" {
-			d.Topic = r.Topic // or it could never be settled
-		}
-		d.ConsumerGroup = r.Group
-		d.Endpoint = s.ep.key
-		invisible := r.InvisibleDuration
-		if x := durationOf(m.GetSystemProperties().GetInvisibleDuration()); x > 0 {
-			invisible = x
-		}
-		d.InvisibleUntil = got.handedOut().Add(invisible)
-		list = append(list, d)
+// delivery makes a delivery of m, nil if that cannot be. Its InvisibleUntil is
+// set as if it was handed out at the zero time.
+func (c *Client) delivery(s *session, r *transport.ReceiveRequest, m *rmqpb.Message) *tidegate.Delivery {
+	d, err := decodeMessage(m, c.opts.MaxReceiveSize)
+	if err != nil {
+		c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
+			"group", r.Group, "message", m.GetSystemProperties().GetMessageId(), "endpoint", s.ep.key, "err", err)
+		return nil
 	}
-	return list
+	if d.Topic == "" {
+		d.Topic = r.Topic // or it could never be settled
+	}
+	d.ConsumerGroup = r.Group
+	d.Endpoint = s.ep.key
+	invisible := r.InvisibleDuration
+	if x := durationOf(m.GetSystemProperties().GetInvisibleDuration()); x > 0 {
+		invisible = x
+	}
+	d.InvisibleUntil = time.Time{}.Add(invisible)
+	return d
 }

@@ -132,8 +132,19 @@ func TestReceiveOutcomes(t *testing.T) {
 		}, n: 1},
 		"too large": {serve: func(st receiveStream) error {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
+			sendMessage(st, nil)
 			return nil
-		}, code: 41300},
+		}, n: 1},
+		"nothing but too large": {serve: func(st receiveStream) error {
+			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
+			return nil
+		}},
+		// This one cannot even be passed over. It ends no consumer, and says nothing against the server.
+		"far too large": {serve: func(st receiveStream) error {
+			sendMessage(st, nil)
+			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, passable+1) })
+			return nil
+		}, is: errTooLarge, back: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,6 +167,12 @@ func TestReceiveOutcomes(t *testing.T) {
 				}
 				if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
 					t.Errorf("%+v", e)
+				}
+				if class := transport.Classify(err); class == transport.Permanent {
+					t.Errorf("%v is %v: it would end a push consumer", err, class)
+				}
+				if tt.is == errTooLarge && c.access.shaky(time.Now()) {
+					t.Error("a message that is too large for us counts against the server")
 				}
 				synctest.Wait()
 				back := s.of("ChangeInvisibleDuration")
