@@ -60,9 +60,14 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tide
 		}
 	}
 	if len(r.byGroup) == 0 && len(r.by) == 0 {
-		e := fail("QueryRoute", name, tidegate.CodeForbidden, "the route names no queue that can be written or read")
-		e.Endpoint, e.Err = c.access.key, unusable
-		return nil, e
+		if errors.Is(unusable, tidegate.ErrClosed) {
+			return nil, closedError("QueryRoute", name)
+		}
+		text := "written or read"
+		if unusable != nil {
+			text += ": " + unusable.Error()
+		}
+		return nil, noQueue("QueryRoute", name, c.access.key, text)
 	}
 	slices.SortFunc(r.byGroup, func(a, b queue) int {
 		return cmp.Or(cmp.Compare(a.broker, b.broker), cmp.Compare(a.id, b.id))
@@ -73,6 +78,15 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tide
 	}
 	slices.SortFunc(r.readers, func(a, b broker) int { return cmp.Compare(a.pb.GetName(), b.pb.GetName()) })
 	return r, nil
+}
+
+// noQueue makes the error of a route that names no queue for what is to be done.
+// It is no refusal, since it passes: a server leaves out a master that is down
+// or starts while its copies are still named, and operators take permissions
+// away from one that they are about to stop.
+func noQueue(op, subject, endpoint, todo string) *tidegate.Error {
+	return &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Err: tidegate.ErrUnavailable,
+		Message: "the server names no queue, on a master, that can be " + todo}
 }
 
 // endpointOf returns where a broker is: what it says, unless the client was
@@ -193,14 +207,24 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		c.doubtIf(t, err)
 		return nil, err
 	}
+	numbers := t.numbers(r, res.GetAssignments())
+	if len(numbers) == 0 {
+		c.doubt(t)
+		return nil, noQueue(op, topicName, c.access.key, "read")
+	}
+	return numbers, nil
+}
+
+// numbers returns the numbers of the assigned queues that r lets us read from, in order.
+func (t *topic) numbers(r *route, assigned []*rmqpb.Assignment) []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var numbers []int
-	for _, a := range res.GetAssignments() {
+	for _, a := range assigned {
 		mq := a.GetMessageQueue()
 		name := mq.GetBroker().GetName()
 		if _, known := r.by[name]; !known {
-			continue // a broker the route does not let us read from
+			continue
 		}
 		place := t.place(name)
 		switch {
@@ -212,11 +236,8 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 			numbers = append(numbers, -2-place)
 		}
 	}
-	if len(numbers) == 0 {
-		return nil, fail(op, topicName, tidegate.CodeForbidden, "the assignment names no queue that can be read")
-	}
 	slices.Sort(numbers)
-	return slices.Compact(numbers), nil
+	return slices.Compact(numbers)
 }
 
 // doubtIf doubts the topic's route if the error may come from a wrong one.

@@ -54,6 +54,10 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if err != nil {
 		return nil, err
 	}
+	if len(rt.readers) == 0 {
+		c.doubt(t)
+		return nil, noQueue(opReceive, r.Topic, c.access.key, "read")
+	}
 	from, id, ok := t.source(rt, r.Queue)
 	if !ok {
 		c.doubt(t)

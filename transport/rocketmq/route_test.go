@@ -236,23 +236,90 @@ func TestInterleave(t *testing.T) {
 	}
 }
 
+// A route without a queue is not the server's refusal: a master that is down or
+// starts is left out, while its copies are named.
 func TestBadRoutes(t *testing.T) {
+	copied := queues(testAddr, "b", 1)
+	copied[0].Broker.Id = 1
 	for name, mqs := range map[string][]*rmqpb.MessageQueue{
-		"none": nil,
+		"none":   nil,
+		"copies": copied,
 		"no address": {{Permission: rmqpb.Permission_READ_WRITE, Broker: &rmqpb.Broker{Name: "b",
 			Endpoints: &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{Host: "", Port: 0}}}}}},
 		"no permission": {{Broker: &rmqpb.Broker{Name: "b"}}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
-			newServer(t, n, testAddr).route = func() *rmqpb.QueryRouteResponse {
+			s := newServer(t, n, testAddr)
+			s.receive = empty
+			s.route = func() *rmqpb.QueryRouteResponse {
 				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
 			}
 			c := newClient(t, n, nil)
-			if _, err := sendOne(t.Context(), c, message("x")); !errors.Is(err, tidegate.ErrForbidden) {
-				t.Errorf("%s: %v", name, err)
-			}
+			expectAll(t, c, name, func(err error) bool {
+				return errors.Is(err, tidegate.ErrUnavailable) && transport.Classify(err) == transport.Transient
+			})
+			mqs = queues(testAddr, "b", 1)
+			expectAll(t, c, name, func(err error) bool { return err == nil })
+			c.Close()
+			expectAll(t, c, name, func(err error) bool { return errors.Is(err, tidegate.ErrClosed) })
 		})
+	}
+}
+
+// A topic that can only be read, or only be written, has a route, which serves
+// one half. The other asks for a new one, at most once a second.
+func TestHalfRoutes(t *testing.T) {
+	for _, perm := range []rmqpb.Permission{rmqpb.Permission_READ, rmqpb.Permission_WRITE} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.receive = empty
+			mqs := queues(testAddr, "b", 1)
+			mqs[0].Permission = perm
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+			}
+			c := newClient(t, n, nil)
+			half := map[string]bool{"Send": perm == rmqpb.Permission_WRITE, "ProducerSettings": perm == rmqpb.Permission_WRITE}
+			for _, r := range allOf(t, c) {
+				want := half[r.op] || !r.sends && perm == rmqpb.Permission_READ
+				if (r.err == nil) != want || !want && transport.Classify(r.err) == transport.Permanent && !errors.Is(r.err, tidegate.ErrNotFound) {
+					t.Errorf("%s with the permission %s: %v", r.op, perm, r.err)
+				}
+			}
+			mqs = queues(testAddr, "b", 1)
+			time.Sleep(refreshGap)
+			allOf(t, c) // asks
+			synctest.Wait()
+			expectAll(t, c, perm.String(), func(err error) bool { return err == nil })
+		})
+	}
+}
+
+type outcome struct {
+	op    string
+	sends bool
+	err   error
+}
+
+// allOf does what needs a route.
+func allOf(t *testing.T, c *Client) []outcome {
+	return []outcome{
+		{"Send", true, c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err},
+		{"ProducerSettings", true, second(c.ProducerSettings(t.Context(), "t"))},
+		{"ConsumerSettings", false, second(c.ConsumerSettings(t.Context(), "g", "t"))},
+		{"Queues", false, second(c.Queues(t.Context(), "g", "t"))},
+		{"Receive", false, second(c.Receive(t.Context(), request1))},
+	}
+}
+
+func expectAll(t *testing.T, c *Client, name string, good func(error) bool) {
+	t.Helper()
+	for _, r := range allOf(t, c) {
+		if !good(r.err) {
+			t.Errorf("%s: %s: %v", name, r.op, r.err)
+		}
 	}
 }
 
@@ -308,7 +375,7 @@ func TestQueues(t *testing.T) {
 				s.receive = empty
 				c := newClient(t, n, nil)
 				got, err := c.Queues(t.Context(), "g", "t")
-				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
+				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) || transport.Classify(err) == transport.Permanent {
 					t.Fatalf("%v, %v, want %v", got, err, tt.want)
 				}
 				var names []string

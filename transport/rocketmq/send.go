@@ -39,7 +39,8 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	t, r, err := c.route(ctx, opSend, msgs[0].Topic)
 	if err == nil && len(r.byGroup) == 0 {
-		err = fail(opSend, msgs[0].Topic, tidegate.CodeForbidden, "the route names no queue that can be written")
+		c.doubt(t)
+		err = noQueue(opSend, msgs[0].Topic, c.access.key, "written")
 	}
 	if err != nil {
 		for i := range results {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -81,6 +82,14 @@ func newServer(t *testing.T, n *network, addr string) *server {
 	}
 	s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 		return sentAll(r), nil
+	}
+	s.assign = func() *rmqpb.QueryAssignmentResponse {
+		res := &rmqpb.QueryAssignmentResponse{Status: ok}
+		for _, q := range s.route().GetMessageQueues() {
+			res.Assignments = append(res.Assignments, &rmqpb.Assignment{
+				MessageQueue: &rmqpb.MessageQueue{Id: transport.AnyQueue, Broker: q.GetBroker()}})
+		}
+		return res
 	}
 	s.telemetry = s.answerSettings
 	s.start()

@@ -54,12 +54,13 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 // the first call for a server opens a session with it, which then stays. Send
 // needs none.
 func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transport.ProducerSettings, error) {
-	_, r, err := c.route(ctx, opTelemetry, topicName)
+	t, r, err := c.route(ctx, opTelemetry, topicName)
 	if err != nil {
 		return transport.ProducerSettings{}, err
 	}
 	if len(r.byGroup) == 0 {
-		return transport.ProducerSettings{}, fail(opTelemetry, topicName, tidegate.CodeForbidden, "the route names no queue that can be written")
+		c.doubt(t)
+		return transport.ProducerSettings{}, noQueue(opTelemetry, topicName, c.access.key, "written")
 	}
 	settings, err := c.settingsOf(ctx, r.byGroup[0].ep, role{}, topicName)
 	if err != nil {
@@ -74,12 +75,13 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	_, r, err := c.consumerRoute(ctx, opTelemetry, topicName)
+	t, r, err := c.consumerRoute(ctx, opTelemetry, topicName)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
 	if len(r.readers) == 0 {
-		return transport.ConsumerSettings{}, fail(opTelemetry, topicName, tidegate.CodeForbidden, "the route names no queue that can be read")
+		c.doubt(t)
+		return transport.ConsumerSettings{}, noQueue(opTelemetry, topicName, c.access.key, "read")
 	}
 	// Servers tell both kinds of consumers the same: any session will do.
 	ep, as := r.readers[0].ep, role{group, true}
