@@ -129,6 +129,8 @@ func (r *run) settle(h *held, o *Outcome, f *failure) {
 	}
 	o.SettleErr = err
 	switch {
+	case errors.Is(err, errPerhaps):
+		o.Disposition = PerhapsSettled
 	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
 		o.Disposition = LeaseLost
 	case err != nil:

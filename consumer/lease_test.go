@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -176,7 +179,10 @@ func TestAckIsRepeated(t *testing.T) {
 		max  int
 	}{
 		{"in the end it works", []error{busy, errors.New("lost"), nil}, Acked, 3, 3},
-		{"the handle is gone", []error{errors.New("lost"), &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 2, 2},
+		{"the handle is gone", []error{&tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 1, 1},
+		{"the handle is gone after a refusal", []error{busy, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 2, 2},
+		{"the handle is gone after an answer was lost", []error{errors.New("lost"), busy, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}},
+			PerhapsSettled, 3, 3},
 		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
 		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},
 	} {
@@ -223,6 +229,35 @@ func TestDeadLetterRefusedIsRetried(t *testing.T) {
 		stop()
 		if list := seen.all(); len(list) != 1 || list[0].Disposition != Retried || len(s.retries) != 1 {
 			t.Errorf("outcomes %+v, retries %v", list, s.retries)
+		}
+	})
+}
+
+// An acknowledgement whose answer was lost is repeated, and the server says that
+// the handle is not valid any more: it was consumed, most likely, and nobody
+// needs to be warned.
+func TestLostAnswerIsNoWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		var log bytes.Buffer
+		tries := 0
+		s.afterAck = func() error {
+			if tries++; tries == 1 {
+				return errors.New("the answer was lost")
+			}
+			return nil
+		}
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(time.Minute)
+		stop()
+		if o := seen.all()[0]; tries != 2 || o.Disposition != PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
+			t.Errorf("%d tries, outcome %+v", tries, o)
+		}
+		if text := log.String(); strings.Contains(text, "WARN") || strings.Contains(text, "delivered again") {
+			t.Errorf("logged %s", text)
 		}
 	})
 }

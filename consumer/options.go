@@ -95,7 +95,8 @@ type PushOptions struct {
 	OnDelivery func(Outcome)
 
 	// Logger gets panics as errors; failures of receiving and settling, lost
-	// leases and dead letters as warnings; retries at debug level. Nil: silent.
+	// leases and dead letters as warnings; what was settled by a request whose
+	// answer was lost at info level; retries at debug level. Nil: silent.
 	Logger *slog.Logger
 }
 

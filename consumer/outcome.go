@@ -12,12 +12,13 @@ type Disposition int
 
 // What can become of a delivery.
 const (
-	Acked        Disposition = iota // consumed
-	Retried                         // failed; delivered again after Outcome.Delay
-	DeadLettered                    // failed for good
-	LeaseLost                       // its invisible time ended first, and it is delivered again; or it was settled already, by a request whose answer was lost
-	Released                        // not handled, or not to its end; given back for another consumer
-	Unsettled                       // the server could not be told; delivered again when its invisible time ends
+	Acked          Disposition = iota // consumed
+	Retried                           // failed; delivered again after Outcome.Delay
+	DeadLettered                      // failed for good
+	LeaseLost                         // its invisible time ended first, and it is delivered again
+	Released                          // not handled, or not to its end; given back for another consumer
+	Unsettled                         // the server could not be told; delivered again when its invisible time ends
+	PerhapsSettled                    // most likely settled as the handler wished, by a request whose answer was lost: the repeated one came too late
 )
 
 // String returns the name in lower case.
@@ -35,6 +36,8 @@ func (d Disposition) String() string {
 		return "released"
 	case Unsettled:
 		return "unsettled"
+	case PerhapsSettled:
+		return "perhaps settled"
 	}
 	return "unknown"
 }
@@ -54,8 +57,8 @@ type Outcome struct {
 	// Err is what the handler returned; a [*PanicError] if it panicked.
 	Err error
 
-	// SettleErr is why the server could not be told, for Unsettled and
-	// LeaseLost as far as known.
+	// SettleErr is why the server could not be told, for Unsettled,
+	// PerhapsSettled and LeaseLost as far as known.
 	SettleErr error
 }
 
@@ -67,6 +70,8 @@ func (r *run) observe(o Outcome) {
 		level, text = slog.LevelWarn, "message is a dead letter now"
 	case LeaseLost:
 		level, text = slog.LevelWarn, "lease lost, message will be delivered again"
+	case PerhapsSettled:
+		level, text = slog.LevelInfo, "delivery was settled already, most likely: an answer was lost"
 	case Unsettled:
 		level, text = slog.LevelWarn, "delivery could not be settled"
 	}

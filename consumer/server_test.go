@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -23,7 +24,8 @@ type server struct {
 	onReceive, onSettings func() error
 	onAck, onRetry        func(d *tidegate.Delivery) error
 	onChange, onDead      func(d *tidegate.Delivery) error
-	onHandOut             func(n int) // called with the lock held
+	onHandOut             func(n int)  // called with the lock held
+	afterAck              func() error // called without a lock; an error is the answer in place of the true one
 
 	mu       sync.Mutex
 	entries  []*entry
@@ -192,6 +194,9 @@ func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	for i, d := range ds {
 		errs[i] = s.settle(ctx, d, s.onAck, func(e *entry) { e.done = true; s.end(e, e.due) })
+		if s.afterAck != nil {
+			errs[i] = cmp.Or(s.afterAck(), errs[i])
+		}
 	}
 	return errs
 }

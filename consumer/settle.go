@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -18,14 +19,23 @@ var settleBackoff = backoff.Exponential{
 	Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
 
+// errPerhaps tells that a delivery may have been settled by a try of before.
+var errPerhaps = errors.New("an earlier try, whose answer was lost, may have settled it")
+
 // tell carries out a verdict, again and again where that can help and as long
 // as the delivery is ours. It does not stop with Run's ctx: an unsaid
-// acknowledgement is a duplicate.
+// acknowledgement is a duplicate. The error is errPerhaps, with the server's
+// own, where the handle was not valid any more after a try that may have worked.
 func (r *run) tell(h *held, v verdict) error {
 	ctx, cancel := context.WithDeadline(r.detached, h.until)
 	defer cancel()
+	perhaps := false
 	for n := 0; ; n++ {
 		err := r.tellOnce(ctx, h, v)
+		if perhaps && errors.Is(err, tidegate.ErrInvalidHandle) {
+			return fmt.Errorf("%w: %w", errPerhaps, err)
+		}
+		perhaps = perhaps || transport.Classify(err) == transport.Transient
 		if err == nil || !canRepeat(v.action, err, r.transport.Capabilities()) {
 			return err
 		}
