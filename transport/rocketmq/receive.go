@@ -186,8 +186,11 @@ func (c *Client) giveBack(s *session, list []*tidegate.Delivery) {
 	c.spawn(func() {
 		for _, d := range list {
 			r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
-			_, err := c.changeInvisible(c.ctx, r, d, 0, true)
-			c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
+			if _, err := c.changeInvisible(c.ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
+				c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
+				continue
+			}
+			c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key)
 		}
 	})
 }

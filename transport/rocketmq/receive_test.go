@@ -3,7 +3,10 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,4 +296,54 @@ func TestNoLeak(t *testing.T) {
 		}
 		s.stop()
 	})
+}
+
+// A logger may call what it is given: nothing says "err" without one.
+func TestLogsHaveNoNilErrors(t *testing.T) {
+	for name, code := range map[string]rmqpb.Code{"given back": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				sendMessage(st, nil)
+				<-st.Context().Done()
+				return nil
+			}
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}}
+			}
+			h := &strictHandler{t: t}
+			c := newClient(t, n, func(o *Options) { o.Logger = slog.New(h) })
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := c.Receive(ctx, request1); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if h.records.Load() != 1 {
+				t.Errorf("%s: %d records, want one of the message", name, h.records.Load())
+			}
+		})
+	}
+}
+
+// A strictHandler looks at what it gets.
+type strictHandler struct {
+	t       *testing.T
+	records atomic.Int64
+}
+
+func (h *strictHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *strictHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h *strictHandler) WithGroup(string) slog.Handler            { return h }
+
+func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
+	h.records.Add(1)
+	r.Attrs(func(a slog.Attr) bool {
+		if v := reflect.ValueOf(a.Value.Any()); v.Kind() == reflect.Pointer && v.IsNil() {
+			h.t.Errorf("%q has a nil %s as %q", r.Message, v.Type(), a.Key)
+		}
+		return true
+	})
+	return nil
 }
