@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -145,6 +147,32 @@ func TestTooLargeMessageIsPassedOver(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil || handled.Load() != 2 {
 			t.Errorf("Run: %v, %d handled, want 2", err, handled.Load())
+		}
+	})
+}
+
+// A producer that gives an attempt 10 s gets the answer that comes after 5 s:
+// the attempt is not cut before, and the message not sent again.
+func TestSlowServerGetsTheAttemptsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		var sends atomic.Int64
+		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+			if call.Op != "SendMessage" {
+				return next(ctx)
+			}
+			sends.Add(1)
+			if err := backoff.Sleep(ctx, 5*time.Second); err != nil {
+				return err
+			}
+			return next(ctx)
+		})
+		p := newProducer(t, b, producer.Options{AttemptTimeout: 10 * time.Second})
+		begin := time.Now()
+		_, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
+		if took := time.Since(begin); err != nil || sends.Load() != 1 || took != 5*time.Second {
+			t.Errorf("%v after %v and %d attempts, want one of 5s", err, took, sends.Load())
 		}
 	})
 }

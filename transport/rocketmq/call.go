@@ -50,8 +50,13 @@ func call[Req any, Res answer](
 	if look {
 		opts = append(opts, grpc.Header(&info.header))
 	}
-	rctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
-	defer cancel()
+	rctx := ctx
+	// A producer says how long an attempt may take, and may mean longer.
+	if _, ok := ctx.Deadline(); !ok || r.op != opSend {
+		var cancel context.CancelFunc
+		rctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
+		defer cancel()
+	}
 	rctx = c.headers.outgoing(rctx, r.id, r.headers...)
 	res, err := method(r.ep.api(), rctx, req, opts...)
 	if err != nil {

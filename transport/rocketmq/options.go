@@ -41,7 +41,8 @@ type Options struct {
 	ClientID string
 
 	// RequestTimeout bounds every request, together with the caller's ctx; a
-	// receive has it on top of its waiting time. 0: 3 s.
+	// receive has it on top of its waiting time, and a send whose ctx has a
+	// deadline has that instead: a producer's is its AttemptTimeout. 0: 3 s.
 	RequestTimeout time.Duration
 
 	// ConnectBackoff paces attempts to connect, and to re-open a session that

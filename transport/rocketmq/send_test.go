@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -313,4 +314,41 @@ var errGone = errors.New("the caller has gone")
 func silent(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
+}
+
+// A send has the time that its caller gives it, and the RequestTimeout if that
+// says nothing.
+func TestSendHasItsCallersTime(t *testing.T) {
+	for _, tt := range []struct {
+		given, answer, ended time.Duration
+		ok                   bool
+	}{
+		{given: 10 * time.Second, answer: 5 * time.Second, ended: 5 * time.Second, ok: true},
+		{given: 10 * time.Second, answer: time.Minute, ended: 10 * time.Second},
+		{given: time.Second, answer: 5 * time.Second, ended: time.Second},
+		{answer: 5 * time.Second, ended: 3 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				if err := backoff.Sleep(ctx, tt.answer); err != nil {
+					return nil, err
+				}
+				return sentAll(r), nil
+			}
+			c := newClient(t, n, nil)
+			ctx := t.Context()
+			if tt.given > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tt.given)
+				defer cancel()
+			}
+			begin := time.Now()
+			_, err := sendOne(ctx, c, message("x"))
+			if took := time.Since(begin); (err == nil) != tt.ok || took != tt.ended {
+				t.Errorf("%+v: %v after %v", tt, err, took)
+			}
+		})
+	}
 }
