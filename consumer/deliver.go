@@ -14,8 +14,8 @@ import (
 // gets a goroutine of its own, so that this one can keep the lease.
 func (r *run) deliver(h *held) {
 	o := Outcome{
-		Topic: h.d.Topic, Group: r.sub.Group, MessageID: h.d.ID,
-		MessageGroup: h.d.MessageGroup, Attempt: h.d.Attempt,
+		Topic: h.current.Topic, Group: r.sub.Group, MessageID: h.current.ID,
+		MessageGroup: h.current.MessageGroup, Attempt: h.current.Attempt,
 	}
 	r.handle(h, &o)
 	if o.Disposition != Acked && o.Disposition != DeadLettered {
@@ -90,7 +90,7 @@ type result struct {
 // call runs the handler and reads its error. It returns by a pointer because
 // the goroutine may end within either.
 func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
-	returned, read := false, false
+	returned, read, id := false, false, d.ID
 	defer func() {
 		if read {
 			return
@@ -104,7 +104,7 @@ func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 		}
 		p := &PanicError{Value: v, Stack: debug.Stack()}
 		res.err, res.failure = p, readPanic(p)
-		r.logPanic(ctx, "handler panicked", d.ID, p.Value, p.Stack)
+		r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack)
 	}()
 	res.err = r.handler(ctx, d)
 	returned = true
@@ -115,15 +115,15 @@ func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 // settle tells the server what became of the delivery.
 func (r *run) settle(h *held, o *Outcome, f *failure) {
 	rules := r.currentRules()
-	v := judge(h.d.Attempt, f, rules)
+	v := judge(h.current.Attempt, f, rules)
 	if v.action == retry {
 		r.lines.fail(h.turn)
 	}
 	err := r.tell(h, v)
 	if v.action == deadLetterNow && err != nil && permanent(err) {
 		// The server keeps no dead letters for us. Nothing may get lost.
-		r.log.Warn("dead letter refused, retrying the message", "topic", h.d.Topic, "message_id", h.d.ID, "error", err)
-		v = ladderVerdict(h.d.Attempt, f, rules)
+		r.log.Warn("dead letter refused, retrying the message", "topic", h.current.Topic, "message_id", h.current.ID, "error", err)
+		v = ladderVerdict(h.current.Attempt, f, rules)
 		r.lines.fail(h.turn)
 		err = r.tell(h, v)
 	}

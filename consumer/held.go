@@ -12,7 +12,7 @@ import (
 // A held delivery is one in hand. Only the goroutine that owns it uses it,
 // and so an extension and a settlement never meet.
 type held struct {
-	d       *tidegate.Delivery // as received: the handler's, and not touched here
+	d       *tidegate.Delivery // as received: the handler's, and neither read nor written here
 	current tidegate.Delivery  // the same, with the handle that is valid now
 	turn    *turn
 
@@ -105,7 +105,7 @@ func (r *run) extend(h *held) bool {
 		h.lost, h.lostErr = true, err
 		return false
 	}
-	r.log.Warn("extending the invisible time failed", "topic", h.d.Topic, "message_id", h.d.ID, "error", err)
+	r.log.Warn("extending the invisible time failed", "topic", h.current.Topic, "message_id", h.current.ID, "error", err)
 	h.plan(time.Now().Add(inv / 10))
 	return true
 }

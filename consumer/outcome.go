@@ -95,5 +95,5 @@ func (r *run) observe(o Outcome) {
 
 func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {
 	r.log.LogAttrs(ctx, slog.LevelError, text,
-		slog.String("message_id", messageID), slog.Any("panic", value), slog.String("stack", string(stack)))
+		slog.String("message_id", messageID), slog.String("panic", show(value)), slog.String("stack", string(stack)))
 }

@@ -1,0 +1,134 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Seed 000: "Unexpected exceptions are also captured by the SDK"
+// Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws
+// an exception"
+func TestPanicsAreFailures(t *testing.T) {
+	cause := errors.New("an error as a panic")
+	var nothing any
+	returns := func(err error) Handler { return func(context.Context, *tidegate.Delivery) error { return err } }
+	panics := func(v any) Handler { return func(context.Context, *tidegate.Delivery) error { panic(v) } }
+	for name, tt := range map[string]struct {
+		handler Handler
+		text    string
+	}{
+		"panic":  {panics(cause), "handler panicked: an error as a panic"},
+		"nil":    {panics(nothing), "handler panicked: panic called with nil argument"},
+		"Goexit": {func(context.Context, *tidegate.Delivery) error { runtime.Goexit(); return nil }, "handler panicked: runtime.Goexit was called"},
+		"typed nil": {returns((*fs.PathError)(nil)),
+			"handler panicked: the error that it returned, <nil> of type *fs.PathError, cannot be read: runtime error: invalid memory address"},
+		"an error that panics": {returns(awkward{"boom"}),
+			"handler panicked: the error that it returned, %!v(PANIC=Error method: boom) of type consumer.awkward, cannot be read: boom"},
+		"an error that panics with itself": {returns(awkward{}),
+			"handler panicked: the error that it returned, a consumer.awkward of type consumer.awkward, cannot be read: a consumer.awkward"},
+		"panic with a typed nil":               {panics((*fs.PathError)(nil)), "handler panicked: <nil>"},
+		"panic with an error that panics":      {panics(awkward{"boom"}), "handler panicked: %!v(PANIC=Error method: boom)"},
+		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer.awkward"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, Subscription{}, tt.handler, PushOptions{OnDelivery: seen.add})
+				time.Sleep(15 * time.Second)
+				stop()
+				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != Retried || seen.list[0].Delay != 10*time.Second {
+					t.Fatalf("outcomes %+v", seen.list)
+				}
+				e, ok := seen.list[0].Err.(*PanicError)
+				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "deliver.go") {
+					t.Errorf("error %v", seen.list[0].Err)
+				}
+				if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "panic_test.go")) {
+					t.Errorf("%v does not wrap the panic's error, or has not the handler's stack", e)
+				}
+			})
+		})
+	}
+}
+
+// An awkward error panics when it is asked for its text, with itself if it has none.
+type awkward struct{ text string }
+
+func (e awkward) Error() string {
+	if e.text == "" {
+		panic(e)
+	}
+	panic(e.text)
+}
+
+// The text of an error is needed at the last attempt, and by DeadLetter.
+func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
+	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, DeadLetter(awkward{"boom"}), DeadLetter((*fs.PathError)(nil))} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.settings.MaxAttempts = 2
+			s.fill(1)
+			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, PushOptions{})
+			time.Sleep(time.Minute)
+			stop()
+			if text := s.dead["m0"]; !strings.Contains(text, "cannot be read") || len(s.retries) != 1 {
+				t.Errorf("%T: dead letters %q after %d retries, want a failure like any other", err, s.dead, len(s.retries))
+			}
+		})
+	}
+}
+
+// The delivery is the handler's own: what it writes into it, at any time, is
+// not what is decided by, settled or logged.
+func TestHandlerMayChangeItsDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings.MaxAttempts = 3
+		s.fill(1)
+		s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") } // which is logged
+		var log bytes.Buffer
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			for range 25 {
+				*d = tidegate.Delivery{Message: tidegate.Message{ID: "mine", Topic: "mine"}, Attempt: 99}
+				time.Sleep(time.Second)
+			}
+			panic("mine it is")
+		}, PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(29 * time.Second)
+		stop()
+		if o := seen.all()[0]; o.Disposition != Retried || o.Attempt != 1 || o.MessageID != "m0" || len(s.dead) != 0 {
+			t.Errorf("outcome %+v, dead letters %q", o, s.dead)
+		}
+		if text := log.String(); !strings.Contains(text, "connection lost") || strings.Contains(text, "message_id=mine") {
+			t.Errorf("logged %s", text)
+		}
+	})
+}
+
+func TestObserverThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(30)
+		var log bytes.Buffer
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{Concurrency: 1, OnDelivery: func(Outcome) { panic(awkward{}) }, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		synctest.Wait()
+		if err := stop(); err != nil || s.left() != 0 || !strings.Contains(log.String(), `"panic":"a consumer.awkward"`) {
+			t.Errorf("Run: %v, %d messages left, logged %s", err, s.left(), log.String())
+		}
+	})
+}
