@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -60,7 +61,7 @@ type run struct {
 	detached context.Context //nolint:containedctx // it lives as long as the run
 	// handlers is the parent of all handlers' contexts; it ends with ErrShutdown.
 	handlers context.Context         //nolint:containedctx // it lives as long as the run
-	fatal    context.CancelCauseFunc // ends the run with an error
+	fatal    context.CancelCauseFunc // ends the run with a refusal
 
 	slots    chan struct{} // a token for each handler that may start
 	lines    lines
@@ -79,7 +80,7 @@ type run struct {
 // A failure to receive is waited out and retried, also that of a topic or
 // group that does not exist yet. Run returns an error, after the same orderly
 // end, if the server refuses the consumer for good (bad request, no
-// permission) or the transport was closed.
+// permission) or the transport was closed, before ctx ended.
 //
 // Run may be called again after it has returned, and several times at once:
 // each call is a consumer of its own.
@@ -111,11 +112,14 @@ func (p *Push) Run(ctx context.Context) error {
 		endHandlers(ErrShutdown)
 		<-done
 	}
-	if ctx.Err() != nil {
-		return nil
+	if r, ok := errors.AsType[*refusal](context.Cause(rctx)); ok { // and not the end of ctx, which may have come since
+		return fmt.Errorf("consume %q for %q: %w", p.sub.Topic, p.sub.Group, r.error)
 	}
-	return fmt.Errorf("consume %q for %q: %w", p.sub.Topic, p.sub.Group, context.Cause(rctx))
+	return nil
 }
+
+// A refusal is the cause of a run's end that is not the end of Run's ctx.
+type refusal struct{ error }
 
 // receiveAll keeps one receiving loop for each queue until ctx ends, and
 // returns when all have.
@@ -192,7 +196,7 @@ func (r *run) currentRules() rules { return *r.rules.Load() }
 // how long to wait.
 func (r *run) failed(what string, err error, failures int) time.Duration {
 	if fatal(err) {
-		r.fatal(err)
+		r.fatal(&refusal{err})
 		return 0
 	}
 	wait := r.opts.ReceiveBackoff.Delay(failures)

@@ -233,6 +233,32 @@ func TestFatalReceiveEndsRun(t *testing.T) {
 	}
 }
 
+// What ended the run is told, also if its ctx ends while the handlers finish.
+func TestRefusalOutlivesTheEnd(t *testing.T) {
+	forbidden := &tidegate.Error{Code: tidegate.CodeForbidden}
+	for refusedAt, want := range map[time.Duration]error{10 * time.Second: forbidden, 30 * time.Second: nil} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.fill(2)
+			begin := time.Now()
+			s.onReceive = func() error {
+				if time.Since(begin) >= refusedAt {
+					return forbidden
+				}
+				return nil
+			}
+			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+				time.Sleep(time.Minute)
+				return nil
+			}, PushOptions{LongPolling: time.Second})
+			time.Sleep(20 * time.Second)
+			if err := stop(); !errors.Is(err, want) || (err == nil) != (want == nil) || s.left() != 0 {
+				t.Errorf("refused after %v, stopped after 20s: %v, want %v; %d messages left", refusedAt, err, want, s.left())
+			}
+		})
+	}
+}
+
 func TestSettingsAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
