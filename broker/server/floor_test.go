@@ -67,6 +67,14 @@ func (w *wal) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rm
 	if err != nil {
 		return nil, err
 	}
+	if err := w.append(record); err != nil {
+		return nil, err
+	}
+	return w.echo.SendMessage(ctx, r)
+}
+
+// append returns when the record is on disk.
+func (w *wal) append(record []byte) error {
 	w.mu.Lock()
 	mine := w.next
 	mine.buf = append(mine.buf, record...)
@@ -77,10 +85,7 @@ func (w *wal) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rm
 		go w.write()
 	}
 	<-mine.done
-	if mine.err != nil {
-		return nil, mine.err
-	}
-	return w.echo.SendMessage(ctx, r)
+	return mine.err
 }
 
 func (w *wal) write() {
@@ -101,6 +106,83 @@ func (w *wal) write() {
 	}
 }
 
+// A relay is the least durable broker: a message is in a file and synced before its
+// send is answered, and then in memory until a receive takes it; an acknowledgement
+// is in a second file and synced before it is answered. It has no groups, no
+// leases, no retries, no limits, and never reads its files.
+type relay struct {
+	*wal
+	acks *wal
+	kept chan *rmqpb.Message
+}
+
+func newRelay(b *testing.B) *relay {
+	return &relay{newWAL(b), newWAL(b), make(chan *rmqpb.Message, 1<<20)}
+}
+
+func (y *relay) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	out, err := y.wal.SendMessage(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range r.Messages {
+		sys := m.SystemProperties
+		sys.ReceiptHandle, sys.DeliveryAttempt = new(cannedHandle), proto.Int32(1)
+		sys.BodyDigest = digest(m.Body)
+		y.kept <- m
+	}
+	return out, nil
+}
+
+func (y *relay) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
+	if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: answerOK}}); err != nil {
+		return err
+	}
+	var m *rmqpb.Message
+	select {
+	case m = <-y.kept:
+	case <-time.After(r.LongPollingTimeout.AsDuration()):
+		return nil
+	case <-stream.Context().Done():
+		return context.Cause(stream.Context())
+	}
+	for n := int32(1); ; n++ {
+		if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}}); err != nil {
+			return err
+		}
+		if n == r.BatchSize {
+			return nil
+		}
+		select {
+		case m = <-y.kept:
+		default:
+			return nil
+		}
+	}
+}
+
+func (y *relay) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+	if err := y.acks.append(make([]byte, 20*len(r.Entries))); err != nil {
+		return nil, err
+	}
+	return acknowledged(r), nil
+}
+
+func acknowledged(r *rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
+	out := &rmqpb.AckMessageResponse{Status: answerOK}
+	for _, e := range r.Entries {
+		out.Entries = append(out.Entries, &rmqpb.AckMessageResultEntry{Status: answerOK, MessageId: e.MessageId, ReceiptHandle: e.ReceiptHandle})
+	}
+	return out
+}
+
+// cannedHandle is about as long as the broker's receipt handles.
+var cannedHandle = strings.Repeat("h", 40)
+
+func digest(body []byte) *rmqpb.Digest {
+	return &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(body))}
+}
+
 // canned answers every receive with the same 32 messages of 1 KiB, whose
 // digests it need not compute, and every acknowledgement with OK.
 type canned struct {
@@ -116,9 +198,9 @@ func newCanned(body []byte) *canned {
 			SystemProperties: &rmqpb.SystemProperties{
 				MessageId: fmt.Sprintf("01A%031X", i), BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_NORMAL,
 				BornTimestamp: timestamppb.Now(), StoreTimestamp: timestamppb.Now(), BornHost: "bench", StoreHost: "bench",
-				ReceiptHandle:   new(strings.Repeat("h", 40)),
+				ReceiptHandle:   new(cannedHandle),
 				DeliveryAttempt: proto.Int32(1),
-				BodyDigest:      &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(body))},
+				BodyDigest:      digest(body),
 			},
 		}
 		c.messages = append(c.messages, &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}})
@@ -139,9 +221,5 @@ func (c *canned) ReceiveMessage(_ *rmqpb.ReceiveMessageRequest, stream grpc.Serv
 }
 
 func (c *canned) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
-	out := &rmqpb.AckMessageResponse{Status: answerOK}
-	for _, e := range r.Entries {
-		out.Entries = append(out.Entries, &rmqpb.AckMessageResultEntry{Status: answerOK, MessageId: e.MessageId, ReceiptHandle: e.ReceiptHandle})
-	}
-	return out, nil
+	return acknowledged(r), nil
 }

@@ -17,36 +17,41 @@ import (
 )
 
 // BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them,
-// with a broker on disk, with a server that has one answer for each, in turns
-// within the same run. floor/ratio is the broker's rate divided by that server's.
+// with a broker on disk, with a server that has one answer for each (echo), and
+// with one that takes messages from memory and syncs acknowledgements to a file (wal), in turns
+// within the same run. echo/ratio and wal/ratio are the broker's rate divided by theirs.
 func BenchmarkConsume(b *testing.B) {
 	for _, consumers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
-			address := serveBroker(b)
-			filler := newLoad(b, address, 8, 64)
-			floor := newConsumers(b, serveFloor(b, newCanned(filler.body)), consumers)
-			ours := newConsumers(b, address, consumers)
-			var floorTook, took time.Duration
 			const messages = 64 * 256
+			addresses := [3]string{serveFloor(b, newCanned(make([]byte, 1024))), serveFloor(b, newRelay(b)), serveBroker(b)}
+			var took [3]time.Duration
+			var fillers [3]*load
+			var receivers [3]receiving
+			for i, address := range addresses {
+				fillers[i], receivers[i] = newLoad(b, address, 8, 64), newConsumers(b, address, consumers)
+			}
 			n := 0
 			for b.Loop() {
-				filler.send(b, messages/64+consumers) // more than is received: no receive waits
-				floorTook += floor.consume(b, messages)
-				took += ours.consume(b, messages)
+				for i, f := range fillers {
+					f.send(b, messages/64+consumers) // more than is received: no receive waits
+					took[i] += receivers[i].consume(b, messages)
+				}
 				n += messages
 			}
-			b.ReportMetric(float64(n)/took.Seconds(), "msg/s")
-			b.ReportMetric(floorTook.Seconds()/took.Seconds(), "floor/ratio")
-			b.ReportMetric(0, "ns/op") // of a round of filling and both: means nothing
+			b.ReportMetric(float64(n)/took[2].Seconds(), "msg/s")
+			b.ReportMetric(took[0].Seconds()/took[2].Seconds(), "echo/ratio")
+			b.ReportMetric(took[1].Seconds()/took[2].Seconds(), "wal/ratio")
+			b.ReportMetric(0, "ns/op") // of a round of filling and all three: means nothing
 		})
 	}
 }
 
-// consumers receive and acknowledge in closed loops.
-type consumers []rmqpb.MessagingServiceClient
+// receiving is consumers that receive and acknowledge in closed loops.
+type receiving []rmqpb.MessagingServiceClient
 
-func newConsumers(b *testing.B, address string, n int) consumers {
-	cs := make(consumers, n)
+func newConsumers(b *testing.B, address string, n int) receiving {
+	cs := make(receiving, n)
 	for i := range cs {
 		if cs[i] = connect(b, address); i >= 4 {
 			cs[i] = cs[i%4]
@@ -55,7 +60,7 @@ func newConsumers(b *testing.B, address string, n int) consumers {
 	return cs
 }
 
-func (cs consumers) consume(b *testing.B, n int) time.Duration {
+func (cs receiving) consume(b *testing.B, n int) time.Duration {
 	var got atomic.Int64
 	start := time.Now()
 	var wg sync.WaitGroup
@@ -121,71 +126,87 @@ func receiveOnce(ctx context.Context, c rmqpb.MessagingServiceClient, seen func(
 }
 
 // BenchmarkEndToEnd sends 5 000 messages of 1 KiB a second, five each
-// millisecond by 64 senders, to a broker on disk, and measures how long after the moment at which it
-// was due each is received by one of 4 consumers, which acknowledge.
+// millisecond by 64 senders, and measures how long after the moment at which it was due each is
+// received by one of 4 consumers, which acknowledge: with a broker on disk and, in turns,
+// with the least durable one (wal). The ratios are the broker's latencies divided by its.
 func BenchmarkEndToEnd(b *testing.B) {
-	const rate, length = 5000, 2 * time.Second
-	address := serveBroker(b)
-	sender := newLoad(b, address, 64, 1)
-	receivers := newConsumers(b, address, 4)
-	var late []float64
-	for b.Loop() {
-		total := int(rate * length.Seconds())
-		var mu sync.Mutex
-		var got atomic.Int64
-		ctx, cancel := context.WithCancel(b.Context())
-		dueOf := make(map[string]time.Time, total)
-		var wg sync.WaitGroup
-		for _, c := range receivers {
-			wg.Go(func() {
-				for got.Load() < int64(total) && ctx.Err() == nil {
-					_, err := receiveOnce(ctx, c, func(m *rmqpb.Message) {
-						now := time.Now()
-						mu.Lock()
-						defer mu.Unlock()
-						if due, ok := dueOf[m.GetSystemProperties().GetMessageId()]; ok {
-							late = append(late, now.Sub(due).Seconds()*1000)
-							got.Add(1)
-						}
-					})
-					if err != nil {
-						b.Error(err)
-						cancel()
-					}
-				}
-			})
-		}
-		due := make(chan *rmqpb.Message, total)
-		for i := range sender.callers {
-			wg.Go(func() {
-				c := sender.clients[i%len(sender.clients)]
-				for m := range due {
-					r, err := c.SendMessage(identified(ctx), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{m}})
-					if err != nil || r.Status.Code != rmqpb.Code_OK {
-						b.Errorf("send: %v, %v", err, r.GetStatus())
-						cancel()
-					}
-				}
-			})
-		}
-		start := time.Now()
-		for tick := range int(length / time.Millisecond) {
-			at := start.Add(time.Duration(tick) * time.Millisecond)
-			<-time.After(time.Until(at))
-			for range rate / 1000 {
-				m := oneMessage(sender.body)
-				mu.Lock()
-				dueOf[m.SystemProperties.MessageId] = at
-				mu.Unlock()
-				due <- m
-			}
-		}
-		close(due)
-		wg.Wait()
-		cancel()
+	addresses := [2]string{serveFloor(b, newRelay(b)), serveBroker(b)}
+	var late [2][]float64
+	var senders [2]*load
+	var receivers [2]receiving
+	for i, address := range addresses {
+		senders[i], receivers[i] = newLoad(b, address, 64, 1), newConsumers(b, address, 4)
 	}
-	slices.Sort(late)
-	b.ReportMetric(late[len(late)/2], "p50-ms")
-	b.ReportMetric(late[len(late)*99/100], "p99-ms")
+	for b.Loop() {
+		for i := range addresses {
+			late[i] = append(late[i], endToEnd(b, senders[i], receivers[i], 5000, 2*time.Second)...)
+		}
+	}
+	quantile := func(i int, q float64) float64 {
+		slices.Sort(late[i])
+		return late[i][int(q*float64(len(late[i])))]
+	}
+	b.ReportMetric(quantile(1, .5), "p50-ms")
+	b.ReportMetric(quantile(1, .99), "p99-ms")
+	b.ReportMetric(quantile(1, .5)/quantile(0, .5), "p50-wal/ratio")
+	b.ReportMetric(quantile(1, .99)/quantile(0, .99), "p99-wal/ratio")
 	b.ReportMetric(0, "ns/op")
+}
+
+// endToEnd returns how late each message was received, in milliseconds.
+func endToEnd(b *testing.B, sender *load, receivers receiving, rate int, length time.Duration) (late []float64) {
+	total := int(float64(rate) * length.Seconds())
+	var mu sync.Mutex
+	var got atomic.Int64
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	dueOf := make(map[string]time.Time, total)
+	var wg sync.WaitGroup
+	for _, c := range receivers {
+		wg.Go(func() {
+			for got.Load() < int64(total) && ctx.Err() == nil {
+				_, err := receiveOnce(ctx, c, func(m *rmqpb.Message) {
+					now := time.Now()
+					mu.Lock()
+					defer mu.Unlock()
+					if due, ok := dueOf[m.GetSystemProperties().GetMessageId()]; ok {
+						late = append(late, now.Sub(due).Seconds()*1000)
+						got.Add(1)
+					}
+				})
+				if err != nil {
+					b.Error(err)
+					cancel()
+				}
+			}
+		})
+	}
+	due := make(chan *rmqpb.Message, total)
+	for i := range sender.callers {
+		wg.Go(func() {
+			c := sender.clients[i%len(sender.clients)]
+			for m := range due {
+				r, err := c.SendMessage(identified(ctx), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{m}})
+				if err != nil || r.Status.Code != rmqpb.Code_OK {
+					b.Errorf("send: %v, %v", err, r.GetStatus())
+					cancel()
+				}
+			}
+		})
+	}
+	start := time.Now()
+	for tick := range int(length / time.Millisecond) {
+		at := start.Add(time.Duration(tick) * time.Millisecond)
+		<-time.After(time.Until(at))
+		for range rate / 1000 {
+			m := oneMessage(sender.body)
+			mu.Lock()
+			dueOf[m.SystemProperties.MessageId] = at
+			mu.Unlock()
+			due <- m
+		}
+	}
+	close(due)
+	wg.Wait()
+	return late
 }
