@@ -36,7 +36,9 @@ var (
 	ErrForbidden    = errors.New("forbidden")
 
 	// ErrUnavailable is returned when the server could not be reached, did
-	// not answer in time, or failed on its side. Another attempt may succeed.
+	// not answer in time, or failed on its side. Another attempt may succeed;
+	// what the server cannot do at all (NOT_IMPLEMENTED, 505xx) does not
+	// match.
 	ErrUnavailable = errors.New("unavailable")
 
 	// ErrClosed is returned by everything that was closed by its user.
@@ -147,7 +149,7 @@ func (e *Error) Is(target error) bool {
 	case ErrForbidden:
 		return c == CodeForbidden
 	case ErrUnavailable:
-		return c == CodeRequestTimeout || c >= 50000 && c < 50500
+		return c == CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
 	}
 	return false
 }

@@ -40,7 +40,7 @@ func TestErrorIs(t *testing.T) {
 		CodeTooManyRequests: "throttled", CodeInvalidReceiptHandle: "handle invalid", CodeTopicNotFound: "topic notfound",
 		CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", CodeMessagePropertiesTooLarge: "invalid",
 		CodeUnauthorized: "unauthorized", CodeForbidden: "forbidden", CodeInternalServerError: "unavailable",
-		CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeUnsupported: "", CodeOK: "", 0: "", 42901: "",
+		CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", CodeUnsupported: "", CodeOK: "", 0: "", 42901: "",
 	} {
 		err := fmt.Errorf("around: %w", &Error{Code: code, Err: context.Canceled})
 		for name, sentinel := range sentinels {

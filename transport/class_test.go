@@ -40,3 +40,14 @@ func TestClassify(t *testing.T) {
 		}
 	}
 }
+
+// Who sends again for as long as ErrUnavailable matches must come to an end
+// where nothing will ever change.
+func TestUnavailableIsNeverPermanent(t *testing.T) {
+	for code := tidegate.Code(0); code <= 70000; code++ {
+		err := &tidegate.Error{Code: code}
+		if class := Classify(err); errors.Is(err, tidegate.ErrUnavailable) && class != Transient {
+			t.Errorf("%v matches ErrUnavailable and is %v, want transient", code, class)
+		}
+	}
+}

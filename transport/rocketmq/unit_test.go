@@ -98,7 +98,7 @@ func TestTransportError(t *testing.T) {
 			if e.Code != tt.code || e.MaybeStored != tt.maybe || !errors.Is(e, below) || tt.is != nil && !errors.Is(e, tt.is) {
 				t.Errorf("%+v", e)
 			}
-			if got := errors.Is(e, tidegate.ErrUnavailable); got != (tt.is == tidegate.ErrUnavailable) && tt.code == 0 {
+			if got := errors.Is(e, tidegate.ErrUnavailable); got != (tt.is == tidegate.ErrUnavailable) {
 				t.Errorf("unavailable: %t", got)
 			}
 			if got := transport.Classify(e); got != tt.class {
