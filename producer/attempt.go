@@ -24,7 +24,7 @@ type Attempt struct {
 	// Stop is why there is no further attempt. NotStopped after a success, and
 	// if another attempt follows after Delay.
 	Stop        Reason
-	Delay       time.Duration // until the next attempt
+	Delay       time.Duration // from the end of this attempt to the next
 	DelaySource DelaySource   // where Delay comes from
 }
 

@@ -67,6 +67,9 @@ func TestTransportWithoutResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := p.Effective(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
 	_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
 	e, ok := errors.AsType[*producer.SendError](err)
 	if !ok || !e.MaybeStored || e.Attempts != 2 {

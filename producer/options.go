@@ -25,7 +25,9 @@ const (
 // Options are what a producer can be told. The zero value is sound.
 type Options struct {
 	// MaxAttempts is the number of attempts of one send, the first included.
-	// 0: the server's setting, or else 3.
+	// 0: the server's setting as far as it is known, or else 3. The server is
+	// asked when a send has failed: one that was throttled waits for the
+	// answer, as a part of its wait and for a second at most, any other goes on.
 	MaxAttempts int
 
 	// Backoff is the wait after a throttled attempt: Delay(0) after the first

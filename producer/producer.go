@@ -27,17 +27,17 @@ type Producer struct {
 	unasked   Settings //  as long as the server was not asked
 	topics    sync.Map // name → *topic
 
-	mu     sync.Mutex                              // guards the next two; never held while waiting
-	active map[*activeSend]context.CancelCauseFunc // the sends under way
+	mu     sync.Mutex                            // guards the next two; never held while waiting
+	active map[*underWay]context.CancelCauseFunc // the sends under way, and questions for settings
 	closed bool
 
 	sends   sync.WaitGroup
 	pending pending
 }
 
-// activeSend identifies a send under way. It is not empty, so that each has
-// an address of its own.
-type activeSend struct{ _ byte }
+// underWay identifies what Close ends and waits for. It is not empty, so that
+// each has an address of its own.
+type underWay struct{ _ byte }
 
 // New returns a producer that sends through t. It does not connect, and
 // closing the producer does not close t. The error joins all faults of opts.
@@ -61,7 +61,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		opts:      opts,
 		log:       opts.Logger,
 		unasked:   merge(opts, transport.ProducerSettings{}),
-		active:    make(map[*activeSend]context.CancelCauseFunc),
+		active:    make(map[*underWay]context.CancelCauseFunc),
 		pending:   pending{last: make(map[turn]chan struct{})},
 	}
 	if p.log == nil {
@@ -70,21 +70,21 @@ func New(t Transport, opts Options) (*Producer, error) {
 	return p, nil
 }
 
-// begin registers a send, so that Close finds it. It returns false if the
+// begin registers a send or a question, so that Close finds it. It returns false if the
 // producer is closed.
-func (p *Producer) begin(cancel context.CancelCauseFunc) (*activeSend, bool) {
+func (p *Producer) begin(cancel context.CancelCauseFunc) (*underWay, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, false
 	}
-	a := new(activeSend)
+	a := new(underWay)
 	p.active[a] = cancel
 	p.sends.Add(1)
 	return a, true
 }
 
-func (p *Producer) end(a *activeSend) {
+func (p *Producer) end(a *underWay) {
 	p.mu.Lock()
 	delete(p.active, a)
 	p.mu.Unlock()

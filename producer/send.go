@@ -71,7 +71,7 @@ func (s *send) run(ctx context.Context) (tidegate.Receipt, error) {
 				return tidegate.Receipt{}, s.fail(LimiterRefused, fmt.Errorf("limiter: %w", err))
 			}
 		}
-		receipt, d := s.attempt(ctx, msgs)
+		receipt, d, ended := s.attempt(ctx, msgs)
 		switch d.reason {
 		case NotStopped:
 			if d.class == transport.OK {
@@ -88,7 +88,7 @@ func (s *send) run(ctx context.Context) (tidegate.Receipt, error) {
 			return tidegate.Receipt{}, s.fail(d.reason, nil)
 		}
 		if d.delay > 0 {
-			if err := backoff.Sleep(ctx, d.delay); err != nil {
+			if err := backoff.Sleep(ctx, time.Until(ended.Add(d.delay))); err != nil {
 				return tidegate.Receipt{}, s.ended(ctx)
 			}
 		}
@@ -105,7 +105,7 @@ func (s *send) prepare(ctx context.Context) error {
 	settings := p.settings(s.topic)
 	if len(s.msg.Body) > settings.MaxBodySize && settings.MaxBodySizeFrom != Client {
 		// Perhaps the server takes more than is known.
-		settings = p.retrySettings(ctx, s.msg.Topic, s.topic, p.opts.AttemptTimeout)
+		settings = p.awaitedSettings(ctx, s.msg.Topic, s.topic, p.opts.AttemptTimeout)
 	}
 	if err := s.msg.Validate(settings.MaxBodySize); err != nil {
 		return err
@@ -122,8 +122,9 @@ func (s *send) prepare(ctx context.Context) error {
 	return nil
 }
 
-// attempt makes one attempt, decides what follows, and tells the observer.
-func (s *send) attempt(ctx context.Context, msgs []*tidegate.Message) (tidegate.Receipt, decision) {
+// attempt makes one attempt, decides what follows, and tells the observer. It
+// returns when the attempt ended too, which is what the delay counts from.
+func (s *send) attempt(ctx context.Context, msgs []*tidegate.Message) (receipt tidegate.Receipt, d decision, ended time.Time) {
 	p := s.producer
 	start := time.Now()
 	deadline, hasDeadline := ctx.Deadline()
@@ -131,9 +132,8 @@ func (s *send) attempt(ctx context.Context, msgs []*tidegate.Message) (tidegate.
 	actx, cancel := context.WithTimeoutCause(ctx, timeout, errAttemptTimeout)
 	results := p.transport.Send(actx, msgs)
 	cancel()
-	duration := time.Since(start)
+	ended = time.Now()
 
-	var receipt tidegate.Receipt
 	if len(results) == 1 {
 		receipt, s.last = results[0].Receipt, results[0].Err
 	} else {
@@ -143,7 +143,10 @@ func (s *send) attempt(ctx context.Context, msgs []*tidegate.Message) (tidegate.
 		}
 	}
 	s.state.attempts++
-	d := s.decide(ctx, timeout)
+	d = s.decide(ctx, timeout)
+	if d.delay > 0 {
+		d.delay = max(d.delay, time.Since(ended)) // the settings were waited for meanwhile
+	}
 	endpoint := receipt.Endpoint
 	if s.last == nil {
 		s.topic.good.Store(true)
@@ -161,10 +164,10 @@ func (s *send) attempt(ctx context.Context, msgs []*tidegate.Message) (tidegate.
 	s.maybe = s.maybe || maybe
 	p.observe(ctx, Attempt{
 		Topic: s.msg.Topic, MessageID: s.msg.ID, Number: s.state.attempts,
-		Endpoint: endpoint, Duration: duration, Class: d.class, Err: s.last, MaybeStored: maybe,
+		Endpoint: endpoint, Duration: ended.Sub(start), Class: d.class, Err: s.last, MaybeStored: maybe,
 		Stop: d.reason, Delay: d.delay, DelaySource: d.source,
 	})
-	return receipt, d
+	return receipt, d, ended
 }
 
 // decide brings the state up to date and asks decide, the pure one.
@@ -178,13 +181,19 @@ func (s *send) decide(ctx context.Context, timeout time.Duration) decision {
 	if class == transport.Throttled {
 		s.state.throttles++
 	}
-	// Seed 004: "Messages are immediately retried upon failures". So a server
-	// that has just failed is not asked what it wants before the first retry.
-	if class == transport.Throttled || class == transport.Transient && s.state.attempts > 1 {
-		settings := s.producer.retrySettings(ctx, s.msg.Topic, s.topic, timeout)
-		s.state.limits.maxAttempts, s.state.limits.backoff = settings.MaxAttempts, settings.Backoff
+	p, settings := s.producer, s.producer.settings(s.topic)
+	switch {
+	case class == transport.Throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
+		// The question counts into the wait that follows, and a server that
+		// refuses does answer.
+		settings = p.awaitedSettings(ctx, s.msg.Topic, s.topic, timeout)
 		s.look(ctx) // the question may have taken time
+	case class == transport.Transient && p.opts.MaxAttempts == 0:
+		// Seed 004: "Messages are immediately retried upon failures". So nothing
+		// is waited for: a server that has just failed may be the one to ask.
+		p.askLater(s.msg.Topic, s.topic)
 	}
+	s.state.limits.maxAttempts, s.state.limits.backoff = settings.MaxAttempts, settings.Backoff
 	return decide(s.state, s.last)
 }
 

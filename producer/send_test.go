@@ -195,55 +195,6 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 	}
 }
 
-// Seed 004: "A network exception causes a connection failure or request timeout"
-// Seed 004: "The call from the client fails or the request times out"
-func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
-			if n == 1 {
-				return blackHole(ctx)
-			}
-			return nil
-		}}
-		p := newProducer(t, f, Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		start := time.Now()
-		r, err := p.Send(ctx, message())
-		if err != nil || r.Attempts != 2 || time.Since(start) != time.Second {
-			t.Errorf("receipt %+v, error %v after %v; want success at attempt 2 after 1s", r, err, time.Since(start))
-		}
-	})
-}
-
-// Seed 004: "The request times out because the broker is running slowly"
-// Seed 004: "The built-in sending retry mechanism of a Apache RocketMQ client does not ensure that the failed message
-// is successfully sent"
-// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in
-// message sending results"
-func TestBlackHoleEverywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
-		// Not even the settings can be had.
-		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
-			<-ctx.Done()
-			return transport.ProducerSettings{}, context.Cause(ctx)
-		}
-		p := newProducer(t, f, Options{})
-		start := time.Now()
-		_, err := p.Send(t.Context(), message())
-		e := sendError(t, err)
-		if e.Attempts != 3 || !e.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %+v: %v", e, err)
-		}
-		// Three attempts of 3s; and the settings were asked for after the
-		// second, for 1s.
-		if d := time.Since(start); d != 10*time.Second || f.asked.Load() != 1 {
-			t.Errorf("took %v and %d questions, want 10s and 1", d, f.asked.Load())
-		}
-	})
-}
-
 // Also where the server does not say what it wants.
 // Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {

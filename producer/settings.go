@@ -80,10 +80,11 @@ const (
 	settingsMaxAge = 30 * time.Second // settings older than this are read again
 	settingsRetry  = 5 * time.Second  // after they could not be read
 	settingsWait   = time.Second      // a send waits no longer for them
+	settingsLimit  = 5 * time.Second  // a question that no send waits for takes no longer
 )
 
-// errSettingsWait is the cause of the end of that wait.
-var errSettingsWait = fmt.Errorf("%w: no settings within the time that a send waits for them", tidegate.ErrUnavailable)
+// errSettingsWait is the cause of the end of those times.
+var errSettingsWait = fmt.Errorf("%w: no settings within the time that was given for them", tidegate.ErrUnavailable)
 
 // A topic is what the producer remembers of a topic.
 type topic struct {
@@ -119,7 +120,7 @@ func (p *Producer) settings(t *topic) Settings {
 // asks at a time; the others wait for its answer. The error tells why there is
 // none; the settings that hold come with it.
 func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Settings, error) {
-	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+	if a := t.fresh(); a != nil {
 		return a.settings, a.err
 	}
 	select {
@@ -128,9 +129,22 @@ func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Se
 	case <-ctx.Done():
 		return p.settings(t), context.Cause(ctx)
 	}
-	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+	if a := t.fresh(); a != nil {
 		return a.settings, a.err // the goroutine before us asked
 	}
+	return p.ask(ctx, name, t)
+}
+
+// fresh returns the last answer, nil if it is too old or there is none.
+func (t *topic) fresh() *answer {
+	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+		return a
+	}
+	return nil
+}
+
+// ask asks the server. Its caller holds the token in t.asking.
+func (p *Producer) ask(ctx context.Context, name string, t *topic) (Settings, error) {
 	pushed, err := p.transport.ProducerSettings(ctx, name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
 		return p.settings(t), err // that this caller gave up says nothing about the server
@@ -139,26 +153,48 @@ func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Se
 	if err == nil {
 		a.settings, a.until = merge(p.opts, pushed), time.Now().Add(settingsMaxAge)
 	} else {
+		p.log.Debug("the server's settings could not be read", "topic", name, "error", err)
 		a.settings, a.until = p.settings(t), time.Now().Add(settingsRetry)
 	}
 	t.answer.Store(a)
 	return a.settings, a.err
 }
 
-// retrySettings returns the settings for a decision. They are not waited for
-// longer than a second, nor longer than an attempt may take: a send must not
-// lose its time to a question that a default answers.
-func (p *Producer) retrySettings(ctx context.Context, name string, t *topic, wait time.Duration) Settings {
-	if p.opts.MaxAttempts > 0 && p.opts.Backoff != nil {
-		return p.settings(t)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, min(wait, settingsWait), errSettingsWait)
+// awaitedSettings returns the settings that hold, and waits for the server's,
+// but no longer than a second, nor than an attempt may take.
+func (p *Producer) awaitedSettings(ctx context.Context, name string, t *topic, attempt time.Duration) Settings {
+	ctx, cancel := context.WithTimeoutCause(ctx, min(attempt, settingsWait), errSettingsWait)
 	defer cancel()
-	s, err := p.askedSettings(ctx, name, t)
-	if err != nil {
-		p.log.Debug("the server's settings could not be read", "topic", name, "error", err)
-	}
+	s, _ := p.askedSettings(ctx, name, t) // what is known holds where the server did not answer
 	return s
+}
+
+// askLater has the server asked by another goroutine, which Close waits for,
+// unless its last answer is fresh or somebody asks already.
+func (p *Producer) askLater(name string, t *topic) {
+	if t.fresh() != nil {
+		return
+	}
+	select {
+	case t.asking <- struct{}{}:
+	default:
+		return
+	}
+	ctx, end := context.WithCancelCause(context.Background()) // it serves the sends to come, not one caller
+	a, ok := p.begin(end)
+	if !ok {
+		end(nil)
+		<-t.asking
+		return
+	}
+	go func() {
+		defer p.end(a)
+		defer end(nil)
+		defer func() { <-t.asking }()
+		ctx, cancel := context.WithTimeoutCause(ctx, settingsLimit, errSettingsWait)
+		defer cancel()
+		_, _ = p.ask(ctx, name, t) // kept in t
+	}()
 }
 
 // Effective returns the settings that hold for sends to the topic and who set

@@ -96,6 +96,39 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 	})
 }
 
+// A server that says nothing costs a throttled send no more than the backoff
+// that it waits for anyway.
+func TestAskingCountsIntoTheBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := script(throttled(0), throttled(0), throttled(0))
+		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+			<-ctx.Done()
+			return transport.ProducerSettings{}, context.Cause(ctx)
+		}
+		var told []time.Duration
+		p := newProducer(t, f, Options{MaxAttempts: 4, OnAttempt: func(a Attempt) {
+			if a.Err != nil {
+				told = append(told, a.Delay)
+			}
+			if a.Number > 1 {
+				time.Sleep(100 * time.Millisecond) // counts too
+			}
+		}})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		gaps := f.gaps()
+		if !reflect.DeepEqual(gaps, told) {
+			t.Errorf("gaps %v, told %v", gaps, told)
+		}
+		for i, gap := range gaps {
+			if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
+				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
+			}
+		}
+	})
+}
+
 func TestSettingsAreAskedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
@@ -117,8 +150,9 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 				})
 			}
 			wg.Wait()
+			time.Sleep(time.Second) // for the answer
 		}
-		burst(2)
+		burst(DefaultMaxAttempts) // a failure is no time to wait for an answer
 		burst(2)
 		if n := f.asked.Load(); n != 1 {
 			t.Errorf("asked %d times, want once for all", n)
@@ -144,15 +178,23 @@ func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
 	f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) {
 		return transport.ProducerSettings{MaxBodySize: 8 << 20}, nil
 	}}
-	p := newProducer(t, f, Options{})
-	msg := message()
-	msg.Body = make([]byte, 5<<20)
-	if _, err := p.Send(t.Context(), msg); err != nil {
-		t.Error(err)
-	}
-	msg.Body = make([]byte, 9<<20)
-	if _, err := p.Send(t.Context(), msg); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "8388608") {
-		t.Errorf("got %v, want the server's limit", err)
+	for name, opts := range map[string]Options{
+		"nothing set": {},
+		// Their settings need no server, the body's limit does.
+		"attempts and backoff set": {MaxAttempts: 2, Backoff: backoff.Steps{time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProducer(t, f, opts)
+			msg := message()
+			msg.Body = make([]byte, 5<<20)
+			if _, err := p.Send(t.Context(), msg); err != nil {
+				t.Error(err)
+			}
+			msg.Body = make([]byte, 9<<20)
+			if _, err := p.Send(t.Context(), msg); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "8388608") {
+				t.Errorf("got %v, want the server's limit", err)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,97 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Seed 004: "A network exception causes a connection failure or request timeout"
+// Seed 004: "The call from the client fails or the request times out"
+func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
+			if n == 1 {
+				return blackHole(ctx)
+			}
+			return nil
+		}}
+		p := newProducer(t, f, Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		start := time.Now()
+		r, err := p.Send(ctx, message())
+		if err != nil || r.Attempts != 2 || time.Since(start) != time.Second {
+			t.Errorf("receipt %+v, error %v after %v; want success at attempt 2 after 1s", r, err, time.Since(start))
+		}
+	})
+}
+
+// Seed 004: "The request times out because the broker is running slowly"
+// Seed 004: "The built-in sending retry mechanism of a Apache RocketMQ client does not ensure that the failed message
+// is successfully sent"
+// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in
+// message sending results"
+func TestBlackHoleEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
+		// Not even the settings can be had.
+		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+			<-ctx.Done()
+			return transport.ProducerSettings{}, context.Cause(ctx)
+		}
+		p := newProducer(t, f, Options{})
+		start := time.Now()
+		_, err := p.Send(t.Context(), message())
+		e := sendError(t, err)
+		if e.Attempts != 3 || !e.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %+v: %v", e, err)
+		}
+		// Three attempts of 3s. Asking for the settings took no time of theirs.
+		if d := time.Since(start); d != 9*time.Second || f.asked.Load() != 1 {
+			t.Errorf("took %v and %d questions, want 9s and 1", d, f.asked.Load())
+		}
+	})
+}
+
+// Two of three servers never answer, and one of them is who would tell the
+// settings: the third attempt has its share of the deadline all the same.
+func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
+			if n < 3 {
+				return blackHole(ctx)
+			}
+			return nil
+		}}
+		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+			<-ctx.Done()
+			return transport.ProducerSettings{}, context.Cause(ctx)
+		}
+		var told []Attempt
+		p := newProducer(t, f, Options{OnAttempt: func(a Attempt) { told = append(told, a) }})
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		start := time.Now()
+		r, err := p.Send(ctx, message())
+		if err != nil || r.Attempts != 3 || time.Since(start) != 2*time.Second {
+			t.Errorf("receipt %+v, error %v after %v; want success at attempt 3 after 2s", r, err, time.Since(start))
+		}
+		for i, gap := range f.gaps() {
+			if a := told[i]; a.Delay != 0 || a.DelaySource != NoDelay || gap != a.Duration {
+				t.Errorf("attempt %d took %v and was followed %v after its start; told: %v, %v", i+1, a.Duration, gap, a.Delay, a.DelaySource)
+			}
+		}
+		// The question is still open. Close ends it and waits for it.
+		start = time.Now()
+		p.Close()
+		if time.Since(start) != 0 || len(p.topic("orders").asking) != 0 {
+			t.Errorf("Close took %v, and the question is not over", time.Since(start))
+		}
+	})
+}
