@@ -52,7 +52,8 @@ type Subscription struct {
 
 	// Retry is the group's ladder for a push consumer: the message is
 	// delivered again Retry.Delay(n) after its delivery number n+1 failed. Nil:
-	// what the server pushed, or else backoff.RetryLadder(). A delay above
+	// what the server pushed, or else backoff.RetryLadder(), which also stands
+	// for the table that a RocketMQ pushes by default. A delay above
 	// 12 h, which no server takes, is 12 h. A simple consumer
 	// has no use for it and refuses one.
 	Retry backoff.Policy

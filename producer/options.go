@@ -32,7 +32,9 @@ type Options struct {
 
 	// Backoff is the wait after a throttled attempt: Delay(0) after the first
 	// throttled one, Delay(1) after the second. Nil: the server's setting, or
-	// else backoff.Default(), the parameters of seed 004.
+	// else backoff.Default(), the parameters of seed 004, which are also the
+	// least that holds on a server without tidegate's features: the setting of a
+	// RocketMQ is for retries of every kind, by default 10 ms × 2 up to 1 s.
 	Backoff backoff.Policy
 
 	// MaxThrottles lets a send wait out that many throttled attempts beside

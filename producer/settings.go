@@ -36,7 +36,9 @@ func (s Source) String() string {
 }
 
 // Settings are the values that hold for sends to one topic, each with who set
-// it. A value of the client beats the server's, and that one the default.
+// it. A value of the client beats the server's, and that one the default. A
+// server's backoff that is too short to hold (see [Options].Backoff) counts as
+// not set.
 type Settings struct {
 	MaxAttempts     int // of one send, the first included
 	MaxAttemptsFrom Source

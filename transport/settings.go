@@ -12,7 +12,8 @@ type Delayer interface {
 }
 
 // ProducerSettings are what a server wants of producers. A zero field means
-// that the server said nothing about it.
+// that the server said nothing about it, or nothing that holds: what a server
+// says for another purpose, a transport reads with the seeds.
 type ProducerSettings struct {
 	MaxAttempts int     // of one send, the first included
 	Backoff     Delayer // after a throttled attempt

@@ -225,11 +225,18 @@ func serverSettings(x *rmqpb.Settings) *rmqpb.TelemetryCommand {
 		sub.Fifo = new(true)
 		sub.ReceiveBatchSize = new(int32(32))
 		sub.LongPollingTimeout = durationpb.New(20 * time.Second)
-		x.BackoffPolicy = &rmqpb.RetryPolicy{MaxAttempts: 17, Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
-			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{
-				durationpb.New(time.Second), durationpb.New(5 * time.Second)}}}}
+		x.BackoffPolicy = wireLadder(17, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 	}
 	return &rmqpb.TelemetryCommand{Status: ok, Command: &rmqpb.TelemetryCommand_Settings{Settings: x}}
+}
+
+// wireLadder is a policy of steps in seconds.
+func wireLadder(attempts int32, seconds ...int64) *rmqpb.RetryPolicy {
+	c := new(rmqpb.CustomizedBackoff)
+	for _, s := range seconds {
+		c.Next = append(c.Next, &durationpb.Duration{Seconds: s})
+	}
+	return &rmqpb.RetryPolicy{MaxAttempts: attempts, Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{CustomizedBackoff: c}}
 }
 
 // queues returns n queues of a broker at addr, readable and writable.

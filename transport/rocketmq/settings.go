@@ -3,15 +3,12 @@ package rocketmq
 import (
 	"context"
 	"maps"
-	"math"
 	"runtime"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -52,7 +49,9 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 
 // ProducerSettings returns what the server of the topic's queues pushed last;
 // the first call for a server opens a session with it, which then stays. Send
-// needs none.
+// needs none. A server that announces nothing beyond RocketMQ 5.2 pushes one
+// backoff for all retries: where it is shorter than that of seed 004, that one
+// is returned instead, as nothing if it always is.
 func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transport.ProducerSettings, error) {
 	t, r, err := c.route(ctx, opTelemetry, topicName)
 	if err != nil {
@@ -62,15 +61,19 @@ func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transp
 		c.doubt(t)
 		return transport.ProducerSettings{}, noQueue(opTelemetry, topicName, c.access.key, "written")
 	}
-	settings, err := c.settingsOf(ctx, r.byGroup[0].ep, role{}, topicName)
+	ep := r.byGroup[0].ep
+	settings, err := c.settingsOf(ctx, ep, role{}, topicName)
 	if err != nil {
 		return transport.ProducerSettings{}, err
 	}
-	return producerSettings(settings), nil
+	return producerSettings(settings, ep.capabilities()), nil
 }
 
 // ConsumerSettings returns what a server of the topic's queues pushed last; the
 // first call for a server and group opens a session with it, which then stays.
+// Where a server that announces nothing beyond RocketMQ 5.2 pushes RocketMQ's
+// table of 18 delays, Retry is the ladder of seed 000, which is that table from
+// its third step on, and 3 s for a FIFO group.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) (transport.ConsumerSettings, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return transport.ConsumerSettings{}, err
@@ -92,7 +95,7 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	return consumerSettings(settings), nil
+	return consumerSettings(settings, ep.capabilities()), nil
 }
 
 func (c *Client) settingsOf(ctx context.Context, ep *endpoint, as role, topicName string) (*rmqpb.Settings, *tidegate.Error) {
@@ -107,77 +110,4 @@ func (c *Client) hasSession(ep *endpoint, as role) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sessions[sessionKey{ep.key, as}] != nil
-}
-
-func producerSettings(s *rmqpb.Settings) transport.ProducerSettings {
-	p := transport.ProducerSettings{
-		MaxAttempts: positive(s.GetBackoffPolicy().GetMaxAttempts()),
-		MaxBodySize: positive(s.GetPublishing().GetMaxBodySize()),
-	}
-	// The policy on the wire has no jitter, but producers that were refused
-	// together must not come back together.
-	if d := delayer(s.GetBackoffPolicy(), backoff.Default().Jitter); d != nil {
-		p.Backoff = d
-	}
-	return p
-}
-
-func consumerSettings(s *rmqpb.Settings) transport.ConsumerSettings {
-	sub := s.GetSubscription()
-	c := transport.ConsumerSettings{
-		FIFO:             sub.GetFifo(),
-		MaxAttempts:      deliveries(s.GetBackoffPolicy().GetMaxAttempts()),
-		ReceiveBatchSize: positive(sub.GetReceiveBatchSize()),
-		LongPolling:      durationOf(sub.GetLongPollingTimeout()),
-	}
-	if d := delayer(s.GetBackoffPolicy(), 0); d != nil {
-		c.Retry = d
-	}
-	return c
-}
-
-// delayer returns the policy's delays, nil if it has none that make sense.
-func delayer(p *rmqpb.RetryPolicy, jitter float64) transport.Delayer {
-	if e := p.GetExponentialBackoff(); e != nil {
-		x := backoff.Exponential{
-			Initial:    durationOf(e.GetInitial()),
-			Max:        durationOf(e.GetMax()),
-			Multiplier: float64(e.GetMultiplier()),
-			Jitter:     jitter,
-		}
-		if x.Initial == 0 || x.Validate() != nil {
-			return nil
-		}
-		return x
-	}
-	var steps backoff.Steps
-	for _, d := range p.GetCustomizedBackoff().GetNext() {
-		if d.CheckValid() != nil {
-			return nil
-		}
-		steps = append(steps, d.AsDuration())
-	}
-	if len(steps) == 0 || steps.Validate() != nil {
-		return nil
-	}
-	return steps
-}
-
-// durationOf returns 0 for a duration that is missing, illegal or negative.
-func durationOf(d *durationpb.Duration) time.Duration {
-	if d.CheckValid() != nil {
-		return 0
-	}
-	return max(d.AsDuration(), 0)
-}
-
-func positive(n int32) int { return int(max(n, 0)) }
-
-// deliveries returns -1 for no limit, which servers say with a negative number
-// or the largest one.
-func deliveries(n int32) int {
-	if n < 0 || n == math.MaxInt32 {
-		return -1
-	}
-	return int(n)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"net/url"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
@@ -192,34 +190,6 @@ func FuzzParsePushback(f *testing.F) {
 			t.Error("two values are no wish")
 		}
 	})
-}
-
-// What a server leaves out or says wrongly counts as not said.
-func TestSettingsIncomplete(t *testing.T) {
-	policy := func(n int32, e *rmqpb.ExponentialBackoff) *rmqpb.RetryPolicy {
-		return &rmqpb.RetryPolicy{MaxAttempts: n, Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: e}}
-	}
-	second := durationpb.New(time.Second)
-	for name, s := range map[string]*rmqpb.Settings{
-		"nothing":       {},
-		"no multiplier": {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: second, Max: second})},
-		"negative":      {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: durationpb.New(-1), Max: second, Multiplier: 2})},
-		"empty ladder":  {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{}}},
-		"bad ladder": {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
-			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{second, durationpb.New(-1)}}}}},
-	} {
-		if got := producerSettings(s); got != (transport.ProducerSettings{}) {
-			t.Errorf("%s: producer %+v", name, got)
-		}
-		if got := consumerSettings(s); got != (transport.ConsumerSettings{}) {
-			t.Errorf("%s: consumer %+v", name, got)
-		}
-	}
-	for wire, want := range map[int32]int{0: 0, 17: 17, -1: -1, math.MaxInt32: -1} {
-		if got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}).MaxAttempts; got != want {
-			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
-		}
-	}
 }
 
 // The server's clock can say a moment before ours that the caller's deadline has passed.

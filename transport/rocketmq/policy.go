@@ -1,0 +1,146 @@
+package rocketmq
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func producerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ProducerSettings {
+	p := transport.ProducerSettings{
+		MaxAttempts: positive(s.GetBackoffPolicy().GetMaxAttempts()),
+		MaxBodySize: positive(s.GetPublishing().GetMaxBodySize()),
+	}
+	// The policy on the wire has no jitter, but producers that were refused
+	// together must not come back together.
+	if d := delayer(s.GetBackoffPolicy(), backoff.Default().Jitter); d != nil {
+		p.Backoff = throttleBackoff(d, can)
+	}
+	return p
+}
+
+func consumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ConsumerSettings {
+	sub := s.GetSubscription()
+	c := transport.ConsumerSettings{
+		FIFO:             sub.GetFifo(),
+		MaxAttempts:      deliveries(s.GetBackoffPolicy().GetMaxAttempts()),
+		ReceiveBatchSize: positive(sub.GetReceiveBatchSize()),
+		LongPolling:      durationOf(sub.GetLongPollingTimeout()),
+	}
+	if d := delayer(s.GetBackoffPolicy(), 0); d != nil {
+		c.Retry = retryLadder(d, c.FIFO, can)
+	}
+	return c
+}
+
+// A policy is what a server can push.
+type policy interface {
+	transport.Delayer
+	backoff.Ranger
+}
+
+// throttleBackoff returns the wait after a throttled attempt, nil for the
+// client's default, which is seed 004's. The policy that RocketMQ pushes is for
+// every retry, 10 ms doubled up to 1 s: three attempts would be over 40 ms after the
+// first refusal. A server with features means what it says.
+func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delayer {
+	if can != (transport.Capabilities{}) {
+		return pushed
+	}
+	seed := backoff.Default()
+	longest := time.Duration(0)
+	switch p := pushed.(type) {
+	case backoff.Exponential:
+		longest = p.Max
+	case backoff.Steps:
+		longest = slices.Max(p)
+	}
+	if longest <= seed.Initial {
+		return nil
+	}
+	return atLeast{pushed, seed}
+}
+
+// atLeast has the delays of one policy where they are not shorter than the other's.
+type atLeast struct{ policy, least policy }
+
+func (a atLeast) Delay(n int) time.Duration { return max(a.policy.Delay(n), a.least.Delay(n)) }
+
+func (a atLeast) Range(n int) (lo, hi time.Duration) {
+	lo, hi = a.policy.Range(n)
+	leastLo, leastHi := a.least.Range(n)
+	return max(lo, leastLo), max(hi, leastHi)
+}
+
+// delayLevels is RocketMQ's table of delays, which it pushes to every group
+// that has none of its own.
+var delayLevels = append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
+
+// fifoRetryInterval is the fixed interval of RocketMQ for ordered messages.
+const fifoRetryInterval = 3 * time.Second
+
+// retryLadder returns the delays between deliveries. RocketMQ's broker itself
+// begins with the third step of its table (seed 000: 10 s), but pushes all of it;
+// and to FIFO groups too, whose interval is fixed.
+func retryLadder(pushed policy, fifo bool, can transport.Capabilities) transport.Delayer {
+	steps, ok := pushed.(backoff.Steps)
+	switch {
+	case can != (transport.Capabilities{}) || !ok || !slices.Equal(steps, delayLevels):
+		return pushed
+	case fifo:
+		return backoff.Steps{fifoRetryInterval}
+	}
+	return backoff.RetryLadder()
+}
+
+// delayer returns the policy's delays, nil if it has none that make sense.
+func delayer(p *rmqpb.RetryPolicy, jitter float64) policy {
+	if e := p.GetExponentialBackoff(); e != nil {
+		x := backoff.Exponential{
+			Initial:    durationOf(e.GetInitial()),
+			Max:        durationOf(e.GetMax()),
+			Multiplier: float64(e.GetMultiplier()),
+			Jitter:     jitter,
+		}
+		if x.Initial == 0 || x.Validate() != nil {
+			return nil
+		}
+		return x
+	}
+	var steps backoff.Steps
+	for _, d := range p.GetCustomizedBackoff().GetNext() {
+		if d.CheckValid() != nil {
+			return nil
+		}
+		steps = append(steps, d.AsDuration())
+	}
+	if len(steps) == 0 || steps.Validate() != nil {
+		return nil
+	}
+	return steps
+}
+
+// durationOf returns 0 for a duration that is missing, illegal or negative.
+func durationOf(d *durationpb.Duration) time.Duration {
+	if d.CheckValid() != nil {
+		return 0
+	}
+	return max(d.AsDuration(), 0)
+}
+
+func positive(n int32) int { return int(max(n, 0)) }
+
+// deliveries returns -1 for no limit, which servers say with a negative number
+// or the largest one.
+func deliveries(n int32) int {
+	if n < 0 || n == math.MaxInt32 {
+		return -1
+	}
+	return int(n)
+}

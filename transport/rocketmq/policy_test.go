@@ -1,0 +1,114 @@
+package rocketmq
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func wireExponential(initial, longest time.Duration, multiplier float32) *rmqpb.RetryPolicy {
+	return &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
+		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: multiplier,
+	}}}
+}
+
+// A server without features may be slower than seed 004, never faster; one
+// with features is taken at its word.
+func TestPushedThrottleBackoff(t *testing.T) {
+	ours := transport.Capabilities{PushBack: true}
+	type bounds [2]time.Duration
+	const s = time.Second
+	for _, tt := range []struct {
+		name   string
+		pushed *rmqpb.RetryPolicy
+		can    transport.Capabilities
+		want   map[int]bounds // nil: seed 004's, by saying nothing
+	}{
+		{"RocketMQ's own", wireExponential(10*time.Millisecond, s, 2), transport.Capabilities{}, nil},
+		{"the same of ours", wireExponential(10*time.Millisecond, s, 2), ours, map[int]bounds{0: {8 * time.Millisecond, 12 * time.Millisecond}, 9: {800 * time.Millisecond, 1200 * time.Millisecond}}},
+		{"longer from the start", wireExponential(10*s, 100*s, 2), transport.Capabilities{}, map[int]bounds{0: {8 * s, 12 * s}, 1: {16 * s, 24 * s}, 40: {96 * s, 144 * s}}},
+		{"longer in the end", wireExponential(s/10, 1000*s, 4), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 40: {800 * s, 1200 * s}}},
+		{"short steps", wireLadder(0, 0, 1), transport.Capabilities{}, nil},
+		{"long steps", wireLadder(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {300 * s, 300 * s}}},
+		{"nothing", nil, transport.Capabilities{}, nil},
+		{"nothing of ours", nil, ours, nil},
+	} {
+		got := producerSettings(&rmqpb.Settings{BackoffPolicy: tt.pushed}, tt.can).Backoff
+		if (got == nil) != (tt.want == nil) {
+			t.Errorf("%s: %#v", tt.name, got)
+			continue
+		}
+		for n, want := range tt.want {
+			lo, hi := got.(backoff.Ranger).Range(n)
+			if lo != want[0] || hi != want[1] {
+				t.Errorf("%s: delay %d between %v and %v, want %v", tt.name, n, lo, hi, want)
+			}
+			if d := got.Delay(n); d < lo || d > hi {
+				t.Errorf("%s: delay %d is %v, not between %v and %v", tt.name, n, d, lo, hi)
+			}
+		}
+	}
+}
+
+// RocketMQ's table is read as RocketMQ's broker reads it; every other ladder as it is.
+func TestPushedLadder(t *testing.T) {
+	whole := serverSettings(&rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}).GetSettings().GetBackoffPolicy()
+	asIs := append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
+	for _, tt := range []struct {
+		name   string
+		pushed *rmqpb.RetryPolicy
+		fifo   bool
+		can    transport.Capabilities
+		want   transport.Delayer
+	}{
+		{"RocketMQ's table", whole, false, transport.Capabilities{}, backoff.RetryLadder()},
+		{"in order", whole, true, transport.Capabilities{}, backoff.Steps{3 * time.Second}},
+		{"of ours", whole, false, transport.Capabilities{Suspend: true}, asIs},
+		{"of ours, in order", whole, true, transport.Capabilities{Suspend: true}, asIs},
+		{"the group's own", wireLadder(4, 1, 5, 10), false, transport.Capabilities{}, backoff.Steps{time.Second, 5 * time.Second, 10 * time.Second}},
+		{"the group's own, in order", wireLadder(4, 2), true, transport.Capabilities{}, backoff.Steps{2 * time.Second}},
+		{"exponential", wireExponential(5*time.Second, time.Hour, 2), false, transport.Capabilities{},
+			backoff.Exponential{Initial: 5 * time.Second, Max: time.Hour, Multiplier: 2}},
+		{"nothing", nil, false, transport.Capabilities{}, nil},
+	} {
+		s := &rmqpb.Settings{BackoffPolicy: tt.pushed, PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Fifo: &tt.fifo}}}
+		if got := consumerSettings(s, tt.can).Retry; !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What a server leaves out or says wrongly counts as not said.
+func TestSettingsIncomplete(t *testing.T) {
+	policy := func(n int32, e *rmqpb.ExponentialBackoff) *rmqpb.RetryPolicy {
+		return &rmqpb.RetryPolicy{MaxAttempts: n, Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: e}}
+	}
+	second := durationpb.New(time.Second)
+	for name, s := range map[string]*rmqpb.Settings{
+		"nothing":       {},
+		"no multiplier": {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: second, Max: second})},
+		"negative":      {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: durationpb.New(-1), Max: second, Multiplier: 2})},
+		"empty ladder":  {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{}}},
+		"bad ladder": {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
+			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{second, durationpb.New(-1)}}}}},
+	} {
+		if got := producerSettings(s, transport.Capabilities{}); got != (transport.ProducerSettings{}) {
+			t.Errorf("%s: producer %+v", name, got)
+		}
+		if got := consumerSettings(s, transport.Capabilities{}); got != (transport.ConsumerSettings{}) {
+			t.Errorf("%s: consumer %+v", name, got)
+		}
+	}
+	for wire, want := range map[int32]int{0: 0, 17: 17, -1: -1, math.MaxInt32: -1} {
+		if got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts; got != want {
+			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
+		}
+	}
+}
