@@ -36,7 +36,9 @@ func TestTransports(t *testing.T) {
 						return err
 					},
 				}
-			}, transporttest.Options{Virtual: true})
+			}, transporttest.Options{Virtual: true, Capabilities: transport.Capabilities{
+				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
+			}})
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 var errEnough = errors.New("the caller has enough")
 
 var endCases = []testCase{
-	{"CancelledReceiveTakesNothing", func(e *env) {
+	{name: "CancelledReceiveTakesNothing", run: func(e *env) {
 		e.setup(Normal)
 		ctx, cancel := context.WithCancelCause(e.Context())
 		start := time.Now()
@@ -32,7 +32,7 @@ var endCases = []testCase{
 		}
 		e.after(start, 0, "the next receive returned")
 	}},
-	{"CancelledReceivesRaceSends", func(e *env) {
+	{name: "CancelledReceivesRaceSends", run: func(e *env) {
 		e.setup(Normal)
 		for range 20 {
 			ctx, cancel := context.WithCancelCause(e.Context())
@@ -61,7 +61,7 @@ var endCases = []testCase{
 			e.mustAck(ds[0])
 		}
 	}},
-	{"DeadContext", func(e *env) {
+	{name: "DeadContext", run: func(e *env) {
 		e.setup(Normal)
 		ctx, cancel := context.WithCancelCause(e.Context())
 		cancel(errEnough)
@@ -76,7 +76,7 @@ var endCases = []testCase{
 		}
 		e.one()
 	}},
-	{"CloseEndsReceives", func(e *env) {
+	{name: "CloseEndsReceives", run: func(e *env) {
 		e.setup(Normal)
 		start := time.Now()
 		var err error
@@ -91,7 +91,7 @@ var endCases = []testCase{
 			e.Errorf("Receive: %v, want ErrClosed", err)
 		}
 	}},
-	{"ClosedForGood", func(e *env) {
+	{name: "ClosedForGood", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		d := e.one()

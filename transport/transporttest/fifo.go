@@ -8,22 +8,19 @@ import (
 )
 
 var fifoCases = []testCase{
-	{"FIFOSettings", func(e *env) {
+	{name: "FIFOSettings", run: func(e *env) {
 		e.setup(FIFO)
 		s, err := e.Transport.ConsumerSettings(e.Context(), group, topic)
 		if err != nil || !s.FIFO {
 			e.Errorf("got %+v, %v; want FIFO", s, err)
 		}
 	}},
-	{"FIFONeedsAGroup", func(e *env) {
-		if !e.beyond() {
-			return
-		}
+	{name: "FIFONeedsAGroup", needs: beyond, run: func(e *env) {
 		e.setup(FIFO)
 		results := e.Transport.Send(e.Context(), []*tidegate.Message{newMessage("x")})
 		e.wantCode(results[0].Err, tidegate.CodeMessagePropertyConflict)
 	}},
-	{"FIFOOrder", func(e *env) {
+	{name: "FIFOOrder", run: func(e *env) {
 		e.setup(FIFO)
 		const groups, each = 3, 8
 		for i := range each {
@@ -56,10 +53,8 @@ var fifoCases = []testCase{
 			e.Errorf("messages of %d groups were delivered, want %d", len(next), groups)
 		}
 	}},
-	{"FIFOFailedGroupWaitsOthersFlow", func(e *env) {
-		if !e.beyond() {
-			return // a real RocketMQ locks the queue, with all its groups
-		}
+	// A real RocketMQ locks the queue, with all its groups.
+	{name: "FIFOFailedGroupWaitsOthersFlow", needs: beyond, run: func(e *env) {
 		e.setup(FIFO)
 		const each = 3
 		for i := range each {
@@ -97,7 +92,7 @@ var fifoCases = []testCase{
 			e.mustAck(d)
 		}
 	}},
-	{"FIFOInFlightGroupWaits", func(e *env) {
+	{name: "FIFOInFlightGroupWaits", run: func(e *env) {
 		e.setup(FIFO)
 		e.send(ordered(0, 0), ordered(0, 1))
 		r := e.fifoRequest()
@@ -111,7 +106,7 @@ var fifoCases = []testCase{
 			e.Errorf("after the invisible time delivered %s, want the first again", describe([]*tidegate.Delivery{d}))
 		}
 	}},
-	{"FIFOAttemptID", func(e *env) {
+	{name: "FIFOAttemptID", run: func(e *env) {
 		e.setup(FIFO)
 		e.send(ordered(0, 0), ordered(1, 0), ordered(0, 1))
 		r := e.fifoRequest()
@@ -137,7 +132,7 @@ var fifoCases = []testCase{
 			}
 		}
 	}},
-	{"FIFODeadLetterLetsTheNextGo", func(e *env) {
+	{name: "FIFODeadLetterLetsTheNextGo", run: func(e *env) {
 		e.setup(FIFO)
 		e.send(ordered(0, 0), ordered(0, 1))
 		r := e.fifoRequest()

@@ -28,6 +28,8 @@ type model struct {
 	wake    chan struct{} // closed and replaced at every change
 	closed  chan struct{}
 	serial  int
+	can     transport.Capabilities
+	told    bool   // there was an answer, so that the client knows can
 	fault   string // makes the model break one promise; empty for none
 }
 
@@ -44,8 +46,12 @@ type ladderSteps []time.Duration
 
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
-func newModel() *model {
+// everything is what the model can do.
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+
+func newModel(can transport.Capabilities) *model {
 	return &model{
+		can:    can,
 		topics: map[string]TopicType{}, groups: map[string]GroupConfig{}, copies: map[string]*subCopy{},
 		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
@@ -84,7 +90,7 @@ func (m *model) check(msg *tidegate.Message) error {
 	switch {
 	case !ok:
 		return fault(tidegate.CodeTopicNotFound)
-	case (t == FIFO) != (msg.MessageGroup != ""):
+	case (t == FIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
 		return fault(tidegate.CodeMessagePropertyConflict)
 	}
 	return nil
@@ -224,6 +230,9 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 		if d.MessageGroup != "" && m.fault != "no order" {
 			blocked[d.MessageGroup] = true
 		}
+		if m.fault == "a failed group locks the queue" && c.attempt > 0 && now.Before(c.due) {
+			return ds, next
+		}
 	}
 	return ds, next
 }
@@ -341,7 +350,9 @@ func (m *model) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery,
 		c.handle = fmt.Sprint(c.handle, "+", m.serial)
 		if dur == 0 && c.push {
 			c.held, c.handle = false, ""
-			c.attempt--
+			if m.can.Suspend && m.fault != "suspending counts" {
+				c.attempt--
+			}
 		}
 		handle = c.handle
 	})
@@ -359,6 +370,9 @@ func (m *model) DeadLetter(_ context.Context, d *tidegate.Delivery, reason strin
 }
 
 func (m *model) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told = m.fault != "tell no capabilities"
 	return transport.ProducerSettings{}, nil
 }
 
@@ -378,12 +392,22 @@ func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
 	return []int{transport.AnyQueue}, nil
 }
 
+// Capabilities are unknown at first, as with a connection that is not yet there.
 func (m *model) Capabilities() transport.Capabilities {
-	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.told {
+		return transport.Capabilities{}
+	}
+	return m.can
 }
 
-func modelFixture(*testing.T) Fixture {
-	m := newModel()
+func modelFixture(*testing.T) Fixture { return fixtureOf(newModel(everything)) }
+
+// plainFixture is of a model that claims nothing, as a real RocketMQ.
+func plainFixture(*testing.T) Fixture { return fixtureOf(newModel(transport.Capabilities{})) }
+
+func fixtureOf(m *model) Fixture {
 	m.fault = os.Getenv(faultVariable)
 	return Fixture{
 		Transport: m,

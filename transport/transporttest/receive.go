@@ -12,7 +12,7 @@ import (
 )
 
 var receiveCases = []testCase{
-	{"ReceiveNothing", func(e *env) {
+	{name: "ReceiveNothing", run: func(e *env) {
 		e.setup(Normal)
 		start := time.Now()
 		if ds := e.receive(e.request()); len(ds) != 0 {
@@ -23,7 +23,7 @@ var receiveCases = []testCase{
 		e.none(e.request())
 		e.after(start, 0, "a receive without a wait returned")
 	}},
-	{"ReceiveIsWoken", func(e *env) {
+	{name: "ReceiveIsWoken", run: func(e *env) {
 		e.setup(Normal)
 		start := time.Now()
 		wait := later(func() {
@@ -34,7 +34,7 @@ var receiveCases = []testCase{
 		e.one()
 		e.after(start, e.unit/2, "the message arrived")
 	}},
-	{"ReceiveMax", func(e *env) {
+	{name: "ReceiveMax", run: func(e *env) {
 		e.setup(Normal)
 		for i := range 40 {
 			e.send(newMessage(fmt.Sprint(i)))
@@ -55,7 +55,7 @@ var receiveCases = []testCase{
 			}
 		}
 	}},
-	{"EveryQueue", func(e *env) {
+	{name: "EveryQueue", run: func(e *env) {
 		e.setup(Normal)
 		want := map[string]bool{}
 		for i := range 32 {
@@ -81,7 +81,7 @@ var receiveCases = []testCase{
 			e.Errorf("%d messages are in no queue of %v", len(want), queues)
 		}
 	}},
-	{"NoSuchTopic", func(e *env) {
+	{name: "NoSuchTopic", run: func(e *env) {
 		e.createGroup(group, GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
 		_, err := e.Transport.Receive(e.Context(), e.request())
 		if !errors.Is(err, tidegate.ErrTopicNotFound) {
@@ -91,14 +91,14 @@ var receiveCases = []testCase{
 			e.Errorf("Queues: %v, want ErrTopicNotFound", err)
 		}
 	}},
-	{"BadGroup", func(e *env) {
+	{name: "BadGroup", run: func(e *env) {
 		e.setup(Normal)
 		r := e.request()
 		r.Group = "a b"
 		_, err := e.Transport.Receive(e.Context(), r)
 		e.wantCode(err, tidegate.CodeIllegalConsumerGroup)
 	}},
-	{"TagFilterIsExact", func(e *env) {
+	{name: "TagFilterIsExact", run: func(e *env) {
 		e.setup(Normal)
 		// Aa and BB have the same hash in Java, on which RocketMQ filters first.
 		tags := []string{"Aa", "BB", "A", "", "AaBB", "aa"}
@@ -138,7 +138,7 @@ var receiveCases = []testCase{
 			}
 		}
 	}},
-	{"GroupsAreApart", func(e *env) {
+	{name: "GroupsAreApart", run: func(e *env) {
 		e.setup(Normal)
 		e.createGroup("shipping", GroupConfig{MaxAttempts: 3, Retry: e.ladder()})
 		e.send(newMessage("for both"))
@@ -157,7 +157,7 @@ var receiveCases = []testCase{
 		}
 		e.none(other)
 	}},
-	{"ConsumerSettings", func(e *env) {
+	{name: "ConsumerSettings", run: func(e *env) {
 		e.setup(Normal)
 		s, err := e.Transport.ConsumerSettings(e.Context(), group, topic)
 		if err != nil {
@@ -174,7 +174,7 @@ var receiveCases = []testCase{
 			}
 		}
 	}},
-	{"Concurrent", func(e *env) {
+	{name: "Concurrent", run: func(e *env) {
 		e.setup(Normal)
 		const senders, each = 4, 50
 		var wg, receivers sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 )
 
 var retryCases = []testCase{
-	{"RetryAfter", func(e *env) {
+	{name: "RetryAfter", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		d := e.one()
@@ -30,7 +30,7 @@ var retryCases = []testCase{
 		e.mustAck(d)
 		e.none(e.request())
 	}},
-	{"RetryOutlivesTheLease", func(e *env) {
+	{name: "RetryOutlivesTheLease", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		start := time.Now()
@@ -42,7 +42,7 @@ var retryCases = []testCase{
 		e.one()
 		e.after(start, 3*e.unit, "the message came again")
 	}},
-	{"AttemptsExhausted", func(e *env) {
+	{name: "AttemptsExhausted", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("doomed")
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
@@ -60,7 +60,7 @@ var retryCases = []testCase{
 		e.none(e.request())
 		e.deadLetter(msg, last, "")
 	}},
-	{"TimeoutsExhaustAttempts", func(e *env) {
+	{name: "TimeoutsExhaustAttempts", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("ignored")
 		e.send(msg)
@@ -75,10 +75,8 @@ var retryCases = []testCase{
 		}
 		e.deadLetter(msg, last, "")
 	}},
-	{"PushTimeoutsTakeTheLadder", func(e *env) {
-		if !e.beyond() {
-			return // a real RocketMQ delivers again at once
-		}
+	// A real RocketMQ delivers again at once.
+	{name: "PushTimeoutsTakeTheLadder", needs: beyond, run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		r := e.request()
@@ -92,7 +90,7 @@ var retryCases = []testCase{
 		}
 		e.after(start, 3*e.unit, "after the invisible time and the ladder's first step the message came again")
 	}},
-	{"DeadLetter", func(e *env) {
+	{name: "DeadLetter", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("hopeless")
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
@@ -101,7 +99,7 @@ var retryCases = []testCase{
 		if err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
 			e.Fatal(err)
 		}
-		if e.Transport.Capabilities().IdempotentDeadLetter {
+		if e.can.IdempotentDeadLetter {
 			if err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
 				e.Errorf("a second time: %v", err)
 			}

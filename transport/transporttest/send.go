@@ -14,7 +14,7 @@ import (
 )
 
 var sendCases = []testCase{
-	{"SendOne", func(e *env) {
+	{name: "SendOne", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("hello")
 		r := e.send(msg)[0]
@@ -31,7 +31,7 @@ var sendCases = []testCase{
 		e.mustAck(d)
 		e.none(e.request())
 	}},
-	{"SendMany", func(e *env) {
+	{name: "SendMany", run: func(e *env) {
 		e.setup(Normal)
 		want := map[string]string{}
 		var msgs []*tidegate.Message
@@ -59,7 +59,7 @@ var sendCases = []testCase{
 			e.Errorf("%d messages were not delivered", len(want))
 		}
 	}},
-	{"SendPartFails", func(e *env) {
+	{name: "SendPartFails", run: func(e *env) {
 		e.setup(Normal)
 		bad := newMessage("bad")
 		bad.MessageGroup = "a group on a topic without order"
@@ -83,7 +83,7 @@ var sendCases = []testCase{
 			e.Errorf("delivered %q", got)
 		}
 	}},
-	{"SendRefused", func(e *env) {
+	{name: "SendRefused", run: func(e *env) {
 		e.setup(Normal)
 		for _, c := range []struct {
 			name   string
@@ -122,7 +122,7 @@ var sendCases = []testCase{
 		}
 		e.none(e.request())
 	}},
-	{"RoundTrip", func(e *env) {
+	{name: "RoundTrip", run: func(e *env) {
 		e.setup(FIFO)
 		body := make([]byte, 256)
 		for i := range body {
@@ -160,7 +160,7 @@ var sendCases = []testCase{
 			e.Error("the delivery does not tell the producer's host")
 		}
 	}},
-	{"BodyOfEverySize", func(e *env) {
+	{name: "BodyOfEverySize", run: func(e *env) {
 		e.setup(Normal)
 		for _, size := range []int{1, 4095, 4097, 1 << 20, tidegate.MaxBodySize} {
 			for _, fill := range []string{"easy to compress ", "\x00\xff\x1f\x8b"} {
@@ -175,7 +175,7 @@ var sendCases = []testCase{
 			}
 		}
 	}},
-	{"NothingIsShared", func(e *env) {
+	{name: "NothingIsShared", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("original")
 		msg.Keys, msg.Properties = []string{"key"}, map[string]string{"p": "original"}
@@ -203,7 +203,7 @@ var sendCases = []testCase{
 			d = e.one()
 		}
 	}},
-	{"ProducerSettings", func(e *env) {
+	{name: "ProducerSettings", run: func(e *env) {
 		e.setup(Normal)
 		s, err := e.Transport.ProducerSettings(e.Context(), topic)
 		if err != nil || s.MaxAttempts < 0 || s.MaxBodySize < 0 {

@@ -8,14 +8,14 @@ import (
 )
 
 var settleCases = []testCase{
-	{"AckEndsIt", func(e *env) {
+	{name: "AckEndsIt", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		e.mustAck(e.one())
 		e.sleep(3 * e.unit)
 		e.none(e.request())
 	}},
-	{"AckMany", func(e *env) {
+	{name: "AckMany", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("0"), newMessage("1"), newMessage("2"))
 		var ds []*tidegate.Delivery
@@ -34,7 +34,7 @@ var settleCases = []testCase{
 		}
 		e.none(e.request())
 	}},
-	{"InvisibleUntilTheTimeIsOver", func(e *env) {
+	{name: "InvisibleUntilTheTimeIsOver", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		start := time.Now()
@@ -58,7 +58,7 @@ var settleCases = []testCase{
 		e.stale(first)
 		e.mustAck(second)
 	}},
-	{"ChangeInvisibleDuration", func(e *env) {
+	{name: "ChangeInvisibleDuration", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		first := e.one()
@@ -87,7 +87,7 @@ var settleCases = []testCase{
 		e.stale(&renewed)
 		e.mustAck(second)
 	}},
-	{"ChangeAndAck", func(e *env) {
+	{name: "ChangeAndAck", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		d := e.one()
@@ -104,7 +104,7 @@ var settleCases = []testCase{
 		e.none(e.request())
 		e.stale(d)
 	}},
-	{"ChangeToShorter", func(e *env) {
+	{name: "ChangeToShorter", run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		d := e.one()
@@ -115,10 +115,10 @@ var settleCases = []testCase{
 		e.one()
 		e.after(start, e.unit/2, "the message came again")
 	}},
-	{"GiveBack", func(e *env) {
+	{name: "GiveBack", run: func(e *env) {
 		e.setup(Normal)
-		e.send(newMessage("x"))
 		for _, push := range []bool{true, false} {
+			e.send(newMessage("x"))
 			r := e.request()
 			r.Push = push
 			d := e.oneOf(r)
@@ -129,22 +129,18 @@ var settleCases = []testCase{
 			again := e.oneOf(r)
 			e.after(start, 0, "what was given back came again")
 			want := d.Attempt + 1
-			if push && e.Transport.Capabilities().Suspend {
+			if push && e.can.Suspend {
 				want = d.Attempt // it was not handled
 			}
 			if again.Attempt != want {
 				e.Errorf("push %v: given back attempt %d, got attempt %d, want %d", push, d.Attempt, again.Attempt, want)
 			}
 			e.stale(d)
-			if err := e.Transport.Retry(e.Context(), again, 0); err != nil {
-				e.Fatal(err)
-			}
+			e.mustAck(again)
 		}
 	}},
-	{"SuspendIsNoFailure", func(e *env) {
-		if !e.Transport.Capabilities().Suspend {
-			return // what remains is in ChangeInvisibleDuration
-		}
+	// What remains is in ChangeInvisibleDuration.
+	{name: "SuspendIsNoFailure", needs: suspends, run: func(e *env) {
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		r := e.request()

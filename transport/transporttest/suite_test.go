@@ -3,19 +3,54 @@ package transporttest
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/transport"
 )
 
 // faultVariable names the environment variable that breaks the model.
 const faultVariable = "TRANSPORTTEST_FAULT"
 
-func TestSuiteInVirtualTime(t *testing.T) { Run(t, modelFixture, Options{Virtual: true}) }
+func TestSuiteInVirtualTime(t *testing.T) {
+	Run(t, modelFixture, Options{Capabilities: everything, Virtual: true})
+}
 
 func TestSuiteInRealTime(t *testing.T) {
 	if os.Getenv(faultVariable) == "" {
-		Run(t, modelFixture, Options{Unit: 300 * time.Millisecond})
+		Run(t, modelFixture, Options{Capabilities: everything, Unit: 300 * time.Millisecond})
+	}
+}
+
+func TestSuiteOfAPlainServer(t *testing.T) {
+	if os.Getenv(faultVariable) == "" {
+		Run(t, plainFixture, Options{Virtual: true})
+	}
+}
+
+// What is left out is what a real RocketMQ does otherwise, and nothing else.
+func TestCasesByCapabilities(t *testing.T) {
+	names := func(list []testCase) (names []string) {
+		for _, c := range list {
+			names = append(names, c.name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	for _, tt := range []struct {
+		can  transport.Capabilities
+		left []string
+	}{
+		{everything, nil},
+		{transport.Capabilities{Batch: true}, []string{"SuspendIsNoFailure"}},
+		{transport.Capabilities{}, []string{"FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "SuspendIsNoFailure"}},
+	} {
+		apply, left := applicable(tt.can)
+		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
+			t.Errorf("%+v: without %v and with %d of %d cases, want without %v", tt.can, got, len(apply), len(cases), tt.left)
+		}
 	}
 }
 
@@ -42,6 +77,10 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"lose the reason":                "DeadLetter",
 		"open after Close":               "ClosedForGood",
 		"no ladder for timeouts":         "PushTimeoutsTakeTheLadder",
+		"no group needed":                "FIFONeedsAGroup",
+		"a failed group locks the queue": "FIFOFailedGroupWaitsOthersFlow",
+		"suspending counts":              "SuspendIsNoFailure",
+		"tell no capabilities":           "Capabilities",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

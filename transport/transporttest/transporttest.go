@@ -6,8 +6,10 @@
 //		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Options{Virtual: true})
 //	}
 //
-// Differences that the contract allows are asked of Capabilities: the zero
-// value, a real RocketMQ 5.2, is held to less.
+// Differences that the contract allows are those of Capabilities: the zero
+// value, a real RocketMQ 5.2, is held to less. [Options] say which there are to
+// be, and one case compares. What is promised only with more of them is logged as
+// no case of the run: a case that runs tests something.
 package transporttest
 
 import (
@@ -51,8 +53,13 @@ type Fixture struct {
 	CreateGroup func(ctx context.Context, name string, c GroupConfig) error
 }
 
-// Options are how the suite is run. The zero value is real time.
+// Options are how the suite is run. The zero value is real time, and a server
+// that can do no more than a real RocketMQ 5.2.
 type Options struct {
+	// Capabilities are those that the transport has after its first answer, and
+	// no others. They decide which cases there are.
+	Capabilities transport.Capabilities
+
 	// Virtual runs each case, fixture included, in a testing/synctest bubble:
 	// times are then checked to 10 ms, and goroutines that are left fail the
 	// case. It needs a server within the process.
@@ -76,10 +83,14 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 			opts.Unit = 10 * time.Second
 		}
 	}
-	for _, c := range cases {
+	apply, left := applicable(opts.Capabilities)
+	for _, c := range left {
+		t.Logf("no case of this run: %s, which needs more than the capabilities %+v", c.name, opts.Capabilities)
+	}
+	for _, c := range apply {
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
-				e := &env{T: t, Fixture: newFixture(t), unit: opts.Unit, slack: opts.Unit / 2}
+				e := &env{T: t, Fixture: newFixture(t), can: opts.Capabilities, unit: opts.Unit, slack: opts.Unit / 2}
 				if opts.Virtual {
 					e.slack = 10 * time.Millisecond
 				}
@@ -100,13 +111,46 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 	}
 }
 
+// A testCase is one promise. One that is only made by servers with some
+// capability says so in needs, and does not look for itself.
 type testCase struct {
-	name string
-	run  func(*env)
+	name  string
+	run   func(*env)
+	needs func(transport.Capabilities) bool // nil: nothing
 }
 
 // cases is filled where the cases are written.
-var cases = concat(sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases)
+var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases)
+
+var capabilityCases = []testCase{
+	{name: "Capabilities", run: func(e *env) {
+		e.setup(Normal)
+		// Any answer tells, as far as there is anything to tell.
+		if _, err := e.Transport.ProducerSettings(e.Context(), topic); err != nil {
+			e.Fatal(err)
+		}
+		if got := e.Transport.Capabilities(); got != e.can {
+			e.Errorf("the transport has the capabilities %+v, the options say %+v", got, e.can)
+		}
+	}},
+}
+
+// applicable returns the cases for a transport with these capabilities, and those left out.
+func applicable(can transport.Capabilities) (apply, left []testCase) {
+	for _, c := range cases {
+		if c.needs == nil || c.needs(can) {
+			apply = append(apply, c)
+		} else {
+			left = append(left, c)
+		}
+	}
+	return apply, left
+}
+
+// beyond reports whether the server can do more than a real RocketMQ 5.2.
+func beyond(can transport.Capabilities) bool { return can != (transport.Capabilities{}) }
+
+func suspends(can transport.Capabilities) bool { return can.Suspend }
 
 func concat(lists ...[]testCase) []testCase {
 	var all []testCase
@@ -120,6 +164,7 @@ func concat(lists ...[]testCase) []testCase {
 type env struct {
 	*testing.T
 	Fixture
+	can   transport.Capabilities // that the transport is to have
 	unit  time.Duration
 	slack time.Duration // how late something may be
 }
@@ -291,7 +336,4 @@ func describe(ds []*tidegate.Delivery) string {
 	return s.String()
 }
 
-// beyond reports whether the server can do more than a real RocketMQ 5.2.
-func (e *env) beyond() bool {
-	return e.Transport.Capabilities() != (transport.Capabilities{})
-}
+func (e *env) beyond() bool { return beyond(e.can) }
