@@ -27,9 +27,9 @@ type Delivery struct {
 	Queue  int   // the queue's number within the topic
 	Offset int64 // of the message in that queue
 
-	BornAt    time.Time // when the producer made it
+	BornAt    time.Time // when the producer made it, by its clock
 	BornHost  string    // the producer's host
-	StoredAt  time.Time // when the server stored it
+	StoredAt  time.Time // when the server stored it, by its clock
 	StoreHost string    // the server's host
 
 	// InvisibleUntil is when the server delivers the message again unless it
@@ -90,8 +90,9 @@ type DeadLetter struct {
 	Redrives  int // how often it had been sent back from the dead letters before
 }
 
-// DeadLetter returns where the message came from, and false if it is not a
-// dead letter of a tidegate broker. A real RocketMQ 5.2 keeps no origin.
+// DeadLetter returns where the message came from, and false if it does not
+// tell: then it is no dead letter, or one of a real RocketMQ 5.2, which keeps no
+// origin. A number that is missing or cannot be read is 0.
 func (m *Message) DeadLetter() (DeadLetter, bool) {
 	topic, ok := m.Properties[PropertyDeadLetterTopic]
 	if !ok {
@@ -103,7 +104,7 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 		Group:     m.Properties[PropertyDeadLetterGroup],
 		Reason:    m.Properties[PropertyDeadLetterReason],
 	}
-	// A number that is missing or unreadable stays 0: the letter itself counts more.
+	// The letter itself counts more than a number.
 	d.Queue, _ = strconv.Atoi(m.Properties[PropertyDeadLetterQueue])
 	d.Offset, _ = strconv.ParseInt(m.Properties[PropertyDeadLetterOffset], 10, 64)
 	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])

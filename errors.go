@@ -45,7 +45,8 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// An Error is one failed request. It matches the sentinels above by its code.
+// An Error is one failed request. It matches the sentinels above by its code,
+// and what Err matches. Goroutines may share one that none changes.
 type Error struct {
 	// Op is the operation, as RocketMQ names it: "SendMessage", "AckMessage".
 	Op string

@@ -7,20 +7,25 @@ import (
 )
 
 // A Message is what a producer sends. A send never changes the caller's
-// value; do not change one while a send with it is under way.
+// value; do not change one while a send with it is under way. Goroutines may
+// send one value at the same time: with an empty ID they are different messages,
+// with an ID they are one. [Message.Validate] checks what needs no server.
 type Message struct {
 	// ID names the message for its whole life: over attempts, failover and
-	// dead letters. Empty: the producer makes one (see [NewMessageID]).
+	// dead letters. Any text that is not blank, in UTF-8. Empty: the producer
+	// makes one (see [NewMessageID]).
 	ID string
 
 	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-],
 	// and on a tidegate broker also words of these joined by '.'.
 	Topic string
 
-	// Tag is one word that a subscription can filter on. Empty: no tag.
+	// Tag is one word that a subscription can filter on, without '|' and
+	// control characters. Empty: no tag.
 	Tag string
 
-	// Keys are words that the message can be looked up by. Nil: none.
+	// Keys are words that the message can be looked up by, none of them blank
+	// or with a control character. Nil: none.
 	Keys []string
 
 	// MessageGroup orders messages: those of one group are delivered in the
@@ -28,18 +33,20 @@ type Message struct {
 	// Only topics of type FIFO take messages with a group.
 	MessageGroup string
 
-	// DeliverAt is the earliest time of delivery. Zero: at once.
-	// Only topics of type DELAY take messages with one.
+	// DeliverAt is the earliest time of delivery, at most 24 h ahead; one that
+	// is past is now. Zero: at once. Only topics of type DELAY take messages
+	// with one, and then without a message group.
 	DeliverAt time.Time
 
-	// Properties are the user's own words: at most 128 of them, 16 KiB in all
-	// with tag and keys. Nil: none.
+	// Properties are the user's own words, in UTF-8: at most 128 of them, 16 KiB
+	// in all with tag and keys. Names that [ReservedProperty] knows are refused.
+	// Nil: none.
 	Properties map[string]string
 
 	// TraceContext is the W3C trace context of the sender. Empty: none.
 	TraceContext string
 
-	// Body is the payload: 1 byte to 4 MiB.
+	// Body is the payload: 1 byte to 4 MiB, or what the server says instead.
 	Body []byte
 }
 
@@ -56,7 +63,7 @@ type Receipt struct {
 	MessageID string
 	Topic     string
 	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not
-	Offset    int64 // in that queue
+	Offset    int64 // in that queue; 0 as long as the message is in none, before its delivery time
 
 	// Endpoint is the server that accepted the message.
 	Endpoint string
@@ -66,7 +73,8 @@ type Receipt struct {
 	RecallHandle string
 
 	// TransactionID names the transaction of a half message, to end it. Empty
-	// for other messages.
+	// for other messages, and so for all that a producer sends: it makes no
+	// transactions yet.
 	TransactionID string
 
 	// Attempts is how many attempts the send took, the first included.

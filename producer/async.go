@@ -14,7 +14,7 @@ import (
 // retries are those of Send; ctx bounds the whole send, and may end after
 // SendAsync has returned.
 //
-// An error means that the message was not taken, and that done is not called:
+// An error, a [*SendError], means that the message was not taken, and that done is not called:
 // the producer is closed, msg or done is nil, or Options.MaxPending sends are
 // under way ([TooManyPending]), which is the moment to slow down.
 //
@@ -22,8 +22,9 @@ import (
 // of the calls, also where one of them fails; others at the same time. The
 // producer keeps msg until done is called; do not change it before.
 //
-// done is called by a goroutine of the producer, which waits for it: it should
-// not take long and must not call Close. A panic in it is logged and otherwise ignored.
+// done is called by a goroutine of the producer, one for each message that is
+// under way, and by several at the same time. Close waits for it: it should not
+// take long and must not call Close. A panic in it is logged and otherwise ignored.
 func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) error {
 	switch {
 	case msg == nil:

@@ -57,15 +57,17 @@ type Options struct {
 	MaxPending int
 
 	// MaxBodySize is the largest body, in bytes, that is sent. 0: the server's
-	// setting as far as known, or else 4 MiB.
+	// setting as far as it is known, or else 4 MiB; a send with a body above
+	// that first asks the server, for a second at most.
 	MaxBodySize int
 
-	// Limiter is asked for one event before every attempt. A producer whose
-	// limiter refuses stops the send. Nil for none.
+	// Limiter is asked for one event before every attempt, by all goroutines
+	// that send, and may block until the send's ctx ends. Where it refuses, the
+	// send stops ([LimiterRefused]) with its error. Nil for none.
 	Limiter ratelimit.Limiter
 
 	// OnAttempt is called after every attempt, by the goroutine that sends and
-	// before any wait. Goroutines that send at the same time call it at the
+	// before any wait, into which its time counts. Goroutines that send at the same time call it at the
 	// same time. It must not call Close. A panic in it is logged and otherwise
 	// ignored: watching a send does not break it. Nil for none.
 	OnAttempt func(Attempt)
@@ -101,7 +103,7 @@ func (o Options) validate() error {
 	policy := func(field string, p backoff.Policy) {
 		if v, ok := p.(interface{ Validate() error }); ok {
 			if err := v.Validate(); err != nil {
-				faults = append(faults, fmt.Errorf("%s: %w", field, err))
+				faults = append(faults, &tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
 			}
 		}
 	}

@@ -19,7 +19,8 @@ type Transport interface {
 }
 
 // A Producer sends messages. Goroutines may share it, and one is enough for a
-// program. Make one with [New].
+// program. Make one with [New]; the zero value must not be used. It remembers
+// a little of every topic that it was used for.
 type Producer struct {
 	transport Transport
 	opts      Options
@@ -39,8 +40,9 @@ type Producer struct {
 // each has an address of its own.
 type underWay struct{ _ byte }
 
-// New returns a producer that sends through t. It does not connect, and
-// closing the producer does not close t. The error joins all faults of opts.
+// New returns a producer that sends through t, which has to be open for as long
+// as the producer is. It does not connect and starts no goroutine. The error
+// joins all faults of opts and matches tidegate.ErrInvalid.
 func New(t Transport, opts Options) (*Producer, error) {
 	if t == nil {
 		return nil, fmt.Errorf("producer: %w", &tidegate.Error{
@@ -91,9 +93,10 @@ func (p *Producer) end(a *underWay) {
 	p.sends.Done()
 }
 
-// Close ends the sends under way with tidegate.ErrClosed, waits until they
-// have returned and those of SendAsync were told, and refuses later ones with the same error. It may be called
-// again, always returns nil, and leaves the transport open.
+// Close ends the sends under way with tidegate.ErrClosed, waits until they have
+// returned, those of SendAsync were told and no goroutine of the producer is
+// left, and refuses later ones with the same error. It may be called again and
+// by several goroutines, always returns nil, and leaves the transport open.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true

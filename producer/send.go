@@ -16,8 +16,8 @@ import (
 // shown that it will not, the attempts are used up, or ctx has ended. Its
 // error is always a [*SendError].
 //
-// It blocks during attempts and during the waits between them. If ctx ends it
-// returns at once, with ctx's error and cause and the last attempt's error; it
+// It blocks during attempts, during the waits between them, and as long as the
+// limiter does. Close ends it. If ctx ends it returns at once, with ctx's error and cause and the last attempt's error; it
 // does not return earlier because a wait is longer than the time left. A ctx
 // without a deadline lets a throttled send wait as long as its policy or the
 // server says.

@@ -206,13 +206,18 @@ func TestNewTellsAllFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending", "Backoff: ", "Pacing: "} {
+	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending", `"Backoff": `, `"Pacing": `} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
 	}
-	if !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("%v does not match ErrInvalid", err)
+	for _, opts := range []Options{
+		{MaxAttempts: -1}, {MaxThrottles: -1}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
+		{Backoff: backoff.Exponential{Initial: -1}}, {Pacing: backoff.Steps{-1}},
+	} {
+		if _, err := New(&fake{}, opts); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%+v: %v does not match ErrInvalid", opts, err)
+		}
 	}
 	if _, err := New(nil, Options{}); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("nil transport: %v", err)

@@ -19,8 +19,8 @@ import (
 )
 
 // A Limiter holds the caller back until n events may happen, and returns an
-// error if they may not or ctx ends first. [*rate.Limiter] is one; call it by
-// [Wait], which gives better errors.
+// error if they may not or ctx ends first. Goroutines may share it.
+// [*rate.Limiter] is one; call it by [Wait], which gives better errors.
 type Limiter interface {
 	WaitN(ctx context.Context, n int) error
 }
@@ -38,7 +38,7 @@ var _ Limiter = (*rate.Limiter)(nil)
 //     a guess, as others may take what this caller left), and what time is left;
 //   - context.Cause(ctx), if ctx ended before or meanwhile.
 //
-// An n of 0 never waits. Goroutines may share l if l permits it.
+// Any other error of l is returned as it is, or wrapped. An n of 0 never waits.
 func Wait(ctx context.Context, l Limiter, n int) error {
 	const op = "ratelimit.Wait"
 	switch {
