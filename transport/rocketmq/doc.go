@@ -19,6 +19,11 @@
 // after the other, and not at all after one of them failed in a way that
 // another attempt may cure: order is worth more than speed there.
 //
+// Without features, what the server pushes is read as RocketMQ's: the backoff
+// that it has for retries of every kind is, after a throttle, no shorter than
+// seed 004's, and its table of delays is the ladder of seed 000, which is that
+// table from its third step on.
+//
 // A consumer group has a session as push consumer and one as simple consumer,
 // each with a client ID of its own and opened on first use. RocketMQ makes no
 // difference between the two. To a tidegate broker only a push consumer can say
