@@ -161,15 +161,9 @@ func (n RetryNaming) suffixes() (retry, dead string) {
 }
 
 // Topics returns the names of the two topics that the group's failures in a
-// topic go to; topic may be the retry topic itself.
+// topic, which is none of these itself, go to.
 func (c RetryTopicConfig) Topics(topic, group string) (retry, deadLetter string) {
-	if original, is := c.original(topic, group); is {
-		retry = topic
-		topic = original
-	} else {
-		retry = c.retryTopic(topic, group)
-	}
-	return retry, c.deadLetterTopic(topic, group)
+	return c.retryTopic(topic, group), c.deadLetterTopic(topic, group)
 }
 
 // retryTopic returns the name of the group's retry topic for a topic.

@@ -33,13 +33,33 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
 }
 
 // TopicOf returns the topic of the delivery that a receipt handle names,
-// whether that is over or not; 40013 if it names none of this broker's.
-func (b *Broker) TopicOf(receiptHandle string) (string, error) {
-	s, _, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
-	if err != nil {
-		return "", err
+// whether that is over or not, and the original one: the topic that a receive
+// shows, which differs if the message lies in the group's retry topic. 40013
+// if the handle names none of this broker's.
+func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err error) {
+	if !b.begin() {
+		return "", "", closedError()
 	}
-	return s.topic.name, nil
+	defer b.end()
+	s, h, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
+	if err != nil {
+		return "", "", err
+	}
+	topic = s.topic.name
+	switch from, retry := s.group.config.Load().RetryTopic.original(topic, s.group.name); {
+	case !retry:
+		return topic, topic, nil
+	case from != "":
+		return topic, from, nil
+	}
+	m, ok, err := b.store.Get(h.place) // it is the retry topic for all topics: the message knows
+	if err != nil {
+		return "", "", storeError(err)
+	}
+	if !ok {
+		return "", "", invalidHandle("the message was deleted")
+	}
+	return topic, realTopic(&m, topic), nil
 }
 
 // retries reports whether the subscription is to the group's retry topic for the topic.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -106,7 +107,7 @@ func TestHandlesOverHTTP(t *testing.T) {
 		path, body string
 		status     int
 	}{
-		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q,%q]}`, own, foreign), 403},
+		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, foreign), 403},
 		{"/v1/groups/g/change-invisible-duration", fmt.Sprintf(`{"handle":%q,"invisible_duration":"1m"}`, foreign), 403},
 		{"/v1/groups/g/retry", fmt.Sprintf(`{"handle":%q,"after":"1m"}`, foreign), 403},
 		{"/v1/groups/g/dead-letter", fmt.Sprintf(`{"handle":%q}`, foreign), 403},
@@ -114,7 +115,8 @@ func TestHandlesOverHTTP(t *testing.T) {
 		{"/v1/groups/g/acknowledge", `{"handles":["odd"]}`, 400},
 		{"/v1/groups/g/topics/fifo/receive", `{}`, 403},
 		{"/v1/topics/normal/messages", `{"body":"x"}`, 403},
-		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, own), 200},
+		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q,%q]}`, foreign, own), 207},
+		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, own), 400}, // it was acknowledged
 	} {
 		if w := post(c.path, c.body); w.Code != c.status {
 			t.Errorf("%s %s: %d %s, want %d", c.path, c.body, w.Code, w.Body, c.status)
@@ -126,6 +128,81 @@ func TestHandlesOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, r.GetStatus(), tidegate.CodeOK)
+}
+
+// A consumer that is allowed its topic and group alone settles the retries that
+// it was given, however the retry topic is named.
+func TestRetriesOverHTTP(t *testing.T) {
+	for name, c := range map[string]broker.RetryTopicConfig{
+		"one for each topic": {},
+		"one for all":        {Naming: broker.RetryNaming272},
+		"named":              {Topic: "again", DeadLetterTopic: "dead"},
+		"named but for one":  {Topic: "again"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.Enabled = true
+			naming := c
+			if naming.Naming == "" {
+				naming.Naming = broker.RetryNaming292
+			}
+			retry, dead := naming.Topics("orders", "billing")
+			consumer := Key{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: []Rule{
+				{Actions: []Action{ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}},
+				{Actions: []Action{ActionSend}, Topics: []string{retry, dead}},
+			}}
+			e := start(named{t, name}, Options{Access: AccessConfig{Keys: []Key{consumer}}, MinLongPolling: 1})
+			if _, err := e.b.PutTopic(t.Context(), "orders", broker.TopicConfig{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.b.PutGroup(t.Context(), "billing", broker.GroupConfig{RetryTopic: c}); err != nil {
+				t.Fatal(err)
+			}
+			post := func(status int, path, body string, args ...any) (text string) {
+				t.Helper()
+				r := httptest.NewRequest("POST", "https://h/v1/groups/billing/"+path, strings.NewReader(fmt.Sprintf(body, args...)))
+				r.Header.Set("Content-Type", "application/json")
+				r.SetBasicAuth("consumer", "s")
+				w := httptest.NewRecorder()
+				if e.s.Handler().ServeHTTP(w, r); w.Code != status {
+					t.Errorf("%s: %s: %d %s, want %d", name, path, w.Code, w.Body, status)
+				}
+				return w.Body.String()
+			}
+			take := func() string {
+				t.Helper()
+				var got received
+				decode(t, []byte(post(200, "topics/orders/receive", `{"wait":"1m"}`)), &got)
+				if len(got.Messages) != 1 || got.Messages[0].Topic != "orders" {
+					t.Fatalf("%s: %+v", name, got)
+				}
+				return got.Messages[0].Handle
+			}
+			for _, settle := range []string{"change-invisible-duration", "retry", "negative-acknowledge", "reconsume-later", "dead-letter", "acknowledge"} {
+				if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: settle, Topic: "orders", Body: []byte("x")}}); r[0].Err != nil {
+					t.Fatal(r[0].Err)
+				}
+				post(200, "reconsume-later", `{"handle":%q,"delay":"1s"}`, take())
+				h := take()
+				switch settle {
+				case "change-invisible-duration":
+					var changed changeResult
+					decode(t, []byte(post(200, settle, `{"handle":%q,"invisible_duration":"1m"}`, h)), &changed)
+					h = changed.Handle
+				case "retry", "negative-acknowledge":
+					post(204, settle, `{"handle":%q}`, h)
+					time.Sleep(time.Minute)
+					h = take()
+				case "reconsume-later":
+					post(200, settle, `{"handle":%q}`, h)
+					h = take()
+				case "dead-letter":
+					post(204, settle, `{"handle":%q}`, h)
+					continue
+				}
+				post(200, "acknowledge", `{"handles":[%q]}`, h)
+			}
+		})
+	}
 }
 
 // Seed 001: "When a token is used to access the retry/dead letter queue, you need to grant the message production permission to the role used by the consumer"

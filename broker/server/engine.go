@@ -17,7 +17,7 @@ type engine interface {
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
 	Release(ctx context.Context, ds []*tidegate.Delivery)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
-	TopicOf(handle string) (string, error)
+	TopicOf(handle string) (topic, original string, err error)
 	EndTransaction(ctx context.Context, e broker.TransactionEnd) error
 	OnTransactionCheck(f func(broker.TransactionCheck) bool) (remove func())
 	Touch(owner string)

@@ -82,28 +82,37 @@ func (s *Server) permit(r *http.Request, needs ...access.Need) error {
 }
 
 // permitHandle lets a request settle a delivery, by what its handle is of: the
-// request itself names only the group. It fills in the topic.
+// request itself names only the group. It fills in the topic. A retry belongs
+// to the topic that the receive showed, and to who receives from the retry topic itself.
 func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
-	if identityOf(r) == nil {
+	who, p := identityOf(r), s.gate.policy.Load()
+	if who == nil || p == nil {
 		return nil // nothing is restricted
 	}
-	topic, bad := s.b.TopicOf(d.Handle)
+	topic, original, bad := s.b.TopicOf(d.Handle)
 	if bad != nil {
 		d.Topic = noTopic
 		return nil //nolint:nilerr // the engine refuses it, each among many by itself
 	}
 	d.Topic = topic
-	return s.permit(r, access.ToReceive(topic, d.ConsumerGroup))
+	if topic != original && p.Allows(*who, access.ToReceive(topic, d.ConsumerGroup)) == nil {
+		return nil
+	}
+	return s.permit(r, access.ToReceive(original, d.ConsumerGroup))
 }
 
 // permitReconsume lets a request send a delivery that it may settle to the
 // group's retry topics: seed 001 wants that to be permitted to who consumes.
 func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
-	g, bad := s.b.Group(d.ConsumerGroup)
-	if bad != nil || d.Topic == "" || d.Topic == noTopic {
-		return nil //nolint:nilerr // the engine refuses it, or nothing is restricted
+	if identityOf(r) == nil {
+		return nil // nothing is restricted
 	}
-	retry, dead := g.RetryTopic.Topics(d.Topic, d.ConsumerGroup)
+	g, bad := s.b.Group(d.ConsumerGroup)
+	_, original, unknown := s.b.TopicOf(d.Handle)
+	if bad != nil || unknown != nil {
+		return nil //nolint:nilerr // the engine refuses it
+	}
+	retry, dead := g.RetryTopic.Topics(original, d.ConsumerGroup)
 	return s.permit(r, access.ToSend(retry), access.ToSend(dead))
 }
 

@@ -42,27 +42,31 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 	if err := countOf("handles", len(req.Handles)); err != nil {
 		return 0, nil, err
 	}
-	ds := make([]tidegate.Delivery, len(req.Handles))
-	list := make([]*tidegate.Delivery, len(ds))
+	ds, errs := make([]tidegate.Delivery, len(req.Handles)), make([]error, len(req.Handles))
+	list, at := make([]*tidegate.Delivery, 0, len(ds)), make([]int, 0, len(ds))
 	for i, h := range req.Handles {
 		fill(&ds[i], group, "", "", h)
-		if err := s.permitHandle(r, &ds[i]); err != nil {
+		if errs[i] = s.permitHandle(r, &ds[i]); errs[i] == nil { // a refusal is that handle's own
+			list, at = append(list, &ds[i]), append(at, i)
+		}
+	}
+	if len(list) > 0 {
+		call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
+		err = s.through(r.Context(), call, func(ctx context.Context) error {
+			acked := s.b.Ack(ctx, list)
+			if len(acked) != len(list) {
+				return fmt.Errorf("the engine gave %d results for %d handles", len(acked), len(list))
+			}
+			for n, i := range at {
+				errs[i] = acked[n]
+			}
+			return alike(errs)
+		})
+		if err != nil && alike(errs) != err { //nolint:errorlint // the very error that next returned
 			return 0, nil, err
 		}
-		list[i] = &ds[i]
 	}
-	var errs []error
-	call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
-	err = s.through(r.Context(), call, func(ctx context.Context) error {
-		if errs = s.b.Ack(ctx, list); len(errs) != len(list) {
-			return fmt.Errorf("the engine gave %d results for %d handles", len(errs), len(list))
-		}
-		return alike(errs)
-	})
-	if err != nil && (len(errs) == 0 || alike(errs) != err) { //nolint:errorlint // the very error that next returned
-		return 0, nil, err
-	}
-	results := make([]ackResult, len(list))
+	results := make([]ackResult, len(req.Handles))
 	for i, h := range req.Handles {
 		results[i] = ackResult{h, asProblem(errs[i])}
 	}
