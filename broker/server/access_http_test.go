@@ -237,11 +237,12 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 
 // What a request names in its body needs a right of its own: an administrator
 // of a group can neither send to topics through its dead letters, nor hold up
-// a topic by rewinding the group there.
+// a topic by rewinding the group there, nor read one as the group's retry topic.
 func TestBodiesNeedRights(t *testing.T) {
 	allow := []Rule{
 		{Actions: []Action{ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
-		{Actions: []Action{ActionSend}, Topics: []string{"fifo"}},
+		{Actions: []Action{ActionSend}, Topics: []string{"fifo", "out", "again"}},
+		{Actions: []Action{ActionReceive}, Topics: []string{"again"}, Groups: []string{"g"}},
 	}
 	e := start(t, Options{Access: AccessConfig{Keys: []Key{{Name: "team", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}})
 	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
@@ -260,6 +261,11 @@ func TestBodiesNeedRights(t *testing.T) {
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, 403},
 		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true}}`, 200},
 		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"dead_letter_topic":"normal"}}`, 403},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"dead_letter_topic":"out"}}`, 200},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"topic":"out"}}`, 403},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"topic":"out"}}`, 403}, // to be enabled later
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"topic":"normal"}}`, 403},
+		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"topic":"again"}}`, 200},
 	} {
 		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", "application/json")

@@ -51,13 +51,15 @@ func (s *Server) putGroup(w http.ResponseWriter, r *http.Request) (int, any, err
 	if err := readJSON(w, r, &c); err != nil {
 		return 0, nil, err
 	}
-	for _, to := range []string{c.RetryTopic.Topic, c.RetryTopic.DeadLetterTopic} {
-		if to == "" { // they are the group's own then
-			continue
-		}
-		if err := s.permit(r, access.ToSend(to)); err != nil {
-			return 0, nil, err
-		}
+	var needs []access.Need // for topics that are not the group's own by their names
+	if to := c.RetryTopic.Topic; to != "" {
+		needs = append(needs, access.ToSend(to), access.ToReceive(to, name)) // receives of the group take from it
+	}
+	if to := c.RetryTopic.DeadLetterTopic; to != "" {
+		needs = append(needs, access.ToSend(to))
+	}
+	if err := s.permit(r, needs...); err != nil {
+		return 0, nil, err
 	}
 	_, missing := s.b.Group(name)
 	g, err := s.b.PutGroup(r.Context(), name, c)
