@@ -277,3 +277,45 @@ func TestBodiesNeedRights(t *testing.T) {
 		}
 	}
 }
+
+// Abandoned transactions are half messages of all topics: who may receive as
+// any group, but not from any topic, can neither read nor move them.
+func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := func(name, topics string) Key {
+			return Key{Name: name, Secrets: []Secret{NewSecret(secretMark + name)}, Allow: []Rule{
+				{Actions: []Action{ActionReceive, ActionAdmin, ActionSend}, Topics: []string{topics}, Groups: []string{"*"}},
+			}}
+		}
+		e := withTransactions(t, Options{Access: AccessConfig{Keys: []Key{key("orders", "orders*"), key("all", "*")}}})
+		if _, err := e.b.PutTopic(t.Context(), "tx", broker.TopicConfig{Transaction: broker.TransactionConfig{CheckMax: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		half := msg("tx", "half", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
+		if r, err := e.SendMessage(signed(t.Context(), "all"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{half}}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+			t.Fatal(r, err)
+		}
+		time.Sleep(time.Hour) // it is given up
+		const group = "TRANS_CHECK_MAX_TIME_TOPIC"
+		for _, c := range []struct{ method, path, body string }{
+			{"GET", "/v1/groups/" + group + "/dead-letters?bodies=true", ""},
+			{"POST", "/v1/groups/" + group + "/dead-letters/redrive", `{"to":"orders","limit":1}`},
+			{"POST", "/v1/groups/g/topics/%25DLQ%25" + group + "/receive", `{}`},
+			{"POST", "/v1/groups/" + group + "/topics/%25DLQ%25" + group + "/receive", `{}`},
+			{"DELETE", "/v1/groups/" + group + "/dead-letters?all=true", ""},
+		} {
+			for who, status := range map[string]int{"orders": 403, "all": 200} {
+				if c.method == "POST" && strings.HasSuffix(c.path, "redrive") && who == "all" {
+					continue // the half message is to be there for those after it
+				}
+				r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
+				r.Header.Set("Content-Type", "application/json")
+				r.SetBasicAuth(who, secretMark+who)
+				w := httptest.NewRecorder()
+				if e.s.Handler().ServeHTTP(w, r); w.Code != status || c.method != "DELETE" && status == 200 && !strings.Contains(w.Body.String(), "half") {
+					t.Errorf("%s %s by %s: %d %s, want %d", c.method, c.path, who, w.Code, w.Body, status)
+				}
+			}
+		}
+	})
+}

@@ -3,6 +3,8 @@ package server
 import (
 	"net/http"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -116,9 +118,9 @@ var httpNeeds = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/rewind":               onGroup(access.Admin),
 	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
 	"POST /v1/groups/{group}/parked/redrive":       onGroup(access.Admin),
-	"GET /v1/groups/{group}/dead-letters":          asGroup,
-	"POST /v1/groups/{group}/dead-letters/redrive": onGroup(access.Admin),
-	"DELETE /v1/groups/{group}/dead-letters":       onGroup(access.Admin),
+	"GET /v1/groups/{group}/dead-letters":          readDeadLetters,
+	"POST /v1/groups/{group}/dead-letters/redrive": moveDeadLetters,
+	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
 	"GET /v1/throttle":                             onServer(access.Observe),
 	"PUT /v1/throttle":                             onServer(access.Admin),
 	"GET /metrics":                                 onServer(access.Observe),
@@ -134,6 +136,22 @@ func toReceive(r *http.Request) []access.Need {
 }
 
 func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
+
+// readDeadLetters is to see what a receive from the topic of a group's dead letters gives.
+func readDeadLetters(r *http.Request) []access.Need {
+	group := r.PathValue("group")
+	return need(access.ToReceive(tidegate.DeadLetterTopic(group), group))
+}
+
+// moveDeadLetters is to take dead letters out of there. Abandoned transactions
+// are of all topics and of no group, so that their topic has to be allowed as well.
+func moveDeadLetters(r *http.Request) []access.Need {
+	group := r.PathValue("group")
+	if topic := tidegate.DeadLetterTopic(group); topic == broker.AbandonedTransactions {
+		return need(access.OnBoth(access.Admin, topic, group))
+	}
+	return need(access.OnGroup(access.Admin, group))
+}
 
 // needsOf returns what an RPC needs.
 func needsOf(op string, req any) []access.Need {

@@ -36,13 +36,14 @@ func TestAllow(t *testing.T) {
 		"monitor":  {{Actions: []Action{Observe}, Topics: []string{"*"}, Groups: []string{"*"}}},
 		"team":     {{Actions: []Action{Admin}, Topics: []string{"team-*"}, Groups: []string{"team-*"}}},
 		"dead":     {{Actions: []Action{Receive}, Topics: []string{"%DLQ%*"}, Groups: []string{"operator"}}},
+		"any":      {{Actions: []Action{Receive}, Topics: []string{"c"}, Groups: []string{"*"}}},
 	}
 	for _, c := range []struct {
 		need Need
 		who  string // who is allowed it
 	}{
 		{Need{}, ""},
-		{Signed(), "none all producer consumer two monitor team dead"},
+		{Signed(), "none all producer consumer two monitor team dead any"},
 		{ToSend("orders-eu"), "all producer"},
 		{ToSend("orders-"), "all producer"},
 		{ToSend("orders"), "all"},
@@ -55,17 +56,20 @@ func TestAllow(t *testing.T) {
 		{ToReceive("other", "billing"), "all"},
 		{ToReceive("a", "g"), "all two"},
 		{ToReceive("a", "h"), "all"}, // a topic of one rule and a group of the other
-		{ToReceive("%DLQ%billing", "billing"), "all consumer"},
-		{ToReceive("%DLQ%billing", "operator"), "all dead"},
-		{ToReceive("%DLQ%other", "billing"), "all"},
-		{ToReceive("%DLQ%", "operator"), "all dead"},
-		{ToReceive("%DLQ%g", "g"), "all two"},
-		{ToReceive("%DLQ%g", "h"), "all"},
-		{AsGroup("billing"), "all consumer"},
-		{AsGroup("x"), "all"},
+		{ToReceive("%DLQ%billing", "billing"), "all consumer any"},
+		{ToReceive("%DLQ%billing", "operator"), "all dead any"},
+		{ToReceive("%DLQ%other", "billing"), "all any"},
+		{ToReceive("%DLQ%TRANS_CHECK_MAX_TIME_TOPIC", "operator"), "all dead"}, // half messages of all topics
+		{ToReceive("%DLQ%TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"), "all"},
+		{ToUse("%DLQ%TRANS_CHECK_MAX_TIME_TOPIC"), "all monitor dead"},
+		{ToReceive("%DLQ%", "operator"), "all dead any"},
+		{ToReceive("%DLQ%g", "g"), "all two any"},
+		{ToReceive("%DLQ%g", "h"), "all any"},
+		{AsGroup("billing"), "all consumer any"},
+		{AsGroup("x"), "all any"},
 		{ToUse("orders-eu"), "all producer consumer monitor"},
 		{ToUse("team-x"), "all monitor team"},
-		{ToUse("%DLQ%billing"), "all consumer monitor dead"},
+		{ToUse("%DLQ%billing"), "all consumer monitor dead any"},
 		{OnTopic(Observe, "team-x"), "all monitor team"},
 		{OnTopic(Observe, "orders-eu"), "all monitor"},
 		{OnTopic(Admin, "team-x"), "all team"},

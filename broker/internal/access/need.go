@@ -126,6 +126,10 @@ func (r Rule) has(a Action) bool {
 	return slices.Contains(r.Actions, a) || a == Observe && slices.Contains(r.Actions, Admin)
 }
 
+// abandoned is in the place of a group's name in the topic of abandoned
+// transactions: half messages of all topics, so no group's own.
+const abandoned = "TRANS_CHECK_MAX_TIME_TOPIC"
+
 // receivable reports whether the rule lets its groups receive from a topic. A
 // group's dead letters were its own messages: who may receive as the group may
 // have them too.
@@ -134,5 +138,5 @@ func (r Rule) receivable(topic string) bool {
 		return true
 	}
 	group, dead := strings.CutPrefix(topic, dlqPrefix)
-	return dead && matchAny(r.Groups, group)
+	return dead && group != abandoned && matchAny(r.Groups, group)
 }
