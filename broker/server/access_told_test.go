@@ -134,3 +134,32 @@ func TestRefusalCount(t *testing.T) {
 		t.Errorf("%d logged, %d told of, %d not yet; want 5 in each 10 s", logged, told, c.other)
 	}
 }
+
+// A Telemetry stream that was refused is counted as that.
+func TestRefusedTelemetryIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: someAccess()})
+		for _, c := range []struct {
+			ctx   context.Context
+			topic string
+		}{{e.ctx(), "normal"}, {signed(t.Context(), "producer"), "fifo"}, {signed(t.Context(), "producer"), "normal"}} {
+			st, err := e.Telemetry(c.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = st.Send(command(producer(c.topic))) // the refusal may have come before
+			if _, err := st.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			_ = st.CloseSend()
+			_, _ = st.Recv()
+			synctest.Wait()
+		}
+		samples, _ := scrapedBy(t, e.s)
+		for _, code := range []string{"UNAUTHORIZED", "FORBIDDEN", "OK"} {
+			if n := samples[`tidegate_rpc_answers_total{code="`+code+`",rpc="Telemetry"}`]; n != 1 {
+				t.Errorf("%v streams with %s, want 1", n, code)
+			}
+		}
+	})
+}

@@ -11,52 +11,35 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/access"
 )
 
-// A guardedMux is a ServeMux whose handlers are asked only by those who may:
-// what that is stands in httpNeeds. A handler cannot be added without.
-type guardedMux struct {
-	mux *http.ServeMux
-	s   *Server
-}
-
-func (s *Server) newMux() *guardedMux { return &guardedMux{mux: http.NewServeMux(), s: s} }
-
-// Handle adds a handler.
-func (m *guardedMux) Handle(pattern string, h http.Handler) { m.HandleFunc(pattern, h.ServeHTTP) }
-
-// HandleFunc adds a handler.
-func (m *guardedMux) HandleFunc(pattern string, h http.HandlerFunc) {
-	needs, known := httpNeeds[pattern]
+// enter returns a request with who it is from, if it may be served. What that
+// takes stands in httpNeeds: a route cannot be added without.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
+	needs, known := httpNeeds[rt.pattern()]
 	switch {
+	case rt.op == opOther: // it only says that there is nothing
+		needs = func(*http.Request) []access.Need { return need(access.Signed()) }
 	case !known:
 		needs = onServer(access.Admin)
-	case needs == nil: // open
-		m.mux.HandleFunc(pattern, h)
-		return
+	case needs == nil:
+		return r, nil // open
 	}
-	m.guarded(pattern, needs, h)
-}
-
-// HandleOther adds what answers requests that no handler of the path takes.
-// It may only say so.
-func (m *guardedMux) HandleOther(path string, h http.HandlerFunc) {
-	m.guarded(path, func(*http.Request) []access.Need { return need(access.Signed()) }, h)
-}
-
-func (m *guardedMux) guarded(pattern string, needs func(*http.Request) []access.Need, h http.HandlerFunc) {
-	m.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		who, err := m.s.admitHTTP(pattern, r, needs)
-		if err != nil {
-			if err.Code == tidegate.CodeUnauthorized {
-				w.Header()["Www-Authenticate"] = challenges(r)
-			}
-			writeProblem(w, problemOf(err))
-			return
+	if err := fromPage(r); err != nil {
+		return nil, err
+	}
+	who, err := s.admitHTTP(rt.pattern(), r, needs)
+	if err != nil {
+		if err.Code == tidegate.CodeUnauthorized {
+			w.Header()["Www-Authenticate"] = challenges(r)
 		}
-		if who != nil {
-			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
-		}
-		h(w, r)
-	})
+		return nil, err
+	}
+	if err := s.forOther(r, who); err != nil {
+		return nil, err
+	}
+	if who != nil {
+		r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+	}
+	return r, nil
 }
 
 // identityKey is where a request's context has the *access.Identity that it is from.
@@ -118,9 +101,6 @@ func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
 
 // noTopic is the name of no topic.
 const noTopic = " "
-
-// ServeHTTP implements http.Handler.
-func (m *guardedMux) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
 
 // admitHTTP returns who the request is from, if it may be served: nil if
 // nothing is restricted.

@@ -158,3 +158,65 @@ func TestHTTPMetrics(t *testing.T) {
 		}
 	})
 }
+
+// Every answer over HTTP is counted with the status that the client got.
+func TestHTTPAnswersAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		wait := func(ctx context.Context) error { // as an engine that is told to wait
+			<-ctx.Done()
+			close(ended)
+			return context.Cause(ctx)
+		}
+		c := someAccess()
+		c.Anonymous = []Rule{{Actions: []Action{ActionReceive}, Topics: []string{"normal"}, Groups: []string{"g"}}}
+		logger, logged := testLog()
+		x := startWeb(t, Options{Access: c, Logger: logger}, &faulty{poll: wait})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", typeJSON))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", resp, err)
+		}
+		<-ended
+		synctest.Wait()
+		for _, r := range []struct {
+			method, path, key, origin string
+			status                    int
+		}{
+			{"GET", "/v1/topics", "", "", 401},
+			{"GET", "/v1/topics", "producer", "", 403},
+			{"PUT", "/v1/topics/t", "admin", "https://evil.example", 403},
+			{"GET", "/v1/nothing", "admin", "", 404},
+			{"PATCH", "/v1/topics", "admin", "", 405},
+		} {
+			q := httptest.NewRequest(r.method, "https://h"+r.path, nil)
+			if r.key != "" {
+				q.SetBasicAuth(r.key, secretMark+r.key)
+			}
+			if r.origin != "" {
+				q.Header.Set("Origin", r.origin)
+			}
+			w := httptest.NewRecorder()
+			if x.s.Handler().ServeHTTP(w, q); w.Code != r.status {
+				t.Errorf("%+v: %d %s", r, w.Code, w.Body)
+			}
+		}
+		_, text := scrapedBy(t, x.s)
+		for _, want := range []string{
+			`{operation="receiveMessages",status="cut"} 1`,
+			`{operation="listTopics",status="401"} 1`,
+			`{operation="listTopics",status="403"} 1`,
+			`{operation="putTopic",status="403"} 1`,
+			`{operation="other",status="404"} 1`,
+			`{operation="other",status="405"} 1`,
+		} {
+			if !strings.Contains(text, "tidegate_http_answers_total"+want+"\n") {
+				t.Errorf("no %s", want)
+			}
+		}
+		if strings.Contains(text, `tidegate_http_answers_total{operation="receiveMessages",status="500"}`) || strings.Contains(logged.String(), "request over HTTP failed") {
+			t.Errorf("a client that went away is a failure of the broker: %s", logged)
+		}
+	})
+}

@@ -52,6 +52,12 @@ type Options struct {
 	// Access says who may do what; SetAccess changes it. Zero: everyone may do everything.
 	Access AccessConfig
 
+	// AnyHost takes requests over HTTP for any host. False: one without
+	// credentials that arrives at a loopback address has to be for an IP address,
+	// localhost or the host of Advertise, so that no page in a browser can make up a
+	// name for this machine.
+	AnyHost bool
+
 	// HandshakeTimeout is how long a new connection may take to begin with
 	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration

@@ -54,7 +54,7 @@ func newRequests() *requests {
 		}, []string{"operation"}),
 		httpTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidegate_http_answers_total",
-			Help: "Answered requests over HTTP, by operation as in openapi.yaml and by status; cut for those that got no answer.",
+			Help: "Answered requests over HTTP, by operation as in openapi.yaml, or other where there is none, and by status; cut for those that got no answer.",
 		}, []string{"operation", "status"}),
 	}
 	add := func(op string) {
@@ -92,8 +92,8 @@ func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error)
 
 // expectHTTP makes an operation known before its first request: a rate counts
 // from what was there before.
-func (r *requests) expectHTTP(op string) {
-	r.httpTotal.WithLabelValues(op, "200")
+func (r *requests) expectHTTP(op string, status int) {
+	r.httpTotal.WithLabelValues(op, strconv.Itoa(status))
 	r.httpSeconds.WithLabelValues(op)
 }
 
@@ -126,21 +126,23 @@ func codeLabel(st rmqpb.Code, err error) string {
 // stream counts the streams; unary RPCs are counted where they are served.
 func (r *requests) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	begin := time.Now()
+	var op string
 	switch info.FullMethod {
 	case rmqpb.MessagingService_ReceiveMessage_FullMethodName:
-		m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
-		err := handler(srv, m)
-		r.observe(rpcReceive, begin, m.code, err)
-		return err
+		op = rpcReceive
 	case rmqpb.MessagingService_Telemetry_FullMethodName:
-		err := handler(srv, ss)
-		r.observe(rpcTelemetry, begin, rmqpb.Code_OK, err)
-		return err
+		op = rpcTelemetry
+	default:
+		return handler(srv, ss)
 	}
-	return handler(srv, ss)
+	m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
+	err := handler(srv, m)
+	r.observe(op, begin, m.code, err)
+	return err
 }
 
-// A meteredStream remembers the status of a ReceiveMessage that is sent.
+// A meteredStream remembers the last status that is sent: a refused Telemetry
+// stream ends with one.
 type meteredStream struct {
 	grpc.ServerStream
 	code rmqpb.Code
@@ -148,10 +150,13 @@ type meteredStream struct {
 
 // SendMsg implements grpc.ServerStream.
 func (m *meteredStream) SendMsg(v any) error {
-	if f, ok := v.(*rmqpb.ReceiveMessageResponse); ok {
+	switch f := v.(type) {
+	case *rmqpb.ReceiveMessageResponse:
 		if st, ok := f.GetContent().(*rmqpb.ReceiveMessageResponse_Status); ok {
 			m.code = st.Status.GetCode()
 		}
+	case *rmqpb.TelemetryCommand:
+		m.code = f.GetStatus().GetCode()
 	}
 	return m.ServerStream.SendMsg(v)
 }

@@ -26,6 +26,12 @@ type route struct {
 	serve  endpoint
 }
 
+// opOther is the op of requests that no route takes.
+const opOther = "other"
+
+// pattern is the route's for a ServeMux.
+func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt.path) }
+
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
 	return []route{
@@ -83,31 +89,31 @@ func from(h http.Handler) endpoint {
 
 // mux returns the handler of all routes.
 func (s *Server) mux() http.Handler {
-	mux := s.newMux()
+	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	var paths []string
+	add := func(rt route) { mux.HandleFunc(rt.pattern(), s.run(rt)) }
 	for _, rt := range s.routes() {
-		s.requests.expectHTTP(rt.op)
-		mux.HandleFunc(rt.method+" "+rt.path, s.run(rt))
+		s.requests.expectHTTP(rt.op, http.StatusOK)
+		add(rt)
 		if methods[rt.path] == nil {
 			paths = append(paths, rt.path)
 		}
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	slices.Sort(paths)
+	s.requests.expectHTTP(opOther, http.StatusNotFound)
 	for path, list := range methods {
-		mux.HandleOther(path, func(w http.ResponseWriter, r *http.Request) { writeNotAllowed(w, r, list) })
+		add(route{op: opOther, path: path, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+			writeNotAllowed(w, r, list)
+			return 0, nil, nil
+		}})
 	}
-	mux.HandleOther("/", func(w http.ResponseWriter, r *http.Request) {
+	add(route{op: opOther, path: "/", serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
-	})
-	// A page in somebody's browser can reach a broker on that machine, which asks for no keys.
-	same := http.NewCrossOriginProtection()
-	same.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problemOf(refuse(tidegate.CodeForbidden, "origin",
-			fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))))
-	}))
-	return same.Handler(mux)
+		return 0, nil, nil
+	}})
+	return mux
 }
 
 // nothingAt says what was meant by a path that there is not: one that differs
@@ -133,18 +139,25 @@ func nothingAt(path string, paths []string) string {
 	return fmt.Sprintf("there is nothing at %.200q; GET /v1/openapi.yaml describes what there is: %s", path, strings.Join(paths, ", "))
 }
 
-// run makes a handler that writes what the route's endpoint returns, counts
-// it, and survives a panic.
+// run makes a handler that lets in who may, writes what the route's endpoint
+// returns, counts every answer, and survives a panic.
 func (s *Server) run(rt route) http.HandlerFunc {
 	return func(writer http.ResponseWriter, r *http.Request) {
 		begin, w := time.Now(), &answered{ResponseWriter: writer}
 		defer func() { s.requests.observeHTTP(rt.op, begin, w) }()
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
-			return rt.serve(w, r)
+			in, err := s.enter(w, r, rt)
+			if err != nil {
+				return 0, nil, err
+			}
+			return rt.serve(w, in)
 		}()
 		_, cut := errors.AsType[*grpcError](err)
-		if !cut && err != nil && codeOf(err) == tidegate.CodeInternalServerError && r.Context().Err() == nil && !errors.Is(err, tidegate.ErrClosed) {
+		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil {
+			cut = true // the client gave up: it reads no answer
+		}
+		if !cut && err != nil && codeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
 			s.log.ErrorContext(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		switch {

@@ -112,7 +112,7 @@ var settingRules = append([]rule[settings]{
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
 		0, func(s *settings) *time.Duration { return &s.minPoll }),
-	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS",
+	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",
 		func(s *settings) *bool { return &s.insecure }),
 	live(text("log_level", "info", "lowest `level` that is logged: debug, info, warn or error",
 		func(s *settings) *string { return &s.logLevel }, oneOf("debug", "info", "warn", "error"))),

@@ -166,7 +166,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if _, err := put(ctx, cfg, b); err != nil {
 		return err
 	}
-	so := server.Options{Advertise: s.advertise, Logger: logger, MinLongPolling: atLeastOne(s.minPoll), Access: who}
+	so := server.Options{Advertise: s.advertise, Logger: logger, MinLongPolling: atLeastOne(s.minPoll), Access: who, AnyHost: s.insecure}
 	if certificates != nil {
 		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText
 	}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+)
+
+// same tells pages of other origins by Origin and Sec-Fetch-Site.
+var same = http.NewCrossOriginProtection()
+
+// A page in somebody's browser can reach a broker on that machine, which asks
+// for no keys. One of another origin may only read, which browsers do not let
+// it: fromPage refuses what it must not do. One whose name was made to point at this
+// machine (DNS rebinding) is of the same origin: forOther refuses that name.
+func fromPage(r *http.Request) error {
+	if same.Check(r) == nil {
+		return nil
+	}
+	return refuse(tidegate.CodeForbidden, "origin",
+		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))
+}
+
+// forOther refuses a request without credentials that arrived at a loopback
+// address and is for a name that somebody else may have given out. who is nil
+// where nothing is restricted.
+func (s *Server) forOther(r *http.Request, who *access.Identity) error {
+	if s.o.AnyHost || who != nil && !who.Anonymous() || !overLoopback(r) || ownHost(r.Host, s.o.Advertise) {
+		return nil
+	}
+	return refuse(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
+		"it has to be for an IP address, localhost or the advertised name, because a page in a browser can make up others; "+
+		"use one of these, or serve with keys, --advertise or --insecure", r.Host))
+}
+
+// overLoopback reports whether a request arrived at a loopback address.
+func overLoopback(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && at.IP.IsLoopback()
+}
+
+// ownHost reports whether a Host header names an IP address, this machine
+// (RFC 6761 §6.3) or the host of advertise. Browsers always send one.
+func ownHost(host, advertise string) bool {
+	name := hostName(host)
+	if name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	return advertise != "" && name == hostName(advertise)
+}
+
+// hostName returns what is before the port, as names are compared.
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	} else {
+		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
