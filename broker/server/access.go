@@ -56,9 +56,28 @@ const (
 // A gate is what every request passes: it finds out who asks, and whether that
 // is allowed. Goroutines share it.
 type gate struct {
-	policy  atomic.Pointer[access.Policy] // nil: everything is allowed
+	current atomic.Pointer[regime]
 	refused *prometheus.CounterVec
 	log     refusalLog
+}
+
+// A regime is who may do what for a time. What lasts longer is asked again
+// when it is over.
+type regime struct {
+	policy *access.Policy  // nil: everything is allowed
+	over   context.Context //nolint:containedctx // ends when another regime begins
+	end    context.CancelFunc
+}
+
+func (g *gate) policy() *access.Policy { return g.current.Load().policy }
+
+// begin makes p hold, and ends what held before.
+func (g *gate) begin(p *access.Policy) {
+	r := &regime{policy: p}
+	r.over, r.end = context.WithCancel(context.Background()) // no request's
+	if before := g.current.Swap(r); before != nil {
+		before.end()
+	}
 }
 
 // reasonPlainText is why a connection is refused, not a request.
@@ -72,27 +91,36 @@ func newGate() *gate {
 	for _, r := range append(access.Reasons, reasonPlainText) {
 		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
 	}
+	g.begin(nil)
 	return g
 }
 
-// SetAccess changes who may do what, for requests that begin afterwards. Its
+// SetAccess changes who may do what. It holds for requests that begin
+// afterwards, and streams that are open are asked again: those that are not
+// allowed any more end with 40100 or 40300, and waiting receives are answered as empty. Its
 // error names all that is wrong with c, and no secret; then nothing changed.
 func (s *Server) SetAccess(c AccessConfig) error {
-	if !c.On() {
-		s.gate.policy.Store(nil)
-		return nil
+	var p *access.Policy
+	if c.On() {
+		var err error
+		if p, err = access.New(c); err != nil {
+			return fmt.Errorf("access: %w", err)
+		}
 	}
-	p, err := access.New(c)
-	if err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	s.gate.policy.Store(p)
+	s.gate.begin(p)
+	s.sessions.endPolls(errNewRules)
 	return nil
 }
 
 // admit returns the client's ID, if the request may be served.
 func (s *Server) admit(ctx context.Context, op string, req any) (client string, err error) {
-	who, err := s.admitAs(ctx, op, func() []access.Need { return needsOf(op, req) })
+	return s.admitSince(ctx, time.Now(), op, req)
+}
+
+// admitSince is admit for a request that began at that time, which is when its
+// signature was to be fresh.
+func (s *Server) admitSince(ctx context.Context, began time.Time, op string, req any) (client string, err error) {
+	who, err := s.admitAs(ctx, began, op, func() []access.Need { return needsOf(op, req) })
 	if err != nil {
 		return "", err
 	}
@@ -101,13 +129,13 @@ func (s *Server) admit(ctx context.Context, op string, req any) (client string, 
 
 // admitAs returns who the request is from, if that one may do what is needed.
 // It is nil if nothing is restricted.
-func (s *Server) admitAs(ctx context.Context, op string, needs func() []access.Need) (*access.Identity, error) {
-	p := s.gate.policy.Load()
+func (s *Server) admitAs(ctx context.Context, began time.Time, op string, needs func() []access.Need) (*access.Identity, error) {
+	p := s.gate.policy()
 	if p == nil {
 		return nil, nil
 	}
 	from, _ := peer.FromContext(ctx)
-	who, reason := identify(ctx, p, from)
+	who, reason := identify(ctx, p, from, began)
 	if err := s.decide(p, who, reason, needs()); err != nil {
 		var at string
 		if from != nil && from.Addr != nil {
@@ -123,9 +151,21 @@ func (s *Server) admitAs(ctx context.Context, op string, needs func() []access.N
 	return &who, nil
 }
 
-// identify tells who a gRPC request is from: by its signature, or else by the
-// client certificate of its connection.
-func identify(ctx context.Context, p *access.Policy, from *peer.Peer) (access.Identity, access.Reason) {
+// mayStillSend reports whether the client of a stream that began at that time
+// may send to a topic by the rules that hold now.
+func (s *Server) mayStillSend(ctx context.Context, began time.Time, topic string) bool {
+	p := s.gate.policy()
+	if p == nil {
+		return true
+	}
+	from, _ := peer.FromContext(ctx)
+	who, reason := identify(ctx, p, from, began)
+	return reason == "" && p.Allows(who, access.ToSend(topic)) == nil
+}
+
+// identify tells who a gRPC request is from that began at that time: by its
+// signature, or else by the client certificate of its connection.
+func identify(ctx context.Context, p *access.Policy, from *peer.Peer, began time.Time) (access.Identity, access.Reason) {
 	authorization := metadata.ValueFromIncomingContext(ctx, headerAuthorization)
 	dateTime := metadata.ValueFromIncomingContext(ctx, headerDateTime)
 	if len(authorization) > 1 || len(dateTime) > 1 {
@@ -136,7 +176,7 @@ func identify(ctx context.Context, p *access.Policy, from *peer.Peer) (access.Id
 		if len(dateTime) == 1 {
 			signed = dateTime[0]
 		}
-		if who, reason := p.Signature(authorization[0], signed, time.Now()); reason != "" || !who.Anonymous() {
+		if who, reason := p.Signature(authorization[0], signed, began); reason != "" || !who.Anonymous() {
 			return who, reason
 		}
 	}

@@ -109,7 +109,7 @@ func TestNoSecretIsTold(t *testing.T) {
 		fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
 	}
 	_, metrics := scrapedBy(t, e.s)
-	fmt.Fprintf(&said, "%s%v %+v %#v", metrics, e.s.o.Access, e.s.o, e.s.gate.policy.Load())
+	fmt.Fprintf(&said, "%s%v %+v %#v", metrics, e.s.o.Access, e.s.o, e.s.gate.policy())
 	_, err := New(e.b, Options{Access: AccessConfig{Keys: append(someAccess().Keys, someAccess().Keys...)}})
 	fmt.Fprintln(&said, err)
 	for what, s := range map[string]string{"the log": text.String(), "an answer": said.String()} {

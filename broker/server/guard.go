@@ -26,34 +26,63 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 	if err := fromPage(r); err != nil {
 		return nil, err
 	}
-	who, err := s.admitHTTP(rt.pattern(), r, needs)
-	if err != nil {
+	a := &admission{pattern: rt.pattern(), needs: needs, began: time.Now()}
+	if err := s.readmit(r, a); err != nil {
 		if err.Code == tidegate.CodeUnauthorized {
 			w.Header()["Www-Authenticate"] = challenges(r)
 		}
 		return nil, err
 	}
-	if err := s.forOther(r, who); err != nil {
+	if err := s.forOther(r, a.who); err != nil {
 		return nil, err
 	}
-	if who != nil {
-		r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
-	}
-	return r, nil
+	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
 }
 
-// identityKey is where a request's context has the *access.Identity that it is from.
-type identityKey struct{}
+// An admission is that of one request, whose goroutine alone uses it.
+type admission struct {
+	pattern string
+	needs   func(*http.Request) []access.Need
+	began   time.Time // when its signature was to be fresh
+
+	under *regime
+	who   *access.Identity // nil: nothing is restricted
+}
+
+// admissionKey is where a request's context has its *admission.
+type admissionKey struct{}
 
 func identityOf(r *http.Request) *access.Identity {
-	who, _ := r.Context().Value(identityKey{}).(*access.Identity)
-	return who
+	if a, ok := r.Context().Value(admissionKey{}).(*admission); ok {
+		return a.who
+	}
+	return nil
+}
+
+// stillAllowed refuses to go on with a request that the rules that hold now
+// would not let in.
+func (s *Server) stillAllowed(r *http.Request) error {
+	a, ok := r.Context().Value(admissionKey{}).(*admission)
+	if !ok || a.under == s.gate.current.Load() {
+		return nil
+	}
+	if err := s.readmit(r, a); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) readmit(r *http.Request, a *admission) *tidegate.Error {
+	a.under = s.gate.current.Load()
+	var err *tidegate.Error
+	a.who, err = s.admitHTTP(a.pattern, r, a.under.policy, a.began, a.needs)
+	return err
 }
 
 // permit refuses what a request asks for in its body, which the table of
 // needs does not see, if it is not allowed to who the request is from.
 func (s *Server) permit(r *http.Request, needs ...access.Need) error {
-	who, p := identityOf(r), s.gate.policy.Load()
+	who, p := identityOf(r), s.gate.policy()
 	if who == nil || p == nil {
 		return nil // nothing is restricted
 	}
@@ -68,7 +97,7 @@ func (s *Server) permit(r *http.Request, needs ...access.Need) error {
 // request itself names only the group. It fills in the topic. A retry belongs
 // to the topic that the receive showed, and to who receives from the retry topic itself.
 func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
-	who, p := identityOf(r), s.gate.policy.Load()
+	who, p := identityOf(r), s.gate.policy()
 	if who == nil || p == nil {
 		return nil // nothing is restricted
 	}
@@ -104,12 +133,11 @@ const noTopic = " "
 
 // admitHTTP returns who the request is from, if it may be served: nil if
 // nothing is restricted.
-func (s *Server) admitHTTP(pattern string, r *http.Request, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
-	p := s.gate.policy.Load()
+func (s *Server) admitHTTP(pattern string, r *http.Request, p *access.Policy, began time.Time, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
 	if p == nil {
 		return nil, nil
 	}
-	who, reason := identifyHTTP(p, r)
+	who, reason := identifyHTTP(p, r, began)
 	if err := s.decide(p, who, reason, needs(r)); err != nil {
 		name := who.String()
 		if err.reason.OfCredentials() {
@@ -124,9 +152,9 @@ func (s *Server) admitHTTP(pattern string, r *http.Request, needs func(*http.Req
 	return &who, nil
 }
 
-// identifyHTTP tells who an HTTP request is from: by a key and its secret in
+// identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret in
 // Basic, by the signature that gRPC requests have, or by a client certificate.
-func identifyHTTP(p *access.Policy, r *http.Request) (access.Identity, access.Reason) {
+func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
 	authorization, dateTime := r.Header.Values(headerAuthorization), r.Header.Values(headerDateTime)
 	if len(authorization) > 1 || len(dateTime) > 1 {
 		return access.Identity{}, access.Malformed
@@ -142,7 +170,7 @@ func identifyHTTP(p *access.Policy, r *http.Request) (access.Identity, access.Re
 			}
 			return p.Password(name, secret)
 		}
-		who, reason := p.Signature(authorization[0], r.Header.Get(headerDateTime), time.Now())
+		who, reason := p.Signature(authorization[0], r.Header.Get(headerDateTime), began)
 		if reason != "" || !who.Anonymous() {
 			return who, reason
 		}

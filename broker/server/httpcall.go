@@ -69,13 +69,16 @@ func gone(err error) error {
 	return &grpcError{err}
 }
 
-// untilDrain returns a context that ends with ctx, or with errDraining as its
-// cause when the server ends. stop must be called.
-func (s *Server) untilDrain(ctx context.Context) (parked context.Context, stop func()) {
+// whileAllowed returns a context that ends with ctx, with errDraining as its
+// cause when the server ends, or with errNewRules when other access rules hold.
+// stop must be called.
+func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(s.life, func() { cancel(errDraining) })
+	drained := context.AfterFunc(s.life, func() { cancel(errDraining) })
+	changed := context.AfterFunc(s.gate.current.Load().over, func() { cancel(errNewRules) })
 	return parked, func() {
-		unhook()
+		drained()
+		changed()
 		cancel(nil)
 	}
 }

@@ -86,7 +86,7 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	// The wait is not the client's slowness. Where there are no deadlines, there is none to move.
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Now().Add(from.poll.Wait + answerTime))
-	ds, err := from.some(r.Context())
+	ds, err := from.some(r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -122,19 +122,26 @@ type receiving struct {
 }
 
 // some receives once. It returns none if there is none in time, or when the
-// server ends.
-func (f *receiving) some(ctx context.Context) (ds []*tidegate.Delivery, err error) {
+// server ends or other access rules hold, by which the request is asked again.
+func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
-	err = f.s.through(ctx, call, func(ctx context.Context) (err error) {
-		parked, stop := f.s.untilDrain(ctx)
+	err = f.s.through(r.Context(), call, func(ctx context.Context) (err error) {
+		parked, stop := f.s.whileAllowed(ctx)
 		defer stop()
 		ds, err = f.s.b.Poll(parked, f.poll)
-		if err != nil && ctx.Err() == nil && errors.Is(context.Cause(parked), errDraining) {
-			return nil
+		if err != nil && ctx.Err() == nil {
+			switch context.Cause(parked) { //nolint:errorlint // these very ones
+			case errDraining, errNewRules:
+				return nil
+			}
 		}
 		return err
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := f.s.stillAllowed(r); err != nil {
+		f.s.release(r.Context(), ds)
 		return nil, err
 	}
 	return ds, nil
@@ -173,7 +180,7 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 		} else if req.Wait != nil {
 			f.poll.Wait = min(f.poll.Wait, max(time.Duration(*req.Wait)-time.Since(last), 0))
 		}
-		ds, err := f.some(r.Context())
+		ds, err := f.some(r)
 		if !begun && err != nil {
 			return 0, nil, err
 		}

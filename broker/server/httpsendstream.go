@@ -41,6 +41,9 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		}
 		batch, end := to.gather(lines)
 		if len(batch.at) > 0 {
+			if err := s.stillAllowed(r); err != nil {
+				return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+			}
 			results, err := batch.store(r.Context(), to)
 			if err == nil {
 				err = write(out, results...)

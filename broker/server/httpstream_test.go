@@ -26,10 +26,10 @@ type sendStream struct {
 	body io.Closer
 }
 
-func (x *webEnv) sendStream(ctx context.Context, topic string) *sendStream {
+func (x *webEnv) sendStream(ctx context.Context, topic string, header ...string) *sendStream {
 	x.t.Helper()
 	r, w := io.Pipe()
-	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, "Content-Type", typeNDJSON))
+	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", typeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -212,10 +212,10 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 }
 
 // A deliveryStream is the client's side of a stream of deliveries.
-func (x *webEnv) deliveryStream(ctx context.Context, topic, body string) *http.Response {
+func (x *webEnv) deliveryStream(ctx context.Context, topic, body string, header ...string) *http.Response {
 	x.t.Helper()
 	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/"+topic+"/receive", strings.NewReader(body),
-		"Content-Type", typeJSON, "Accept", typeNDJSON))
+		append([]string{"Content-Type", typeJSON, "Accept", typeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}

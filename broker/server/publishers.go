@@ -49,8 +49,8 @@ func (r *sessions) publishes(id string, topic *rmqpb.Resource) {
 	}
 }
 
-// publishing returns Telemetry streams of clients that publish a topic, in
-// no order, so that all of them are asked in turn.
+// publishing returns Telemetry streams of clients that publish a topic, and
+// may, in no order, so that all of them are asked in turn.
 func (r *sessions) publishing(topic string) []publisher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,9 @@ func (r *sessions) publishing(topic string) []publisher {
 			if len(out) == maxAsked {
 				return out
 			}
-			out = append(out, publisher{t, name})
+			if t.maySend(topic) {
+				out = append(out, publisher{t, name})
+			}
 		}
 	}
 	return out

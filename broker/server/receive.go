@@ -156,7 +156,8 @@ func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMess
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
 	if err != nil && ctx.Err() == nil {
-		if cause := context.Cause(parked); errors.Is(cause, errTerminated) || errors.Is(cause, errDraining) {
+		switch context.Cause(parked) { //nolint:errorlint // these very ones
+		case errTerminated, errDraining, errNewRules:
 			return nil, nil
 		}
 	}

@@ -99,6 +99,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  newRequests(),
 		gate:      newGate(),
+		sessions:  newSessions(b.Forget),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
@@ -107,7 +108,6 @@ func newServer(b engine, o Options) (*Server, error) {
 		s.sniffer.refuse = s.refusedPlainText
 	}
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
-	s.sessions = newSessions(b.Forget)
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
 		grpc.StreamInterceptor(s.requests.stream),

@@ -28,6 +28,7 @@ const (
 var (
 	errTerminated = errors.New("the client said that it ends")
 	errDraining   = errors.New("the server ends")
+	errNewRules   = errors.New("the access rules changed")
 )
 
 // A profile is what a client said of itself in its settings. It is not changed.
@@ -251,6 +252,13 @@ func (c *session) resendLocked() {
 func (r *sessions) drain() {
 	r.mu.Lock()
 	r.draining = true
+	r.mu.Unlock()
+	r.endPolls(errDraining)
+}
+
+// endPolls ends every parked receive.
+func (r *sessions) endPolls(why error) {
+	r.mu.Lock()
 	var polls []*poll
 	for _, c := range r.byID {
 		for p := range c.polls {
@@ -259,7 +267,7 @@ func (r *sessions) drain() {
 	}
 	r.mu.Unlock()
 	for _, p := range polls {
-		p.cancel(errDraining)
+		p.cancel(why)
 	}
 }
 

@@ -34,6 +34,8 @@ const (
 // A telemetry is one Telemetry stream. One goroutine reads; everything is
 // written by the handler's own.
 type telemetry struct {
+	maySend func(topic string) bool // whether its client may, now
+
 	again chan struct{} // capacity 1: a wish for the settings, once more
 	kick  chan struct{} // capacity 1: there are checks
 
@@ -42,8 +44,8 @@ type telemetry struct {
 	bytes  int                                        // guarded by mu: their size
 }
 
-func newTelemetry() *telemetry {
-	return &telemetry{again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+func newTelemetry(maySend func(topic string) bool) *telemetry {
+	return &telemetry{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 }
 
 // push has a check of that size written to the stream, and returns false if
@@ -89,18 +91,26 @@ func (v *service) Telemetry(stream grpc.BidiStreamingServer[rmqpb.TelemetryComma
 		return err
 	}
 	ctx := stream.Context()
+	began, under := time.Now(), v.s.gate.current.Load()
 	id, err := v.s.admit(ctx, rpcTelemetry, (*rmqpb.Settings)(nil))
 	if err != nil {
-		e, _ := errors.AsType[*tidegate.Error](err)
-		return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
+		return refuseStream(stream, err)
 	}
-	t := newTelemetry()
+	t := newTelemetry(func(topic string) bool { return v.s.mayStillSend(ctx, began, topic) })
 	defer v.s.sessions.detach(id, t)
-	return v.s.converse(ctx, id, t, stream)
+	return v.s.converse(ctx, id, began, under, t, stream)
 }
 
-// converse answers the client's settings until the stream or the server ends.
-func (s *Server) converse(ctx context.Context, id string, t *telemetry,
+// refuseStream tells the client why its stream ends. gRPC's own words are not
+// used: its ResourceExhausted would say that a message is too large.
+func refuseStream(stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand], err error) error {
+	e, _ := errors.AsType[*tidegate.Error](err)
+	return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
+}
+
+// converse answers the client's settings until the stream or the server ends,
+// or access rules hold that do not allow it.
+func (s *Server) converse(ctx context.Context, id string, began time.Time, under *regime, t *telemetry,
 	stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand],
 ) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
@@ -120,6 +130,7 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 		}
 	})
 	language := header(ctx, headerLanguage)
+	var settings *rmqpb.Settings // the last that it sent
 	for {
 		select {
 		case cmd, ok := <-commands:
@@ -135,19 +146,17 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 			if in == nil {
 				continue // an answer to a command that this server never gives, or nothing
 			}
-			if _, err := s.admit(ctx, rpcTelemetry, in); err != nil {
-				e, _ := errors.AsType[*tidegate.Error](err)
-				return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
+			if _, err := s.admitSince(ctx, began, rpcTelemetry, in); err != nil {
+				return refuseStream(stream, err)
 			}
+			settings = in
 			p, err := profileOf(in, language)
 			if err != nil {
 				return err
 			}
 			c, err := s.sessions.attach(id, t, p)
 			if err != nil {
-				e, _ := errors.AsType[*tidegate.Error](err)
-				// gRPC's ResourceExhausted would say that a message is too large.
-				return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
+				return refuseStream(stream, err)
 			}
 			if err := s.sendSettings(ctx, c, p, stream); err != nil {
 				return err
@@ -169,6 +178,15 @@ func (s *Server) converse(ctx context.Context, id string, t *telemetry,
 				}); err != nil {
 					return err
 				}
+			}
+		case <-under.over.Done():
+			under = s.gate.current.Load()
+			now, err := s.admitSince(ctx, began, rpcTelemetry, settings)
+			if err != nil {
+				return refuseStream(stream, err)
+			}
+			if now != id {
+				return nil // it is another client's by these rules, and opens another stream
 			}
 		case <-s.draining:
 			return nil

@@ -194,7 +194,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 
 // What waits for a stream that nobody reads is bounded.
 func TestChecksOfASlowProducerAreBounded(t *testing.T) {
-	s := newTelemetry()
+	s := newTelemetry(func(string) bool { return true })
 	c := &rmqpb.RecoverOrphanedTransactionCommand{}
 	if !s.push(c, 2*maxCheckBytes) || s.push(c, 1) {
 		t.Error("one check has room, however large, and then none")
