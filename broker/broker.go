@@ -82,13 +82,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o Options) validate() error {
+// Validate returns what Open would refuse the options with before it looks at
+// the directory: an error that names every one with a value that is not legal.
+func (o Options) Validate() error {
+	o = o.withDefaults()
 	var errs []error
 	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
 	}
 	if err := o.ClientQuota.validate("ClientQuota"); err != nil {
 		errs = append(errs, err)
+	} else if _, err := newClientQuota(o.ClientQuota); err != nil {
+		errs = append(errs, fmt.Errorf("ClientQuota: %w", err))
 	}
 	if err := o.Pressure.validate("Pressure"); err != nil {
 		errs = append(errs, err)
@@ -164,7 +169,7 @@ type Broker struct {
 // use, cannot be written, is full, or was written by a newer version.
 func Open(o Options) (*Broker, error) {
 	o = o.withDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
 	}
 	quotas, err := newClientQuota(o.ClientQuota)

@@ -60,25 +60,35 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Grou
 	return b.Group(name)
 }
 
-// putGroup is PutGroup for who holds admin already.
-func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
+// CheckGroup returns what PutGroup would refuse the settings of a group with,
+// as the group is now, and changes nothing.
+func (b *Broker) CheckGroup(name string, c GroupConfig) error {
 	c = c.withDefaults()
 	if err := c.validate(name); err != nil {
+		return err
+	}
+	g := b.group(name)
+	switch {
+	case g == nil:
+		return nil
+	case g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0:
+		return newError(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
+	}
+	return b.checkRetryTopics(g, c.RetryTopic)
+}
+
+// putGroup is PutGroup for who holds admin already.
+func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
+	if err := b.CheckGroup(name, c); err != nil {
 		return nil, err
 	}
+	c = c.withDefaults()
 	g := b.group(name)
 	number := b.number
 	created := g == nil
 	if created {
 		number++
 		g = newGroup(name, number, c)
-	} else if g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0 {
-		return nil, newError(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
-	}
-	if !created {
-		if err := b.checkRetryTopics(g, c.RetryTopic); err != nil {
-			return nil, err
-		}
 	}
 	v, err := json.Marshal(storedGroup{g.id, c})
 	if err != nil {

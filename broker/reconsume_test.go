@@ -284,6 +284,15 @@ func TestSharedRetryTopic(t *testing.T) {
 		if _, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
 			t.Errorf("the naming changed under a group that uses it: %v", err)
 		}
+		for _, c := range []GroupConfig{{RetryTopic: RetryTopicConfig{Enabled: true}}, {FIFO: true}, {MaxAttempts: -2}} {
+			_, put := b.PutGroup(t.Context(), "g", c)
+			if err := b.CheckGroup("g", c); err == nil || put == nil || err.Error() != put.Error() {
+				t.Errorf("it is checked as %v and put as %v", err, put)
+			}
+		}
+		if err := errors.Join(b.CheckGroup("g", GroupConfig{}), b.CheckGroup("new", GroupConfig{FIFO: true})); err == nil || !strings.Contains(err.Error(), "g-retry") || strings.Contains(err.Error(), "new") {
+			t.Errorf("%v", err)
+		}
 		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261, MaxRetries: 1}})
 	})
 }

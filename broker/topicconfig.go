@@ -63,7 +63,12 @@ func (c TopicConfig) withDefaults() TopicConfig {
 	return c
 }
 
-func (c TopicConfig) validate(name string) error {
+func (c TopicConfig) validate(name string) error { return badConfig("PutTopic", name, c.Validate()) }
+
+// Validate returns an error that names every field with a value that is not
+// legal, and nil if there is none.
+func (c TopicConfig) Validate() error {
+	c = c.withDefaults()
 	var errs []error
 	switch c.Type {
 	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction:
@@ -74,5 +79,5 @@ func (c TopicConfig) validate(name string) error {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
 	}
 	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate(), c.Transaction.validate("transaction"))
-	return badConfig("PutTopic", name, errors.Join(errs...))
+	return errors.Join(errs...)
 }

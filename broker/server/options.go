@@ -79,6 +79,13 @@ type Options struct {
 	Intercept func(ctx context.Context, call Call, next func(context.Context) error) error
 }
 
+// Validate returns what New would refuse the options with: an error that names
+// every one that cannot be.
+func (o Options) Validate() error {
+	_, _, err := o.check()
+	return err
+}
+
 // check returns o with its defaults filled in, or all that is wrong with it.
 func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	var errs []error

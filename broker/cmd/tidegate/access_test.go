@@ -296,8 +296,8 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 
 // A reload cannot open a broker to other machines: addresses and TLS are those that run.
 func TestReloadKeepsTheAddressesInMind(t *testing.T) {
-	running, _ := build(settingRules, values{"grpc": {{"0.0.0.0:1", origin{}}}})
-	wanted, _ := build(settingRules, values{"grpc": {{"127.0.0.1:1", origin{}}}})
+	running, _ := build(settingRules, nil, values{"grpc": {{"0.0.0.0:1", origin{}}}})
+	wanted, _ := build(settingRules, nil, values{"grpc": {{"127.0.0.1:1", origin{}}}})
 	next, _, _ := change(running.value, wanted.value)
 	if bad := exposed(section[settings]{value: next}, false); len(bad) != 1 {
 		t.Errorf("%v, want the running address", bad)

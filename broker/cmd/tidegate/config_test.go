@@ -65,8 +65,8 @@ var badFiles = []struct{ file, want string }{
 	{"topics: {t: {max_backlog: 500}}", `f:1: topics.t.max_backlog is "500": give "key: value", one on each line, of messages, bytes, age`},
 	{"topics:\n  t: 3", `f:2: topics.t is "3": give "key: value"`},
 	{"topics:\n  a..b: {}", `f:2: topics.a..b has a name that cannot be`},
-	{"groups:\n  g: {fifo: true, retry_topic: {enabled: true}}", `f:2: groups.g cannot be: retry_topic.enabled is true and fifo too`},
-	{"groups:\n  g: {retry_topic: {levels: 1s 1ms}}", `f:2: groups.g cannot be: retry_topic.levels: level 2 is 1ms`},
+	{"groups:\n  g: {fifo: true, retry_topic: {enabled: true}}", `f:2: groups.g.retry_topic.enabled is true and fifo too`},
+	{"groups:\n  g: {retry_topic: {levels: 1s 1ms}}", `f:2: groups.g.retry_topic.levels level 2 is 1ms`},
 	{"groups:\n  g: {retry_topic: {naming: 2.8}}", `f:2: groups.g.retry_topic.naming is "2.8": give 2.9.2, 2.7.2 or 2.6.1`},
 	{"address_settings:\n  a..b: {}", `f:2: address_settings.a..b has a pattern that cannot be: the pattern "a..b" has an empty word`},
 	{"address_settings:\n  '#': {redelivery_delay: 1}", `f:2: "redelivery_delay" is unknown in address_settings.#: did you mean redelivery-delay?`},
@@ -87,6 +87,12 @@ var badFiles = []struct{ file, want string }{
 	{"groups:\n  g:\n    retry: 10s 30 1m", `f:3: groups.g.retry is "10s 30 1m": backoff: step 2 of 3, "30", is no duration`},
 	{"groups:\n  g:\n    retry: ''", `f:3: groups.g.retry is "": give a ladder`},
 	{"groups:\n  g:\n    fifo_retry_interval: 0s", `f:3: groups.g.fifo_retry_interval is "0s": give a duration above 0s`},
+	{"max_backlog_age: 50ms", `f:1: max_backlog_age is "50ms": MaxBacklog.age is 50ms: give 100ms or more`},
+	{"topics:\n  t:\n    max_backlog: {age: 50ms}", `f:3: topics.t.max_backlog.age is 50ms: give 100ms or more`},
+	{"groups:\n  g:\n    max_backlog: {age: 50ms}", `f:3: groups.g.max_backlog.age is 50ms: give 100ms or more`},
+	{"topics:\n  t:\n    max_rate:\n      burst: 5", `f:4: topics.t.max_rate.burst is 5: it may not be negative, and needs messages_per_second`},
+	{"min_invisible_duration: 13h", `f:1: min_invisible_duration is "13h": MinInvisibleDuration is 13h0m0s and MaxInvisibleDuration 12h0m0s`},
+	{"min_long_polling: 30s", `f:1: min_long_polling is "30s": server options: MinLongPolling is 30s, more than MaxLongPolling, 20s`},
 	{"groups:\n  '': {}", `f:2: groups. has a name that cannot be`},
 }
 

@@ -29,8 +29,9 @@ type config struct {
 }
 
 // build reads the layers, the strongest last, over the defaults. Every value
-// is checked, also one that a stronger layer hides.
-func build[T any](rules []rule[T], layers ...values) (section[T], faults) {
+// is checked, also one that a stronger layer hides; by validate, if it is not nil, as the
+// only one that is not zero.
+func build[T any](rules []rule[T], validate func(T) error, layers ...values) (section[T], faults) {
 	s := section[T]{from: map[string]origin{}}
 	var bad faults
 	for _, r := range rules {
@@ -48,7 +49,12 @@ func build[T any](rules []rule[T], layers ...values) (section[T], faults) {
 				r.reset(&s.value)
 			}
 			for _, g := range list {
-				if err := r.set(&s.value, g.text); err != nil {
+				var alone T
+				err := r.set(&s.value, g.text)
+				if err == nil && validate != nil && r.set(&alone, g.text) == nil {
+					err = validate(alone)
+				}
+				if err != nil {
 					bad = append(bad, faultf(g.from, "is %q: %v", g.text, err))
 				}
 				s.from[r.key] = g.from
@@ -63,19 +69,25 @@ func build[T any](rules []rule[T], layers ...values) (section[T], faults) {
 func merge(doc document, env, flags values) (config, faults) {
 	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}, addresses: map[string]section[broker.AddressSettings]{}}
 	var bad, more faults
-	c.settings, bad = build(settingRules, doc.values, env, flags)
+	c.settings, bad = build(settingRules, settings.validate, doc.values, env, flags)
+	if err := c.settings.value.validate(); err != nil && len(bad) == 0 { // what several together are wrong in
+		bad = append(bad, faultf(origin{}, "the settings cannot be: %v", err))
+	}
 	c.access, more = mergeAccess(doc, c.settings)
 	bad = append(bad, more...)
 	bad = append(bad, checkTLS(c.settings)...)
 	bad = append(bad, exposed(c.settings, c.access.on())...)
 	for name, d := range doc.topics {
 		c.topics[name], more = declared(topicRules, d, tidegate.ValidateTopic(name))
+		if len(more) == 0 {
+			more = refused(topicRules, c.topics[name], c.topics[name].value.Validate())
+		}
 		bad = append(bad, more...)
 	}
 	for name, d := range doc.groups {
 		c.groups[name], more = declared(groupRules, d, tidegate.ValidateGroup(name))
-		if err := c.groups[name].value.Validate(); err != nil && len(more) == 0 { // what several fields together are wrong in
-			more = faults{faultf(d.from, "cannot be: %s", strings.ReplaceAll(err.Error(), "\n", "; "))}
+		if len(more) == 0 {
+			more = refused(groupRules, c.groups[name], c.groups[name].value.Validate())
 		}
 		bad = append(bad, more...)
 	}
@@ -94,12 +106,31 @@ func merge(doc document, env, flags values) (config, faults) {
 }
 
 func declared[T any](rules []rule[T], d declaration, nameErr error) (section[T], faults) {
-	s, bad := build(rules, d.values)
+	s, bad := build(rules, nil, d.values)
 	s.at = d.from
 	if nameErr != nil {
 		bad = append(bad, faultf(d.from, "has a name that cannot be: %v", nameErr))
 	}
 	return s, bad
+}
+
+// refused makes faults of what the engine would refuse of a declaration, a
+// line each, at the field that the line begins with.
+func refused[T any](rules []rule[T], s section[T], err error) (bad faults) {
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(err.Error()) {
+		f := faultf(s.at, "cannot be: %s", strings.TrimSuffix(line, "\n"))
+		for _, r := range rules {
+			said, is := strings.CutPrefix(line, r.key)
+			if at, ok := s.from[r.key]; ok && is && strings.IndexAny(said, " :") == 0 {
+				f = faultf(at, "%s", strings.TrimSpace(strings.TrimLeft(said, " :")))
+			}
+		}
+		bad = append(bad, f)
+	}
+	return bad
 }
 
 // exposed refuses addresses that other machines can use, unless these are

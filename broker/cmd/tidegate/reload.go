@@ -55,6 +55,8 @@ func refusals(c config, b *broker.Broker) error {
 			}
 			bad = append(bad, faultf(at, "is %t: the group has received already with %t, so it cannot change; delete the group, or use another one",
 				s.value.FIFO, before.FIFO))
+		} else if err := b.CheckGroup(name, s.value); err != nil {
+			bad = append(bad, faultf(s.at, "cannot be: %v", err))
 		}
 	}
 	return bad.err()
@@ -135,6 +137,11 @@ func (r *reloader) reload(ctx context.Context) {
 	var who server.AccessConfig
 	if err == nil {
 		err = refusals(c, r.broker)
+	}
+	if err == nil {
+		if verr := next.validate(); verr != nil {
+			err = faults{faultf(origin{}, "the settings cannot be: %v", verr)}
+		}
 	}
 	if err == nil {
 		// The addresses in use are the running ones, whatever the file says now.

@@ -110,6 +110,8 @@ func TestReload(t *testing.T) {
 		{"max_backlog: 100\ntopics:\n  orders: {queues: 3, type: FIFO}\n", []string{file + ":3: topics.orders.queues is", file + ":3: topics.orders.type is"}},
 		{"max_backlog: 100\ngroups:\n  billing: {fifo: true}\n", []string{file + ":3: groups.billing.fifo is"}},
 		{"max_backlog: 100\ndata: 'x\n", []string{"this is not YAML"}},
+		{"max_backlog: 5\nmax_backlog_age: 50ms\ntopics:\n  orders: {queues: 8}\n  newer: {}\n", []string{file + ":2: max_backlog_age is"}},
+		{"max_backlog: 5\ntopics:\n  orders: {queues: 8}\n  newer: {max_rate: {burst: 5}}\n", []string{file + ":4: topics.newer.max_rate.burst is"}},
 	} {
 		log := reload(c.text, refused)
 		for _, w := range c.says {
@@ -119,6 +121,10 @@ func TestReload(t *testing.T) {
 		}
 		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
 			t.Errorf("%q: max_backlog was changed by a file with a fault: %v", c.text, err)
+		}
+		orders, _ := get[broker.Topic](t, p, "topics/orders")
+		if _, code := get[broker.Topic](t, p, "topics/newer"); orders.Queues != 4 || code != http.StatusNotFound {
+			t.Errorf("%q: topics were changed by a file with a fault: %+v, %d", c.text, orders, code)
 		}
 	}
 	// What needs a restart is named again, and what changed back is not a change.

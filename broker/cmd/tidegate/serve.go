@@ -129,6 +129,20 @@ func (s settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 // options of broker and server, 0 stands for their default.
 func atLeastOne(d time.Duration) time.Duration { return max(d, 1) }
 
+// options are what the settings are to the broker and the server.
+func (s settings) options() (broker.Options, server.Options) {
+	return broker.Options{
+		Dir: s.data, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
+		Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible),
+	}, server.Options{Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), AnyHost: s.insecure}
+}
+
+// validate returns what the broker or the server would refuse of the settings.
+func (s settings) validate() error {
+	bo, so := s.options()
+	return errors.Join(bo.Validate(), so.Validate())
+}
+
 // serve runs the broker until ctx ends.
 func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	s, level := cfg.settings.value, new(slog.LevelVar)
@@ -152,10 +166,9 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	b, err := broker.Open(broker.Options{
-		Dir: s.data, Logger: logger, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
-		Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible),
-	})
+	bo, so := s.options()
+	bo.Logger, so.Logger, so.Access = logger, logger, who
+	b, err := broker.Open(bo)
 	if err != nil {
 		return err
 	}
@@ -166,7 +179,6 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if _, err := put(ctx, cfg, b); err != nil {
 		return err
 	}
-	so := server.Options{Advertise: s.advertise, Logger: logger, MinLongPolling: atLeastOne(s.minPoll), Access: who, AnyHost: s.insecure}
 	if certificates != nil {
 		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText
 	}
