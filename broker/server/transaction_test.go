@@ -5,6 +5,7 @@ import (
 	"crypto/md5"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,11 +215,10 @@ func TestChecksOfASlowProducerAreBounded(t *testing.T) {
 // The answer to a commit is lost: a repeated one says that the transaction has ended, and the message is there once.
 func TestLostAnswerOfEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lose := true
+		var lost atomic.Bool
 		e := withTransactions(t, Options{Intercept: func(ctx context.Context, c Call, next func(context.Context) error) error {
 			err := next(ctx)
-			if c.Op == "EndTransaction" && lose {
-				lose = false
+			if c.Op == "EndTransaction" && lost.CompareAndSwap(false, true) {
 				return ErrNoAnswer
 			}
 			return err
