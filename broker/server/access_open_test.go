@@ -131,7 +131,9 @@ func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			in := x.sendStream(ctx, "normal", header...)
-			lines := bufio.NewScanner(x.deliveryStream(ctx, "normal", `{}`, header...).Body)
+			out := x.deliveryStream(ctx, "normal", `{}`, header...)
+			defer out.Body.Close()
+			lines := bufio.NewScanner(out.Body)
 			next := func() string {
 				t.Helper()
 				for lines.Scan() {

@@ -129,11 +129,8 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		parked, stop := f.s.whileAllowed(ctx)
 		defer stop()
 		ds, err = f.s.b.Poll(parked, f.poll)
-		if err != nil && ctx.Err() == nil {
-			switch context.Cause(parked) { //nolint:errorlint // these very ones
-			case errDraining, errNewRules:
-				return nil
-			}
+		if err != nil && ctx.Err() == nil && endedHere(parked) {
+			return nil
 		}
 		return err
 	})

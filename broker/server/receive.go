@@ -155,11 +155,8 @@ func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMess
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
-	if err != nil && ctx.Err() == nil {
-		switch context.Cause(parked) { //nolint:errorlint // these very ones
-		case errTerminated, errDraining, errNewRules:
-			return nil, nil
-		}
+	if err != nil && ctx.Err() == nil && endedHere(parked) {
+		return nil, nil
 	}
 	return ds, err
 }

@@ -31,6 +31,13 @@ var (
 	errNewRules   = errors.New("the access rules changed")
 )
 
+// endedHere reports whether a parked receive was ended by the server, so that
+// it is answered as empty.
+func endedHere(parked context.Context) bool {
+	why := context.Cause(parked)
+	return errors.Is(why, errTerminated) || errors.Is(why, errDraining) || errors.Is(why, errNewRules)
+}
+
 // A profile is what a client said of itself in its settings. It is not changed.
 type profile struct {
 	clientType rmqpb.ClientType
