@@ -236,7 +236,7 @@ func (s *subscription) takeBack(w wanted, recs []store.Lease, offsets []int64) {
 	ls := make([]*lease, len(recs))
 	for i := range recs {
 		l := &lease{Lease: recs[i], cursor: c, offset: offsets[i], timer: -1}
-		l.Group, l.State = w.name, 0
+		l.Group, l.State, l.Keep = w.name, 0, true
 		s.leasedBytes.Add(-l.Size)
 		s.keep(l)
 		s.set(l, stateHeld)

@@ -283,7 +283,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 			continue
 		}
 		to, _ := l.state().next(eventRedrive, attemptsLeft, false)
-		l.Attempt, l.Push, l.Due = 0, false, now
+		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
 		l.Serial++
 		s.set(l, to)
 		s.wake(1, l.cursor.queue.number)

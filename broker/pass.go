@@ -19,7 +19,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 	var gone []*lease
 	var moved []*cursor
 	look := func(sp *span, l *lease) {
-		if !w.purge && (!w.expired(sp, l.offset) || holds(l.state(), l.Attempt, l.Due, w.keep, w.now)) {
+		if !w.purge && (!w.expired(sp, l.offset) || l.holds(w.keep, w.now)) {
 			sp.hold(l, l.Due.Add(min(readyGrace, w.keep)))
 			return
 		}

@@ -44,6 +44,7 @@ const (
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;
 //   - nor while its message group is parked or blocked, and then nothing behind the first of those in its queue;
+//     what waited there stays, once that ends, until the group is done with it;
 //   - within the topic's duplicate window: it is what tells that a message with
 //     the same ID is a duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
 //   - before its delivery time.
@@ -95,15 +96,16 @@ func past(t time.Time, d time.Duration) (time.Time, bool) {
 	return t.Add(d), d != math.MaxInt64
 }
 
-// holds reports whether a lease in the given state, made or renewed by
-// attempt and due at a time, keeps a message from being removed that
+// holds reports whether a lease keeps its message from being removed that
 // retention is past.
-func holds(s State, attempt int, due time.Time, keep time.Duration, now time.Time) bool {
-	switch s {
-	case stateHeld:
+func (l *lease) holds(keep time.Duration, now time.Time) bool {
+	switch {
+	case l.Keep:
+		return true
+	case l.state() == stateHeld:
 		return false
-	case StateReady:
-		return attempt > 0 && now.Before(due.Add(min(readyGrace, keep)))
+	case l.state() == StateReady:
+		return l.Attempt > 0 && now.Before(l.Due.Add(min(readyGrace, keep)))
 	}
 	return true
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// parkedTopic returns a broker with 10 messages of one message group, the
+// parkedTopic returns a broker with n messages of one message group, the
 // first of which has failed, so that the group is parked.
-func parkedTopic(t *testing.T, fs vfs.FS, r Retention) *Broker {
+func parkedTopic(t *testing.T, fs vfs.FS, r Retention, n int) *Broker {
 	b := open(t, Options{Dir: "data", fs: fs})
 	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: r})
 	putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedPark})
-	for i := range 10 {
+	for i := range n {
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
@@ -27,8 +27,8 @@ func parkedTopic(t *testing.T, fs vfs.FS, r Retention) *Broker {
 		t.Fatal(err)
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
-	if s := subscriptionOf(t, b, "g"); s.Parked != 10 {
-		t.Fatalf("%d messages are parked, want 10", s.Parked)
+	if s := subscriptionOf(t, b, "g"); s.Parked != int64(n) {
+		t.Fatalf("%d messages are parked, want %d", s.Parked, n)
 	}
 	return b
 }
@@ -37,13 +37,14 @@ func parkedTopic(t *testing.T, fs vfs.FS, r Retention) *Broker {
 func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{Time: Duration(time.Minute), Bytes: 1, Consumed: true})
+		b := parkedTopic(t, fs, Retention{Time: Duration(time.Minute), Bytes: 1, Consumed: true}, 10)
 		elapse(10 * time.Minute)
 		b = reopen(t, b, fs)
 		elapse(10 * time.Minute)
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
+		elapse(2 * time.Second)
 		for i := range 10 {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
 			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
@@ -60,11 +61,84 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	})
 }
 
+// What was parked for longer than its topic keeps messages, and is sent on,
+// stays until it is consumed, however slowly that goes and whatever is armed meanwhile.
+func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		messages  int
+		before    time.Duration // of the first receive
+		between   time.Duration // receives
+		restarted bool
+	}{
+		"the consumer comes late":      {10, 3 * time.Hour, 0, false},
+		"one message a second":         {2 * fetched, 0, time.Second, false},
+		"one message an hour, at last": {4, time.Second, 2 * time.Hour, false},
+		"after a restart":              {2 * fetched, 2 * time.Second, 100 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := parkedTopic(t, fs, Retention{Time: Duration(10 * time.Minute), Consumed: true}, c.messages)
+				elapse(time.Hour)
+				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+					t.Fatal(err)
+				}
+				elapse(c.before)
+				for i := range c.messages {
+					if c.restarted && i == c.messages/3 {
+						b = reopen(t, b, fs)
+					}
+					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+					if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
+						t.Fatalf("delivery %d is %+v", i, ds)
+					}
+					if err := b.Ack(t.Context(), ds)[0]; err != nil {
+						t.Fatal(err)
+					}
+					elapse(c.between)
+				}
+				elapse(12 * time.Minute)
+				if s := subscriptionOf(t, b, "g"); stored(t, b, "t") != 0 || s.Overtaken != 0 {
+					t.Errorf("%d messages are left, %d were lost", stored(t, b, "t"), s.Overtaken)
+				}
+			})
+		})
+	}
+}
+
+// Likewise what waited behind a message that was retried for ever, and then consumed.
+func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(10 * time.Minute)}})
+		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock})
+		for i := range 10 {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
+		}
+		for started := time.Now(); time.Since(started) < time.Hour; {
+			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
+			if err := b.Retry(t.Context(), d, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 10 {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
+			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) {
+				t.Fatalf("delivery %d is %+v", i, ds)
+			}
+			if err := b.Ack(t.Context(), ds)[0]; err != nil {
+				t.Fatal(err)
+			}
+			elapse(2 * time.Minute)
+		}
+	})
+}
+
 // A purge takes what is parked with it, also for a restart.
 func TestPurgeOfAParkedTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{Time: -1})
+		b := parkedTopic(t, fs, Retention{Time: -1}, 10)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -399,20 +400,25 @@ func TestHolds(t *testing.T) {
 		due     time.Duration // from now
 		keep    time.Duration
 		want    bool
+		kept    bool // its message group was parked
 	}{
-		{StateInflight, 1, -time.Hour, time.Second, true}, // its timer has not come to it yet
-		{StateWaitingRetry, 3, time.Hour, time.Second, true},
-		{StateDeadLetter, 17, -time.Hour, time.Second, true}, // on its way there
-		{stateHeld, 0, 0, time.Hour, false},
-		{StateReady, 0, 0, time.Hour, false}, // never delivered: its turn has just come
-		{StateReady, 1, 0, time.Hour, true},
-		{StateReady, 1, 1 - time.Hour, 72 * time.Hour, true},
-		{StateReady, 1, -time.Hour, 72 * time.Hour, false},
-		{StateReady, 1, -time.Hour, math.MaxInt64, false},
-		{StateReady, 1, 1 - time.Minute, time.Minute, true},
-		{StateReady, 1, -time.Minute, time.Minute, false},
+		{StateInflight, 1, -time.Hour, time.Second, true, false}, // its timer has not come to it yet
+		{StateWaitingRetry, 3, time.Hour, time.Second, true, false},
+		{StateDeadLetter, 17, -time.Hour, time.Second, true, false}, // on its way there
+		{stateHeld, 0, 0, time.Hour, false, false},
+		{StateReady, 0, 0, time.Hour, false, false}, // never delivered: its turn has just come
+		{StateReady, 1, 0, time.Hour, true, false},
+		{StateReady, 1, 1 - time.Hour, 72 * time.Hour, true, false},
+		{StateReady, 1, -time.Hour, 72 * time.Hour, false, false},
+		{StateReady, 1, -time.Hour, math.MaxInt64, false, false},
+		{StateReady, 1, 1 - time.Minute, time.Minute, true, false},
+		{StateReady, 1, -time.Minute, time.Minute, false, false},
+		{StateReady, 0, -time.Hour, time.Minute, true, true}, // sent on, and nobody came for it yet
+		{StateReady, 3, -time.Hour, time.Minute, true, true},
+		{stateHeld, 0, 0, time.Minute, true, true},
 	} {
-		if got := holds(c.state, c.attempt, now.Add(c.due), c.keep, now); got != c.want {
+		l := lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
+		if got := l.holds(c.keep, now); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -13,6 +13,7 @@ const leaseVersion = 1
 const (
 	leasePush     = 1
 	leaseNegative = 2
+	leaseKeep     = 4
 )
 
 // A Cursor is how far a group is in a queue.
@@ -31,6 +32,7 @@ type Lease struct {
 	State    uint8     // the engine's number for the state
 	Push     bool      // taken by a push consumer
 	Negative bool      // waits after a negative acknowledgement
+	Keep     bool      // retention waits until it is done: its message group was parked or blocked
 	Attempt  int       // deliveries made
 	Serial   uint32    // of the handle that is valid
 	Due      time.Time // when the lease or the wait ends
@@ -53,6 +55,9 @@ func (l *Lease) encode(b []byte) []byte {
 	if l.Negative {
 		flags |= leaseNegative
 	}
+	if l.Keep {
+		flags |= leaseKeep
+	}
 	b = append(b, leaseVersion, l.State, flags)
 	b = binary.AppendUvarint(b, uint64(l.Attempt))
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
@@ -71,10 +76,10 @@ func decodeLease(v []byte, l *Lease) error {
 	}
 	l.State = r.byte()
 	flags := r.byte()
-	if flags&^(leasePush|leaseNegative) != 0 {
+	if flags&^(leasePush|leaseNegative|leaseKeep) != 0 {
 		r.fail("it has an unknown flag")
 	}
-	l.Push, l.Negative = flags&leasePush != 0, flags&leaseNegative != 0
+	l.Push, l.Negative, l.Keep = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseKeep != 0
 	attempt := r.uvarint()
 	if attempt > 1<<31 {
 		r.fail("the attempt number is absurd")
