@@ -127,7 +127,7 @@ func (d *deadLetter) start(b *Broker) {
 	}
 	var due time.Time
 	if d.retried != nil {
-		d.retried.message(&m, d.sub.topic.name, d.topics[0])
+		d.retried.message(&m, d.topics[0])
 		due = d.retried.due
 	}
 	var published []func(error)

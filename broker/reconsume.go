@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,13 +29,15 @@ type Reconsumed struct {
 type retried struct {
 	id    string
 	times int
+	from  string    // the topic that it was sent to, if this is its first retry; empty: its properties tell
 	due   time.Time // zero: at once
 	dead  bool
 }
 
 // ReconsumeLater acknowledges a delivery and has its message delivered again
 // later, as a new message of the group's retry topic, or sends it to the
-// group's dead letter topic if it was retried as often as the group allows. It
+// group's dead letter topic if it was retried as often as the group allows. A
+// dead letter, or another group's retry, is retried like a new message of the topic that it is received from. It
 // returns when both are on disk. Should the process end in between, the group gets the new
 // message only. 40000 if the group has no retry topics, 40013 if the handle is not valid any more.
 func (b *Broker) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
@@ -63,12 +66,12 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 	if !ok {
 		return Reconsumed{}, invalidHandle("the message was deleted")
 	}
-	times := reconsumeTimes(&m) + 1
+	topic, times := c.origin(&m, s.topic.name, s.group.name)
+	times++
 	delay, dead, err := c.reconsume(times, mode)
 	if err != nil {
 		return Reconsumed{}, err
 	}
-	topic := realTopic(&m, s.topic.name)
 	out := Reconsumed{Topic: c.retryTopic(topic, s.group.name), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
 	if dead {
 		out.Topic, out.Times = c.deadLetterTopic(topic, s.group.name), times-1
@@ -94,11 +97,26 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 	leaving := s.leaving(l, fmt.Sprintf("retried %d times, the most that the group allows", out.Times))
 	leaving.topics = []string{out.Topic}
 	leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
+	if times == 1 {
+		leaving.retried.from = topic
+	}
 	s.mu.Unlock()
 	if err := leaving.end(b); err != nil {
 		return Reconsumed{}, err
 	}
 	return out, nil
+}
+
+// origin returns the topic that a message of topic was sent to, and how often
+// the group has retried it since. That is in its properties if topic is the
+// group's own retry topic: anywhere else, dead letters and another group's
+// retries are messages like others.
+func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from string, times int) {
+	original, retry := c.original(topic, group)
+	if !retry {
+		return topic, 0
+	}
+	return realTopic(m, cmp.Or(original, topic)), reconsumeTimes(m)
 }
 
 // reconsumeTimes returns how often a message was retried.
@@ -117,13 +135,13 @@ func realTopic(m *store.Message, topic string) string {
 }
 
 // message turns the original into the one for the retry topic named topic.
-func (r *retried) message(m *store.Message, from, topic string) {
+func (r *retried) message(m *store.Message, topic string) {
 	p := maps.Clone(m.Properties)
 	if p == nil {
 		p = map[string]string{}
 	}
-	if _, again := p[tidegate.PropertyRealTopic]; !again {
-		p[tidegate.PropertyRealTopic], p[tidegate.PropertyOriginMessageID] = from, m.ID
+	if r.from != "" {
+		p[tidegate.PropertyRealTopic], p[tidegate.PropertyOriginMessageID] = r.from, m.ID
 	}
 	if !r.dead {
 		p[tidegate.PropertyRetryTopic] = topic

@@ -41,6 +41,7 @@ func TestRetryTopicNames(t *testing.T) {
 		{RetryTopicConfig{Naming: RetryNaming261}, "sub1-retry", "sub1-dlq", ""},
 		// .retryLetterTopic("..."), .deadLetterTopic("...") of the seed's deadLetterPolicy
 		{RetryTopicConfig{Topic: "my-retry", DeadLetterTopic: "my-dlq"}, "my-retry", "my-dlq", ""},
+		{RetryTopicConfig{Enabled: true, Topic: "my-retry"}, "my-retry", "topic1-sub1-DLQ", ""},
 	} {
 		rc := c.config.withDefaults()
 		if got := rc.retryTopic("topic1", "sub1"); got != c.retry {
@@ -51,6 +52,9 @@ func TestRetryTopicNames(t *testing.T) {
 		}
 		if got, ok := rc.original(c.retry, "sub1"); !ok || got != c.original {
 			t.Errorf("%q: %s is the retry topic of %q, %t", c.config.Naming, c.retry, got, ok)
+		}
+		if dead := (policy{&GroupConfig{RetryTopic: rc}, &addressPolicy{}}).deadLetterTopics("sub1", c.retry, false); strings.HasPrefix(dead[0], "-") {
+			t.Errorf("%q: what fails in %s goes to %s", c.config.Naming, c.retry, dead)
 		}
 		if got, ok := rc.original("topic1", "sub1"); ok {
 			t.Errorf("%q: topic1 is the retry topic of %q", c.config.Naming, got)
@@ -349,7 +353,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 		s.mu.Lock()
 		d := s.leaving(s.cursors[0].leases[0], "")
 		s.mu.Unlock()
-		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, due: time.Now().Add(time.Hour)}
+		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, from: "t", due: time.Now().Add(time.Hour)}
 		d.start(b)
 		if err := d.flight.Wait(); err != nil {
 			t.Fatal(err)

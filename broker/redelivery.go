@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -138,11 +139,8 @@ func (p policy) exhausted(attempt int) bool {
 func (p policy) deadLetterTopics(group, topic string, asked bool) []string {
 	own := []string{tidegate.DeadLetterTopic(group)}
 	if c := p.group.RetryTopic; c.Enabled {
-		from, retry := c.original(topic, group)
-		if !retry {
-			from = topic
-		}
-		if name := c.deadLetterTopic(from, group); name != topic && tidegate.ValidateTopic(name) == nil {
+		from, _ := c.original(topic, group)
+		if name := c.deadLetterTopic(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
 			own = []string{name}
 		}
 	}

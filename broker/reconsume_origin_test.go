@@ -1,0 +1,114 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// deadAfter sends a message to topic and has the group retry it through its
+// retry topic until it is a dead letter.
+func deadAfter(t *testing.T, b *Broker, group, topic string, retries int) {
+	t.Helper()
+	mustSend(t, b, &tidegate.Message{Topic: topic, ID: "m", Body: []byte("x")})
+	for i := range retries + 1 {
+		r, err := b.ReconsumeLater(t.Context(), one(t, b, group, topic), ReconsumeMode{})
+		if err != nil || r.DeadLetter != (i == retries) {
+			t.Fatalf("retry %d: %+v, %v", i+1, r, err)
+		}
+	}
+}
+
+// A dead letter that is consumed is retried as a message of the topic in which
+// it lies: its retries begin anew, and come back to who receives from there, be
+// it another group or the one whose dead letter it is.
+func TestDeadLettersAreReconsumed(t *testing.T) {
+	for _, c := range []struct {
+		naming      RetryNaming
+		group       string // that consumes the dead letters
+		dead, retry string // topics
+		deadAgain   string
+	}{
+		{RetryNaming292, "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
+		{RetryNaming292, "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
+		{RetryNaming272, "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
+		{RetryNaming272, "g", "g-DLQ", "g-RETRY", "g-DLQ"},
+	} {
+		t.Run(fmt.Sprint(c.naming, c.group), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{})
+				for _, g := range []string{"g", "g2"} {
+					putGroup(t, b, g, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: c.naming, MaxRetries: 3}})
+				}
+				deadAfter(t, b, "g", "t", 3)
+				for times := 1; times <= 3; times++ {
+					d := one(t, b, c.group, c.dead)
+					if times == 1 && d.Properties["RECONSUMETIMES"] != "3" {
+						t.Fatalf("the dead letter: %q", d.Properties)
+					}
+					asked := time.Now()
+					r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
+					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != RetryLevels().Delay(times-1) {
+						t.Fatalf("retry %d: %+v, %v", times, r, err)
+					}
+				}
+				d := one(t, b, c.group, c.dead)
+				if d.Topic != c.dead || d.Properties["REAL_TOPIC"] != c.dead || d.Properties["RETRY_TOPIC"] != c.retry || d.Properties["RECONSUMETIMES"] != "3" {
+					t.Errorf("%s: %q", d.Topic, d.Properties)
+				}
+				r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
+				if err != nil || !r.DeadLetter || r.Topic != c.deadAgain {
+					t.Errorf("%+v, %v", r, err)
+				}
+				ds := receiveAll(t, b, c.deadAgain)
+				last := ds[len(ds)-1]
+				if origin, ok := last.DeadLetter(); !ok || last.ID != r.MessageID || origin.Topic != "t" || origin.MessageID != "m" {
+					t.Errorf("%+v, %+v", last, origin)
+				}
+			})
+		})
+	}
+}
+
+// A dead letter that was sent back to its topic is retried as often as a new message.
+func TestRedrivenMessageIsReconsumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
+		deadAfter(t, b, "g", "t", 16)
+		if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// What somebody sent to a retry topic is retried there.
+func TestMessageSentToARetryTopic(t *testing.T) {
+	for naming, retry := range map[RetryNaming]string{RetryNaming292: "t-g-RETRY", RetryNaming261: "g-retry"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			putTopic(t, b, retry, TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: naming}})
+			mustSend(t, b, &tidegate.Message{Topic: retry, ID: "m", Body: []byte("x")})
+			for times := 1; times <= 2; times++ {
+				d := one(t, b, "g", "t")
+				if r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil || r.Topic != retry || r.Times != times {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 1 {
+				t.Errorf("%s: it does not come back", naming)
+			}
+		})
+	}
+}
