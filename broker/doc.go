@@ -128,7 +128,7 @@
 // # Filters
 //
 // A receive may ask for some messages only: by tag ("*", "a", "a || b") or by an expression of SQL92 over
-// properties. What does not match is passed over for the group, without an attempt, and
+// properties. What does not match is passed over for the group, be it new or ready again, and
 // leaves its backlog. An expression that is wrong is refused with 40010 and the position.
 //
 // # Throttling

@@ -2,9 +2,11 @@ package broker
 
 import (
 	"errors"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,4 +22,36 @@ func compileFilter(f transport.Filter) (*filter.Filter, error) {
 		return nil, newError(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
 	}
 	return c, err
+}
+
+// wants reports whether the receive is to get a message. Its filter is for
+// messages of its topic: those of others, in a retry topic that serves several,
+// are not its to pass over.
+func (p *Poll) wants(m *store.Message) bool {
+	if p.shared && realTopic(m, "") != p.Topic {
+		return true
+	}
+	return p.match.Match(m.Tag, m.Properties)
+}
+
+// passOver ends deliveries that are not handed out: the receive does not want
+// their messages, or they are not there any more. The group is done with them,
+// and has not acknowledged them. After a power failure that takes this back they are passed over again.
+func (s *subscription) passOver(handles []handle) {
+	if len(handles) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	var done []*lease
+	for _, h := range handles {
+		if l, err := s.current(h, now); err == nil {
+			s.finish(l, now)
+			done = append(done, l)
+		}
+	}
+	if len(done) > 0 {
+		s.remove(done...)
+	}
 }

@@ -40,7 +40,7 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 	ds := make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
-	var old []handle
+	var old, passed []handle
 	for i := range grants {
 		g := &grants[i]
 		if g.message == nil {
@@ -50,8 +50,8 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 			} else if err != nil {
 				return nil, storeError(err)
 			}
-			if !ok { // damaged, or deleted meanwhile: there is nothing to deliver any more
-				_ = s.settle(g.handle, eventAck, nil, "")
+			if !ok || !p.wants(&m) { // damaged or removed meanwhile, or another receive had it before
+				passed = append(passed, g.handle)
 				continue
 			}
 			g.message = &m
@@ -60,18 +60,13 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 			old = append(old, g.handle)
 			continue
 		}
-		if done, err := s.transferred(g); err != nil {
-			return nil, storeError(err)
-		} else if done {
-			_ = s.settle(g.handle, eventAck, nil, "")
-			continue
-		}
 		s.fill(&all[i], g)
 		if p.retry {
 			all[i].Topic = realTopic(g.message, s.topic.name)
 		}
 		ds = append(ds, &all[i])
 	}
+	s.passOver(passed)
 	if err := s.expireMessages(old); err != nil {
 		return nil, err
 	}

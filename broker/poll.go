@@ -42,7 +42,9 @@ type Poll struct {
 	// unless Poll then returns them without an error. It must not wait or call the broker.
 	Prepare func([]*tidegate.Delivery)
 
-	retry bool // from the group's retry topic for Topic
+	match  *filter.Filter // Filter; nil: takes all
+	retry  bool           // from the group's retry topic for Topic
+	shared bool           // which is one for other topics too
 }
 
 // A grant is one delivery about to be handed out.
@@ -75,8 +77,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, closedError()
 	}
 	defer b.end()
-	match, err := b.checkPoll(&p)
-	if err != nil {
+	if err := b.checkPoll(&p); err != nil {
 		return nil, err
 	}
 	if err := b.store.Broken(); err != nil {
@@ -114,7 +115,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, err
 	}
 	for last := false; ; {
-		ds, lines, err := takeFirst(ctx, sources, match)
+		ds, lines, err := takeFirst(ctx, sources)
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
@@ -154,6 +155,8 @@ func (s *subscription) sources(ctx context.Context, p *Poll) ([]source, error) {
 	}
 	rp := *p
 	rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not the topic's
+	original, _ := s.group.config.Load().RetryTopic.original(retry.topic.name, s.group.name)
+	rp.shared = original == ""
 	out := []source{{s, p}, {retry, &rp}}
 	if s.sourceTurn.Add(1)%2 == 0 {
 		out[0], out[1] = out[1], out[0]
@@ -175,10 +178,10 @@ func leave(lines []line) {
 
 // takeFirst delivers from the first source that has something. If none has, it
 // returns where the receive is in line, or no lines if it is to look again.
-func takeFirst(ctx context.Context, sources []source, match *filter.Filter) (ds []*tidegate.Delivery, lines []line, err error) {
+func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, lines []line, err error) {
 	again := false
 	for _, src := range sources {
-		grants, flight, w, err := src.sub.take(src.poll, match)
+		grants, flight, w, err := src.sub.take(src.poll)
 		if len(grants) > 0 {
 			leave(lines)
 			ds, err = src.sub.handOut(ctx, src.poll, grants, flight)
@@ -244,27 +247,28 @@ func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Ti
 // alreadyWoken is what a receive waits for that has more to look at.
 var alreadyWoken = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-func (b *Broker) checkPoll(p *Poll) (*filter.Filter, error) {
+func (b *Broker) checkPoll(p *Poll) (err error) {
 	if err := tidegate.ValidateGroup(p.Group); err != nil {
-		return nil, err
+		return err
 	}
 	if p.Max == 0 {
 		p.Max = 1
 	}
 	switch {
 	case p.Max < 0:
-		return nil, newError(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
+		return newError(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
 	case p.Queue < transport.AnyQueue:
-		return nil, newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+		return newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
 	case p.Wait < 0:
-		return nil, newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+		return newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {
 		p.InvisibleDuration = ownedLease
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
-		return nil, newError(tidegate.CodeIllegalInvisibleTime, "invisible duration", "it is %v; give %v to %v", d,
+		return newError(tidegate.CodeIllegalInvisibleTime, "invisible duration", "it is %v; give %v to %v", d,
 			b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
-	return compileFilter(p.Filter)
+	p.match, err = compileFilter(p.Filter)
+	return err
 }

@@ -278,7 +278,7 @@ func TestPassingOverIsInBoundedSteps(t *testing.T) {
 		}
 		for calls := 0; ; calls++ {
 			before := s.cursors[0].next
-			grants, _, w, err := s.take(&Poll{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}}, nothing)
+			grants, _, w, err := s.take(&Poll{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
 			if len(grants) != 0 || err != nil {
 				t.Fatal(grants, err)
 			}

@@ -177,18 +177,6 @@ func (b *Broker) NegativeAck(_ context.Context, d *tidegate.Delivery, delay time
 	}, ""))
 }
 
-// transferred reports whether the message of a lease is in a retry topic
-// already: the process ended when that was written and the lease not yet removed.
-func (s *subscription) transferred(g *grant) (bool, error) {
-	if g.attempt < 2 || !s.group.config.Load().RetryTopic.Enabled {
-		return false, nil
-	}
-	s.mu.Lock()
-	rewound := g.lease.cursor.rewound
-	s.mu.Unlock()
-	return s.broker.store.IsDeadLetter(s.group.id, g.handle.place, rewound)
-}
-
 // retrySubscription returns the group's subscription to its retry topic for
 // the topic of s, and makes both if they are not there; nil if there is none.
 func (s *subscription) retrySubscription(ctx context.Context) (*subscription, error) {

@@ -6,14 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // take reserves messages for a receive: those due again first, then new ones.
 // If there are none it returns a waiter, already in line, or neither if it
 // passed messages over and should be called again.
-func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flight *store.Flight, w *waiter, err error) {
+func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -57,7 +56,7 @@ func (s *subscription) take(p *Poll, match *filter.Filter) (grants []grant, flig
 			break
 		}
 		before := len(grants)
-		grants, flight = s.admit(grants, c, to, ms, offsets, room, p, match)
+		grants, flight = s.admit(grants, c, to, ms, offsets, room, p)
 		passed += max(1, len(ms))
 		for i := range grants[before:] {
 			budget -= int64(len(grants[before+i].message.Body))
@@ -145,7 +144,7 @@ func (s *subscription) claim(queue int) *cursor {
 // admit moves a cursor over messages that were read: those that match are
 // delivered, beside grants, or held until it is their turn. It stops when it has delivered
 // room messages. mu is held.
-func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll, match *filter.Filter) ([]grant, *store.Flight) {
+func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll) ([]grant, *store.Flight) {
 	now := time.Now()
 	fifo := s.group.config.Load().FIFO
 	grants = slices.Grow(grants, min(room, len(ms)))
@@ -168,7 +167,7 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then, or damaged, see passDamaged
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
-		if !match.Match(m.Tag, m.Properties) {
+		if !p.wants(m) {
 			s.done(1, int64(len(m.Body)), now)
 			continue
 		}
