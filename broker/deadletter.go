@@ -16,6 +16,13 @@ import (
 // maxReason is how long the reason of a dead letter may be, in bytes.
 const maxReason = 1 << 10
 
+// dyingMessages and dyingBytes bound what is written of dead letters at a time:
+// all that is due in one moment may be more than memory holds.
+const (
+	dyingMessages = 256
+	dyingBytes    = 4 << 20
+)
+
 // A deadLetter is a message on its way to the dead letters, or out of a topic
 // for another reason: written where it goes, then removed from the group's leases. The
 // mark that is written with it keeps it from arriving twice if the process ends in between.
@@ -33,22 +40,27 @@ type deadLetter struct {
 	rewound int64 // its cursor's, when it died
 
 	flight *store.Flight // nil if there was nothing to write
+	lost   bool          // the message cannot be read, or is not there any more
 	err    error
+	ended  chan struct{} // closed when finish is over
 }
 
-// dying takes a lease out of circulation. s.mu is held.
-func (s *subscription) dying(l *lease, asked bool, reason string) *deadLetter {
+// dying takes a lease out of circulation that e has made a dead letter. s.mu is held.
+func (s *subscription) dying(l *lease, e event, reason string) *deadLetter {
 	p := s.policy()
 	d := s.leaving(l, reason)
-	d.asked = asked
-	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, asked && !p.exhausted(l.Attempt))
+	d.asked = e == eventDeadLetter || e == eventRedrive
+	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, p.keeps(e, l.Attempt))
 	return d
 }
 
 // leaving is dying without a decision where to. s.mu is held.
 func (s *subscription) leaving(l *lease, reason string) *deadLetter {
 	s.set(l, StateDeadLetter)
-	return &deadLetter{sub: s, lease: l, place: s.place(l), reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound}
+	l.dying = &deadLetter{
+		sub: s, lease: l, place: s.place(l), reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
+	}
+	return l.dying
 }
 
 // shortReason bounds a reason. It goes over wires that take UTF-8 only, so it
@@ -63,9 +75,23 @@ func shortReason(reason string) string {
 // end writes one dead letter and removes the lease, and waits until both are on disk.
 func (d *deadLetter) end(b *Broker) error { return b.endAll([]*deadLetter{d})[0] }
 
-// endAll does that for several, which share their fsyncs, and returns an error for each.
+// endAll does that for several, of which many share their fsyncs, and returns an error for each.
 func (b *Broker) endAll(ds []*deadLetter) []error {
-	b.startDying(ds...)
+	errs := make([]error, 0, len(ds))
+	for len(errs) < len(ds) {
+		some := ds[len(errs):]
+		n, bytes := 0, int64(0)
+		for n < min(len(some), dyingMessages) && bytes < dyingBytes {
+			bytes += some[n].lease.Size
+			n++
+		}
+		errs = append(errs, b.endSome(some[:n])...)
+	}
+	return errs
+}
+
+func (b *Broker) endSome(ds []*deadLetter) []error {
+	b.startDying(ds)
 	removed := make([]*store.Flight, len(ds))
 	for i, d := range ds {
 		removed[i] = d.finish()
@@ -80,11 +106,11 @@ func (b *Broker) endAll(ds []*deadLetter) []error {
 // startDying begins to write dead letters, once the leases that they come from
 // are on disk: after a power failure the mark finds the lease, or the message would be
 // delivered as if nobody had ever had it.
-func (b *Broker) startDying(ds ...*deadLetter) {
-	if len(ds) == 0 {
-		return
-	}
+func (b *Broker) startDying(ds []*deadLetter) {
 	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
+	if err == nil {
+		err = b.store.Messages.Room(b.life)
+	}
 	for _, d := range ds {
 		if d.err = err; err == nil {
 			d.start(b)
@@ -100,11 +126,12 @@ func (d *deadLetter) start(b *Broker) {
 	m, ok, err := b.store.Get(d.place)
 	if store.IsDamage(err) {
 		d.sub.lost(d.place, d.place.Offset+1, err)
+	} else if err != nil {
+		d.err = err
 		return
 	}
-	if err != nil || !ok {
-		d.err = err
-		return // a message that is not there any more needs no dead letter
+	if d.lost = !ok; d.lost {
+		return // it needs no dead letter
 	}
 	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place, d.rewound)
 	if err != nil || marked {
@@ -162,6 +189,21 @@ func (d *deadLetter) start(b *Broker) {
 	})
 }
 
+// A repetition is a request for a dead letter that is under way.
+type repetition struct{ of *deadLetter }
+
+// end waits for what the first request waits for.
+func (r repetition) end(b *Broker) error {
+	<-r.of.ended
+	if r.of.err != nil {
+		return storeError(r.of.err)
+	}
+	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced(); err != nil {
+		return storeError(err)
+	}
+	return nil
+}
+
 // properties returns the message's own and those that tell where it comes from.
 func (d *deadLetter) properties(m *store.Message) map[string]string {
 	p := maps.Clone(m.Properties)
@@ -192,6 +234,7 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 // finish waits for the dead letter to be on disk and removes the lease; wait
 // waits for that. If something failed, the message is due again in a second, to be tried once more.
 func (d *deadLetter) finish() (removed *store.Flight) {
+	defer close(d.ended)
 	if d.err == nil && d.flight != nil {
 		if err := d.flight.Wait(); err != nil {
 			d.err = err
@@ -212,6 +255,7 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 	}
 	s.finish(d.lease, time.Now())
 	switch {
+	case d.lost:
 	case d.retried != nil && !d.retried.dead:
 		s.acked++
 	case d.expired:
@@ -234,6 +278,9 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 	}
 	if removed == nil {
 		return nil // the subscription is gone
+	}
+	if d.lost {
+		return nil // which was told, if somebody is to know
 	}
 	if err := removed.WaitSynced(); err != nil {
 		return storeError(err)

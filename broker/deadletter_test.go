@@ -29,7 +29,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		}
 		s := b.subscription(h)
 		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[0], false, "the end is near")
+		dying := s.dying(s.cursors[0].leases[0], eventTimeout, "the end is near")
 		s.mu.Unlock()
 		dying.start(b)
 		if err := dying.flight.Wait(); err != nil {

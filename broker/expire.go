@@ -77,7 +77,7 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parkin
 			s.set(l, to)
 			s.wake(1, l.cursor.queue.number)
 		case StateDeadLetter:
-			dying = append(dying, s.dying(l, false, lastDelivery(l, e)))
+			dying = append(dying, s.dying(l, e, lastDelivery(l, e)))
 		case StateParked:
 			parked = append(parked, s.park(l, lastDelivery(l, e), now))
 		}

@@ -279,7 +279,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 		reason := mg.rest.reason
 		s.callBack(mg)
 		if sel.DeadLetter {
-			dying = append(dying, s.dying(l, true, reason))
+			dying = append(dying, s.dying(l, eventRedrive, reason))
 			continue
 		}
 		to, _ := l.state().next(eventRedrive, attemptsLeft, false)

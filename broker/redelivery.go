@@ -133,10 +133,16 @@ func (p policy) exhausted(attempt int) bool {
 	return p.group.exhausted(attempt)
 }
 
+// keeps reports whether a message that e makes a dead letter is never merely
+// removed, whatever address settings say of those that had their last delivery
+// attempt: somebody made it one before that, or by another maximum.
+func (p policy) keeps(e event, attempt int) bool {
+	return e == eventNegativeAck || e == eventRedrive || e == eventDeadLetter && !p.exhausted(attempt)
+}
+
 // deadLetterTopics returns the topics that a message of group, in topic, goes
-// to when it is given up; none: it is removed. asked tells that a consumer
-// gave it up before its last attempt: then it is never merely removed.
-func (p policy) deadLetterTopics(group, topic string, asked bool) []string {
+// to when it is given up; none: it is removed, unless keep is set.
+func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
 	own := []string{tidegate.DeadLetterTopic(group)}
 	if c := p.group.RetryTopic; c.Enabled {
 		from, _ := c.original(topic, group)
@@ -146,7 +152,7 @@ func (p policy) deadLetterTopics(group, topic string, asked bool) []string {
 	}
 	r := p.address.redelivery
 	switch {
-	case r == nil, asked && r.deadLetter == "":
+	case r == nil, keep && r.deadLetter == "":
 		return own
 	case r.deadLetter == "":
 		return nil

@@ -254,7 +254,9 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 	l, err := s.current(h, now)
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)
-		if errors.Is(err, errDone) {
+		if errors.Is(err, errDone) && l != nil {
+			return nil, repetition{l.dying}, nil
+		} else if errors.Is(err, errDone) {
 			return s.broker.store.Groups.Add(func(*store.Batch) {}, nil), nil, nil
 		}
 		if err == nil {
@@ -290,7 +292,7 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 	case StateParked:
 		return nil, s.park(l, reason, now), nil
 	case StateDeadLetter:
-		return nil, s.dying(l, e == eventDeadLetter, reason), nil
+		return nil, s.dying(l, e, reason), nil
 	case StateCommit:
 		s.finish(l, now)
 		s.acked++
@@ -314,7 +316,8 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 
 // forDeadLetter loosens what current demands: official clients repeat the request until it
 // succeeds, so it succeeds when there is nothing left to do, and may come
-// late as long as nobody else received the message. mu is held.
+// late as long as nobody else received the message. With errDone, a lease is one that
+// is being made a dead letter. mu is held.
 func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, error) {
 	if err == nil || s.gone || int(h.place.Queue) >= len(s.cursors) {
 		return l, err
@@ -325,7 +328,7 @@ func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, err
 	case h.place.Offset >= c.next:
 		return nil, err // a power failure took back the delivery: it comes again
 	case l == nil || l.state() == StateDeadLetter:
-		return nil, errDone
+		return l, errDone
 	case l.Serial != h.serial:
 		return nil, err
 	case l.state() == StateParked: // nobody but RedriveParked moves it

@@ -78,7 +78,8 @@ type lease struct {
 	store.Lease
 	cursor *cursor
 	offset int64
-	timer  int // index in subscription.timers, -1 if not there
+	timer  int         // index in subscription.timers, -1 if not there
+	dying  *deadLetter // what becomes of it, in StateDeadLetter
 }
 
 func (l *lease) state() State { return State(l.State) }

@@ -1,0 +1,192 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Where address settings have no dead-letter-address, what fails too often is
+// removed; but what somebody makes a dead letter becomes one.
+func TestAskedDeadLettersAreKept(t *testing.T) {
+	settings := AddressSettings{RedeliveryDelay: new(Milliseconds(7))}
+	for name, c := range map[string]struct {
+		group  GroupConfig
+		giveUp func(t *testing.T, b *Broker)
+	}{
+		"negative acknowledgement": {GroupConfig{NegativeAck: NegativeAckConfig{MaxRedeliveries: 5}}, func(t *testing.T, b *Broker) {
+			for range 6 {
+				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		"negative acknowledgement after the last attempt": {GroupConfig{NegativeAck: NegativeAckConfig{MaxRedeliveries: 12}}, func(t *testing.T, b *Broker) {
+			for range 13 {
+				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		"redrive of what is parked": {GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, func(t *testing.T, b *Broker) {
+			for range 10 {
+				if err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
+				t.Fatal(done, err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
+				putAddress(t, b, "t", settings)
+				putGroup(t, b, "g", c.group)
+				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", MessageGroup: "a", Body: []byte("x")})
+				c.giveUp(t, b)
+				if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
+					t.Errorf("it is delivered again: attempt %d", ds[0].Attempt)
+				}
+				if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
+					t.Errorf("%d dead letters", len(ds))
+				}
+				if s := subscriptionOf(t, b, "g"); s.DeadLetters != 1 || s.Discarded != 0 {
+					t.Errorf("the group has %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// holdMessages lets nothing more be written to the message log once what is
+// under way is, until the function that it returns is called.
+func holdMessages(b *Broker) (release func()) {
+	held, hold := make(chan struct{}), make(chan struct{})
+	b.store.Messages.Add(func(*store.Batch) {}, func(error) { close(held); <-hold })
+	<-held
+	return func() { close(hold) }
+}
+
+// However much is given up at once, memory holds little of it.
+func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
+	const n, size = 32, 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		body := make([]byte, size)
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: body})
+		}
+		taken := 0
+		for taken < n {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
+			taken += len(ds)
+		}
+		release := holdMessages(b)
+		elapse(2 * time.Minute)
+		gathered := 0
+		b.store.Messages.Add(func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() }, nil)
+		if gathered < size || gathered > 3*dyingBytes {
+			t.Errorf("%d MiB of %d wait in memory to be written", gathered>>20, n)
+		}
+		release()
+		elapse(time.Minute)
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != n || s.Backlog != (Backlog{}) {
+			t.Errorf("the group has %+v", s)
+		}
+		if page, err := b.DeadLetters("g", DeadLetterQuery{}); err != nil || len(page.Letters) != n {
+			t.Errorf("%d dead letters, %v", len(page.Letters), err)
+		}
+	})
+}
+
+// A repeated request for a dead letter is answered when the dead letter is on disk, as the first one is.
+func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		release := holdMessages(b)
+		answers := make(chan error, 2)
+		for range 2 {
+			go func() { answers <- b.DeadLetter(t.Context(), d, "r") }()
+			synctest.Wait()
+		}
+		if len(answers) != 0 {
+			t.Errorf("%d of 2 requests were answered before anything was written", len(answers))
+		}
+		release()
+		for range 2 {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}
+
+// It fails when the first one does.
+func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		_, h, err := b.locate(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := b.subscription(h)
+		s.mu.Lock()
+		first := s.dying(s.cursors[h.place.Queue].leases[h.place.Offset], eventDeadLetter, "r")
+		s.mu.Unlock()
+		repeated := make(chan error, 1)
+		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()
+		synctest.Wait()
+		first.err = errors.New("no room")
+		first.finish()
+		if err := <-repeated; err == nil {
+			t.Error("it was answered, and there is no dead letter")
+		}
+		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+			t.Error(err)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}
+
+// What cannot be read, or is not there any more, becomes no dead letter, and does not count as one.
+func TestLostMessageIsNoDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		damage(t, b, "t", 0, 0)
+		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+			t.Error(err)
+		}
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (Backlog{}) || b.Stats().Damaged != 1 {
+			t.Errorf("%d damaged, the group has %+v", b.Stats().Damaged, s)
+		}
+	})
+}
