@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -170,12 +171,16 @@ func (s *letterScan) next(limit int) ([]StoredDeadLetter, error) {
 		return nil, nil
 	}
 	q := (*s.topic.queues.Load())[s.at.queue]
-	to := q.end.Load()
-	if s.at.offset >= to {
+	low, to := q.low.Load().Offset, q.end.Load()
+	if s.at.offset = max(s.at.offset, low); s.at.offset >= to { // what is before low is removed but for who has it in hand
 		s.at = letterPosition{queue: s.at.queue + 1}
 		return nil, nil
 	}
 	ms, offsets, err := s.broker.store.Read(s.topic.id, q.number, s.at.offset, to, browseChunk, browseChunkBytes)
+	if d, ok := errors.AsType[*store.Damaged](err); ok {
+		s.passDamaged(q, d)
+		return nil, nil
+	}
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -205,4 +210,13 @@ func (s *letterScan) next(limit int) ([]StoredDeadLetter, error) {
 		s.at = letterPosition{queue: s.at.queue + 1}
 	}
 	return out, nil
+}
+
+// passDamaged goes on behind dead letters that cannot be read any more.
+func (s *letterScan) passDamaged(q *queue, d *store.Damaged) {
+	s.broker.counters.damaged.Add(d.To - d.From)
+	s.broker.logger.Error("dead letters cannot be read from disk any more and are passed over",
+		"topic", s.topic.name, "queue", q.number, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
+	s.messages -= int(d.To - s.at.offset)
+	s.at.offset = d.To
 }

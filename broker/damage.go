@@ -7,10 +7,13 @@ import (
 )
 
 // passDamaged moves a cursor over messages that cannot be read any more: they would keep
-// all that come after them from the group for ever. mu is held.
+// all that come after them from the group for ever. Nil: it is behind them already. mu is held.
 func (s *subscription) passDamaged(c *cursor, d *store.Damaged) *store.Flight {
 	s.dropAhead(c)
-	s.done(d.To-d.From, 0, time.Now()) // their bytes are not known
+	if d.To <= c.next { // removed while it was read, see pass
+		return nil
+	}
+	s.done(d.To-c.next, 0, time.Now()) // their bytes are not known
 	c.next = d.To
 	return s.saveAdmitted(c, nil, nil)
 }

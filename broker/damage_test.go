@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -193,4 +194,31 @@ func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
 		t.Errorf("%s: %d messages are missing, %d were reported", r.what, missing, damaged)
 	}
 	return damaged
+}
+
+// A group that retention has moved on while damaged messages were read does not go back to them.
+func TestDamageDoesNotMoveBack(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	for range 4 {
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	}
+	for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 3}) {
+		if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := b.subscribe(t.Context(), "g", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ from, to, next, backlog int64 }{{0, 2, 3, 1}, {2, 3, 3, 1}, {2, 4, 4, 0}} {
+		s.mu.Lock()
+		s.passDamaged(s.cursors[0], &store.Damaged{From: c.from, To: c.to})
+		next := s.cursors[0].next
+		s.mu.Unlock()
+		if n := s.backlog().Messages; next != c.next || n != c.backlog {
+			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)
+		}
+	}
 }

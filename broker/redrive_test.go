@@ -380,3 +380,81 @@ func TestRedriveAcrossPowerLoss(t *testing.T) {
 		}
 	}
 }
+
+// A dead letter that cannot be read is passed over and counted; it keeps none of those after it.
+func TestDamagedDeadLetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(context.Context, *Broker) error
+		left string
+	}{
+		"browse": {func(context.Context, *Broker) error { return nil }, "[0 2]"},
+		"redrive": {func(ctx context.Context, b *Broker) error {
+			done, err := b.RedriveDeadLetters(ctx, "g", DeadLetterSelection{})
+			if done.Redriven != 2 || done.Next != "" {
+				return fmt.Errorf("%+v, %w", done, err)
+			}
+			return err
+		}, "[]"},
+		"purge": {func(ctx context.Context, b *Broker) error {
+			done, err := b.PurgeDeadLetters(ctx, "g", DeadLetterSelection{})
+			if done.Purged != 2 || done.Next != "" {
+				return fmt.Errorf("%+v, %w", done, err)
+			}
+			return err
+		}, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{})
+				for i := range 3 {
+					kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+				}
+				damage(t, b, "%DLQ%g", 0, 1)
+				if err := c.do(t.Context(), b); err != nil {
+					t.Error(err)
+				}
+				before := b.Stats().Damaged
+				if got := fmt.Sprint(listLetters(t, b, DeadLetterFilter{})); got != c.left {
+					t.Errorf("%s are left, want %s", got, c.left)
+				}
+				if n := b.Stats().Damaged - before; n != 1 {
+					t.Errorf("%d damaged messages were counted", n)
+				}
+			})
+		})
+	}
+}
+
+// What retention is past, and only a group that has not answered keeps, is not
+// among the dead letters that are browsed, redriven or purged: the counts stay right.
+func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		kill(t, b, &tidegate.Message{Topic: "t", ID: "old", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Hour})
+		elapse(2 * time.Minute)
+		kill(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")})
+		if got := fmt.Sprint(listLetters(t, b, DeadLetterFilter{})); got != "[new]" {
+			t.Errorf("%s are listed", got)
+		}
+		if n := stored(t, b, "%DLQ%g"); n != 2 {
+			t.Errorf("%d dead letters are stored, want 2", n)
+		}
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {
+			t.Error(done, err)
+		}
+		if n := stored(t, b, "%DLQ%g"); n != 1 {
+			t.Errorf("%d dead letters are stored, want that which is in flight", n)
+		}
+		if err := b.Ack(t.Context(), d)[0]; err != nil {
+			t.Error(err)
+		}
+		elapse(2 * time.Minute)
+		if n := stored(t, b, "%DLQ%g"); n != 0 {
+			t.Errorf("%d dead letters are stored, want none", n)
+		}
+	})
+}

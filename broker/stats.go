@@ -34,7 +34,8 @@ type Stats struct {
 	RetryLateness Histogram
 
 	// Damaged counts messages that groups passed over because they could not be
-	// read from disk any more, once for each group; a delayed message once.
+	// read from disk any more, once for each group; a delayed message once; a dead letter
+	// each time that it is browsed, redriven or purged too.
 	Damaged int64
 
 	Messages StoreStats // the database of messages and settings

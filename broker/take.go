@@ -44,7 +44,9 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			continue
 		}
 		if d != nil && !s.gone {
-			flight = s.passDamaged(c, d)
+			if f := s.passDamaged(c, d); f != nil {
+				flight = f
+			}
 			passed += int(d.To - d.From)
 			continue
 		}

@@ -36,11 +36,20 @@ const maxDamaged = 256
 // not be read, and below to. Where a block of keys is damaged nothing tells what was in
 // it, so each offset is asked for.
 func (s *Store) damagedFrom(topic uint32, queue uint16, from, to int64, cause error) error {
+	damaged := func(offset int64) bool {
+		_, _, err := s.Get(Place{topic, queue, offset})
+		return IsDamage(err)
+	}
+	to = min(to, from+maxDamaged)
 	d := &Damaged{From: from, To: from + 1, Err: cause}
-	for d.To < min(to, from+maxDamaged) {
-		if _, _, err := s.Get(Place{topic, queue, d.To}); !IsDamage(err) {
-			break
-		}
+	for d.From < to && !damaged(d.From) { // what was taken out before it is not damaged
+		d.From++
+	}
+	if d.From == to { // it is not in a message
+		d.From = from
+		return d
+	}
+	for d.To = d.From + 1; d.To < to && damaged(d.To); {
 		d.To++
 	}
 	return d
