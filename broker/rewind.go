@@ -128,7 +128,7 @@ func (s *subscription) targets(to Position) ([]target, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, newError(tidegate.CodeBadRequest, "offsets", "%v", err)
 	}
-	if to.Offsets == nil {
+	if len(to.Offsets) == 0 {
 		for _, q := range queues {
 			out = append(out, target{queue: q, next: q.low.Load().Offset})
 		}
@@ -181,6 +181,7 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 	if s.gone {
 		return nil, nil, s.goneError()
 	}
+	s.grow() // targets may be in queues that the topic got just now
 	moved := make(map[*cursor]bool, len(targets))
 	for _, t := range targets {
 		moved[s.cursors[t.queue.number]] = true

@@ -387,6 +387,10 @@ func TestRewindRefuses(t *testing.T) {
 	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
 		t.Errorf("received %v", ds)
 	}
+	// No offsets are no offsets, in whatever form.
+	if done, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
 }
 
 // A rewind in the middle of a receive: what it had read is not delivered out of turn.

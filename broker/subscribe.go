@@ -53,6 +53,7 @@ func (b *Broker) register(s *subscription) (*subscription, error) {
 		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.group.id, s.topic.id) }, nil)
 		return nil, err
 	}
+	s.growCursors() // from now on it is among those that grow; the topic may have grown before
 	return s, nil
 }
 

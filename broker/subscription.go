@@ -105,10 +105,16 @@ func newSubscription(b *Broker, g *group, t *topic) *subscription {
 	return s
 }
 
-// growCursors adds cursors for queues that the topic got meanwhile.
+// growCursors adds cursors for queues that the topic got meanwhile. Whoever
+// gives the topic queues calls it for the subscriptions that are there, and who adds one for that.
 func (s *subscription) growCursors() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.grow()
+}
+
+// grow is growCursors with mu held.
+func (s *subscription) grow() {
 	for _, q := range (*s.topic.queues.Load())[len(s.cursors):] {
 		low := q.low.Load()
 		s.cursors = append(s.cursors, &cursor{queue: q, next: low.Offset, bytes: low.Bytes, leases: map[int64]*lease{}})
