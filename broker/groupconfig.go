@@ -113,7 +113,9 @@ func (c GroupConfig) exhausted(attempt int) bool {
 	return c.MaxAttempts > 0 && attempt >= c.MaxAttempts
 }
 
-func (c GroupConfig) validate(name string) error { return badConfig("PutGroup", name, c.Validate()) }
+func (c GroupConfig) validate(name string) error {
+	return badConfig("PutGroup", name, errors.Join(c.Validate(), c.RetryTopic.withDefaults().validateNames(name)))
+}
 
 // Validate returns an error that names every field with a value that is not
 // legal, and nil if there is none.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,5 +111,35 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 				t.Errorf("%s: it does not come back", naming)
 			}
 		})
+	}
+}
+
+// A group's retry topic is never its dead letter topic too, by whatever settings the two have their names.
+func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
+	b := open(t, Options{})
+	for _, c := range []struct {
+		config RetryTopicConfig
+		ok     bool
+	}{
+		{RetryTopicConfig{}, true},
+		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "x"}, false},
+		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "y"}, true},
+		{RetryTopicConfig{Naming: RetryNaming272, Topic: "g-DLQ"}, false},
+		{RetryTopicConfig{Naming: RetryNaming272, Topic: "g-dlq"}, true},
+		{RetryTopicConfig{Naming: RetryNaming272, DeadLetterTopic: "g-RETRY"}, false},
+		{RetryTopicConfig{Naming: RetryNaming261, Topic: "g-dlq"}, false},
+		{RetryTopicConfig{Naming: RetryNaming261, DeadLetterTopic: "g-retry"}, false},
+		{RetryTopicConfig{Topic: "t-g-DLQ"}, false}, // of topic t
+		{RetryTopicConfig{Topic: "t-h-DLQ"}, true},
+		{RetryTopicConfig{DeadLetterTopic: "t-g-RETRY"}, false},
+		{RetryTopicConfig{DeadLetterTopic: "t-g-DLQ"}, true},
+	} {
+		_, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: c.config})
+		if (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.config, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "retry_topic") {
+			t.Errorf("the error does not say what is wrong: %v", err)
+		}
 	}
 }

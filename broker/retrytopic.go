@@ -141,6 +141,20 @@ func (c RetryTopicConfig) validate(fifo bool) error {
 	return errors.Join(errs...)
 }
 
+// validateNames is the part of validate that the group's name is needed for:
+// where one of the two topics has a name of its own, Naming may give it to the
+// other one, though it be for one topic only.
+func (c RetryTopicConfig) validateNames(group string) error {
+	retry, dead := c.retryTopic("", group), c.deadLetterTopic("", group) // with 2.9.2, what a name ends with
+	switch {
+	case c.Topic != "" && c.DeadLetterTopic == "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(retry, dead)):
+		return fmt.Errorf("retry_topic.topic is %q, which naming %s gives to dead letters: give another one", c.Topic, c.Naming)
+	case c.Topic == "" && c.DeadLetterTopic != "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(dead, retry)):
+		return fmt.Errorf("retry_topic.dead_letter_topic is %q, which naming %s gives to retries: give another one", c.DeadLetterTopic, c.Naming)
+	}
+	return nil
+}
+
 func (c NegativeAckConfig) validate() error {
 	var errs []error
 	if d := time.Duration(c.Delay); d < 0 || d > MaxReconsumeDelay {
