@@ -385,3 +385,25 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 		})
 	}
 }
+
+// Deliveries that are given back together share their fsyncs.
+func TestReleaseSharesFsyncs(t *testing.T) {
+	b := open(t, Options{})
+	for _, topic := range []string{"t", "u"} {
+		putTopic(t, b, topic, TopicConfig{Queues: 2})
+		sendN(t, b, topic, 20, 1)
+	}
+	ds := append(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20}), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "u", Max: 20})...)
+	ds = append(ds[:10], append([]*tidegate.Delivery{{Handle: "none"}}, ds[10:]...)...)
+	before := b.Stats().Groups.Commit.Count()
+	b.Release(t.Context(), ds)
+	if n := b.Stats().Groups.Commit.Count() - before; n > 4 {
+		t.Errorf("%d commits", n)
+	}
+	for _, topic := range []string{"t", "u"} {
+		again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: topic, Max: 32})
+		if len(again) != 20 || again[0].Attempt != 1 {
+			t.Errorf("%d are delivered again: %+v", len(again), again[0])
+		}
+	}
+}

@@ -345,15 +345,35 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 		return
 	}
 	defer b.end()
-	for _, d := range ds {
-		if s, h, err := b.locate(d); err == nil {
-			s.release([]grant{{handle: h}})
+	var flights []*store.Flight
+	for i := 0; i < len(ds); {
+		s, h, err := b.locate(ds[i])
+		if i++; err != nil {
+			continue
 		}
+		grants := []grant{{handle: h}}
+		for ; i < len(ds); i++ { // those of the same topic and group are written together
+			other, h, err := b.locate(ds[i])
+			if err != nil || other != s {
+				break
+			}
+			grants = append(grants, grant{handle: h})
+		}
+		flights = append(flights, s.giveBack(grants))
+	}
+	for _, f := range flights {
+		_ = f.WaitSynced() // a store that fails tells everybody else
 	}
 }
 
 func (s *subscription) release(grants []grant) {
+	_ = s.giveBack(grants).WaitSynced() // likewise
+}
+
+// giveBack makes deliveries ready again that are still valid, as if they had not been made.
+func (s *subscription) giveBack(grants []grant) *store.Flight {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	var changed []*lease
 	for _, g := range grants {
@@ -369,12 +389,8 @@ func (s *subscription) release(grants []grant) {
 		s.wake(1, l.cursor.queue.number)
 		changed = append(changed, l)
 	}
-	var flight *store.Flight
-	if len(changed) > 0 {
-		flight = s.save(changed...)
+	if len(changed) == 0 {
+		return nil
 	}
-	s.mu.Unlock()
-	if flight != nil {
-		_ = flight.WaitSynced() // a store that fails tells everybody else
-	}
+	return s.save(changed...)
 }
