@@ -8,7 +8,14 @@ import (
 func (t *topic) backlog() Backlog {
 	subs := *t.subs.Load()
 	if len(subs) == 0 {
-		return Backlog{Messages: t.messages.Load() - t.lowMessages.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load()}
+		all := Backlog{Messages: t.messages.Load() - t.lowMessages.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load()}
+		if t.holed.Load() {
+			for _, q := range *t.queues.Load() {
+				all.Messages -= q.removedMessages.Load()
+				all.Bytes -= q.removedBytes.Load()
+			}
+		}
+		return all
 	}
 	var most Backlog
 	for _, s := range subs {

@@ -44,13 +44,14 @@ func (f *DeadLetterFilter) match(m *store.Message, origin tidegate.DeadLetter) b
 // A DeadLetterQuery says which dead letters Broker.DeadLetters returns.
 type DeadLetterQuery struct {
 	DeadLetterFilter
+	In    string // the topic in which they lie, see Group.DeadLetterTopics. Empty: %DLQ%group
 	After string // where to go on: Next of the page before. Empty: at the oldest one.
 	Limit int    // 0: 100; at most 1000
 }
 
 // A StoredDeadLetter is a dead letter where it lies.
 type StoredDeadLetter struct {
-	tidegate.Message                     // with the properties of a dead letter; its topic is that of the group's dead letters
+	tidegate.Message                     // with the properties of a dead letter; its topic is that in which it lies
 	Origin           tidegate.DeadLetter // zero for a message that somebody sent there
 
 	Queue    int
@@ -70,8 +71,8 @@ type DeadLetterPage struct {
 
 // DeadLetters returns dead letters of a group without consuming them, also of
 // a group that was deleted: 40403 if there is neither such a group nor a dead letter
-// of it, 40000 for an After or a limit that is not legal. It reads the disk
-// and waits for nothing else.
+// of it, 40402 for a topic that is not there, 40000 for an After or a limit that is not legal. Of a topic that is not
+// %DLQ%group, they are those that the group has given up. It reads the disk and waits for nothing else.
 func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, error) {
 	if !b.begin() {
 		return DeadLetterPage{}, closedError()
@@ -86,11 +87,11 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 		return DeadLetterPage{}, err
 	}
 	page := DeadLetterPage{Letters: []StoredDeadLetter{}}
-	t, err := b.deadLettersOf(group)
+	t, err := b.deadLettersOf(group, q.In)
 	if err != nil || t == nil {
 		return page, err
 	}
-	scan := letterScan{broker: b, topic: t, filter: &q.DeadLetterFilter, at: at, messages: browseMessages, bytes: browseBytes}
+	scan := letterScan{broker: b, topic: t, group: group, filter: &q.DeadLetterFilter, at: at, messages: browseMessages, bytes: browseBytes}
 	for len(page.Letters) < limit {
 		found, err := scan.next(limit - len(page.Letters))
 		if err != nil {
@@ -105,10 +106,14 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 	return page, nil
 }
 
-// deadLettersOf returns the topic of a group's dead letters; nil if it has none yet.
-func (b *Broker) deadLettersOf(group string) (*topic, error) {
+// deadLettersOf returns a topic that has dead letters of a group: in, or if
+// that is empty %DLQ%group, nil if there is none yet.
+func (b *Broker) deadLettersOf(group, in string) (*topic, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return nil, err
+	}
+	if in != "" {
+		return b.topic(in)
 	}
 	b.mu.RLock()
 	t, known := b.topics[tidegate.DeadLetterTopic(group)], b.groups[group] != nil
@@ -145,6 +150,7 @@ func parsePosition(text string) (p letterPosition, err error) {
 type letterScan struct {
 	broker   *Broker
 	topic    *topic
+	group    string
 	filter   *DeadLetterFilter
 	at       letterPosition
 	messages int   // still to be looked at
@@ -197,7 +203,7 @@ func (s *letterScan) next(limit int) ([]StoredDeadLetter, error) {
 		s.messages--
 		s.bytes -= int64(len(m.Body))
 		origin, _ := m.DeadLetter()
-		if !s.filter.match(m, origin) {
+		if origin.Group != s.group && s.topic.name != tidegate.DeadLetterTopic(s.group) || !s.filter.match(m, origin) {
 			continue
 		}
 		m.Topic = s.topic.name
@@ -219,4 +225,19 @@ func (s *letterScan) passDamaged(q *queue, d *store.Damaged) {
 		"topic", s.topic.name, "queue", q.number, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 	s.messages -= int(d.To - s.at.offset)
 	s.at.offset = d.To
+}
+
+// deadLetterTopics returns the topics that there are of those to which the
+// group's messages go when they are given up, as things are set now, by name.
+func (b *Broker) deadLetterTopics(g *group) (names []string) {
+	wanted := []string{tidegate.DeadLetterTopic(g.name)}
+	for _, s := range b.subscriptionsOf(g) {
+		p := s.policy()
+		wanted = append(wanted, p.ownDeadLetterTopic(g.name, s.topic.name))
+		wanted = append(wanted, p.deadLetterTopics(g.name, s.topic.name, false)...)
+	}
+	slices.Sort(wanted)
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.DeleteFunc(slices.Compact(wanted), func(name string) bool { return b.topics[name] == nil })
 }

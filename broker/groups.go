@@ -167,7 +167,7 @@ func (b *Broker) Groups() []Group {
 }
 
 func (b *Broker) describeGroup(g *group) Group {
-	d := Group{Name: g.name, GroupConfig: *g.config.Load()}
+	d := Group{Name: g.name, GroupConfig: *g.config.Load(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.subscriptionsOf(g) {
 		d.Topics = append(d.Topics, s.describe())
 	}

@@ -36,6 +36,11 @@ type Group struct {
 	Name string `json:"name"`
 	GroupConfig
 	Topics []Subscription `json:"topics,omitempty"`
+
+	// DeadLetterTopics are those that there are of the topics to which its
+	// messages go when they are given up, as things are set now: %DLQ%group, and others by
+	// address settings and retry topics.
+	DeadLetterTopics []string `json:"dead_letter_topics,omitempty"`
 }
 
 // A Subscription is where a group is in one topic. The counts are messages.

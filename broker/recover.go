@@ -137,6 +137,9 @@ func (b *Broker) recoverQueues(t *topic) error {
 		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
 		q.removedMessages.Store(state.Removed.Messages)
 		q.removedBytes.Store(state.Removed.Bytes)
+		if state.Removed.Messages > 0 {
+			t.holed.Store(true)
+		}
 		q.end.Store(state.End.Offset)
 		t.messages.Add(state.End.Offset)
 		t.bytes.Add(state.End.Bytes)

@@ -143,13 +143,7 @@ func (p policy) keeps(e event, attempt int) bool {
 // deadLetterTopics returns the topics that a message of group, in topic, goes
 // to when it is given up; none: it is removed, unless keep is set.
 func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
-	own := []string{tidegate.DeadLetterTopic(group)}
-	if c := p.group.RetryTopic; c.Enabled {
-		from, _ := c.original(topic, group)
-		if name := c.deadLetterTopic(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
-			own = []string{name}
-		}
-	}
+	own := []string{p.ownDeadLetterTopic(group, topic)}
 	r := p.address.redelivery
 	switch {
 	case r == nil, keep && r.deadLetter == "":
@@ -164,6 +158,17 @@ func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
 		out = append(out, q)
 	}
 	return out
+}
+
+// ownDeadLetterTopic returns the topic that it goes to where address settings say nothing.
+func (p policy) ownDeadLetterTopic(group, topic string) string {
+	if c := p.group.RetryTopic; c.Enabled {
+		from, _ := c.original(topic, group)
+		if name := c.deadLetterTopic(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
+			return name
+		}
+	}
+	return tidegate.DeadLetterTopic(group)
 }
 
 // isQueue reports whether a name is that of an automatic dead-letter queue.

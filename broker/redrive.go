@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"strconv"
@@ -20,6 +21,10 @@ const (
 // Broker.PurgeDeadLetters removes.
 type DeadLetterSelection struct {
 	DeadLetterFilter
+
+	// In is the topic in which they lie, see Group.DeadLetterTopics. Empty: %DLQ%group.
+	// A message that goes to two topics has a copy in each: redriven from both, it is there twice.
+	In string
 
 	After string // where to go on: Next of the call before. Empty: at the oldest one.
 	Limit int    // of dead letters in this call. 0: 1000; at most 100 000
@@ -121,15 +126,18 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 		return "", err
 	}
 	if sel.To != "" {
-		if sel.To == tidegate.DeadLetterTopic(group) {
+		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
 			return "", newError(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
 		}
 		if _, err := b.topic(sel.To); err != nil {
 			return "", err
 		}
 	}
-	t, err := b.deadLettersOf(group)
+	t, err := b.deadLettersOf(group, sel.In)
 	if err != nil || t == nil {
+		return "", err
+	}
+	if err := b.expectHoles(ctx, t); err != nil {
 		return "", err
 	}
 	select {
@@ -139,7 +147,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 		return "", context.Cause(ctx)
 	}
 	defer t.forgetAhead()
-	scan := letterScan{broker: b, topic: t, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
+	scan := letterScan{broker: b, topic: t, group: group, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
 	for left > 0 && !scan.over() {
 		before := scan.position()
 		if ctx.Err() != nil || b.life.Err() != nil {
@@ -251,6 +259,20 @@ func redriven(l *StoredDeadLetter) *store.Message {
 	}
 	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
 	return m
+}
+
+// expectHoles has whoever removes the oldest messages of a topic look from now
+// on for what is taken out from between the others.
+func (b *Broker) expectHoles(ctx context.Context, t *topic) error {
+	if t.holed.Load() {
+		return nil
+	}
+	if !b.retention.lock(ctx) { // who did not look is done then
+		return context.Cause(ctx)
+	}
+	defer b.retention.unlock()
+	t.holed.Store(true)
+	return nil
 }
 
 // remove takes a message out of the middle of a queue. Only called within the

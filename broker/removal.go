@@ -11,7 +11,7 @@ import (
 // remove writes the removal.
 func (w *sweep) remove(b *Broker, subs []*subscription) error {
 	t := w.topic
-	if isDeadLetterTopic(t.name) { // of no other is anything taken out of the middle
+	if t.holed.Load() {
 		select {
 		case b.redriving <- struct{}{}:
 			defer func() { <-b.redriving }()

@@ -44,6 +44,7 @@ type topic struct {
 	sweepAt   atomic.Int64 // when to sweep, in nanoseconds since 1970; 0 for never
 	sweptAt   atomic.Int64 // the last time
 	watched   atomic.Bool  // to be swept when groups are done with messages
+	holed     atomic.Bool  // dead letters may have been taken out from between others
 
 	recent recentIDs // used only within the store's Add, and before anything else runs
 

@@ -55,6 +55,7 @@ type deadLetterRedriveRequest struct {
 	Limit       int       `json:"limit"`
 	To          string    `json:"to"`
 	MaxRedrives int       `json:"max_redrives"`
+	In          string    `json:"dead_letter_topic"`
 }
 
 func deadLetterFilter(q *query) broker.DeadLetterFilter {
@@ -64,8 +65,8 @@ func deadLetterFilter(q *query) broker.DeadLetterFilter {
 }
 
 func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies")
-	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), After: q.text("after"), Limit: q.number("limit")}
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "dead_letter_topic")
+	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.text("dead_letter_topic"), After: q.text("after"), Limit: q.number("limit")}
 	bodies := q.yes("bodies")
 	if q.err != nil {
 		return 0, nil, q.err
@@ -114,7 +115,7 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	}
 	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
 		DeadLetterFilter: broker.DeadLetterFilter{Topic: req.Topic, MessageIDs: req.MessageIDs, Reason: req.Reason, Since: req.Since, Before: req.Before},
-		After:            req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
+		In:               req.In, After: req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
 	})
 	if errors.Is(err, tidegate.ErrThrottled) && done.Redriven > 0 {
 		err = nil
@@ -124,8 +125,8 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 
 // purgeDeadLetters removes what is selected; all only if that is said.
 func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all")
-	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), After: q.text("after"), Limit: q.number("limit")}
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
+	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.text("dead_letter_topic"), After: q.text("after"), Limit: q.number("limit")}
 	all := q.yes("all")
 	if q.err != nil {
 		return 0, nil, q.err

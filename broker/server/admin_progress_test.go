@@ -87,6 +87,12 @@ func TestAdminDeadLetters(t *testing.T) {
 		adminCall(t, e, "GET", path+bad, "", 400, "40000")
 	}
 
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"dead_letter_topics": [`, `"%DLQ%g"`)
+	adminCall(t, e, "GET", path+"?dead_letter_topic=%25DLQ%25g", "", 200, `"message_id": "`+l.MessageID)
+	adminCall(t, e, "GET", path+"?dead_letter_topic=normal", "", 200, `"dead_letters": []`)
+	adminCall(t, e, "DELETE", path+"?all=true&dead_letter_topic=normal", "", 200, `"purged": 0`)
+	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"nowhere"}`, 404, "40402")
+	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"normal"}`, 200, `"redriven": 0`)
 	adminCall(t, e, "DELETE", path, "", 400, "all=true")
 	adminCall(t, e, "DELETE", path+"?all=true&topic=normal", "", 400, "not both")
 	adminCall(t, e, "DELETE", path+"?message_id="+l.MessageID, "", 200, `"purged": 1`)

@@ -1,0 +1,115 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Dead letters that lie elsewhere than in %DLQ%group, because of retry topics
+// or address settings, are listed with their group, browsed, sent back and purged; those of others
+// in the same topic are left alone.
+func TestDeadLettersInOtherTopics(t *testing.T) {
+	dla := AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)}
+	for name, c := range map[string]struct {
+		address AddressSettings
+		group   GroupConfig
+		topics  []string
+		in      string
+	}{
+		"retry topics":             {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
+		"retry topics, older":      {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
+		"dead-letter-address":      {dla, GroupConfig{}, []string{"DLA"}, "DLA"},
+		"automatic":                {AddressSettings{AutoCreateDeadLetterResources: new(true)}.over(dla), GroupConfig{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
+		"address and retry topics": {dla, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"DLA"}, "DLA"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Queues: 1})
+				putAddress(t, b, "t", c.address)
+				other := c.group
+				other.RetryTopic.DeadLetterTopic = c.in // both in one topic
+				putGroup(t, b, "g", c.group)
+				putGroup(t, b, "other", other)
+				for i := range 4 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+					for _, g := range []string{"g", "other"} {
+						if err := b.Retry(t.Context(), one(t, b, g, "t"), 0); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if g, err := b.Group("g"); err != nil || !slices.Equal(g.DeadLetterTopics, c.topics) {
+					t.Errorf("the group's are in %q, %v; want %q", g.DeadLetterTopics, err, c.topics)
+				}
+				list := func(group string, want string) {
+					t.Helper()
+					page, err := b.DeadLetters(group, DeadLetterQuery{In: c.in})
+					if got := fmt.Sprint(letterIDs(page)); err != nil || got != want {
+						t.Errorf("%s has %s in %s, %v; want %s", group, got, c.in, err, want)
+					}
+				}
+				list("g", "[0 1 2 3]")
+				list("other", "[0 1 2 3]")
+				only := DeadLetterFilter{MessageIDs: []string{"1", "2"}}
+				if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: c.in, DeadLetterFilter: only}); err != nil || done.Purged != 2 {
+					t.Errorf("%+v, %v", done, err)
+				}
+				list("g", "[0 3]")
+				list("other", "[0 1 2 3]")
+				if done, err := b.RedriveDeadLetters(t.Context(), "other", DeadLetterSelection{In: c.in}); err != nil || done.Redriven != 4 {
+					t.Errorf("%+v, %v", done, err)
+				}
+				list("other", "[]")
+				if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}); len(ds) != 4 {
+					t.Errorf("%d were sent back", len(ds))
+				}
+				for range 2 {
+					list("g", "[0 3]")
+					if info, err := b.Topic(c.in); err != nil || info.Messages != 2 || info.Backlog.Messages != 2 || info.Bytes != 2 {
+						t.Errorf("%s has %+v, %v", c.in, info, err)
+					}
+					b = reopen(t, b, fs)
+				}
+				// What was taken out is not counted again when the rest is removed.
+				putTopic(t, b, c.in, TopicConfig{DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Second)}})
+				elapse(time.Hour)
+				if info, err := b.Topic(c.in); err == nil && (info.Messages != 0 || info.Bytes != 0 || info.Backlog != (Backlog{})) {
+					t.Errorf("%s has %+v once all are removed", c.in, info)
+				}
+			})
+		})
+	}
+}
+
+func TestDeadLettersInNoTopic(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{})
+	putGroup(t, b, "g", GroupConfig{})
+	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	if page, err := b.DeadLetters("g", DeadLetterQuery{In: "t"}); err != nil || len(page.Letters) != 0 {
+		t.Errorf("%+v, %v", page, err)
+	}
+	if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t"}); err != nil || done.Purged != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := b.DeadLetters("g", DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
+		t.Error(err)
+	}
+	if _, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t", To: "t"}); err == nil {
+		t.Error("dead letters are sent to where they are")
+	}
+	if g, err := b.Group("g"); err != nil || len(g.DeadLetterTopics) != 0 {
+		t.Errorf("%q, %v", g.DeadLetterTopics, err)
+	}
+}
