@@ -202,18 +202,46 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 }
 
 // checkRetryTopics refuses names with which the group would not receive from a
-// retry topic any more that it has received from.
+// retry topic any more that it receives from, or that has retries for it.
 func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 	before := g.config.Load().RetryTopic
-	if !before.Enabled {
-		return nil
-	}
+	received := map[string]*subscription{}
+	retries := map[string]bool{}
 	for _, s := range b.subscriptionsOf(g) {
-		from, was := before.original(s.topic.name, g.name)
-		if now, is := c.original(s.topic.name, g.name); was && (!is || now != from) {
+		received[s.topic.name] = s
+		retry, _ := before.Topics(s.topic.name, g.name)
+		retries[retry] = true
+	}
+	for name := range retries {
+		from, _ := before.original(name, g.name)
+		if now, is := c.original(name, g.name); is && now == from {
+			continue
+		}
+		s := received[name]
+		if before.Enabled && s != nil {
 			return newError(tidegate.CodeBadRequest, g.name,
-				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", s.topic.name)
+				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
+		}
+		if waiting, err := b.hasRetries(name, s); err != nil {
+			return storeError(err)
+		} else if waiting {
+			return newError(tidegate.CodeBadRequest, g.name,
+				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
 		}
 	}
 	return nil
+}
+
+// hasRetries reports whether a retry topic, if it is there, has messages that
+// its group has not consumed, or will have. s is nil if the group never received from it.
+func (b *Broker) hasRetries(name string, s *subscription) (bool, error) {
+	t, err := b.topic(name)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is not there
+	}
+	if s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 {
+		return true, nil
+	}
+	ds, _, err := b.store.DelayedOf(t.id, store.Delayed{}, 1)
+	return len(ds) > 0, err
 }

@@ -143,3 +143,52 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 		}
 	}
 }
+
+// Retry topics can get other names once they are switched off, but not while
+// the group has retries in the old ones that it would never receive.
+func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
+	on := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}
+	renamed := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}
+	for name, c := range map[string]struct {
+		received bool // from the retry topic too
+		mode     ReconsumeMode
+		wait     time.Duration
+	}{
+		"delayed":                    {false, ReconsumeMode{Delay: time.Hour}, 0},
+		"delayed, received before":   {true, ReconsumeMode{Delay: time.Hour}, 0},
+		"there":                      {false, ReconsumeMode{Level: 1}, time.Minute},
+		"there, and received before": {true, ReconsumeMode{Level: 1}, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{})
+				putGroup(t, b, "g", GroupConfig{})
+				if c.received {
+					putGroup(t, b, "g", on)
+				}
+				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+				d := one(t, b, "g", "t")
+				putGroup(t, b, "g", on)
+				if _, err := b.ReconsumeLater(t.Context(), d, c.mode); err != nil {
+					t.Fatal(err)
+				}
+				elapse(c.wait)
+				putGroup(t, b, "g", GroupConfig{})
+				if _, err := b.PutGroup(t.Context(), "g", renamed); err == nil || !strings.Contains(err.Error(), "t-g-RETRY") {
+					t.Errorf("renamed with a retry in it: %v", err)
+				}
+				putGroup(t, b, "g", on)
+				d = one(t, b, "g", "t")
+				if d.Properties["ORIGIN_MESSAGE_ID"] != "m" {
+					t.Fatalf("%+v", d)
+				}
+				if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+					t.Fatal(err)
+				}
+				putGroup(t, b, "g", GroupConfig{})
+				putGroup(t, b, "g", renamed)
+			})
+		})
+	}
+}

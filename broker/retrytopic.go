@@ -50,7 +50,8 @@ const (
 // A RetryTopicConfig is how a group retries through a topic of its own: a
 // consumer that calls ReconsumeLater has the message acknowledged and sent to
 // that topic anew, with a delay, and the group receives from it whenever it
-// receives from the original one (seed 001).
+// receives from the original one (seed 001). Naming and Topic cannot change while the group
+// receives from a retry topic nor, once that is switched off, while one has messages for it.
 type RetryTopicConfig struct {
 	// Enabled turns it on. It is off by default.
 	Enabled bool `json:"enabled,omitempty"`
