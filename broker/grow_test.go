@@ -25,7 +25,7 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 				}
 				s := newSubscription(b, b.group("g"), tp)
 				putTopic(t, b, "t", TopicConfig{Queues: 3})
-				if s, err = b.register(s); err != nil {
+				if _, err = b.register(s); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 9 {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,15 +107,18 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 }
 
 // origin returns the topic that a message of topic was sent to, and how often
-// the group has retried it since. That is in its properties if topic is the
+// the group has retried it since. Its properties tell if topic is the
 // group's own retry topic: anywhere else, dead letters and another group's
-// retries are messages like others.
+// retries are messages like others. It agrees with TopicOf.
 func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from string, times int) {
-	original, retry := c.original(topic, group)
-	if !retry {
+	from, retry := c.original(topic, group)
+	switch {
+	case !retry:
 		return topic, 0
+	case from == "": // it is for all topics
+		from = realTopic(m, topic)
 	}
-	return realTopic(m, cmp.Or(original, topic)), reconsumeTimes(m)
+	return from, reconsumeTimes(m)
 }
 
 // reconsumeTimes returns how often a message was retried.
@@ -209,8 +211,11 @@ func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 	retries := map[string]bool{}
 	for _, s := range b.subscriptionsOf(g) {
 		received[s.topic.name] = s
-		retry, _ := before.Topics(s.topic.name, g.name)
-		retries[retry] = true
+		if _, itself := before.original(s.topic.name, g.name); itself {
+			retries[s.topic.name] = true
+		} else {
+			retries[before.retryTopic(s.topic.name, g.name)] = true
+		}
 	}
 	for name := range retries {
 		from, _ := before.original(name, g.name)
