@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"time"
 )
 
@@ -69,10 +70,7 @@ func (b *Broker) observe(t *topic, now time.Time) {
 // throttle returns the limit that refuses sends to a topic now, or nil. by is
 // nil if nothing is sent; else limits that are used up by sending are used.
 func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
-	if full := b.store.DiskFull(); full != nil {
-		return diskFull(full)
-	}
-	if th := b.pressure.throttle.Load(); th != nil {
+	if th := b.throttleAll(); th != nil {
 		return th
 	}
 	if isDeadLetterTopic(t.name) {
@@ -112,6 +110,29 @@ func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
 		return th
 	}
 	return t.throttleRate(by, now)
+}
+
+// throttleAll returns the limit that refuses all sends now, or nil.
+func (b *Broker) throttleAll() *Throttle {
+	if full := b.store.DiskFull(); full != nil {
+		return diskFull(full)
+	}
+	return b.pressure.throttle.Load()
+}
+
+// room waits until the log has room for more. Who would wait is refused if the
+// storage refuses all sends, or comes to that meanwhile; limit is then set.
+func (b *Broker) room(ctx context.Context) (limit string, err error) {
+	err = b.store.Messages.Room(ctx, func() error {
+		b.pressure.look(b, time.Now())
+		th := b.throttleAll()
+		if th == nil {
+			return nil
+		}
+		limit = th.Limit
+		return throttledError(*th)
+	})
+	return limit, err
 }
 
 // drainTime estimates how long it takes until the backlog is down to resume. 0 if

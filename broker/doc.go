@@ -91,7 +91,8 @@
 //
 // A group with [GroupConfig].FIFO has one message of a message group at a time: those after it wait while
 // it is in flight or waits for its retry, and other message groups flow. Topics of type FIFO keep
-// the messages of one message group in one queue, in the order in which they were sent, while the number of queues stays.
+// the messages of one message group in one queue, in the order in which they were sent, while the number of queues stays:
+// where one send has several, and one is refused for now, those behind it are too.
 //
 // # Dead letters
 //

@@ -39,9 +39,14 @@ func (a *appending) resolve() []suspect {
 		switch {
 		case err == nil && !ok && s.at.moves():
 			// Its time has come meanwhile, it was recalled, or its transaction has ended: look again.
+			// What moved it has told the new place by then, if anything knows it.
+			if a.missing == nil {
+				a.missing = map[int]location{}
+			}
+			a.missing[s.index] = s.at
 			innocent = append(innocent, s)
 		case err != nil:
-			a.results[s.index].Err = withOp("SendMessage", storeError(err))
+			a.refuse(s.index, t, storeError(err), "")
 		case !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
@@ -52,6 +57,7 @@ func (a *appending) resolve() []suspect {
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, transactionID(store.HalfID{Topic: t.id, Number: uint64(s.at.offset)}))
 		case s.at.due != 0:
+			t.duplicates.Add(1)
 			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, time.Unix(0, s.at.due), uint64(s.at.offset))
 		default:
 			t.duplicates.Add(1)
@@ -66,6 +72,12 @@ func (a *appending) resolve() []suspect {
 	return innocent
 }
 
+// isMissing reports whether a message was looked for at that place already, and was not there.
+func (a *appending) isMissing(i int, at location) bool {
+	was, ok := a.missing[i]
+	return ok && was == at
+}
+
 // first returns the message at a location.
 func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
 	switch {
@@ -78,7 +90,8 @@ func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
 	return a.broker.store.GetDelayed(store.Delayed{Due: time.Unix(0, at.due), Topic: t.id, Number: uint64(at.offset)})
 }
 
-// appendAll appends, and then once more what was suspected wrongly.
+// appendAll appends, and then once more what was suspected wrongly, and what
+// its message group was held back for.
 func (a *appending) appendAll(ctx context.Context) error {
 	for {
 		flight := a.broker.store.Messages.Add(a.write, a.publish)
@@ -92,14 +105,17 @@ func (a *appending) appendAll(ctx context.Context) error {
 			return err
 		}
 		innocent := a.resolve()
-		if len(innocent) == 0 {
+		if len(innocent)+len(a.order.held) == 0 {
 			return nil
 		}
 		again := make([]*topic, len(a.topics))
 		for _, s := range innocent {
 			again[s.index] = a.topics[s.index]
 		}
-		a.topics, a.suspects = again, nil
+		for _, i := range a.order.held {
+			again[i] = a.topics[i]
+		}
+		a.topics, a.suspects, a.wrote = again, nil, false
 	}
 }
 

@@ -56,13 +56,12 @@ func newClientQuota(q Quota) (*clientQuota, error) {
 }
 
 // withinQuota takes one message from a client's quota. A message that is
-// refused afterwards, for a backlog or for what is wrong with it, has used it all the same.
+// refused afterwards, for a backlog, has used it all the same.
 func (b *Broker) withinQuota(client string) error {
 	q := b.quotas.Load()
 	if q.limiters == nil || client == "" || q.limiters.AllowN(client, 1) {
 		return nil
 	}
-	b.counters.countThrottled(limitClientQuota)
 	wait, _ := q.limiters.DelayN(client, 1)
 	wait = min(max(wait, minPushBack), maxPushBack)
 	return &tidegate.Error{

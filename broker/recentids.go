@@ -200,10 +200,11 @@ func (g *generation) len() int {
 	return g.count + len(g.aside)
 }
 
-// remember has the topic remember an ID for the window; 0 for not at all. Only
-// called within the message log's Add, and before anything else runs.
+// remember has the topic remember an ID for the window; with 0 it forgets where a
+// message was that has moved. Only called within the message log's Add, and before anything else runs.
 func (t *topic) remember(id string, l location, window time.Duration, now time.Time) {
 	if window == 0 {
+		t.recent.forget(id)
 		return
 	}
 	t.recent.add(id, l, window, now)

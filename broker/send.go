@@ -46,7 +46,8 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 // Append stores messages, which may be of several topics, and returns a
 // result for each, in their order, when those accepted are on disk. A message
 // is refused alone: for what is wrong with it (400xx, 413xx, 431xx), an unknown topic (40402), a type
-// that its topic does not take (40014), or with tidegate.ErrThrottled. If ctx
+// that its topic does not take (40014), or with tidegate.ErrThrottled. Where one with a message group
+// is refused for now, those behind it in its message group are too: sent again, they keep their order. If ctx
 // ends while the disk is waited for, the messages may be stored all the same.
 // A message whose ID the topic stored within its duplicate window is not
 // stored again: its result is the first one's receipt.
@@ -61,29 +62,20 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	if ctx.Err() != nil {
 		return failAll(results, context.Cause(ctx))
 	}
-	topics := make([]*topic, len(msgs))
-	accepted := false
-	for i, m := range msgs {
-		t, err := b.check(m)
-		if err != nil {
-			results[i].Err = withOp("SendMessage", err)
-			continue
-		}
-		topics[i], accepted = t, true
-	}
-	if !accepted {
+	a := appending{broker: b, msgs: msgs, topics: make([]*topic, len(msgs)), results: results}
+	if !a.checkAll() {
 		return results
 	}
 	now := time.Now()
-	for i, t := range topics {
-		if t != nil && (i == 0 || t != topics[i-1]) {
+	for i, t := range a.topics {
+		if t != nil && (i == 0 || t != a.topics[i-1]) {
 			b.observe(t, now)
 		}
 	}
-	if err := b.store.Messages.Room(ctx); err != nil {
-		return failAll(results, err)
+	if limit, err := b.room(ctx); err != nil {
+		a.refuseAll(err, limit)
+		return results
 	}
-	a := appending{broker: b, msgs: msgs, topics: topics, results: results}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
 		return failAll(results, closedError())
 	} else if err != nil {
@@ -115,9 +107,6 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	}
 	t, err := b.topic(m.Topic)
 	if err != nil {
-		return nil, err
-	}
-	if err := b.withinQuota(m.Client); err != nil {
 		return nil, err
 	}
 	kind := m.kind()
@@ -174,16 +163,39 @@ func (m Incoming) checkHalf() error {
 type appending struct {
 	broker   *Broker
 	msgs     []Incoming
-	topics   []*topic // nil for messages that were refused
+	topics   []*topic // nil for messages that were refused, answered or written
 	results  []transport.SendResult
-	suspects []suspect    // messages whose ID was probably stored before
-	trusted  map[int]bool // messages that are certainly no duplicates; nil for none
-	earliest time.Time    // delivery time among those delayed; zero for none
-	wrote    bool         // at least one message
+	order    order
+	suspects []suspect        // messages whose ID was probably stored before
+	trusted  map[int]bool     // messages that are certainly no duplicates; nil for none
+	missing  map[int]location // where a message was looked for that can have moved, and was not; nil for none
+	earliest time.Time        // delivery time among those delayed; zero for none
+	wrote    bool             // at least one message
 
 	firstCheck time.Time // among the half messages; zero for none
 	queues     []*queue
 	ends       []int64 // the offset after each message: results are the caller's once Append has returned
+}
+
+// checkAll looks for what is wrong with the messages, and asks the quotas of
+// their clients. It returns false if all are refused.
+func (a *appending) checkAll() (accepted bool) {
+	for i, m := range a.msgs {
+		t, err := a.broker.check(m)
+		if err != nil {
+			a.results[i].Err = withOp("SendMessage", err)
+			continue
+		}
+		if a.refusedBefore(i, t) {
+			continue
+		}
+		if err := a.broker.withinQuota(m.Client); err != nil {
+			a.refuse(i, t, err, limitClientQuota)
+			continue
+		}
+		a.topics[i], accepted = t, true
+	}
+	return accepted
 }
 
 // write gives out offsets and encodes what is accepted. The log calls it; all
@@ -191,6 +203,7 @@ type appending struct {
 func (a *appending) write(w *store.Batch) {
 	now := time.Now()
 	a.queues, a.ends = make([]*queue, len(a.msgs)), make([]int64, len(a.msgs))
+	a.order.begin()
 	for i, t := range a.topics {
 		if t == nil {
 			continue
@@ -202,14 +215,17 @@ func (a *appending) write(w *store.Batch) {
 		m := a.msgs[i]
 		window := t.config.Load().duplicateWindow()
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.find(m.ID, *t.queues.Load()); ok {
+			if at, ok := t.recent.find(m.ID, *t.queues.Load()); ok && !a.isMissing(i, at) {
 				a.suspects = append(a.suspects, suspect{i, at})
+				a.order.suspect(t, m.MessageGroup)
 				continue
 			}
 		}
+		if a.refusedBefore(i, t) || a.order.hold(i, t, m.MessageGroup) {
+			continue
+		}
 		if th := a.broker.throttle(t, now, &sender{m.Client, int64(len(m.Body))}); th != nil {
-			a.results[i].Err = withOp("SendMessage", throttledError(*th))
-			a.broker.counters.countThrottled(th.Limit)
+			a.refuse(i, t, throttledError(*th), th.Limit)
 			continue
 		}
 		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}

@@ -223,11 +223,23 @@ func (f *Flight) WaitContext(ctx context.Context) error {
 // that gathers and one that is committed.
 const maxGathered = 32 << 20
 
+// Full reports whether the batch that gathers is full: Room would wait.
+func (l *Log) Full() bool { return l.gathered.Load() >= maxGathered }
+
+// roomLook is how often Room asks whether to go on waiting.
+const roomLook = 50 * time.Millisecond
+
 // Room returns when the batch that gathers is not full, or with the cause of
 // ctx if that ends first. Callers that come at the same time can each add to
-// it, so the bound is exceeded by what they have.
-func (l *Log) Room(ctx context.Context) error {
-	for l.gathered.Load() >= maxGathered {
+// it, so the bound is exceeded by what they have. refused, if not nil, is asked before
+// and during the wait; an error of it ends that.
+func (l *Log) Room(ctx context.Context, refused func() error) error {
+	for l.Full() {
+		if refused != nil {
+			if err := refused(); err != nil {
+				return err
+			}
+		}
 		l.mu.Lock()
 		f := l.next
 		l.mu.Unlock()
@@ -236,6 +248,7 @@ func (l *Log) Room(ctx context.Context) error {
 		}
 		select {
 		case <-f.taken:
+		case <-time.After(roomLook):
 		case <-l.failed:
 			return nil // likewise
 		case <-ctx.Done():

@@ -70,7 +70,7 @@ func TestLogHasABound(t *testing.T) {
 		room := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			return s.Messages.Room(ctx)
+			return s.Messages.Room(ctx, nil)
 		}
 		for range maxGathered>>20 - 1 {
 			add()
@@ -84,7 +84,7 @@ func TestLogHasABound(t *testing.T) {
 		}
 		fs.slow.Store(false)
 		start := time.Now()
-		if err := s.Messages.Room(t.Context()); err != nil || time.Since(start) < 50*time.Minute {
+		if err := s.Messages.Room(t.Context(), nil); err != nil || time.Since(start) < 50*time.Minute {
 			t.Errorf("room after %v, %v", time.Since(start), err)
 		}
 		add()

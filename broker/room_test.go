@@ -1,0 +1,99 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// fullBatch returns a broker whose store stands, and whose next batch is full.
+// done gets the results of the sends that are in it or before it.
+func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan error) {
+	fs = &stallingFS{FS: vfs.NewMem()}
+	b = open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	fs.hold(true)
+	done = make(chan error, 1000)
+	for ; sent < 100; sent++ {
+		go func() { done <- send0(t, b, 4<<20) }()
+		synctest.Wait()
+		if !b.store.StalledSince().IsZero() && b.store.Messages.Full() {
+			sent++
+			break
+		}
+	}
+	if sent == 100 {
+		t.Fatal("400 MiB do not fill it")
+	}
+	return b, fs, sent, done
+}
+
+// Where the store stands, senders that find the next batch full are told after
+// a second, be they there before or not.
+func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, fs, sent, done := fullBatch(t)
+		start := time.Now()
+		waiting := make(chan error)
+		go func() { waiting <- send0(t, b, 4<<20) }()
+		time.Sleep(500 * time.Millisecond)
+		select {
+		case err := <-waiting:
+			t.Fatalf("after half a second: %v", err)
+		default:
+		}
+		for name, err := range map[string]error{"who waited": <-waiting, "who comes": send0(t, b, 4<<20)} {
+			if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if d := time.Since(start); d > 1100*time.Millisecond {
+			t.Errorf("it took %v", d)
+		}
+		if n := b.Stats().Throttled[limitWriteStall]; n != 2 {
+			t.Errorf("%d are counted, want 2", n)
+		}
+		fs.hold(false)
+		for range sent {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Who gives up waiting for room is still told what was wrong with each message.
+func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, fs, sent, done := fullBatch(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		results := make(chan []transport.SendResult)
+		go func() {
+			results <- b.Send(ctx, []*tidegate.Message{{ID: "a", Topic: "none", Body: []byte("x")}, {ID: "b", Topic: "t", Body: []byte("x")}})
+		}()
+		synctest.Wait()
+		cause := errors.New("enough")
+		cancel(cause)
+		rs := <-results
+		if e, ok := errors.AsType[*tidegate.Error](rs[0].Err); !ok || e.Code != tidegate.CodeTopicNotFound {
+			t.Errorf("the topic that is not there: %v", rs[0].Err)
+		}
+		if !errors.Is(rs[1].Err, cause) {
+			t.Errorf("the other one: %v", rs[1].Err)
+		}
+		fs.hold(false)
+		for range sent {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
