@@ -169,7 +169,7 @@ func (r *retention) set(at time.Time) {
 // holds more than it should.
 func (t *topic) stored() {
 	c := t.config.Load()
-	over := c.Retention.Bytes > 0 && t.bytes.Load()-t.lowBytes.Load() > c.Retention.Bytes
+	over := c.Retention.Bytes > 0 && t.heldBytes() > c.Retention.Bytes
 	if t.sweepAt.Load() != 0 && !over {
 		return
 	}
@@ -182,6 +182,15 @@ func (t *topic) stored() {
 	if over {
 		t.retention.arm(t, t.soon(now))
 	}
+}
+
+// heldBytes returns the bytes of the bodies that the topic holds from its queues' beginnings on.
+func (t *topic) heldBytes() int64 {
+	n := t.bytes.Load() - t.lowBytes.Load()
+	for _, q := range *t.queues.Load() {
+		n -= q.removedBytes.Load()
+	}
+	return n
 }
 
 // soon returns now, or a little later if the topic was looked at just before.

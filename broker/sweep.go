@@ -166,7 +166,7 @@ func (w *sweep) planRetention(b *Broker, config *TopicConfig, subs []*subscripti
 		s.many = s.old
 	}
 	if config.Retention.Bytes > 0 {
-		return w.planBytes(b, w.bytes-w.topic.lowBytes.Load()-config.Retention.Bytes)
+		return w.planBytes(b, w.topic.heldBytes()-config.Retention.Bytes)
 	}
 	return nil
 }

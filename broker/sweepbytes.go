@@ -15,11 +15,11 @@ type cut struct {
 }
 
 // planBytes removes the oldest messages of all queues, to a millisecond, until
-// need bytes are gone: it looks for the time up to which that is.
+// need bytes are gone: it looks for the time up to which that is. What was taken
+// out of the middle before frees nothing.
 func (w *sweep) planBytes(b *Broker, need int64) error {
 	cuts := make([]cut, len(w.spans))
 	var from, to time.Time
-	var most int64
 	for i := range w.spans {
 		s, c := &w.spans[i], &cuts[i]
 		c.lo, c.hi = max(s.old, s.consumed), max(s.old, s.consumed, s.floor)
@@ -31,8 +31,11 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 		if c.hiBytes, err = w.bytesBefore(b, s, c.hi); err != nil {
 			return err
 		}
-		need -= c.loBytes - s.low.Bytes
-		most += c.hiBytes - c.loBytes
+		freed, err := w.bytesIn(b, s, s.low, store.Mark{Offset: c.lo, Bytes: c.loBytes}, need)
+		if err != nil {
+			return err
+		}
+		need -= freed
 		if c.lo == c.hi {
 			continue
 		}
@@ -55,6 +58,14 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 	if need <= 0 {
 		return nil
 	}
+	var most int64 // that can be removed
+	for i, c := range cuts {
+		part, err := w.bytesIn(b, &w.spans[i], store.Mark{Offset: c.lo, Bytes: c.loBytes}, store.Mark{Offset: c.hi, Bytes: c.hiBytes}, need+1-most)
+		if err != nil {
+			return err
+		}
+		most += part
+	}
 	if most <= need {
 		for i := range cuts {
 			s := &w.spans[i]
@@ -65,7 +76,7 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 	}
 	for from = from.Add(-1); to.Sub(from) > time.Millisecond; {
 		mid := from.Add(to.Sub(from) / 2)
-		parts, freed, err := w.cutAt(b, cuts, mid)
+		parts, freed, err := w.cutAt(b, cuts, mid, need)
 		if err != nil {
 			return err
 		}
@@ -93,9 +104,22 @@ func (sp *span) cutTo(c *cut, offset int64) {
 	}
 }
 
+// bytesIn returns the bytes of the bodies that a queue still has between two
+// places, or, once that is enough, maybe less.
+func (w *sweep) bytesIn(b *Broker, s *span, from, to store.Mark, enough int64) (int64, error) {
+	if from.Offset == to.Offset || enough <= 0 {
+		return 0, nil
+	}
+	if s.queue.removedMessages.Load() == 0 {
+		return to.Bytes - from.Bytes, nil
+	}
+	bytes, _, err := b.store.Live(w.rangeOf(s, from.Offset, to.Offset), enough)
+	return bytes, err
+}
+
 // cutAt returns, for each queue, where the messages stored up to at end, and
-// how many bytes these have beyond what is cut already.
-func (w *sweep) cutAt(b *Broker, cuts []cut, at time.Time) (parts []store.Mark, freed int64, err error) {
+// how many bytes these have beyond what is cut already, or that it is enough.
+func (w *sweep) cutAt(b *Broker, cuts []cut, at time.Time, enough int64) (parts []store.Mark, freed int64, err error) {
 	parts = make([]store.Mark, len(cuts))
 	for i, c := range cuts {
 		s := &w.spans[i]
@@ -111,7 +135,11 @@ func (w *sweep) cutAt(b *Broker, cuts []cut, at time.Time) (parts []store.Mark, 
 			}
 			parts[i] = store.Mark{Offset: offset, Bytes: bytes}
 		}
-		freed += parts[i].Bytes - c.loBytes
+		part, err := w.bytesIn(b, s, store.Mark{Offset: c.lo, Bytes: c.loBytes}, parts[i], enough-freed)
+		if err != nil {
+			return nil, 0, err
+		}
+		freed += part
 	}
 	return parts, freed, nil
 }
@@ -124,18 +152,29 @@ func (w *sweep) cutRest(b *Broker, cuts []cut, need int64) error {
 			s.cutTo(&cuts[i], c.lo)
 			continue
 		}
-		enough := c.loBytes + need
-		last, err := b.store.FirstThat(w.rangeOf(s, c.lo, c.hi), func(m store.Stored) bool { return m.Cumulative >= enough })
+		to, freed, err := w.cutIn(b, s, c, need)
 		if err != nil {
 			return err
 		}
-		to := min(last+1, c.hi)
 		s.cutTo(&cuts[i], to)
-		bytes, err := w.bytesBefore(b, s, to)
-		if err != nil {
-			return err
-		}
-		need -= bytes - c.loBytes
+		need -= freed
 	}
 	return nil
+}
+
+// cutIn returns where need bytes of a cut end, and how many it has up to there.
+func (w *sweep) cutIn(b *Broker, s *span, c cut, need int64) (to, freed int64, err error) {
+	within := w.rangeOf(s, c.lo, c.hi)
+	if s.queue.removedMessages.Load() > 0 {
+		freed, to, err = b.store.Live(within, need)
+		return to, freed, err
+	}
+	enough := c.loBytes + need
+	last, err := b.store.FirstThat(within, func(m store.Stored) bool { return m.Cumulative >= enough })
+	if err != nil {
+		return 0, 0, err
+	}
+	to = min(last+1, c.hi)
+	bytes, err := w.bytesBefore(b, s, to)
+	return to, bytes - c.loBytes, err
 }

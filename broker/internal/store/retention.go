@@ -229,6 +229,26 @@ func (s *Store) Holes(r Range, bytes int64) (Removed, error) {
 	return holes, it.Error()
 }
 
+// Live sums the bytes of the bodies that a range still has, from its first
+// message on, until that is enough. It returns the sum, and the offset after the last message that is in it.
+func (s *Store) Live(r Range, enough int64) (bytes, next int64, err error) {
+	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
+	if err != nil {
+		return 0, r.From, err
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		_, size, offset, err := headerAt(it)
+		if err != nil && !IsDamage(err) {
+			return 0, r.From, err
+		}
+		if bytes += size; bytes >= enough {
+			return bytes, offset + 1, nil
+		}
+	}
+	return bytes, r.To, it.Error()
+}
+
 // FirstThat returns the offset of the first message in r for which f is true,
 // or r.To. f must be false up to some message and true from there on. Few are
 // read: it looks near r.From first. Where a message was removed, the next one stands for it.

@@ -83,6 +83,13 @@ func TestFirstThat(t *testing.T) {
 	if holes, err := s.Holes(Range{1, 2, 400, n}, 2*(n-400)); err != nil || holes != (Removed{Messages: 3, Bytes: 6}) {
 		t.Errorf("holes: %+v, %v", holes, err)
 	}
+	for _, c := range []struct{ from, to, enough, bytes, next int64 }{
+		{0, n, 1, 2, 1}, {0, n, 3, 4, 2}, {499, n, 4, 4, 503}, {500, 502, 4, 0, 502}, {498, 504, 100, 8, 504}, {7, 7, 1, 0, 7},
+	} {
+		if bytes, next, err := s.Live(Range{1, 2, c.from, c.to}, c.enough); err != nil || bytes != c.bytes || next != c.next {
+			t.Errorf("%+v: %d bytes to %d, %v", c, bytes, next, err)
+		}
+	}
 }
 
 // The power fails while the log of the groups is partly on disk, in any part
