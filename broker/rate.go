@@ -54,11 +54,12 @@ func (b *bucket) wait(cost, rate, burst float64, now time.Time) time.Duration {
 	return 0
 }
 
-// rated is a Rate in use. Its zero value is ready for use.
+// rated is a Rate in use. Its zero value is ready for use. The bucket of what is
+// not limited is full, whatever passes.
 type rated struct {
 	messages, bytes bucket
 	gates           [2]gate
-	offered         drain
+	offered         flow
 }
 
 // take takes a message of size bytes from what the rate allows. The measure is
@@ -75,8 +76,19 @@ func (r *rated) take(limit Rate, size int64, now time.Time) (m measure, wait tim
 	if wait == 0 {
 		r.messages.tokens--
 		r.bytes.tokens -= float64(size)
+		r.fill(limit)
 	}
 	return m, wait
+}
+
+// fill fills the buckets of what is not limited.
+func (r *rated) fill(limit Rate) {
+	if limit.MessagesPerSecond == 0 {
+		r.messages = bucket{}
+	}
+	if limit.BytesPerSecond == 0 {
+		r.bytes = bucket{}
+	}
 }
 
 // wait returns how long it takes until there is room for cost; 0 for none.
@@ -93,7 +105,7 @@ func (r *rated) wait(m measure, limit Rate, cost int64, now time.Time) time.Dura
 // describe returns one bound as a throttle; RetryAfter is above 0 while it
 // refuses messages of any size.
 func (r *rated) describe(m measure, topic string, limit Rate, now time.Time) Throttle {
-	messages, bytes := r.offered.rateOver(time.Second, now)
+	messages, bytes := r.offered.rate(now)
 	th := Throttle{Limit: limitTopicRateMessages, Subject: topic, Unit: unitMessagesPerSecond, Value: int64(messages), Mark: int64(math.Ceil(limit.MessagesPerSecond))}
 	if m == byBytes {
 		th.Limit, th.Unit, th.Value, th.Mark = limitTopicRateBytes, unitBytesPerSecond, int64(bytes), int64(math.Ceil(limit.BytesPerSecond))

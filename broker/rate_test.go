@@ -87,6 +87,36 @@ func TestRateWaitIsRight(t *testing.T) {
 	}
 }
 
+// A limit that is set anew begins with its whole burst, whatever was sent, or
+// owed, before it.
+func TestRateThatIsSetAgain(t *testing.T) {
+	for name, c := range map[string]struct{ first, meanwhile, again Rate }{
+		"messages while bytes are limited": {Rate{MessagesPerSecond: 100, BytesPerSecond: 1e9}, Rate{BytesPerSecond: 1e9}, Rate{MessagesPerSecond: 100}},
+		"bytes while messages are limited": {Rate{MessagesPerSecond: 1e9, BytesPerSecond: 100}, Rate{MessagesPerSecond: 1e9}, Rate{BytesPerSecond: 100}},
+		"no limit meanwhile":               {Rate{BytesPerSecond: 0.5}, Rate{}, Rate{BytesPerSecond: 0.5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				put := func(r Rate) { putTopic(t, b, "t", TopicConfig{MaxRate: r, DuplicateWindow: -1}) }
+				put(c.first)
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})
+				put(c.meanwhile)
+				msgs := make([]*tidegate.Message, 1000)
+				for i := range msgs {
+					msgs[i] = &tidegate.Message{Topic: "t", Body: make([]byte, 50)}
+				}
+				for range 3 {
+					mustSend(t, b, msgs...)
+					time.Sleep(time.Second)
+				}
+				put(c.again)
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})
+			})
+		})
+	}
+}
+
 func TestRateIsChecked(t *testing.T) {
 	b := open(t, Options{})
 	_, err := b.PutTopic(t.Context(), "t", TopicConfig{MaxRate: Rate{MessagesPerSecond: -1, BytesPerSecond: math.NaN(), Burst: -1}})

@@ -203,6 +203,9 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	}
 	b.number = number
 	t.config.Store(&c)
+	t.gatesMu.Lock()
+	t.rate.fill(c.MaxRate)
+	t.gatesMu.Unlock()
 	t.watch()
 	if !created {
 		b.retention.arm(t, time.Now()) // the settings may be others
