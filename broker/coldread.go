@@ -55,7 +55,7 @@ func (t *topic) coldReads(p *Pressure, subs []*subscription, now time.Time) (Thr
 		if behind <= near {
 			continue
 		}
-		_, rate := s.cold.rateOver(time.Second, now)
+		_, rate := s.cold.rate(now)
 		th.Value += int64(rate)
 		most = max(most, behind)
 		if rate > 0 {

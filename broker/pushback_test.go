@@ -23,15 +23,26 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 			rate := base * (0.7 + 0.6*rnd.Float64())
 			groups := 1 + rnd.IntN(2)
 			t.Run(fmt.Sprintf("%+v at %.1f a second, %d groups", limit, rate, groups), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { steadyDrain(t, limit, rate, groups) })
+				synctest.Test(t, func(t *testing.T) { steadyDrain(t, limit, rate, 1, groups) })
 			})
 		}
 	}
+	for _, c := range []struct {
+		limit Limit
+		rate  float64
+		batch int
+	}{
+		{Limit{Messages: 500}, 0.2, 1}, {Limit{Messages: 250}, 0.04, 1}, {Limit{Bytes: 5000 * 50}, 1.07, 32}, {Limit{Messages: 5000}, 20, 32}, {Limit{Messages: 5000}, 0.5, 10},
+	} {
+		t.Run(fmt.Sprintf("%+v at %g a second, %d at a time", c.limit, c.rate, c.batch), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { steadyDrain(t, c.limit, c.rate, c.batch, 1) })
+		})
+	}
 }
 
-// steadyDrain fills a topic until it throttles, drains it at a rate (a second
+// steadyDrain fills a topic until it throttles, drains it at a rate in batches (a second
 // group twice as fast), and compares what refused sends are told.
-func steadyDrain(t *testing.T, limit Limit, rate float64, groups int) {
+func steadyDrain(t *testing.T, limit Limit, rate float64, batch, groups int) {
 	b := open(t, Options{MinInvisibleDuration: 1})
 	putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: limit})
 	for g := range groups {
@@ -39,7 +50,7 @@ func steadyDrain(t *testing.T, limit Limit, rate float64, groups int) {
 		receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t"})
 	}
 	send := func() error { return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})[0].Err }
-	for range 1100 { // for an age: 100 s of messages
+	for range 5100 { // for an age: 100 s of messages
 		if send() != nil {
 			break
 		}
@@ -53,14 +64,17 @@ func steadyDrain(t *testing.T, limit Limit, rate float64, groups int) {
 	}
 	var tolds []told
 	start := time.Now()
-	step := time.Duration(float64(time.Second) / rate)
+	step := time.Duration(float64(time.Second) / rate * float64(batch))
 	for n := 1; ; n++ {
-		if n > 1200 {
+		if n > 4800 {
 			t.Fatal("the throttle does not end")
 		}
-		time.Sleep(step)
+		time.Sleep(step / 4)
 		for g := range groups {
-			ds := receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t", Max: 1 + g, InvisibleDuration: time.Hour})
+			if n%4 > 0 {
+				break
+			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t", Max: batch * (1 + g), InvisibleDuration: time.Hour})
 			if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {
 				t.Fatal(err)
 			}

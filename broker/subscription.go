@@ -28,7 +28,7 @@ type subscription struct {
 	drain                   drain
 	leasedBytes             atomic.Int64 // of the messages that have a lease, in memory or set aside
 	aging                   aging
-	cold                    drain // bytes read while far behind
+	cold                    flow // bytes read while far behind
 
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu: of the group's limit
@@ -190,7 +190,7 @@ func (s *subscription) advance(name string, mg *messageGroup) {
 func (s *subscription) done(messages, bytes int64, now time.Time) {
 	s.doneMessages.Add(messages)
 	s.doneBytes.Add(bytes)
-	s.drain.add(messages, bytes, now)
+	s.drain.add(messages, bytes, s.backlog().Messages > 0, now)
 	if s.topic.watched.Load() {
 		s.topic.retention.arm(s.topic, now.Add(sweepPause))
 	}

@@ -136,50 +136,41 @@ func (g *gates) resuming() (measure, bool) {
 	return 0, false
 }
 
-// drainWindow is the time constant of the drain rate: what was drained that
-// long ago counts 1/e of what is drained now.
-const drainWindow = 5 * time.Second
-
-// A drain measures how fast a backlog is consumed. Its zero value is ready for use.
-type drain struct {
+// A flow measures how much passes a second, in the last drainWindow or so. Its zero value is ready for use.
+type flow struct {
 	mu              sync.Mutex
 	messages, bytes float64   // guarded by mu: decayed sums
 	at              time.Time // guarded by mu: of the sums
 	start           time.Time // guarded by mu: since when the sums gather
 }
 
-func (d *drain) add(messages, bytes int64, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.decay(now)
-	d.messages += float64(messages)
-	d.bytes += float64(bytes)
+func (f *flow) add(messages, bytes int64, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decay(now)
+	f.messages += float64(messages)
+	f.bytes += float64(bytes)
 }
 
-func (d *drain) decay(now time.Time) {
-	if d.start.IsZero() {
-		d.start, d.at = now, now
+func (f *flow) decay(now time.Time) {
+	if f.start.IsZero() {
+		f.start, f.at = now, now
 	}
-	f := math.Exp(-now.Sub(d.at).Seconds() / drainWindow.Seconds())
-	d.messages, d.bytes, d.at = d.messages*f, d.bytes*f, now
-	if d.messages < 0.5 { // a pause of many windows: measure anew
-		d.messages, d.bytes, d.start = 0, 0, now
+	k := math.Exp(-now.Sub(f.at).Seconds() / drainWindow.Seconds())
+	f.messages, f.bytes, f.at = f.messages*k, f.bytes*k, now
+	if f.messages < 0.5 { // a pause of many windows: measure anew
+		f.messages, f.bytes, f.start = 0, 0, now
 	}
 }
 
-// rate returns messages and bytes a second. Early on, the sums have not gathered
+// rate returns messages and bytes a second. What passed in less than a second
+// is taken for what passes in one. Early on, the sums have not gathered
 // for a whole window yet; the divisor corrects that.
-func (d *drain) rate(now time.Time) (messages, bytes float64) {
-	return d.rateOver(100*time.Millisecond, now)
-}
-
-// rateOver is rate that takes what was gathered in less than least for what
-// comes in that time.
-func (d *drain) rateOver(least time.Duration, now time.Time) (messages, bytes float64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.decay(now)
-	elapsed := max(now.Sub(d.start).Seconds(), least.Seconds())
+func (f *flow) rate(now time.Time) (messages, bytes float64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decay(now)
+	elapsed := max(now.Sub(f.start).Seconds(), 1)
 	window := drainWindow.Seconds() * (1 - math.Exp(-elapsed/drainWindow.Seconds()))
-	return d.messages / window, d.bytes / window
+	return f.messages / window, f.bytes / window
 }

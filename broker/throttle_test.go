@@ -152,7 +152,7 @@ func TestDrainRate(t *testing.T) {
 		start := time.Now()
 		for i := 1; i < 60*rate; i++ {
 			now := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			d.add(1, 100, now)
+			d.add(1, 100, true, now)
 			if got, bytes := d.rate(now); i > rate && (got < float64(rate)/2 || got > float64(rate)*2 || bytes < got*99 || bytes > got*101) {
 				t.Fatalf("after %v the rate is %g messages and %g bytes, want %d and %d", now.Sub(start), got, bytes, rate, rate*100)
 			}

@@ -1,0 +1,132 @@
+package broker
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// At any moment of a steady drain the rate is right within a factor of two, be
+// it of single messages or batches, acknowledged at once or one by one, from a
+// message in 100 s to 100 000 a second; and once it stops there is none soon.
+func TestPaceOfSteadyDrains(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	exp := func(from, to float64) float64 { return from * math.Exp(rnd.Float64()*math.Log(to/from)) }
+	for range 1000 {
+		rate, batch := exp(0.01, 100_000), int(exp(1, 1001))
+		every := float64(batch) / rate // seconds
+		spread := 0.0                  // over which a batch is acknowledged, one by one
+		if rnd.IntN(2) == 0 {
+			spread = min(rnd.Float64()*every, 4)
+		}
+		what := fmt.Sprintf("%g a second, %d each %g s, in %g s", rate, batch, every, spread)
+		var p pace
+		start := time.Now()
+		at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+		steps := min(4+int(1/every), 200)
+		if every < 0.01 {
+			steps = 4 + int(0.3/every)
+		}
+		check := func(i int, seconds float64) {
+			t.Helper()
+			got, bytes := p.rate(at(seconds))
+			if i >= 3 && seconds > 0.25 && (got < rate/2 || got > rate*2 || math.Abs(bytes/got-7) > 0.001) {
+				t.Fatalf("%s: after %g s, in step %d, it is %g messages and %g bytes a second", what, seconds, i, got, bytes)
+			}
+		}
+		last := 0.0
+		for i := range steps {
+			parts := 1
+			if spread > 0 {
+				parts = batch
+			}
+			for j := range parts {
+				last = float64(i)*every + spread*float64(j)/float64(parts)
+				p.add(float64(batch/parts), float64(batch/parts)*7, true, at(last))
+				if j < 3 || j%100 == 0 {
+					check(i, last)
+				}
+			}
+			for range 3 {
+				check(i, last+rnd.Float64()*(float64(i+1)*every-last))
+			}
+		}
+		before, _ := p.rate(at(last))
+		for s := last; ; s += max(every, 5) / 4 {
+			got, _ := p.rate(at(s))
+			if got > before*1.001 {
+				t.Fatalf("%s: the rate grows from %g to %g once it has stopped", what, before, got)
+			}
+			if before = got; got == 0 {
+				break
+			}
+			if s > last+5*max(every, 5) {
+				t.Fatalf("%s: %g s after it stopped the rate is %g", what, s-last, got)
+			}
+		}
+	}
+}
+
+// A drain at random moments is told within a factor of three or so, most of the time.
+func TestPaceOfRandomDrains(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, rate := range []float64{0.01, 0.3, 10, 1000} {
+		var p pace
+		now, wrong := time.Now(), 0
+		for range 10_000 {
+			now = now.Add(time.Duration(rnd.ExpFloat64() / rate * float64(time.Second)))
+			p.add(1, 1, true, now)
+			if got, _ := p.rate(now.Add(time.Duration(rnd.Float64() / rate * float64(time.Second)))); got < rate/3 || got > rate*3 {
+				wrong++
+			}
+		}
+		if wrong > 1000 {
+			t.Errorf("at %g a second it is wrong %d times of 10 000", rate, wrong)
+		}
+	}
+}
+
+// What a drain was before, and how long there was nothing to drain, is forgotten soon.
+func TestPaceThatChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		before float64 // a second
+		empty  bool
+		pause  time.Duration
+		after  time.Duration // from then on it is right
+	}{
+		"first of all":           {},
+		"idle for a while":       {before: 1000, empty: true, pause: 15 * time.Second},
+		"idle for long":          {before: 1000, empty: true, pause: 15 * time.Hour},
+		"stopped":                {before: 1000, pause: time.Hour},
+		"slower before":          {before: 0.1, after: time.Minute},
+		"much slower before":     {before: 0.01, after: 15 * time.Minute},
+		"faster before":          {before: 100_000, after: 30 * time.Second},
+		"slower, then stopped":   {before: 0.1, pause: time.Hour},
+		"stopped for a short":    {before: 10, pause: 10 * time.Second, after: 20 * time.Second},
+		"idle while it was slow": {before: 0.1, empty: true, pause: time.Hour, after: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p pace
+			now := time.Now()
+			if c.before > 0 {
+				for i := range 100 {
+					p.add(1, 1, !c.empty || i < 99, now)
+					now = now.Add(time.Duration(float64(time.Second) / c.before))
+				}
+			}
+			now = now.Add(c.pause)
+			start := now
+			for now.Sub(start) < c.after+time.Minute {
+				p.add(1, 1, true, now)
+				now = now.Add(100 * time.Millisecond)
+				if got, _ := p.rate(now); now.Sub(start) > c.after+500*time.Millisecond && (got < 5 || got > 20) {
+					t.Fatalf("%v after it became 10 a second it is %g", now.Sub(start), got)
+				}
+			}
+		})
+	}
+}
