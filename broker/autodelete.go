@@ -87,9 +87,8 @@ func (t *topic) unused(now time.Time) bool {
 }
 
 // deleteUnused deletes an automatic queue if it can go. A message that comes
-// in this moment keeps it.
+// in this moment keeps it, and so does who puts it.
 func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
-	stored := t.messages.Load()
 	if !t.unused(time.Now()) {
 		return false, nil
 	}
@@ -99,6 +98,10 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	defer b.unlockAdmin()
 	if t.deleted.Load() {
 		return true, nil
+	}
+	stored := t.messages.Load()
+	if !t.unused(time.Now()) { // somebody had admin
+		return false, nil
 	}
 	if ds, _, err := b.store.DelayedOf(t.id, store.Delayed{}, 1); err != nil || len(ds) > 0 {
 		return false, err // it is a retry topic too: more is to come
@@ -127,6 +130,8 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	for _, s := range subs {
 		s.close()
 	}
+	b.noteDeleted(t)
+	defer b.retention.reclaimSoon()
 	b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.name)
 	return true, b.deleteProgress(subs)
 }

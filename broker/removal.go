@@ -130,10 +130,12 @@ func (w *sweep) count(b *Broker, s *span) {
 			t.keptBytes.Add(k.Size)
 		}
 	}
+	from := s.low.Offset
 	for o, k := range s.queue.kept {
 		if s.kept[o] != nil {
 			continue
 		}
+		from = min(from, o)
 		cause := RemovedConsumed
 		if w.purge {
 			cause = RemovedPurge
@@ -149,8 +151,8 @@ func (w *sweep) count(b *Broker, s *span) {
 	for i, n := range removed {
 		t.removed[i].Add(n)
 	}
-	if bytes > 0 || s.to != s.low {
-		b.retention.note(t.id, s.queue.number, s.low.Offset, s.to.Offset, bytes)
+	if from < s.to.Offset {
+		b.retention.note(t.id, s.queue.number, from, s.to.Offset, bytes)
 	}
 }
 

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -251,16 +250,20 @@ func (r *retention) lock(ctx context.Context) bool {
 
 func (r *retention) unlock() { <-r.sweeping }
 
-// note remembers what was removed, for reclaim.
+// note remembers what was removed, for reclaim. to is above from.
 func (r *retention) note(topic uint32, queue uint16, from, to, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.freed += bytes
-	k := rangeKey{topic, queue}
+	r.join(rangeKey{topic, queue}, [2]int64{from, to})
+}
+
+// join adds a range to ranges. mu is held.
+func (r *retention) join(k rangeKey, at [2]int64) {
 	if was, ok := r.ranges[k]; ok {
-		from, to = min(from, was[0]), max(to, was[1])
+		at = [2]int64{min(at[0], was[0]), max(at[1], was[1])}
 	}
-	r.ranges[k] = [2]int64{from, to}
+	r.ranges[k] = at
 }
 
 // noteDelayed is note for delayed messages.
@@ -285,14 +288,22 @@ func (r *retention) reclaim() {
 	for k, at := range r.ranges {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
 	}
-	delayed := r.delayed
+	freed, delayed, removed := r.freed, r.delayed, r.ranges
 	r.freed, r.ranges, r.delayed, r.reclaiming = 0, map[rangeKey][2]int64{}, false, true
 	r.mu.Unlock()
 	err := r.broker.store.Reclaim(r.broker.life, ranges, delayed)
 	r.mu.Lock()
 	r.reclaiming = false
+	if err != nil {
+		r.freed += freed
+		r.delayed = r.delayed || delayed
+		for k, at := range removed {
+			r.join(k, at)
+		}
+	}
 	r.mu.Unlock()
-	if err != nil && !errors.Is(err, context.Canceled) && r.broker.life.Err() == nil {
-		r.broker.logger.Error("the disk of removed messages is not given back yet", "error", err)
+	if err != nil && r.broker.life.Err() == nil {
+		r.broker.logger.Error("the disk of removed messages is not given back yet; it is tried again in a minute", "error", err)
+		r.set(time.Now().Add(time.Minute))
 	}
 }

@@ -286,6 +286,13 @@ func (b *Broker) describe(t *topic) Topic {
 	return d
 }
 
+// noteDeleted has the disk of a topic that was deleted given back.
+func (b *Broker) noteDeleted(t *topic) {
+	for _, q := range *t.queues.Load() {
+		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
+	}
+}
+
 // DeleteTopic removes a topic with its messages and the groups' progress in it.
 func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	if !b.begin() {
@@ -323,9 +330,7 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	}, nil).Wait(); err != nil {
 		return storeError(err)
 	}
-	for _, q := range *t.queues.Load() {
-		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
-	}
+	b.noteDeleted(t)
 	defer b.retention.reclaimSoon()
 	if err := b.deleteProgress(subs); err != nil {
 		return err

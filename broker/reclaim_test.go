@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// freedBytes returns what was removed and not given back yet.
+func freedBytes(b *Broker) int64 {
+	b.retention.mu.Lock()
+	defer b.retention.mu.Unlock()
+	return b.retention.freed
+}
+
+// Disk that could not be given back is given back later.
+func TestReclaimIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		b.retention.note(1, 0, 5, 5, reclaimBytes) // an empty range cannot be compacted
+		b.retention.reclaimSoon()
+		elapse(time.Second)
+		if n := freedBytes(b); n != reclaimBytes {
+			t.Fatalf("%d bytes are left to be given back, want %d", n, reclaimBytes)
+		}
+		b.retention.note(1, 0, 4, 6, 0)
+		elapse(time.Minute)
+		if n := freedBytes(b); n != 0 {
+			t.Errorf("%d bytes are left to be given back a minute later", n)
+		}
+	})
+}
+
+// What is removed of single messages that were kept can be given back.
+func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		sendN(t, b, "t", 2, 100)
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
+		elapse(2 * time.Minute)
+		if n := stored(t, b, "t"); n != 1 {
+			t.Fatalf("%d messages are kept", n)
+		}
+		b.retention.note(9, 0, 0, 1, reclaimBytes-200)
+		if err := b.Ack(t.Context(), d)[0]; err != nil {
+			t.Fatal(err)
+		}
+		elapse(5 * time.Second)
+		if n := freedBytes(b); n != 0 {
+			t.Errorf("%d bytes are left to be given back", n)
+		}
+	})
+}
+
+// Somebody puts an automatic queue that is about to be deleted: it stays.
+func TestPutKeepsAnAutomaticQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		tp, err := b.ownTopic("DLQ.t", TopicConfig{Queues: 1}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sendN(t, b, "DLQ.t", 2, 100)
+		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "DLQ.t", Max: 2}))
+		time.Sleep(autoDeleteDelay)
+		if err := b.lockAdmin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		go b.sweeper.sweep()
+		synctest.Wait() // it has found that nobody uses it
+		if _, err := b.putTopic("DLQ.t", TopicConfig{}); err != nil {
+			t.Fatal(err)
+		}
+		b.unlockAdmin()
+		synctest.Wait()
+		if got, err := b.topic("DLQ.t"); got != tp || err != nil {
+			t.Fatalf("the queue is gone: %v", err)
+		}
+		tp.automatic.Store(true)
+		if deleted, err := b.deleteUnused(tp); !deleted || err != nil {
+			t.Errorf("what nobody has put: %t, %v", deleted, err)
+		}
+		if n := freedBytes(b); n != 200 {
+			t.Errorf("%d bytes are to be given back once it is deleted, want 200", n)
+		}
+	})
+}
