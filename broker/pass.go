@@ -31,7 +31,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 			continue
 		}
 		c := s.cursors[sp.queue.number]
-		if sp.to == sp.low { // nothing new; those kept may be done
+		if sp.to == sp.swept { // nothing new; those kept may be done
 			for o := range sp.queue.kept {
 				if l := c.leases[o]; l != nil {
 					look(sp, l)

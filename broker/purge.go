@@ -53,6 +53,7 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 		return removed, storeError(err)
 	}
 	if err := w.run(b); err != nil {
+		b.retention.arm(t, time.Now().Add(time.Minute)) // what is left of it
 		return removed, storeError(err)
 	}
 	t.watch()

@@ -134,6 +134,7 @@ func (b *Broker) recoverQueues(t *topic) error {
 			return err
 		}
 		q.low.Store(&state.First)
+		q.swept = state.First
 		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
 		q.removedMessages.Store(state.Removed.Messages)
 		q.removedBytes.Store(state.Removed.Bytes)

@@ -54,10 +54,10 @@ func (w *sweep) write(batch *store.Batch, s *span, subs []*subscription) {
 			}
 		}
 	}
-	if s.to == s.low {
+	if s.to == s.swept {
 		return
 	}
-	for _, r := range w.rangeOf(s, s.low.Offset, s.to.Offset).Without(slices.Sorted(maps.Keys(s.kept))) {
+	for _, r := range w.rangeOf(s, s.swept.Offset, s.to.Offset).Without(slices.Sorted(maps.Keys(s.kept))) {
 		batch.DeleteMessages(r)
 		for _, sub := range subs {
 			if sub.marked.Load() {
@@ -79,41 +79,46 @@ func (w *sweep) write(batch *store.Batch, s *span, subs []*subscription) {
 func (w *sweep) countHoles(b *Broker) (err error) {
 	for i := range w.spans {
 		s := &w.spans[i]
-		if s.to == s.low || s.queue.removedMessages.Load() == 0 {
+		if s.to == s.swept || s.queue.removedMessages.Load() == 0 {
 			continue
 		}
-		if s.holes, err = b.store.Holes(w.rangeOf(s, s.low.Offset, s.to.Offset), s.to.Bytes-s.low.Bytes); err != nil {
+		if s.holes, err = b.store.Holes(w.rangeOf(s, s.swept.Offset, s.to.Offset), s.to.Bytes-s.swept.Bytes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// causeOf returns why a message is removed.
+func (w *sweep) causeOf(s *span, o int64) RemovalCause {
+	switch {
+	case w.purge:
+		return RemovedPurge
+	case o < s.low.Offset:
+		return s.queue.why
+	case o < s.consumed:
+		return RemovedConsumed
+	case o < s.old:
+		return RemovedTime
+	}
+	return RemovedBytes
+}
+
 // count notes what was removed.
 func (w *sweep) count(b *Broker, s *span) {
 	t := w.topic
 	var removed [len(removalCauses)]int64
-	at := s.low.Offset
+	at := s.swept.Offset
 	upTo := func(to int64, cause RemovalCause) {
 		if to > at {
 			removed[slices.Index(removalCauses[:], cause)] += to - at
 			at = to
 		}
 	}
-	causeOf := func(o int64) RemovalCause {
-		switch {
-		case w.purge:
-			return RemovedPurge
-		case o < s.consumed:
-			return RemovedConsumed
-		case o < s.old:
-			return RemovedTime
-		}
-		return RemovedBytes
-	}
 	if w.purge {
 		upTo(s.to.Offset, RemovedPurge)
 	}
+	upTo(s.low.Offset, s.queue.why)
 	upTo(s.consumed, RemovedConsumed)
 	upTo(s.old, RemovedTime)
 	upTo(s.to.Offset, RemovedBytes)
@@ -121,16 +126,16 @@ func (w *sweep) count(b *Broker, s *span) {
 		n := min(left, removed[i])
 		removed[i], left = removed[i]-n, left-n
 	}
-	bytes := s.to.Bytes - s.low.Bytes - s.holes.Bytes
+	bytes := s.to.Bytes - s.swept.Bytes - s.holes.Bytes
 	for o, k := range s.kept {
 		if s.queue.kept[o] == nil { // newly kept
-			removed[slices.Index(removalCauses[:], causeOf(o))]--
+			removed[slices.Index(removalCauses[:], w.causeOf(s, o))]--
 			bytes -= k.Size
 			t.keptMessages.Add(1)
 			t.keptBytes.Add(k.Size)
 		}
 	}
-	from := s.low.Offset
+	from := s.swept.Offset
 	for o, k := range s.queue.kept {
 		if s.kept[o] != nil {
 			continue
@@ -145,9 +150,9 @@ func (w *sweep) count(b *Broker, s *span) {
 		t.keptMessages.Add(-1)
 		t.keptBytes.Add(-k.Size)
 	}
-	t.lowMessages.Add(s.to.Offset - s.low.Offset)
-	t.lowBytes.Add(s.to.Bytes - s.low.Bytes)
-	s.queue.kept = s.kept
+	t.lowMessages.Add(s.to.Offset - s.swept.Offset)
+	t.lowBytes.Add(s.to.Bytes - s.swept.Bytes)
+	s.queue.kept, s.queue.swept = s.kept, s.to
 	for i, n := range removed {
 		t.removed[i].Add(n)
 	}

@@ -226,3 +226,36 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 		})
 	}
 }
+
+// What was parked for longer than it is kept goes soon after it was sent on and
+// consumed, also if retention does not ask what is consumed.
+func TestRetentionComesBackForWhatWasParked(t *testing.T) {
+	for name, r := range map[string]Retention{"time": {Time: Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: Duration(10 * time.Hour), Bytes: 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := parkedTopic(t, vfs.NewMem(), Retention{Time: -1}, 2*fetched)
+				putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: r})
+				elapse(2 * time.Hour)
+				if n := stored(t, b, "t"); n != 2*fetched {
+					t.Fatalf("%d messages are left while they are parked", n)
+				}
+				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+					t.Fatal(err)
+				}
+				for i := range 2 * fetched {
+					if i == 3 { // the first is not kept any more, and what is on disk only comes next
+						elapse(5 * time.Second)
+					}
+					ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}))
+				}
+				pause := 2 * time.Second
+				if r.Bytes == 0 {
+					pause = maxTimePause + time.Second
+				}
+				if elapse(pause); stored(t, b, "t") > r.Bytes { // messages of one byte
+					t.Errorf("%d messages are left %v after all were consumed", stored(t, b, "t"), pause)
+				}
+			})
+		})
+	}
+}

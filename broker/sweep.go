@@ -26,17 +26,19 @@ const removedByPurge = 3 // in removalCauses
 // A span is what a sweep does to one queue.
 type span struct {
 	queue *queue
-	low   store.Mark // where the queue began
+	swept store.Mark // how far it was removed
+	low   store.Mark // where the queue began: behind swept if the sweep before failed
 	end   int64      // the offset after its last message on disk
 	floor int64      // from here on the duplicate window keeps messages
 
 	blocked bool // by floor: but for it, more would be removed now
+	aside   bool // end is where a parked or blocked message is, not that of the queue
 
 	// Messages before these are past retention: too old, too old or too many, consumed by all groups.
 	old, many, consumed int64
 
 	to    store.Mark    // where it begins now
-	holes store.Removed // what was taken out between low and to before
+	holes store.Removed // what was taken out between swept and to before
 	kept  map[int64]*kept
 }
 
@@ -75,8 +77,9 @@ func (b *Broker) sweep(t *topic, now time.Time) error {
 	} else if ok {
 		b.retention.arm(t, at)
 	}
-	if t.sweepAt.Load() == 0 || t.bytes.Load() != w.bytes {
-		t.stored() // messages may have come meanwhile
+	aside := slices.ContainsFunc(w.spans, func(s span) bool { return s.aside })
+	if t.sweepAt.Load() == 0 || t.bytes.Load() != w.bytes || aside {
+		t.stored() // messages may have come meanwhile, or what is parked holds more than there should be
 	}
 	return nil
 }
@@ -87,7 +90,8 @@ func (t *topic) watch() {
 }
 
 // sweepOf plans a sweep up to where the queues' beginnings are to be, and moves
-// them there: from then on no group begins before it.
+// them there: from then on no group begins before it. If the sweep fails after
+// that, the next one removes what this one did not.
 func (b *Broker) sweepOf(t *topic, now time.Time, purge bool) (*sweep, error) {
 	for {
 		subs := t.subs.Load()
@@ -99,7 +103,11 @@ func (b *Broker) sweepOf(t *topic, now time.Time, purge bool) (*sweep, error) {
 		same := t.subs.Load() == subs
 		if same {
 			for i := range w.spans {
-				w.spans[i].queue.low.Store(&w.spans[i].to)
+				s := &w.spans[i]
+				s.queue.low.Store(&s.to)
+				if s.to != s.low {
+					s.queue.why = w.causeOf(s, s.to.Offset-1)
+				}
 			}
 		}
 		b.mu.Unlock()
@@ -113,7 +121,7 @@ func (b *Broker) sweepOf(t *topic, now time.Time, purge bool) (*sweep, error) {
 func (w *sweep) plan(b *Broker, subs []*subscription) error {
 	t := w.topic
 	for _, q := range *t.queues.Load() {
-		s := span{queue: q, low: *q.low.Load(), end: q.end.Load()}
+		s := span{queue: q, swept: q.swept, low: *q.low.Load(), end: q.end.Load()}
 		s.old, s.many, s.consumed, s.floor = s.low.Offset, s.low.Offset, s.low.Offset, s.end
 		w.spans = append(w.spans, s)
 	}
@@ -143,7 +151,9 @@ func (w *sweep) planRetention(b *Broker, config *TopicConfig, subs []*subscripti
 	for i := range w.spans {
 		s := &w.spans[i]
 		for _, sub := range subs { // nothing that waits behind a parked or blocked message is removed
-			s.end = min(s.end, max(s.low.Offset, sub.firstAside(s.queue)))
+			if first := max(s.low.Offset, sub.firstAside(s.queue)); first < s.end {
+				s.end, s.aside = first, true
+			}
 		}
 		s.floor = s.end
 		oldest, err := s.queue.oldest(b, w.topic, s.end)
@@ -208,7 +218,7 @@ func (w *sweep) run(b *Broker) error {
 	for i := range w.spans {
 		s := &w.spans[i]
 		s.kept = map[int64]*kept{}
-		changed = changed || s.to != s.low || len(s.queue.kept) > 0
+		changed = changed || s.to != s.swept || len(s.queue.kept) > 0
 	}
 	if !changed {
 		return nil
@@ -282,7 +292,11 @@ func (w *sweep) next(b *Broker) (next time.Time, ok bool, err error) {
 	}
 	for i := range w.spans {
 		s := &w.spans[i]
-		oldest, err := s.queue.oldest(b, w.topic, s.end)
+		end := s.end
+		if s.aside { // nobody tells when what is there can be removed
+			end = s.queue.end.Load()
+		}
+		oldest, err := s.queue.oldest(b, w.topic, end)
 		if err != nil {
 			return next, false, err
 		}

@@ -31,7 +31,7 @@ func (w *sweep) planBytes(b *Broker, need int64) error {
 		if c.hiBytes, err = w.bytesBefore(b, s, c.hi); err != nil {
 			return err
 		}
-		freed, err := w.bytesIn(b, s, s.low, store.Mark{Offset: c.lo, Bytes: c.loBytes}, need)
+		freed, err := w.bytesIn(b, s, s.swept, store.Mark{Offset: c.lo, Bytes: c.loBytes}, need)
 		if err != nil {
 			return err
 		}

@@ -68,8 +68,12 @@ type queue struct {
 	// who has the token of retention, and before anything else runs.
 	kept map[int64]*kept
 
-	head   int64     // an offset that low had
-	headAt time.Time // when the message there was stored; zero if it is not known
+	// How far its messages are removed, and counted as such: behind low while a
+	// sweep is under way, or has failed. Used like kept, as is why.
+	swept  store.Mark
+	why    RemovalCause // of what is between swept and low
+	head   int64        // an offset that low had
+	headAt time.Time    // when the message there was stored; zero if it is not known
 
 	// What was removed from between the others, from low on; changed only within
 	// the store's Add.

@@ -1,0 +1,93 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// What a sweep could not remove once it had moved the queue's beginning, the
+// next one removes, for the same cause; a restart in between does no harm.
+func TestFailedSweepIsRepeated(t *testing.T) {
+	for _, c := range []struct {
+		purge, restart bool
+		kept           int64
+		cause          RemovalCause
+	}{{false, false, 1, RemovedTime}, {false, true, 1, RemovedTime}, {true, false, 1, RemovedPurge}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+				sendN(t, b, "t", 3, 100)
+				tp, err := b.topic("t")
+				if err != nil {
+					t.Fatal(err)
+				}
+				var originals []store.Message
+				for o := range int64(3) {
+					m, _, err := b.store.Get(store.Place{Topic: tp.id, Offset: o})
+					if err != nil {
+						t.Fatal(err)
+					}
+					m.Cumulative = (o + 1) * 100
+					originals = append(originals, m)
+				}
+				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
+				b.retention.lock(t.Context())
+				time.Sleep(time.Minute + time.Second)
+				w, err := b.sweepOf(tp, time.Now(), c.purge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for o := range int64(3) { // what is to be kept cannot be read, nor what is beside it
+					damage(t, b, "t", 0, o)
+				}
+				if !c.purge { // which reads nothing, and is left at that
+					if err := w.run(b); err == nil {
+						t.Fatal("a sweep that cannot read what it keeps has no error")
+					}
+				}
+				if err := b.store.Messages.Add(func(w *store.Batch) {
+					for o := range originals {
+						w.PutMessage(store.Place{Topic: tp.id, Offset: int64(o)}, &originals[o])
+					}
+				}, nil).Wait(); err != nil {
+					t.Fatal(err)
+				}
+				if c.restart {
+					b = reopen(t, b, fs)
+				} else {
+					b.retention.unlock()
+				}
+				elapse(2 * time.Minute)
+				if n := stored(t, b, "t"); n != c.kept {
+					t.Errorf("%d messages are left, want %d", n, c.kept)
+				}
+				st := b.Stats().Topics[0]
+				if st.Removed[c.cause] != 3-c.kept || st.Stored.Bytes != c.kept*100 {
+					t.Errorf("removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
+				}
+				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.kept, c.kept * 100}) || s.Inflight != c.kept {
+					t.Errorf("the group has %+v", s)
+				}
+				if tp, _ = b.topic("t"); tp.messages.Load() != tp.lowMessages.Load() || tp.bytes.Load() != tp.lowBytes.Load() {
+					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.lowMessages.Load(), tp.messages.Load(), tp.lowBytes.Load(), tp.bytes.Load())
+				}
+				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.kept > 0) {
+					t.Error(err)
+				}
+				if elapse(2 * time.Minute); stored(t, b, "t") != 0 {
+					t.Errorf("%d messages are left", stored(t, b, "t"))
+				}
+			})
+		})
+	}
+}
