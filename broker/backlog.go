@@ -26,10 +26,10 @@ func (t *topic) backlog() Backlog {
 	return most
 }
 
-// amount is backlog with the age as it was looked at last.
+// amount is backlog, and what waits for its delivery time, with the age as it was looked at last.
 func (t *topic) amount(now time.Time) amount {
 	subs := *t.subs.Load()
-	l := t.backlog()
+	l, waiting := t.backlog(), t.delays.waiting()
 	age := t.aging.age(now)
 	if len(subs) > 0 {
 		age = 0
@@ -37,7 +37,7 @@ func (t *topic) amount(now time.Time) amount {
 	for _, s := range subs {
 		age = max(age, s.aging.age(now))
 	}
-	return amount{l.Messages, l.Bytes, age.Milliseconds()}
+	return amount{l.Messages + waiting.Messages, l.Bytes + waiting.Bytes, age.Milliseconds()}
 }
 
 func (s *subscription) amount(now time.Time) amount {
@@ -80,7 +80,7 @@ func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
 	if limit := b.backlogLimit(t); limit != (Limit{}) {
 		t.gatesMu.Lock()
 		marks, value := limit.amount(), t.amount(now)
-		th := t.gates.check("topic", t.name, value, marks, func(m measure, resume int64) time.Duration { return longest(subs, m, resume, now) }, now)
+		th := t.gates.check("topic", t.name, value, marks, func(m measure, resume int64) time.Duration { return t.longest(m, resume, now) }, now)
 		if by != nil {
 			th = t.gates.share(th, t.name, by, value, marks, func() (float64, float64) { return slowest(subs, now) }, now)
 		}
@@ -157,9 +157,14 @@ func (s *subscription) drainTime(m measure, resume int64, now time.Time) time.Du
 }
 
 // longest returns the longest drain time of the subscriptions that are above
-// resume: the last of them ends the throttle.
-func longest(subs []*subscription, m measure, resume int64, now time.Time) (most time.Duration) {
-	for _, s := range subs {
+// resume: the last of them ends the throttle. What waits for its delivery time is
+// not drained meanwhile; if that alone is too much, nothing can be said.
+func (t *topic) longest(m measure, resume int64, now time.Time) (most time.Duration) {
+	waiting := t.delays.waiting()
+	if resume -= (amount{waiting.Messages, waiting.Bytes, 0})[m]; resume < 0 {
+		return 0
+	}
+	for _, s := range *t.subs.Load() {
 		if s.amount(now)[m] <= resume {
 			continue
 		}

@@ -117,6 +117,17 @@ func (c *combined) auditTopic(t *topic) {
 	if got := (Backlog{t.messages.Load(), t.bytes.Load()}); got != all {
 		c.t.Errorf("%s counts %+v in all; it is %+v", t.name, got, all)
 	}
+	var delayed Backlog
+	_, waiting, err := c.b.store.DelayedOf(t.id, store.Delayed{}, 1<<20)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, m := range waiting {
+		delayed.Messages, delayed.Bytes = delayed.Messages+1, delayed.Bytes+m.Size
+	}
+	if got := t.delays.waiting(); got != delayed {
+		c.t.Errorf("%s counts %+v delayed; it is %+v", t.name, got, delayed)
+	}
 	if got := (Backlog{t.lowMessages.Load(), t.lowBytes.Load()}); got != low {
 		c.t.Errorf("%s counts %+v removed; it is %+v", t.name, got, low)
 	}

@@ -23,7 +23,8 @@ const (
 const minAge = Duration(100 * time.Millisecond)
 
 // A Limit bounds a backlog: what a consumer group has not consumed yet, be it
-// ready, in flight or waiting for a retry. Zero fields do not bound.
+// ready, in flight or waiting for a retry. A topic's counts the messages, and bytes, that wait for
+// their delivery time too. Zero fields do not bound.
 type Limit struct {
 	Messages int64 `json:"messages,omitempty"`
 	Bytes    int64 `json:"bytes,omitempty"` // of bodies

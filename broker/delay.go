@@ -132,12 +132,17 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 		}
 	}
 	var published []func(error)
+	counts := dueCounts{}
 	err = b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		for i := range ds {
 			w.DeleteDelayed(ds[i], ms[i].StoredAt)
 			t := topics[ds[i].Topic]
-			if t == nil || t.deleted.Load() || ms[i].ID == "" {
+			if t == nil || t.deleted.Load() {
+				continue
+			}
+			counts.add(t, len(ms[i].Body))
+			if ms[i].ID == "" {
 				continue
 			}
 			q := t.pick("")
@@ -145,6 +150,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 			t.remember(ms[i].ID, location{queue: q.number, offset: offset}, t.config.Load().duplicateWindow(), now)
 			published = append(published, t.publish(q))
 		}
+		counts.count(w)
 	}, func(err error) {
 		for _, f := range published {
 			f(err)
@@ -170,6 +176,7 @@ func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) 
 	delayed := store.Delayed{Due: m.DeliverAt, Topic: t.id, Number: d.number}
 	m.StoredAt = now
 	w.PutDelayed(delayed, m)
+	t.delayed(w, 1, int64(len(m.Body)))
 	return delayed
 }
 
@@ -233,6 +240,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		w.DeleteDelayed(d, m.StoredAt)
+		t.delayed(w, -1, -int64(len(m.Body)))
 		t.recent.forget(m.ID)
 	}, nil).Wait(); err != nil {
 		return "", storeError(err)

@@ -20,6 +20,12 @@ type Topic struct {
 	// in none of the other numbers.
 	HalfMessages int64 `json:"half_messages,omitempty"`
 
+	// DelayedMessages is how many wait for their delivery time, and DelayedBytes
+	// are those of their bodies. They are in none of the other numbers, but a
+	// limit of the topic's backlog counts them: they will be in it.
+	DelayedMessages int64 `json:"delayed_messages,omitempty"`
+	DelayedBytes    int64 `json:"delayed_bytes,omitempty"`
+
 	// Backlog is the slowest group's backlog, or all that it holds without one.
 	Backlog Backlog `json:"backlog"`
 

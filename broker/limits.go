@@ -96,7 +96,7 @@ func (b *Broker) limitStates(t *topic, now time.Time) (out []LimitState) {
 	subs := *t.subs.Load()
 	t.gatesMu.Lock()
 	out = append(out, t.gates.states("topic", t.name, t.amount(now), b.backlogLimit(t).amount(),
-		func(m measure, resume int64) time.Duration { return longest(subs, m, resume, now) }, now)...)
+		func(m measure, resume int64) time.Duration { return t.longest(m, resume, now) }, now)...)
 	if limit := t.config.Load().MaxRate; limit != (Rate{}) {
 		for m, set := range []bool{limit.MessagesPerSecond > 0, limit.BytesPerSecond > 0} {
 			if set {

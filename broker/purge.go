@@ -87,19 +87,20 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 		if len(ds) == 0 {
 			return removed, nil
 		}
+		var bytes int64
+		for _, m := range stored {
+			bytes += m.Size
+		}
 		if err := b.store.Messages.Add(func(w *store.Batch) {
 			for i, d := range ds {
 				w.DeleteDelayed(d, stored[i].At)
 			}
+			t.delayed(w, -int64(len(ds)), -bytes)
 			t.recent = recentIDs{}
 		}, nil).WaitContext(ctx); err != nil {
 			return removed, storeUnless(ctx, err)
 		}
 		from = ds[len(ds)-1]
-		var bytes int64
-		for _, m := range stored {
-			bytes += m.Size
-		}
 		removed.Messages += int64(len(ds))
 		removed.Bytes += bytes
 		b.retention.noteDelayed(bytes)

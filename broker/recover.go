@@ -43,6 +43,9 @@ func (b *Broker) recover() error {
 	}); err != nil {
 		return err
 	}
+	if err := b.recoverDelayed(topics); err != nil {
+		return err
+	}
 	now := time.Now()
 	for _, t := range topics {
 		if err := errors.Join(b.recoverQueues(t), b.recoverIDs(t, now)); err != nil {

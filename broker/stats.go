@@ -50,6 +50,7 @@ type Stats struct {
 type TopicStats struct {
 	Topic    string
 	Stored   Backlog // what it holds, consumed or not
+	Delayed  Backlog // what waits for its delivery time, which is not in Stored
 	Backlog  Backlog // the slowest group's, or all that it holds without one
 	Throttle *Throttle
 
@@ -284,7 +285,7 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 	}
 	out := TopicStats{
 		Removed: removed,
-		Topic:   t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Backlog: d.Backlog, Throttle: d.Throttle,
+		Topic:   t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Delayed: Backlog{d.DelayedMessages, d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
 		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
 	}
 	if d.Type == TopicTransaction {

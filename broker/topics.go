@@ -34,6 +34,7 @@ type topic struct {
 	opened          Backlog // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
 	halves          halfCounters
+	delays          delayCounters
 
 	// What was removed, or kept behind the queues' beginnings.
 	lowMessages, lowBytes   atomic.Int64 // before the queues' beginnings
@@ -267,7 +268,7 @@ func (b *Broker) describe(t *topic) Topic {
 	d := Topic{
 		Name: t.name, AutoCreated: t.automatic.Load(), TopicConfig: *t.config.Load(),
 		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog(),
-		HalfMessages: t.halves.waiting.Load(),
+		HalfMessages: t.halves.waiting.Load(), DelayedMessages: t.delays.messages.Load(), DelayedBytes: t.delays.bytes.Load(),
 	}
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.low.Load().Offset - q.removedMessages.Load()

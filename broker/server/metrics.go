@@ -36,6 +36,9 @@ var (
 	descTopicRemoved          = desc("topic_removed_messages_total", "Messages that were removed, by cause: retention by time, by bytes, because every group consumed them, or a purge.", append(topicLabels, "cause"))
 	descTopicThrottled        = desc("topic_throttled", "1 while sends to the topic are throttled, 0 otherwise.", topicLabels)
 
+	descTopicDelayedMessages = desc("topic_delayed_messages", "Messages that wait for their delivery time. They are not among the stored ones; a limit of the topic counts them.", topicLabels)
+	descTopicDelayedBytes    = desc("topic_delayed_bytes", "Bytes of the bodies of messages that wait for their delivery time.", topicLabels)
+
 	descTopicHalf   = desc("topic_half_messages", "Half messages that wait for the end of their transaction.", topicLabels)
 	descTopicEnded  = desc("topic_transactions_ended_total", "Transactions that ended: committed, rolled back by the producer, or abandoned after the last check.", append(topicLabels, "outcome"))
 	descTopicChecks = desc("topic_transaction_checks_total", "Checks of transactions: sent to a producer, or unheard because there was none.", append(topicLabels, "outcome"))
@@ -168,6 +171,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 func (out scrape) topic(t *broker.TopicStats) {
 	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Topic)
 	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Topic)
+	out.gauge(descTopicDelayedMessages, t.Delayed.Messages, t.Topic)
+	out.gauge(descTopicDelayedBytes, t.Delayed.Bytes, t.Topic)
 	out.gauge(descTopicBacklogMessages, t.Backlog.Messages, t.Topic)
 	out.gauge(descTopicBacklogBytes, t.Backlog.Bytes, t.Topic)
 	out.counter(descTopicAcceptedMessages, t.Accepted.Messages, t.Topic)

@@ -18,6 +18,7 @@ import "encoding/binary"
 //	f topic(4) queue(2)                     where a queue begins
 //	s group(4) topic(4)                     the group receives from the topic
 //	e topic(4) queue(2)                     what was removed from the middle of a queue
+//	w topic(4)                              how many messages wait for their delivery time
 //
 // Keys of the groups database:
 //
@@ -45,6 +46,7 @@ const (
 	prefixSubscription  = 's'
 	prefixDelayedStored = 'r'
 	prefixRemoved       = 'e'
+	prefixWaiting       = 'w'
 )
 
 // progressPrefixes are of what a group has in a queue beside its cursor.

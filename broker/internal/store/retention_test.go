@@ -190,6 +190,10 @@ func FuzzDecodeMark(f *testing.F) {
 		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || m.Offset < 0 || m.Bytes < 0 {
 			t.Errorf("%x: %+v, %v", v, m, err)
 		}
+		_, n, err := decodeWaiting(make([]byte, 5), v)
+		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || err == nil && n != (Waiting{m.Offset, m.Bytes}) {
+			t.Errorf("%x: %+v, %v", v, n, err)
+		}
 	})
 }
 
