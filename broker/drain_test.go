@@ -94,27 +94,27 @@ func TestPaceOfRandomDrains(t *testing.T) {
 func TestPaceThatChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		before float64 // a second
-		empty  bool
+		idle   bool
 		pause  time.Duration
 		after  time.Duration // from then on it is right
 	}{
 		"first of all":           {},
-		"idle for a while":       {before: 1000, empty: true, pause: 15 * time.Second},
-		"idle for long":          {before: 1000, empty: true, pause: 15 * time.Hour},
+		"idle for a while":       {before: 1000, idle: true, pause: 15 * time.Second},
+		"idle for long":          {before: 1000, idle: true, pause: 15 * time.Hour},
 		"stopped":                {before: 1000, pause: time.Hour},
 		"slower before":          {before: 0.1, after: time.Minute},
 		"much slower before":     {before: 0.01, after: 15 * time.Minute},
 		"faster before":          {before: 100_000, after: 30 * time.Second},
 		"slower, then stopped":   {before: 0.1, pause: time.Hour},
 		"stopped for a short":    {before: 10, pause: 10 * time.Second, after: 20 * time.Second},
-		"idle while it was slow": {before: 0.1, empty: true, pause: time.Hour, after: time.Minute},
+		"idle while it was slow": {before: 0.1, idle: true, pause: time.Hour, after: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p pace
 			now := time.Now()
 			if c.before > 0 {
 				for i := range 100 {
-					p.add(1, 1, !c.empty || i < 99, now)
+					p.add(1, 1, !c.idle || i < 99, now)
 					now = now.Add(time.Duration(float64(time.Second) / c.before))
 				}
 			}

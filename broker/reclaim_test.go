@@ -65,10 +65,10 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		}
 		sendN(t, b, "DLQ.t", 2, 100)
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "DLQ.t", Max: 2}))
-		time.Sleep(autoDeleteDelay)
 		if err := b.lockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		elapse(autoDeleteDelay)
 		go b.sweeper.sweep()
 		synctest.Wait() // it has found that nobody uses it
 		if _, err := b.putTopic("DLQ.t", TopicConfig{}); err != nil {
