@@ -109,7 +109,7 @@ func (b *Broker) endSome(ds []*deadLetter) []error {
 func (b *Broker) startDying(ds []*deadLetter) {
 	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
 	if err == nil {
-		err = b.store.Messages.Room(b.life)
+		err = b.store.Messages.Room(b.life, nil)
 	}
 	for _, d := range ds {
 		if d.err = err; err == nil {
