@@ -17,14 +17,17 @@ const (
 	ownerMemory = 10 * time.Minute
 )
 
-// owners knows when each client gave its last sign of life. The zero value is ready.
+// owners knows when each client that received something as its owner gave its last
+// sign of life. Nobody else is remembered, whoever gives signs: so there are no
+// more of them than clients that receive. The zero value is ready.
 type owners struct {
 	mu    sync.Mutex
 	seen  map[string]time.Time // guarded by mu
 	sweep time.Time            // guarded by mu: when to forget old ones again
 }
 
-func (o *owners) touch(owner string, now time.Time) {
+// own takes a sign of life of a client that receives as an owner.
+func (o *owners) own(owner string, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.seen == nil {
@@ -39,6 +42,15 @@ func (o *owners) touch(owner string, now time.Time) {
 		if now.Sub(t) > ownerMemory {
 			delete(o.seen, k)
 		}
+	}
+}
+
+// touch takes a sign of life of an owner.
+func (o *owners) touch(owner string, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.seen[owner]; ok {
+		o.seen[owner] = now
 	}
 }
 
@@ -67,7 +79,7 @@ func renewedUntil(lastSeen, delivered time.Time) time.Time {
 }
 
 // Touch tells that a client is alive: what it received with Poll.Owner stays
-// invisible for others.
+// invisible for others. A client that received nothing so is not remembered.
 func (b *Broker) Touch(owner string) { b.owners.touch(owner, time.Now()) }
 
 // Forget tells that a client has ended: what it received with Poll.Owner and

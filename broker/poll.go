@@ -26,6 +26,9 @@ const (
 
 	// maxReplays is how many attempt IDs a subscription remembers.
 	maxReplays = 1024
+
+	// maxAttemptID bounds such an ID, in bytes; those of RocketMQ's clients are UUIDs.
+	maxAttemptID = 255
 )
 
 // A Poll is a receive with what a server knows of the client.
@@ -65,8 +68,8 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 // up to p.Wait. It returns none, and no error, if there was none. The attempt
 // number of every delivery is written before Poll returns it. A group that
 // does not exist is made; it begins with the oldest message. Max, Queue and
-// Wait below zero, and an invisible duration out of bounds (40011), are
-// refused. If ctx ends, Poll returns its cause and takes no message with it.
+// Wait below zero, an AttemptID of more than 255 bytes, and an invisible duration out of
+// bounds (40011), are refused. If ctx ends, Poll returns its cause and takes no message with it.
 func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
 	return ds, withOp("ReceiveMessage", err)
@@ -91,7 +94,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, nil // RocketMQ: nothing is there
 	}
 	if p.Owner != "" {
-		b.Touch(p.Owner)
+		b.owners.own(p.Owner, time.Now())
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -261,6 +264,8 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 		return newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
 	case p.Wait < 0:
 		return newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+	case len(p.AttemptID) > maxAttemptID:
+		return newError(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes, at most %d are allowed", len(p.AttemptID), maxAttemptID)
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {

@@ -183,6 +183,64 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 	})
 }
 
+// Signs of life of clients that own nothing leave nothing behind; those of
+// clients that do keep what they received, also when the broker was restarted.
+func TestOnlyOwnersAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := open(t, Options{Dir: dir})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{})
+		for i := range 1000 {
+			b.Touch(fmt.Sprint("stranger-", i))
+		}
+		if n := len(b.owners.seen); n != 0 {
+			t.Errorf("%d clients are remembered that received nothing", n)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		poll := func(owner string) []*tidegate.Delivery {
+			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ds
+		}
+		ds := poll("owner")
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, Options{Dir: dir})
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			b.Touch("owner") // a heartbeat: it has not received since
+			b.Touch("stranger")
+		}
+		if ds := poll("other"); len(ds) != 0 {
+			t.Error("delivered again while its owner lives")
+		}
+		if err := b.Ack(t.Context(), ds)[0]; err != nil {
+			t.Error(err)
+		}
+		if n := len(b.owners.seen); n != 2 { // owner and other
+			t.Errorf("%d clients are remembered; want the 2 that received", n)
+		}
+	})
+}
+
+// An attempt ID is kept, so it has a limit.
+func TestAttemptIDHasALimit(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
+	for n, ok := range map[int]bool{255: true, 256: false} {
+		_, err := b.Receive(t.Context(), transport.ReceiveRequest{
+			Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, AttemptID: strings.Repeat("a", n),
+		})
+		if e, _ := errors.AsType[*tidegate.Error](err); ok && err != nil || !ok && (e == nil || e.Code != tidegate.CodeBadRequest || !strings.Contains(e.Message, "255")) {
+			t.Errorf("an attempt ID of %d bytes: %v", n, err)
+		}
+	}
+}
+
 // Its owner's sign of life holds from the moment that it is given, not from
 // the moment at which the engine looks.
 func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {

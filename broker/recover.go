@@ -228,7 +228,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			}
 			s.restore(p, l)
 			if l.Owner != "" {
-				b.owners.touch(l.Owner, now) // a minute to come back
+				b.owners.own(l.Owner, now) // a minute to come back
 			}
 		}
 		return nil
