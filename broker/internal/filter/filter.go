@@ -5,6 +5,7 @@ package filter
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // A Filter says whether a message matches. It keeps no state: goroutines may
@@ -24,9 +25,12 @@ type Error struct {
 	Reason     string
 }
 
-// Error says what is wrong and where, counting from 1 as people do.
+// Error says what is wrong and where, counting characters from 1 as people do.
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s, at character %d of %q", e.Reason, e.Position+1, e.Expression)
+	if e.Position > len(e.Expression) { // it is too long, and cut
+		return fmt.Sprintf("%s: %q", e.Reason, e.Expression)
+	}
+	return fmt.Sprintf("%s, at character %d of %q", e.Reason, utf8.RuneCountInString(e.Expression[:e.Position])+1, e.Expression)
 }
 
 // Tags returns the filter of a tag expression: "*" or nothing for all
@@ -73,7 +77,7 @@ func SQL(expression string) (*Filter, error) {
 }
 
 func tooLong(expression string) *Error {
-	return &Error{expression[:64] + "…", maxLength, fmt.Sprintf("the expression has %d bytes, at most %d are allowed", len(expression), maxLength)}
+	return &Error{strings.ToValidUTF8(expression[:64], "") + "…", maxLength, fmt.Sprintf("the expression has %d bytes, at most %d are allowed", len(expression), maxLength)}
 }
 
 // Match reports whether a message with this tag and these properties matches.

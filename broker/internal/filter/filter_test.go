@@ -112,6 +112,23 @@ func TestSQLErrorsSayWhere(t *testing.T) {
 	}
 }
 
+// People count characters, not bytes.
+func TestErrorCountsCharacters(t *testing.T) {
+	for expression, want := range map[string]string{
+		"größe > > 3":                      `, at character 9 of "größe > > 3"`,
+		"名 = '订单' AND ?":                    `, at character 14 of "名 = '订单' AND ?"`,
+		"price >":                          `, at character 8 of "price >"`,
+		strings.Repeat("ü", maxLength/2+1): `at most 8192 are allowed: "` + strings.Repeat("ü", 32) + `…"`,
+	} {
+		if _, err := SQL(expression); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%.40q: %v; want it to end with %s", expression, err, want)
+		}
+	}
+	if _, err := Tags("ä || b|c"); err == nil || !strings.Contains(err.Error(), "at character 7 of") {
+		t.Errorf("tags: %v; want character 7", err)
+	}
+}
+
 // Invariants: it never panics; what is refused says where, within the
 // expression; what is taken answers the same twice, and NOT of it is never
 // true where it is.
