@@ -20,10 +20,15 @@ const (
 
 	// parallelSends bounds the requests that one Send makes at the same time.
 	parallelSends = 64
+
+	// maxBatch and maxBatchBytes bound the messages of one request, and their
+	// bodies. A tidegate broker takes no more of them, and by default twice as many bytes.
+	maxBatch      = 1000
+	maxBatchBytes = 16 << 20
 )
 
-// A part is the messages of a Send that travel on one road: in one request if
-// the server can take several, else one after the other.
+// A part is the messages of a Send that travel on one road: in one request, or a
+// few large ones, if the server can take several at once, else one after the other.
 type part struct {
 	queue   queue
 	batch   bool
@@ -122,24 +127,57 @@ func (s *sending) choose(m *tidegate.Message) queue {
 	return s.t.nextQueue(s.r, time.Now())
 }
 
+// send sends a part, in as many requests as it takes, one after the other.
 func (s *sending) send(p part) {
-	if p.batch {
-		s.request(p.queue, p.indexes)
-		return
-	}
-	for n := range p.indexes {
-		s.request(p.queue, p.indexes[n:n+1])
-		err := s.results[p.indexes[n]].Err
-		if class := transport.Classify(err); class == transport.OK || class == transport.Permanent {
-			continue
+	var failed map[string]error // why what follows in a message group has to wait
+	for rest := p.indexes; len(rest) > 0; {
+		now := rest[:1]
+		if p.batch {
+			now = rest[:s.fitting(rest)]
 		}
-		// Another attempt may cure it: what comes after it has to wait, or the
-		// group would be stored out of order.
-		for _, i := range p.indexes[n+1:] {
+		rest = rest[len(now):]
+		s.request(p.queue, now)
+		for _, i := range now {
+			group := s.msgs[i].MessageGroup
+			if group == "" || len(rest) == 0 {
+				continue
+			}
+			if class := transport.Classify(s.results[i].Err); class != transport.OK && class != transport.Permanent {
+				// Another attempt may cure it: what comes after it has to wait, or the
+				// group would be stored out of order.
+				if failed == nil {
+					failed = map[string]error{}
+				}
+				failed[group] = s.results[i].Err
+			}
+		}
+		if len(failed) > 0 {
+			rest = s.hold(rest, failed)
+		}
+	}
+}
+
+// fitting returns how many of the messages one request takes.
+func (s *sending) fitting(indexes []int) int {
+	size := 0
+	for n, i := range indexes {
+		if size += len(s.msgs[i].Body); n == maxBatch || n > 0 && size > maxBatchBytes {
+			return n
+		}
+	}
+	return len(indexes)
+}
+
+// hold gives the messages of groups that failed their results, and returns the others.
+func (s *sending) hold(indexes []int, failed map[string]error) (others []int) {
+	for _, i := range indexes {
+		if err := failed[s.msgs[i].MessageGroup]; err != nil {
 			s.results[i].Err = notSent(err)
+		} else {
+			others = append(others, i)
 		}
-		return
 	}
+	return others
 }
 
 // notSent is err for the messages that were held back because of it.

@@ -149,6 +149,62 @@ func TestSendGroupInOrder(t *testing.T) {
 	}
 }
 
+// What one request does not take goes in several, one after the other; a message
+// group goes on only if what came before was stored.
+func TestLargeSendsAreDivided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.features = "batch"
+		s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			out := sentAll(r)
+			for i, m := range r.GetMessages() {
+				if m.GetSystemProperties().GetMessageId() == "bad" {
+					out.Entries[i].Status = &rmqpb.Status{Code: rmqpb.Code_TOO_MANY_REQUESTS}
+					out.Status = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS}
+				}
+			}
+			return out, nil
+		}
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("first")); err != nil { // so that it knows the server
+			t.Fatal(err)
+		}
+		var msgs []*tidegate.Message
+		for i := range 2500 {
+			msgs = append(msgs, inGroup(fmt.Sprint(i), []string{"a", "b"}[i%2]))
+		}
+		msgs[10].ID = "bad" // of group a
+		results := c.Send(t.Context(), msgs)
+		for i, r := range results {
+			held := i%2 == 0 && i >= maxBatch
+			if failed := r.Err != nil; failed != (held || i == 10) || failed && !errors.Is(r.Err, tidegate.ErrThrottled) {
+				t.Fatalf("message %d: %+v", i, r)
+			}
+		}
+		for i, want := range []int{1, 1000, 750} {
+			if r, _ := s.of("SendMessage")[i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
+				t.Errorf("request %d has %d messages, want %d", i, len(r.GetMessages()), want)
+			}
+		}
+		before := len(s.of("SendMessage"))
+		large := []*tidegate.Message{message("1"), message("2"), message("3"), message("4"), message("5")}
+		for i, size := range []int{4, 12, 20, 1, 1} {
+			large[i].Body = make([]byte, size<<20)
+		}
+		for i, r := range c.Send(t.Context(), large) {
+			if r.Err != nil {
+				t.Errorf("message %d: %v", i, r.Err)
+			}
+		}
+		for i, want := range []int{2, 1, 2} {
+			if r, _ := s.of("SendMessage")[before+i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
+				t.Errorf("large request %d has %d messages, want %d", i, len(r.GetMessages()), want)
+			}
+		}
+	})
+}
+
 func TestSendEntries(t *testing.T) {
 	st := func(c rmqpb.Code) *rmqpb.Status { return &rmqpb.Status{Code: c, Message: "text"} }
 	entry := func(id string, c rmqpb.Code) *rmqpb.SendResultEntry {

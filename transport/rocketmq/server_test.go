@@ -99,7 +99,7 @@ func newServer(t *testing.T, n *network, addr string) *server {
 
 func (s *server) start() {
 	l := bufconn.Listen(1 << 20)
-	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(32<<20), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
 	rmqpb.RegisterMessagingServiceServer(s.grpc, s)
 	s.net.mu.Lock()
 	s.net.ports[s.addr] = l

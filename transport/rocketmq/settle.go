@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,20 +57,25 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 }
 
 // Ack acknowledges as [transport.Settler] says: one request for each server
-// that the deliveries came from.
+// that the deliveries came from, or one for each thousand of them.
 func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	byServer := map[string][]int{}
 	for i, d := range ds {
 		byServer[d.Endpoint] = append(byServer[d.Endpoint], i)
 	}
+	ack := func(indexes []int) {
+		for some := range slices.Chunk(indexes, maxBatch) {
+			c.ack(ctx, ds, some, errs)
+		}
+	}
 	if len(byServer) == 1 {
-		c.ack(ctx, ds, byServer[ds[0].Endpoint], errs)
+		ack(byServer[ds[0].Endpoint])
 		return errs
 	}
 	var wg sync.WaitGroup
 	for _, indexes := range byServer {
-		wg.Go(func() { c.ack(ctx, ds, indexes, errs) })
+		wg.Go(func() { ack(indexes) })
 	}
 	wg.Wait()
 	return errs

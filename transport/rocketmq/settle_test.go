@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,29 @@ import (
 
 func delivery(handle, endpoint string) *tidegate.Delivery {
 	return &tidegate.Delivery{Message: tidegate.Message{ID: "m-" + handle, Topic: "t"}, ConsumerGroup: "g", Attempt: 3, Handle: handle, Endpoint: endpoint}
+}
+
+func TestManyAcksAreDivided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return &rmqpb.AckMessageResponse{Status: ok} }
+		c := newClient(t, n, nil)
+		var ds []*tidegate.Delivery
+		for i := range 2001 {
+			ds = append(ds, delivery(fmt.Sprint(i), testAddr))
+		}
+		for i, err := range c.Ack(t.Context(), ds) {
+			if err != nil {
+				t.Fatalf("delivery %d: %v", i, err)
+			}
+		}
+		for i, want := range []int{1000, 1000, 1} {
+			if r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest); len(r.GetEntries()) != want {
+				t.Errorf("request %d has %d entries, want %d", i, len(r.GetEntries()), want)
+			}
+		}
+	})
 }
 
 func TestAck(t *testing.T) {
