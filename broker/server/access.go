@@ -112,43 +112,60 @@ func (s *Server) SetAccess(c AccessConfig) error {
 	return nil
 }
 
-// admit returns the client's ID, if the request may be served.
-func (s *Server) admit(ctx context.Context, op string, req any) (client string, err error) {
-	return s.admitSince(ctx, time.Now(), op, req)
+// A caller is who a gRPC request is from.
+type caller struct {
+	policy *access.Policy // nil: nothing is restricted
+	who    access.Identity
+	began  time.Time // when its signature was to be fresh
 }
 
-// admitSince is admit for a request that began at that time, which is when its
-// signature was to be fresh.
-func (s *Server) admitSince(ctx context.Context, began time.Time, op string, req any) (client string, err error) {
-	who, err := s.admitAs(ctx, began, op, func() []access.Need { return needsOf(op, req) })
-	if err != nil {
-		return "", err
-	}
-	return clientID(ctx, who)
-}
-
-// admitAs returns who the request is from, if that one may do what is needed.
-// It is nil if nothing is restricted.
-func (s *Server) admitAs(ctx context.Context, began time.Time, op string, needs func() []access.Need) (*access.Identity, error) {
-	p := s.gate.policy()
-	if p == nil {
-		return nil, nil
+// authenticate finds out who a request is from that began at that time, by its
+// headers alone. It refuses credentials that are not right, and none if no
+// request may do without: before the request is read, so that whoever may do
+// nothing costs nothing.
+func (s *Server) authenticate(ctx context.Context, began time.Time, op string) (c caller, err error) {
+	c = caller{policy: s.gate.policy(), began: began}
+	if c.policy == nil {
+		return c, nil
 	}
 	from, _ := peer.FromContext(ctx)
-	who, reason := identify(ctx, p, from, began)
-	if err := s.decide(p, who, reason, needs()); err != nil {
-		var at string
-		if from != nil && from.Addr != nil {
-			at = from.Addr.String()
+	who, reason := identify(ctx, c.policy, from, began)
+	c.who = who
+	return c, s.judge(ctx, op, c, reason)
+}
+
+// admit returns the client's ID, if its caller may do what the request asks for.
+func (s *Server) admit(ctx context.Context, op string, c caller, req any) (client string, err error) {
+	if s.gate.policy() != c.policy { // it changed while the request was read
+		if c, err = s.authenticate(ctx, c.began, op); err != nil {
+			return "", err
 		}
-		name := who.String()
-		if err.reason.OfCredentials() {
-			name = p.ClaimedBy(header(ctx, headerAuthorization))
-		}
-		s.logRefusal(op, at, name, err)
-		return nil, err.answer
 	}
-	return &who, nil
+	if c.policy == nil {
+		return clientID(ctx, nil)
+	}
+	if err := s.judge(ctx, op, c, "", needsOf(op, req)...); err != nil {
+		return "", err
+	}
+	return clientID(ctx, &c.who)
+}
+
+// judge returns nil if the caller may do all that is needed.
+func (s *Server) judge(ctx context.Context, op string, c caller, reason access.Reason, needs ...access.Need) error {
+	err := s.decide(c.policy, c.who, reason, needs)
+	if err == nil {
+		return nil
+	}
+	var at string
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		at = from.Addr.String()
+	}
+	name := c.who.String()
+	if err.reason.OfCredentials() {
+		name = c.policy.ClaimedBy(header(ctx, headerAuthorization))
+	}
+	s.logRefusal(op, at, name, err)
+	return err.answer
 }
 
 // mayStillSend reports whether the client of a stream that began at that time

@@ -75,6 +75,14 @@
 // request that arrives at a loopback address has to be for a name that nobody can make
 // up; see [Options].AnyHost.
 //
+// # Limits
+//
+// One request has at most 1000 messages or acknowledgements, each message 64 KiB
+// beside its body, all of them [Options].MaxReceiveSize; other requests over gRPC
+// have 64 KiB. Settings name at most 1024 topics. Namespaces, hosts and attempt IDs
+// have at most 255 bytes. What is more is refused with 40000, 40001, 41300 or 43101,
+// settings with gRPC's InvalidArgument.
+//
 // # What is not there
 //
 // Offsets that clients keep themselves (PullMessage, GetOffset, QueryOffset,

@@ -30,6 +30,9 @@ const (
 	maxMessageID    = 255
 	maxTraceContext = 4 << 10
 	maxBornHost     = 255
+
+	// maxNamespace bounds the namespace of a topic, which answers repeat, in bytes.
+	maxNamespace = 255
 )
 
 // latest bounds the times that are kept as nanoseconds since 1970.
@@ -98,6 +101,15 @@ func incoming(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Messag
 			fmt.Sprintf("the body_encoding is %d; there are IDENTITY (1) and GZIP (2)", e))
 	}
 	return out, born, nil
+}
+
+// shortNamespace refuses the name of a topic whose namespace is too long to be
+// repeated in answers, or kept.
+func shortNamespace(topic *rmqpb.Resource) error {
+	if n := len(topic.GetResourceNamespace()); n > maxNamespace {
+		return tooLong(tidegate.CodeBadRequest, "resource_namespace", n, maxNamespace)
+	}
+	return nil
 }
 
 func tooLong(code tidegate.Code, field string, n, limit int) error {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // A Call is what [Options].Intercept is told of a request. Every RPC but
@@ -60,7 +61,7 @@ type Call struct {
 var ErrNoAnswer = errors.New("no answer")
 
 // An rpc is how one unary RPC is served. There is one value for each RPC.
-type rpc[Q any, R interface{ GetStatus() *rmqpb.Status }] struct {
+type rpc[Q proto.Message, R interface{ GetStatus() *rmqpb.Status }] struct {
 	op string
 
 	// describe fills in what Intercept is told beside Op and ClientID.
@@ -73,13 +74,24 @@ type rpc[Q any, R interface{ GetStatus() *rmqpb.Status }] struct {
 	fail func(req Q, st *rmqpb.Status) R
 }
 
-// serve answers one request. It never panics, and its error is a gRPC status.
-func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, req Q) (resp R, err error) {
+// serve answers one request, which decode reads. It never panics, and its error is a gRPC status.
+func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
 	_ = grpc.SetHeader(ctx, features)
-	client, err := s.admit(ctx, r.op, req)
+	var req Q
+	from, err := s.authenticate(ctx, begin, r.op)
+	if err != nil {
+		return r.failed(s, ctx, req, err)
+	}
+	req, _ = req.ProtoReflect().Type().New().Interface().(Q)
+	err = read(decode, req)
+	begin = time.Now() // how long it took the client to send is not ours
+	if err != nil {
+		return r.failed(s, ctx, req, err)
+	}
+	client, err := s.admit(ctx, r.op, from, req)
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}

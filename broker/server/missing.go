@@ -5,7 +5,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/grpc"
 )
 
 // What RocketMQ 5 has and this broker does not, yet. The answer has a status
@@ -85,32 +84,3 @@ var (
 type pullAnswer struct{ status *rmqpb.Status }
 
 func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
-
-// SyncLiteSubscription implements rmqpb.MessagingServiceServer.
-func (v *service) SyncLiteSubscription(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
-	return syncLiteSubscription.serve(v.s, ctx, req)
-}
-
-// UpdateOffset implements rmqpb.MessagingServiceServer.
-func (v *service) UpdateOffset(ctx context.Context, req *rmqpb.UpdateOffsetRequest) (*rmqpb.UpdateOffsetResponse, error) {
-	return updateOffset.serve(v.s, ctx, req)
-}
-
-// GetOffset implements rmqpb.MessagingServiceServer.
-func (v *service) GetOffset(ctx context.Context, req *rmqpb.GetOffsetRequest) (*rmqpb.GetOffsetResponse, error) {
-	return getOffset.serve(v.s, ctx, req)
-}
-
-// QueryOffset implements rmqpb.MessagingServiceServer.
-func (v *service) QueryOffset(ctx context.Context, req *rmqpb.QueryOffsetRequest) (*rmqpb.QueryOffsetResponse, error) {
-	return queryOffset.serve(v.s, ctx, req)
-}
-
-// PullMessage implements rmqpb.MessagingServiceServer.
-func (v *service) PullMessage(req *rmqpb.PullMessageRequest, stream grpc.ServerStreamingServer[rmqpb.PullMessageResponse]) error {
-	a, err := pullMessage.serve(v.s, stream.Context(), req)
-	if err != nil {
-		return err
-	}
-	return stream.Send(&rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: a.status}})
-}

@@ -17,7 +17,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultBrokerName          = "tidegate"
-	DefaultMaxReceiveSize      = 130 << 20 // bytes, as RocketMQ's proxy
+	DefaultMaxReceiveSize      = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
 	DefaultHandshakeTimeout    = 10 * time.Second
 	DefaultMinLongPolling      = 5 * time.Second
 	DefaultMaxLongPolling      = 20 * time.Second
@@ -37,8 +37,10 @@ type Options struct {
 	// Logger takes what the server has to say. Nil: silent.
 	Logger *slog.Logger
 
-	// MaxReceiveSize is the largest request in bytes; a larger one ends with
-	// gRPC's ResourceExhausted before it is read. 0 for DefaultMaxReceiveSize.
+	// MaxReceiveSize is the largest SendMessage over gRPC in bytes; a larger one ends
+	// with gRPC's ResourceExhausted before it is read. Other requests have 64 KiB, an AckMessage
+	// 1 MiB. A message of the largest body needs some KiB more than that. 0 for
+	// DefaultMaxReceiveSize, or 1 MiB more than the broker's largest body if that is larger.
 	MaxReceiveSize int
 
 	// TLS is the configuration for clients that begin with TLS; others get
@@ -127,7 +129,6 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	}
 
 	setDefault(&o.BrokerName, DefaultBrokerName)
-	setDefault(&o.MaxReceiveSize, DefaultMaxReceiveSize)
 	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
 	setDefault(&o.MinLongPolling, DefaultMinLongPolling)
 	setDefault(&o.MaxLongPolling, DefaultMaxLongPolling)

@@ -4,7 +4,10 @@ import "github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 
 const (
 	// maxPublished bounds the topics that one client is remembered to publish.
-	maxPublished = 4096
+	maxPublished = maxTopics
+
+	// publicationSize is about what one of them takes, in bytes.
+	publicationSize = 384
 
 	// maxAsked bounds the streams that one check is offered to.
 	maxAsked = 8
@@ -19,17 +22,22 @@ type publisher struct {
 // publishLocked notes that a client publishes a topic.
 func (r *sessions) publishLocked(c *session, topic *rmqpb.Resource) {
 	name := topic.GetName()
-	if r.publishers[name][c] != nil || len(c.topics) >= maxPublished {
+	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.kept+publicationSize > r.keptMost {
 		return
 	}
 	if r.publishers[name] == nil {
-		r.publishers[name] = map[*session]*rmqpb.Resource{}
+		r.publishers[name] = map[*session]string{}
 	}
-	r.publishers[name][c] = topic
+	r.publishers[name][c] = topic.GetResourceNamespace()
 	c.topics = append(c.topics, name)
+	r.keepLocked(c, publicationSize)
 }
 
-// retractLocked forgets what a client publishes.
+func (r *sessions) keepLocked(c *session, bytes int) {
+	c.kept, r.kept = c.kept+bytes, r.kept+bytes
+}
+
+// retractLocked forgets what a client said in its settings, and what it publishes.
 func (r *sessions) retractLocked(c *session) {
 	for _, name := range c.topics {
 		if delete(r.publishers[name], c); len(r.publishers[name]) == 0 {
@@ -37,6 +45,7 @@ func (r *sessions) retractLocked(c *session) {
 		}
 	}
 	c.topics = nil
+	r.keepLocked(c, -c.kept)
 }
 
 // publishes notes that a client sends half messages to a topic, which its
@@ -45,7 +54,7 @@ func (r *sessions) publishes(id string, topic *rmqpb.Resource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.byID[id]; c != nil {
-		r.publishLocked(c, &rmqpb.Resource{ResourceNamespace: topic.GetResourceNamespace(), Name: topic.GetName()})
+		r.publishLocked(c, topic)
 	}
 }
 
@@ -55,13 +64,13 @@ func (r *sessions) publishing(topic string) []publisher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []publisher
-	for c, name := range r.publishers[topic] {
+	for c, namespace := range r.publishers[topic] {
 		for t := range c.streams {
 			if len(out) == maxAsked {
 				return out
 			}
 			if t.maySend(topic) {
-				out = append(out, publisher{t, name})
+				out = append(out, publisher{t, &rmqpb.Resource{ResourceNamespace: namespace, Name: topic}})
 			}
 		}
 	}

@@ -21,16 +21,17 @@ const releaseTimeout = 10 * time.Second
 
 type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 
-// ReceiveMessage implements rmqpb.MessagingServiceServer. The frames are, in
-// this order: a status, the messages, the time of delivery.
-func (v *service) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream receiveStream) (err error) {
+// receiveMessage serves ReceiveMessage. The frames are, in this order: a
+// status, the messages, the time of delivery.
+func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
-	defer v.s.recovered("ReceiveMessage", &err)
-	s, ctx := v.s, stream.Context()
+	defer s.recovered("ReceiveMessage", &err)
+	stream := receiveStream(&grpc.GenericServerStream[rmqpb.ReceiveMessageRequest, rmqpb.ReceiveMessageResponse]{ServerStream: raw})
+	ctx := stream.Context()
 	// It fails only if the header is on its way, which is after this.
 	_ = stream.SetHeader(features)
-	f := &outgoing{namespace: req.GetMessageQueue().GetTopic().GetResourceNamespace()}
-	ds, err := s.receive(ctx, req, f)
+	f := &outgoing{}
+	ds, err := s.receive(ctx, raw.RecvMsg, f)
 	if err != nil {
 		if g, ok := errors.AsType[*grpcError](err); ok {
 			return g.status
@@ -112,13 +113,25 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	s.b.Release(ctx, ds)
 }
 
-// receive asks the engine, through the middleware if there is one. Its error may be a
-// *grpcError.
-func (s *Server) receive(ctx context.Context, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
-	client, err := s.admit(ctx, rpcReceive, req)
+// receive reads a request and asks the engine, through the middleware if there is one.
+// Its error may be a *grpcError.
+func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoing) (ds []*tidegate.Delivery, err error) {
+	from, err := s.authenticate(ctx, time.Now(), rpcReceive)
 	if err != nil {
 		return nil, err
 	}
+	req := &rmqpb.ReceiveMessageRequest{}
+	if err := read(decode, req); err != nil {
+		return nil, err
+	}
+	client, err := s.admit(ctx, rpcReceive, from, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := shortNamespace(req.GetMessageQueue().GetTopic()); err != nil {
+		return nil, err
+	}
+	f.namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
 		return s.poll(ctx, client, req, f)
 	}

@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/peer"
@@ -12,6 +14,9 @@ import (
 
 // queryRoute tells where a topic's queues are: all of them here.
 func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
+		return nil, err
+	}
 	c, err := s.b.TopicSettings(req.GetTopic().GetName())
 	if err != nil {
 		return nil, err
@@ -27,6 +32,29 @@ func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRoute
 	return out, nil
 }
 
+const (
+	// maxAddresses and maxHost bound the addresses that a client says it used,
+	// since the answer has them for each queue: their number, and one in bytes.
+	maxAddresses = 64
+	maxHost      = 255
+)
+
+// shortRoute refuses a request whose answer would repeat something too long.
+func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
+	if err := shortNamespace(topic); err != nil {
+		return err
+	}
+	if n := len(at.GetAddresses()); n > maxAddresses {
+		return refuse(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses, at most %d are allowed", n, maxAddresses))
+	}
+	for _, a := range at.GetAddresses() {
+		if n := len(a.GetHost()); n > maxHost {
+			return tooLong(tidegate.CodeIllegalAccessPoint, "endpoints' host", n, maxHost)
+		}
+	}
+	return nil
+}
+
 // messageTypes are what the topics of each type take. RocketMQ's clients
 // refuse to send anything else.
 var messageTypes = map[broker.TopicType]rmqpb.MessageType{
@@ -37,6 +65,9 @@ var messageTypes = map[broker.TopicType]rmqpb.MessageType{
 // queryAssignment tells a push consumer what to receive from: a FIFO group
 // from each queue, another from all of them in one receive.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
+		return nil, err
+	}
 	topic, err := s.b.TopicSettings(req.GetTopic().GetName())
 	if err != nil {
 		return nil, err

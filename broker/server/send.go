@@ -50,6 +50,9 @@ func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now tim
 		return born, refuse(tidegate.CodeMessageCorrupted, "topic",
 			fmt.Sprintf("its topic is %.130q and the first message's is %.130q; all messages of one request must have the same", topic, t))
 	}
+	if err := shortNamespace(m.GetTopic()); err != nil {
+		return born, err
+	}
 	if *to, born, err = incoming(m, s.maxBody, now); err != nil {
 		return born, err
 	}
@@ -79,9 +82,8 @@ func oneOf(i, n int, err error) error {
 // sent makes the answer. Where all messages failed in the same way there are no
 // entries, as with RocketMQ's proxy: the failure is the request's.
 func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []transport.SendResult) (*rmqpb.SendMessageResponse, error) {
-	first := results[0].Err
-	if first != nil && (len(results) == 1 || sameFailure(results)) {
-		return nil, first
+	if err := commonFailure(results); err != nil {
+		return nil, err
 	}
 	out := &rmqpb.SendMessageResponse{Status: statusOK, Entries: make([]*rmqpb.SendResultEntry, len(results))}
 	entries := make([]rmqpb.SendResultEntry, len(results))
@@ -112,12 +114,17 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 
 var multipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "see the status of each entry"}
 
-// sameFailure reports whether all results are failures with one code.
-func sameFailure(results []transport.SendResult) bool {
+// commonFailure returns the failure of a request whose messages all failed with
+// one code: that one which asks for the longest wait. Nil if there is no such.
+func commonFailure(results []transport.SendResult) error {
+	worst := results[0].Err
 	for _, r := range results {
-		if r.Err == nil || codeOf(r.Err) != codeOf(results[0].Err) {
-			return false
+		if r.Err == nil || codeOf(r.Err) != codeOf(worst) {
+			return nil
+		}
+		if pushBackOf(r.Err) > pushBackOf(worst) {
+			worst = r.Err
 		}
 	}
-	return true
+	return worst
 }

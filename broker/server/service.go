@@ -5,14 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/protobuf/proto"
 )
-
-// service is the gRPC side of a Server: one method for each RPC.
-type service struct {
-	rmqpb.UnimplementedMessagingServiceServer
-	s *Server
-}
 
 var (
 	queryRoute = rpc[*rmqpb.QueryRouteRequest, *rmqpb.QueryRouteResponse]{
@@ -121,38 +114,6 @@ var (
 	}
 )
 
-func (v *service) QueryRoute(ctx context.Context, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
-	return queryRoute.serve(v.s, ctx, req)
-}
-
-func (v *service) QueryAssignment(ctx context.Context, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
-	return queryAssignment.serve(v.s, ctx, req)
-}
-
-func (v *service) Heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
-	return heartbeat.serve(v.s, ctx, req)
-}
-
-func (v *service) NotifyClientTermination(ctx context.Context, req *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
-	return notifyClientTermination.serve(v.s, ctx, req)
-}
-
-func (v *service) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-	return sendMessage.serve(v.s, ctx, req)
-}
-
-func (v *service) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
-	return ackMessage.serve(v.s, ctx, req)
-}
-
-func (v *service) ChangeInvisibleDuration(ctx context.Context, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
-	return changeInvisibleDuration.serve(v.s, ctx, req)
-}
-
-func (v *service) ForwardMessageToDeadLetterQueue(ctx context.Context, req *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
-	return forward.serve(v.s, ctx, req)
-}
-
 // heartbeat takes a sign of life.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // it lives, known or not: what it received stays its own
@@ -173,7 +134,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	if p.language == languageNode {
 		// RocketMQ's Node client can lose the first settings, and then waits for others.
 		s.sessions.resend(c)
-	} else if now, err := s.settings(ctx, p); err == nil && !proto.Equal(now, c.sent.Load()) {
+	} else if now, err := s.settings(ctx, p); err == nil && digest(now) != c.sent.Load() {
 		s.sessions.resend(c) // the group was changed since
 	}
 	return &rmqpb.HeartbeatResponse{Status: statusOK}, nil
@@ -183,9 +144,4 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	s.sessions.terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: statusOK}, nil
-}
-
-// RecallMessage implements rmqpb.MessagingServiceServer.
-func (v *service) RecallMessage(ctx context.Context, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	return recallMessage.serve(v.s, ctx, req)
 }

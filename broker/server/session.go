@@ -22,6 +22,10 @@ const (
 
 	// maxSessions bounds the clients remembered at once.
 	maxSessions = 100_000
+
+	// maxKept bounds what is kept of the settings of all of them, in bytes: 2.6 KiB
+	// for each of so many. Of a client with one topic it is a fifth of that.
+	maxKept = 256 << 20
 )
 
 // Why a parked receive ends before its time.
@@ -38,42 +42,19 @@ func endedHere(parked context.Context) bool {
 	return errors.Is(why, errTerminated) || errors.Is(why, errDraining) || errors.Is(why, errNewRules)
 }
 
-// A profile is what a client said of itself in its settings. It is not changed.
-type profile struct {
-	clientType rmqpb.ClientType
-	language   string // x-mq-language
-	group      string // of a consumer
-	settings   *rmqpb.Settings
-}
-
-// push reports whether the client takes messages to handlers, so that a
-// message that comes back waits by the group's ladder.
-func (p *profile) push() bool {
-	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
-}
-
-// requestTimeout returns the client's time for a request, 3 s if it did not say.
-func (p *profile) requestTimeout() time.Duration {
-	if p != nil {
-		if d := p.settings.GetRequestTimeout().AsDuration(); d > 0 {
-			return d
-		}
-	}
-	return 3 * time.Second
-}
-
 // A session is one client, by its ID.
 type session struct {
 	id      string
-	seen    atomic.Int64                   // the last sign of life, in ns since 1970
-	profile atomic.Pointer[profile]        // nil until its settings are known
-	sent    atomic.Pointer[rmqpb.Settings] // what it was told last; nil if nothing
-	renews  atomic.Bool                    // it received with auto_renew, which only push consumers do
+	seen    atomic.Int64            // the last sign of life, in ns since 1970
+	profile atomic.Pointer[profile] // nil until its settings are known
+	sent    atomic.Uint64           // the digest of what it was told last; 0 if nothing
+	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
 	// guarded by sessions.mu
 	streams map[*telemetry]struct{}
 	polls   map[*poll]struct{}
 	topics  []string // that it is in sessions.publishers for
+	kept    int      // its part of sessions.kept
 }
 
 // push reports whether the client takes messages to handlers. Its settings may
@@ -99,13 +80,16 @@ type sessions struct {
 	draining bool                // guarded by mu: no poll may park any more
 	closed   bool                // guarded by mu
 
-	publishers map[string]map[*session]*rmqpb.Resource // guarded by mu: of each topic, with its name for it
+	publishers map[string]map[*session]string // guarded by mu: of each topic, with the namespace that they name it in
+
+	kept     int // guarded by mu: what is kept of the settings of all clients, in bytes
+	keptMost int // the limit of it
 
 	sweeping sync.WaitGroup // the timer, and what it runs
 }
 
 func newSessions(forget func(id string)) *sessions {
-	return &sessions{forget: forget, byID: map[string]*session{}, publishers: map[string]map[*session]*rmqpb.Resource{}}
+	return &sessions{forget: forget, byID: map[string]*session{}, publishers: map[string]map[*session]string{}, keptMost: maxKept}
 }
 
 // get returns the client's session, or nil, and takes the call as a sign of life.
@@ -141,13 +125,18 @@ func (r *sessions) ensureLocked(id string) (*session, error) {
 	return c, nil
 }
 
-// attach adds a Telemetry stream to the client's session and sets its profile.
-func (r *sessions) attach(id string, t *telemetry, p *profile) (*session, error) {
+// attach adds a Telemetry stream to the client's session and sets its profile
+// and the topics that it publishes.
+func (r *sessions) attach(id string, t *telemetry, p *profile, publishes []*rmqpb.Resource) (*session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, err := r.ensureLocked(id)
 	if err != nil {
 		return nil, err
+	}
+	if r.kept-c.kept+len(p.settings)+len(publishes)*publicationSize > r.keptMost {
+		return nil, refuse(tidegate.CodeTooManyRequests, "clients",
+			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.keptMost>>20))
 	}
 	if c.streams == nil {
 		c.streams = map[*telemetry]struct{}{}
@@ -155,7 +144,8 @@ func (r *sessions) attach(id string, t *telemetry, p *profile) (*session, error)
 	c.streams[t] = struct{}{}
 	c.profile.Store(p)
 	r.retractLocked(c)
-	for _, topic := range p.settings.GetPublishing().GetTopics() {
+	r.keepLocked(c, len(p.settings))
+	for _, topic := range publishes {
 		r.publishLocked(c, topic)
 	}
 	return c, nil

@@ -3,29 +3,18 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math"
 	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 const (
-	// maxSettingsSize bounds what is remembered of each client, in bytes.
-	maxSettingsSize = 64 << 10
-
-	// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
-	receiveBatchSize = 32
-
 	// maxChecks and maxCheckBytes bound what waits to be written to one stream.
 	maxChecks     = 1024
 	maxCheckBytes = 8 << 20
@@ -82,44 +71,67 @@ func (t *telemetry) resend() {
 	}
 }
 
-// Telemetry implements rmqpb.MessagingServiceServer.
-func (v *service) Telemetry(stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]) (err error) {
+type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
+
+// telemetry serves Telemetry.
+func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
-	defer v.s.recovered("Telemetry", &err)
+	defer s.recovered(rpcTelemetry, &err)
+	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
 	// At once: RocketMQ's Rust client waits for the headers before it goes on.
 	if err := stream.SendHeader(features); err != nil {
 		return err
 	}
 	ctx := stream.Context()
-	began, under := time.Now(), v.s.gate.current.Load()
-	id, err := v.s.admit(ctx, rpcTelemetry, (*rmqpb.Settings)(nil))
+	began, under := time.Now(), s.gate.current.Load()
+	id, err := s.admitSettings(ctx, began, nil)
 	if err != nil {
 		return refuseStream(stream, err)
 	}
-	t := newTelemetry(func(topic string) bool { return v.s.mayStillSend(ctx, began, topic) })
-	defer v.s.sessions.detach(id, t)
-	return v.s.converse(ctx, id, began, under, t, stream)
+	t := newTelemetry(func(topic string) bool { return s.mayStillSend(ctx, began, topic) })
+	defer s.sessions.detach(id, t)
+	return s.converse(ctx, id, began, under, t, stream)
 }
 
 // refuseStream tells the client why its stream ends. gRPC's own words are not
 // used: its ResourceExhausted would say that a message is too large.
-func refuseStream(stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand], err error) error {
+func refuseStream(stream telemetryStream, err error) error {
 	e, _ := errors.AsType[*tidegate.Error](err)
 	return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
 }
 
+// admitSettings returns the ID of a client that may have these settings by the
+// rules that hold now; nil are those of a stream that begins.
+func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.Settings) (id string, err error) {
+	from, err := s.authenticate(ctx, began, rpcTelemetry)
+	if err != nil {
+		return "", err
+	}
+	return s.admit(ctx, rpcTelemetry, from, in)
+}
+
+// receiveCommand reads what the client sends next.
+func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
+	cmd := &rmqpb.TelemetryCommand{}
+	err := read(stream.RecvMsg, cmd)
+	if g, ok := errors.AsType[*grpcError](err); ok {
+		return nil, g.status
+	} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return nil, status.Error(codes.InvalidArgument, "settings: "+textOf(e))
+	}
+	return cmd, err
+}
+
 // converse answers the client's settings until the stream or the server ends,
 // or access rules hold that do not allow it.
-func (s *Server) converse(ctx context.Context, id string, began time.Time, under *regime, t *telemetry,
-	stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand],
-) error {
+func (s *Server) converse(ctx context.Context, id string, began time.Time, under *regime, t *telemetry, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var readErr error // written before commands is closed
 	s.wg.Go(func() {
 		defer close(commands)
 		for {
 			var cmd *rmqpb.TelemetryCommand
-			if cmd, readErr = stream.Recv(); readErr != nil {
+			if cmd, readErr = receiveCommand(stream); readErr != nil {
 				return
 			}
 			select {
@@ -130,7 +142,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		}
 	})
 	language := header(ctx, headerLanguage)
-	var settings *rmqpb.Settings // the last that it sent
+	var last *profile // what it said last
 	for {
 		select {
 		case cmd, ok := <-commands:
@@ -146,15 +158,15 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if in == nil {
 				continue // an answer to a command that this server never gives, or nothing
 			}
-			if _, err := s.admitSince(ctx, began, rpcTelemetry, in); err != nil {
+			if _, err := s.admitSettings(ctx, began, in); err != nil {
 				return refuseStream(stream, err)
 			}
-			settings = in
 			p, err := profileOf(in, language)
 			if err != nil {
 				return err
 			}
-			c, err := s.sessions.attach(id, t, p)
+			last = p
+			c, err := s.sessions.attach(id, t, p, in.GetPublishing().GetTopics())
 			if err != nil {
 				return refuseStream(stream, err)
 			}
@@ -181,7 +193,11 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		case <-under.over.Done():
 			under = s.gate.current.Load()
-			now, err := s.admitSince(ctx, began, rpcTelemetry, settings)
+			in, err := last.decoded()
+			if err != nil {
+				return err
+			}
+			now, err := s.admitSettings(ctx, began, in)
 			if err != nil {
 				return refuseStream(stream, err)
 			}
@@ -196,123 +212,13 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-func (s *Server) sendSettings(ctx context.Context, c *session, p *profile,
-	stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand],
-) error {
+func (s *Server) sendSettings(ctx context.Context, c *session, p *profile, stream telemetryStream) error {
 	out, err := s.settings(ctx, p)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && errors.Is(err, tidegate.ErrInvalid) {
 		return status.Error(codes.InvalidArgument, textOf(e))
 	} else if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	c.sent.Store(out)
+	c.sent.Store(digest(out))
 	return stream.Send(&rmqpb.TelemetryCommand{Status: statusOK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
-}
-
-// profileOf checks a client's settings. Its error is a gRPC status, which ends
-// the stream, as RocketMQ's proxy does.
-func profileOf(in *rmqpb.Settings, language string) (*profile, error) {
-	p := &profile{clientType: in.GetClientType(), language: language, settings: in}
-	bad := func(format string, args ...any) (*profile, error) {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("settings: "+format, args...))
-	}
-	if n := proto.Size(in); n > maxSettingsSize {
-		return bad("they have %d bytes, at most %d are allowed", n, maxSettingsSize)
-	}
-	var topics []*rmqpb.Resource
-	switch pubSub := in.GetPubSub().(type) {
-	case *rmqpb.Settings_Publishing:
-		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
-			p.clientType = rmqpb.ClientType_PRODUCER
-		}
-		if p.clientType != rmqpb.ClientType_PRODUCER {
-			return bad("client_type is %v, but pub_sub is publishing", p.clientType)
-		}
-		topics = pubSub.Publishing.GetTopics()
-	case *rmqpb.Settings_Subscription:
-		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
-			p.clientType = rmqpb.ClientType_SIMPLE_CONSUMER
-		}
-		if p.clientType == rmqpb.ClientType_PRODUCER {
-			return bad("client_type is %v, but pub_sub is subscription", p.clientType)
-		}
-		p.group = pubSub.Subscription.GetGroup().GetName()
-		if err := tidegate.ValidateGroup(p.group); err != nil {
-			return bad("subscription.group: %s", err)
-		}
-		for _, e := range pubSub.Subscription.GetSubscriptions() {
-			topics = append(topics, e.GetTopic())
-		}
-	default:
-		return bad("there is no publishing or subscription data in them: set pub_sub")
-	}
-	for _, topic := range topics {
-		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
-			return bad("topics: %s", err)
-		}
-	}
-	return p, nil
-}
-
-// settings returns the client's settings merged with what the server wants of it.
-func (s *Server) settings(ctx context.Context, p *profile) (*rmqpb.Settings, error) {
-	out := proto.CloneOf(p.settings)
-	out.Metric = &rmqpb.Metric{} // off
-	if pub := out.GetPublishing(); pub != nil {
-		out.BackoffPolicy = &rmqpb.RetryPolicy{
-			MaxAttempts: int32(min(s.o.ProducerMaxAttempts, math.MaxInt32)),
-			Strategy:    exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
-		}
-		pub.MaxBodySize = int32(min(s.maxBody, math.MaxInt32))
-		pub.ValidateMessageType = true
-		return out, nil
-	}
-	c, err := s.b.EnsureGroup(ctx, p.group)
-	if err != nil {
-		return nil, err
-	}
-	sub := out.GetSubscription()
-	sub.Fifo = &c.FIFO
-	sub.ReceiveBatchSize = proto.Int32(receiveBatchSize)
-	sub.LongPollingTimeout = durationpb.New(s.o.MaxLongPolling)
-	topics := make([]string, len(sub.GetSubscriptions()))
-	for i, e := range sub.GetSubscriptions() {
-		topics[i] = e.GetTopic().GetName()
-	}
-	out.BackoffPolicy = retryPolicy(s.b.RetryPolicy(c, topics...), p.language)
-	return out, nil
-}
-
-// retryPolicy returns a policy as a client of the language reads it.
-// RocketMQ's Node client knows only exponential policies, the others read
-// ladders (and Python nothing else).
-func retryPolicy(p broker.RetryPolicy, language string) *rmqpb.RetryPolicy {
-	steps := p.Ladder
-	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients refuse an empty list
-		steps = []time.Duration{0}
-	}
-	out := &rmqpb.RetryPolicy{MaxAttempts: math.MaxInt32} // for ever
-	if p.MaxAttempts > 0 {
-		out.MaxAttempts = int32(min(p.MaxAttempts, math.MaxInt32))
-	}
-	if language == languageNode {
-		multiplier := 2.0
-		if len(steps) == 1 {
-			multiplier = 1
-		}
-		out.Strategy = exponential(steps[0], max(steps[0], steps[len(steps)-1]), multiplier)
-		return out
-	}
-	next := make([]*durationpb.Duration, len(steps))
-	for i, d := range steps {
-		next[i] = durationpb.New(d)
-	}
-	out.Strategy = &rmqpb.RetryPolicy_CustomizedBackoff{CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: next}}
-	return out
-}
-
-func exponential(initial, longest time.Duration, multiplier float64) *rmqpb.RetryPolicy_ExponentialBackoff {
-	return &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
-		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: float32(multiplier),
-	}}
 }

@@ -30,11 +30,6 @@ var endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResp
 	},
 }
 
-// EndTransaction implements rmqpb.MessagingServiceServer.
-func (v *service) EndTransaction(ctx context.Context, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-	return endTransaction.serve(v.s, ctx, req)
-}
-
 // resolutions are what a client can say of a transaction. RocketMQ's Go client
 // says UNSPECIFIED when it does not know; the broker asks again then.
 var resolutions = map[rmqpb.TransactionResolution]broker.Resolution{

@@ -116,7 +116,7 @@ func TestSQLErrorsSayWhere(t *testing.T) {
 func TestErrorCountsCharacters(t *testing.T) {
 	for expression, want := range map[string]string{
 		"größe > > 3":                      `, at character 9 of "größe > > 3"`,
-		"名 = '订单' AND ?":                    `, at character 14 of "名 = '订单' AND ?"`,
+		"名 = '订单' AND ?":                   `, at character 14 of "名 = '订单' AND ?"`,
 		"price >":                          `, at character 8 of "price >"`,
 		strings.Repeat("ü", maxLength/2+1): `at most 8192 are allowed: "` + strings.Repeat("ü", 32) + `…"`,
 	} {

@@ -1,0 +1,353 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// A wireCodec sends bytes as they are, in place of a message.
+type wireCodec struct{ encoding.CodecV2 }
+
+func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if b, ok := v.([]byte); ok {
+		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// invokeRaw makes an RPC whose request is raw.
+func (e *env) invokeRaw(ctx context.Context, op string, raw []byte, answer proto.Message) error {
+	return e.conn.Invoke(ctx, "/"+description.ServiceName+"/"+op, raw, answer, grpc.ForceCodecV2(wireCodec{encoding.GetCodecV2("proto")}))
+}
+
+// allocated returns how many bytes f allocates, in MiB.
+func allocated(f func()) int {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc-before.TotalAlloc) >> 20
+}
+
+// Half a million empty messages have a megabyte on the wire, and fifty when
+// decoded. Who has no credentials is refused before they are read, and nobody
+// has them decoded.
+func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
+	e := start(t, Options{Access: someAccess(), MaxReceiveSize: 1 << 20})
+	raw := bytes.Repeat([]byte{0x0a, 0x00}, 500_000)
+	for _, c := range []struct {
+		who   string
+		ctx   context.Context
+		code  tidegate.Code
+		words []string
+	}{
+		{"nobody", e.ctx(), tidegate.CodeUnauthorized, []string{"no credentials"}},
+		{"a key", signed(t.Context(), "producer"), tidegate.CodeBadRequest, []string{"1000", "messages"}},
+	} {
+		var answer rmqpb.SendMessageResponse
+		n := allocated(func() {
+			if err := e.invokeRaw(c.ctx, "SendMessage", raw, &answer); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if refused(named{t, c.who}, answer.GetStatus(), c.code, c.words...); n > 8 {
+			t.Errorf("the request of %s cost %d MiB", c.who, n)
+		}
+	}
+}
+
+// What can be refused by the headers alone is refused although the request
+// never comes.
+func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	for _, d := range append(rmqpb.MessagingService_ServiceDesc.Streams, grpc.StreamDesc{StreamName: "SendMessage"}) {
+		desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true} // so that the client may wait
+		s, err := e.conn.NewStream(e.ctx(), desc, "/"+description.ServiceName+"/"+d.StreamName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := &rmqpb.SendMessageResponse{} // the status is the first field of most answers
+		if err := s.RecvMsg(answer); err != nil {
+			t.Fatalf("%s: %v", d.StreamName, err)
+		}
+		refused(named{t, d.StreamName}, answer.GetStatus(), tidegate.CodeUnauthorized)
+		for err == nil {
+			err = s.RecvMsg(answer)
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%s ends with %v", d.StreamName, err)
+		}
+	}
+}
+
+// Every RPC of the public contract is described.
+func TestDescriptionIsComplete(t *testing.T) {
+	of := func(d *grpc.ServiceDesc) map[string]grpc.StreamDesc {
+		out := map[string]grpc.StreamDesc{}
+		for _, m := range d.Methods {
+			out[m.MethodName] = grpc.StreamDesc{}
+		}
+		for _, s := range d.Streams {
+			s.Handler = nil
+			out[s.StreamName] = s
+		}
+		return out
+	}
+	ours, want := of(&description), of(&rmqpb.MessagingService_ServiceDesc)
+	if fmt.Sprint(ours) != fmt.Sprint(want) {
+		t.Errorf("the RPCs are\n%v, want\n%v", ours, want)
+	}
+}
+
+// Counts and sizes that no client needs are refused, with the limit.
+func TestRequestsAreBounded(t *testing.T) {
+	e := start(t, Options{})
+	many := func(n int) *rmqpb.SendMessageRequest {
+		q := &rmqpb.SendMessageRequest{}
+		for i := range n {
+			q.Messages = append(q.Messages, msg("normal", fmt.Sprint(i)))
+		}
+		return q
+	}
+	acks := func(n int) *rmqpb.AckMessageRequest {
+		q := &rmqpb.AckMessageRequest{Group: res("g"), Topic: res("normal")}
+		for range n {
+			q.Entries = append(q.Entries, &rmqpb.AckMessageEntry{MessageId: "m", ReceiptHandle: "h"})
+		}
+		return q
+	}
+	label := func(name string) testing.TB { return named{t, name} }
+	topic := func(n int) *rmqpb.Resource {
+		return &rmqpb.Resource{Name: "normal", ResourceNamespace: strings.Repeat("n", n)}
+	}
+	route := func(namespace, addresses, host int) *rmqpb.QueryRouteRequest {
+		q := &rmqpb.QueryRouteRequest{Topic: topic(namespace), Endpoints: &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_DOMAIN_NAME}}
+		for range addresses {
+			q.Endpoints.Addresses = append(q.Endpoints.Addresses, &rmqpb.Address{Host: strings.Repeat("h", host), Port: 1})
+		}
+		return q
+	}
+	receive := func(namespace, attempt int) *rmqpb.ReceiveMessageRequest {
+		return receiveRequest("normal", polling(0), func(q *rmqpb.ReceiveMessageRequest) {
+			q.MessageQueue.Topic, q.AttemptId = topic(namespace), new(strings.Repeat("a", attempt))
+		})
+	}
+	with := func(f func(*rmqpb.Message)) *rmqpb.SendMessageRequest {
+		q := many(2)
+		f(q.Messages[1])
+		return q
+	}
+	for _, c := range []struct {
+		name  string
+		in    proto.Message
+		code  tidegate.Code
+		words []string
+	}{
+		{"1000 messages", many(1000), tidegate.CodeOK, nil},
+		{"1001 messages", many(1001), tidegate.CodeBadRequest, []string{"1000 messages"}},
+		{"much beside a body", with(func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": strings.Repeat("v", 70<<10)} }), tidegate.CodeMessagePropertiesTooLarge, []string{"message 2", "65536"}},
+		{"a large body", with(func(m *rmqpb.Message) { m.Body = make([]byte, 4<<20) }), tidegate.CodeOK, nil},
+		{"a long namespace to send to", with(func(m *rmqpb.Message) { m.Topic = topic(256) }), tidegate.CodeBadRequest, []string{"resource_namespace", "255"}},
+		{"1000 entries", acks(1000), tidegate.CodeInvalidReceiptHandle, nil},
+		{"1001 entries", acks(1001), tidegate.CodeBadRequest, []string{"1000 entries"}},
+		{"an entry of 1 MiB", &rmqpb.AckMessageRequest{Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: strings.Repeat("h", 1<<20)}}}, tidegate.CodePayloadTooLarge, []string{"1024000"}},
+		{"a route", route(255, 64, 255), tidegate.CodeOK, nil},
+		{"a route with a long namespace", route(256, 1, 1), tidegate.CodeBadRequest, []string{"resource_namespace", "256", "255"}},
+		{"a route with a namespace of 1 MiB", route(1<<20, 1, 1), tidegate.CodePayloadTooLarge, []string{"65536"}},
+		{"a route with many addresses", route(0, 65, 1), tidegate.CodeIllegalAccessPoint, []string{"64"}},
+		{"a route with a long host", route(0, 2, 256), tidegate.CodeIllegalAccessPoint, []string{"255"}},
+		{"an assignment with a long namespace", &rmqpb.QueryAssignmentRequest{Topic: topic(256), Group: res("g")}, tidegate.CodeBadRequest, []string{"255"}},
+		{"a receive", receive(255, 255), tidegate.CodeMessageNotFound, nil},
+		{"a receive with a long namespace", receive(256, 0), tidegate.CodeBadRequest, []string{"255"}},
+		{"a receive with a long attempt ID", receive(0, 256), tidegate.CodeBadRequest, []string{"attempt ID", "255"}},
+		{"a large receive", receive(0, 70<<10), tidegate.CodePayloadTooLarge, []string{"65536"}},
+	} {
+		st, err := func() (*rmqpb.Status, error) {
+			switch q := c.in.(type) {
+			case *rmqpb.SendMessageRequest:
+				r, err := e.SendMessage(e.ctx(), q)
+				return r.GetStatus(), err
+			case *rmqpb.AckMessageRequest:
+				r, err := e.AckMessage(e.ctx(), q)
+				return r.GetStatus(), err
+			case *rmqpb.QueryRouteRequest:
+				r, err := e.QueryRoute(e.ctx(), q)
+				return r.GetStatus(), err
+			case *rmqpb.QueryAssignmentRequest:
+				r, err := e.QueryAssignment(e.ctx(), q)
+				return r.GetStatus(), err
+			case *rmqpb.ReceiveMessageRequest:
+				fs, err := frames(e.ReceiveMessage(e.ctx(), q))
+				if err != nil {
+					return nil, err
+				}
+				if len(fs) > 2 { // what was sent before
+					return &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND}, nil
+				}
+				return fs[0].GetStatus(), nil
+			}
+			return nil, fmt.Errorf("no such request: %T", c.in)
+		}()
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		refused(label(c.name), st, c.code, c.words...)
+	}
+}
+
+// Without a setting, a request has room for the largest body.
+func TestDefaultMaxReceiveSize(t *testing.T) {
+	for body, want := range map[int]int{0: DefaultMaxReceiveSize, 64 << 20: 65 << 20} {
+		b, err := broker.Open(broker.Options{MaxBodySize: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(b, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.o.MaxReceiveSize != want {
+			t.Errorf("with bodies of %d bytes it is %d; want %d", body, s.o.MaxReceiveSize, want)
+		}
+		s.Close()
+		b.Close()
+	}
+}
+
+// Whatever a request is: if it is decoded, it has no more than the limits.
+func FuzzCheckSize(f *testing.F) {
+	good, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "id")}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good, uint16(1))
+	f.Add([]byte{0x0a, 0}, uint16(maxMany+1))
+	f.Add([]byte{0x0a, 0, 0x0b}, uint16(maxMany))
+	f.Add(protowire.AppendBytes(protowire.AppendTag(nil, sendMessages, protowire.BytesType), make([]byte, maxBesideBody+1)), uint16(1))
+	f.Fuzz(func(t *testing.T, part []byte, times uint16) {
+		raw := bytes.Repeat(part, min(int(times), 1<<20/(len(part)+1)))
+		var q rmqpb.SendMessageRequest
+		fault, err := checkSize(&q, raw), proto.Unmarshal(raw, &q)
+		if err != nil {
+			return
+		}
+		over := len(q.GetMessages()) > maxMany
+		for _, m := range q.GetMessages() {
+			over = over || proto.Size(m)-len(m.GetBody()) > 2*maxBesideBody
+		}
+		if over && fault == nil {
+			t.Errorf("%d messages pass", len(q.GetMessages()))
+		}
+		if e, ok := errors.AsType[*tidegate.Error](fault); fault != nil && (!ok || e.Code == 0) {
+			t.Errorf("refused without a code: %v", fault)
+		}
+	})
+}
+
+// Millions of empty messages are found before they are decoded.
+func TestCrowdedJSON(t *testing.T) {
+	list := func(n int, of string) string { return "[" + strings.TrimSuffix(strings.Repeat(of+",", n), ",") + "]" }
+	for text, want := range map[string]int{
+		`{"messages":` + list(3, "{}") + `}`:           -1,
+		`{"messages":` + list(4, "{}") + `}`:           12,
+		`{"m":[{},{"keys":` + list(4, `""`) + `}]}`:    17,
+		`{"a":1,"b":2,"c":3}`:                          -1,
+		`{"a":1,"b":2,"c":3,"d":4}`:                    0,
+		`{"a":",,,,\",,,,\\","b":"[,,,,"}`:             -1,
+		`{"a":"\\",` + `"b":` + list(4, "1") + `}`:     14,
+		`{"a":"no end \",,,,,`:                         -1,
+		`{"a":"no end \`:                               -1,
+		`]]],,,,`:                                      -1,
+		`,,,,`:                                         -1,
+		strings.Repeat("[", maxNesting+2) + `1,2,3,4,`: -1,
+	} {
+		if got := crowded([]byte(text), 3); got != want {
+			t.Errorf("%.60s: %d, want %d", text, got, want)
+		}
+	}
+	raw := []byte(`{"messages":` + list(5_000_000, "{}") + `}`)
+	var err error
+	if n := allocated(func() { err = decodeJSON(raw, new(sendRequest)) }); n > 1 {
+		t.Errorf("5 000 000 messages cost %d MiB", n)
+	}
+	if codeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "16384") || !strings.Contains(err.Error(), "byte 12") {
+		t.Errorf("5 000 000 messages: %v", err)
+	}
+}
+
+// What is no list or object with too many members is found by a decoder too.
+func FuzzCrowded(f *testing.F) {
+	for _, s := range []string{`[1,2,3,4]`, `["\"",[]]`, `[[1,2],[3,4,5]]`, `[["\\",",,,,"],"[,,,"]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		const most = 2
+		got := crowded(raw, most)
+		var v any
+		if json.Unmarshal(raw, &v) != nil || bytes.IndexByte(raw, '{') >= 0 {
+			return // the keys of an object may repeat
+		}
+		if want := overfull(v, most); (got >= 0) != want {
+			t.Errorf("%q: %d, want %v", raw, got, want)
+		}
+	})
+}
+
+func overfull(v any, most int) bool {
+	list, _ := v.([]any)
+	for _, x := range list {
+		if overfull(x, most) {
+			return true
+		}
+	}
+	return len(list) > most
+}
+
+// Rules that change while a request is on its way hold for it.
+func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
+	s := start(t, Options{Access: someAccess()}).s
+	out, _ := metadata.FromOutgoingContext(signed(t.Context(), "consumer"))
+	ctx := metadata.NewIncomingContext(t.Context(), out)
+	for _, c := range []struct {
+		rules AccessConfig
+		want  tidegate.Code
+	}{
+		{someAccess(), 0},
+		{AccessConfig{Keys: someAccess().Keys[:1]}, tidegate.CodeUnauthorized}, // of the producer alone
+		{AccessConfig{}, 0},
+	} {
+		if err := s.SetAccess(someAccess()); err != nil {
+			t.Fatal(err)
+		}
+		from, err := s.authenticate(ctx, time.Now(), rpcReceive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SetAccess(c.rules); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && codeOf(err) != c.want {
+			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// topicNames returns n names of topics that begin with prefix.
+func topicNames(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(prefix, i)
+	}
+	return out
+}
+
+// subscriber returns the settings of a push consumer of these topics.
+func subscriber(topics ...string) *rmqpb.Settings {
+	s := consumer(rmqpb.ClientType_PUSH_CONSUMER)
+	var list []*rmqpb.SubscriptionEntry
+	for _, t := range topics {
+		list = append(list, &rmqpb.SubscriptionEntry{Topic: res(t)})
+	}
+	s.GetSubscription().Subscriptions = list
+	return s
+}
+
+// Settings name at most 1024 topics, in namespaces of a length that can be repeated.
+func TestSettingsAreBounded(t *testing.T) {
+	namespace := subscriber("t")
+	namespace.GetSubscription().Subscriptions[0].Topic.ResourceNamespace = strings.Repeat("n", 256)
+	for name, c := range map[string]struct {
+		in   *rmqpb.Settings
+		want string // empty: they are taken
+	}{
+		"1024 published":   {producer(topicNames("t", 1024)...), ""},
+		"1024 subscribed":  {subscriber(topicNames("t", 1024)...), ""},
+		"2000 published":   {producer(topicNames("t", 2000)...), "2000 topics, at most 1024"},
+		"2000 subscribed":  {subscriber(topicNames("t", 2000)...), "2000 topics, at most 1024"},
+		"a long namespace": {namespace, "255"},
+	} {
+		_, err := profileOf(c.in, "GO")
+		if c.want == "" && err != nil || c.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v; want %q", name, err, c.want)
+		}
+	}
+}
+
+// What a client says of a thousand topics is kept as it came, not ten times as large.
+func TestSettingsAreKeptSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		in := subscriber(topicNames("t", 1000)...)
+		heap := func() int64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		stay := func(i int) { // the stream ends, the session stays
+			st, _ := e.telemetry(as(t.Context(), fmt.Sprint("client-", i)), in)
+			if err := st.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = st.Recv()
+		}
+		stay(0)
+		before := heap()
+		for i := range 100 {
+			stay(i + 1)
+		}
+		if n := (heap() - before) >> 10; n > 3<<10 {
+			t.Errorf("100 clients of 1000 topics have %d KiB", n)
+		}
+		runtime.KeepAlive(in)
+	})
+}
+
+// All that is kept of settings has a limit, which a client comes back from; what
+// a client says anew, and what is gone, no longer counts.
+func TestSettingsOfAllAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		r := e.s.sessions
+		say := func(id string, s *rmqpb.Settings) *rmqpb.TelemetryCommand {
+			st, err := e.Telemetry(as(t.Context(), id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Send(command(s)); err != nil {
+				t.Fatal(err)
+			}
+			cmd, err := st.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := st.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = st.Recv()
+			return cmd
+		}
+		one := producer(topicNames("t", 10)...)
+		refused(t, say("a", one).GetStatus(), tidegate.CodeOK)
+		r.mu.Lock()
+		r.keptMost = 2*r.kept + 100
+		r.mu.Unlock()
+		for range 5 {
+			refused(t, say("b", one).GetStatus(), tidegate.CodeOK) // in place of what it said before
+		}
+		refused(t, say("c", one).GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "limit")
+		refused(t, say("a", producer()).GetStatus(), tidegate.CodeOK) // less than before
+		refused(t, say("c", one).GetStatus(), tidegate.CodeOK)
+		if _, err := e.NotifyClientTermination(as(t.Context(), "b"), &rmqpb.NotifyClientTerminationRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, say("d", one).GetStatus(), tidegate.CodeOK)
+		time.Sleep(sessionTimeout + sweepInterval)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.kept != 0 || len(r.byID) != 0 || len(r.publishers) != 0 {
+			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.kept, len(r.byID), len(r.publishers))
+		}
+	})
+}
+
+// The failure of a whole request asks for the longest wait that a message of it has to.
+func TestCommonFailure(t *testing.T) {
+	throttled := func(wait time.Duration) error {
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait}
+	}
+	short, long, other := throttled(time.Second), throttled(time.Minute), refuse(tidegate.CodeBadRequest, "", "")
+	for name, c := range map[string]struct {
+		in   []error
+		want error
+	}{
+		"one":            {[]error{short}, short},
+		"one stored":     {[]error{nil}, nil},
+		"the last waits": {[]error{short, short, long}, long},
+		"the first does": {[]error{long, short}, long},
+		"one is stored":  {[]error{short, nil}, nil},
+		"the first is":   {[]error{nil, short}, nil},
+		"two codes":      {[]error{short, other}, nil},
+	} {
+		var results []transport.SendResult
+		for _, err := range c.in {
+			results = append(results, transport.SendResult{Err: err})
+		}
+		if got := commonFailure(results); !errors.Is(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

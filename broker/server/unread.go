@@ -1,0 +1,113 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Decoding makes a hundred bytes of an empty message, which has two on the wire.
+// So what can be many is counted on the wire first, and the rest is small.
+const (
+	// maxSmallRequest bounds all requests but those of messages and
+	// acknowledgements, in bytes. The largest of them are clients' settings.
+	maxSmallRequest = 64 << 10
+
+	// maxAckRequest bounds an AckMessage, in bytes: 1 KiB for each entry.
+	maxAckRequest = maxMany << 10
+
+	// maxBesideBody bounds what a message has beside its body, in bytes, as it
+	// arrives. All that the engine takes has less than half of it.
+	maxBesideBody = 64 << 10
+)
+
+// Numbers of the fields that are counted, in the public contract.
+const (
+	sendMessages = 1
+	ackEntries   = 3
+)
+
+// An unread is a request to be decoded by [codec], unless its size or its
+// counts are too large.
+type unread struct {
+	request proto.Message
+	fault   error // why it was not decoded, if it was not
+}
+
+// read has decode fill in the request. Its error is a *grpcError if it did not
+// come, and a refusal if it is too large.
+func read(decode func(any) error, request proto.Message) error {
+	u := unread{request: request}
+	if err := decode(&u); err != nil {
+		return &grpcError{err}
+	}
+	return u.fault
+}
+
+// checkSize refuses a request that would be too large when decoded. What
+// cannot be decoded is left to who tries.
+func checkSize(request proto.Message, raw []byte) error {
+	switch request.(type) {
+	case *rmqpb.SendMessageRequest: // gRPC has bounded it by MaxReceiveSize
+		return walk(raw, sendMessages, "messages", func(i int, m []byte) error {
+			if len(m) <= maxBesideBody {
+				return nil
+			}
+			beside := len(m)
+			_ = walk(m, messageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
+			if beside > maxBesideBody {
+				return refuse(tidegate.CodeMessagePropertiesTooLarge, "message",
+					fmt.Sprintf("message %d has %d bytes beside its body, at most %d are allowed", i+1, beside, maxBesideBody))
+			}
+			return nil
+		})
+	case *rmqpb.AckMessageRequest:
+		if err := smaller(raw, maxAckRequest); err != nil {
+			return err
+		}
+		return walk(raw, ackEntries, "entries", func(int, []byte) error { return nil })
+	}
+	return smaller(raw, maxSmallRequest)
+}
+
+func smaller(raw []byte, limit int) error {
+	if len(raw) > limit {
+		return refuse(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", len(raw), limit))
+	}
+	return nil
+}
+
+// walk calls f for each field of the number that holds bytes, up to the first
+// error or what is no protobuf. Those that have a name may not be more than maxMany.
+func walk(raw []byte, field protowire.Number, name string, f func(i int, value []byte) error) error {
+	for i := 0; len(raw) > 0; {
+		number, kind, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return nil
+		}
+		raw = raw[n:]
+		if number != field || kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, raw); n < 0 {
+				return nil
+			}
+			raw = raw[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(raw)
+		if n < 0 {
+			return nil
+		}
+		raw = raw[n:]
+		if i == maxMany && name != "" {
+			return refuse(tidegate.CodeBadRequest, name, fmt.Sprintf("the request has more than %d %s, which is the limit", maxMany, name))
+		}
+		if err := f(i, value); err != nil {
+			return err
+		}
+		i++
+	}
+	return nil
+}
