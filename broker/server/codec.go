@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that ours hands on to
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
 // A codec is gRPC's for protobuf, but takes a *frame as it is, and looks at an
@@ -31,5 +32,5 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if u.fault = checkSize(u.request, buf.ReadOnlyData()); u.fault != nil {
 		return nil
 	}
-	return c.CodecV2.Unmarshal(mem.BufferSlice{buf}, u.request)
+	return proto.Unmarshal(buf.ReadOnlyData(), u.request)
 }
