@@ -81,7 +81,7 @@
 // beside its body, all of them [Options].MaxReceiveSize; other requests over gRPC
 // have 64 KiB. Settings name at most 1024 topics. Namespaces, hosts and attempt IDs
 // have at most 255 bytes. What is more is refused with 40000, 40001, 41300 or 43101,
-// settings with gRPC's InvalidArgument.
+// settings with gRPC's InvalidArgument, more than MaxReceiveSize with its ResourceExhausted.
 //
 // # What is not there
 //
