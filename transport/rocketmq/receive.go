@@ -169,6 +169,9 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		c.giveBack(s, got.list)
 		return nil, got.err
 	}
+	if len(got.list) == 0 && c.isClosed() {
+		return nil, closedError(opReceive, r.Topic) // the goodbye of Close was faster than its cancellation
+	}
 	// The delivery says how long, the stream since when.
 	for _, d := range got.list {
 		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
