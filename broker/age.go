@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // ageTick is how finely stored times are told apart: what counts the messages
@@ -126,10 +128,7 @@ func (s *subscription) oldest() (all, fresh int64) {
 	}
 	s.mu.Unlock()
 	for i, g := range unknown {
-		stored, err := s.broker.store.FirstStored(s.topic.id, g.c.queue.number, g.from, g.end)
-		if err != nil {
-			stored = 0
-		}
+		stored := s.broker.firstStored(s.topic, g.c.queue, g.from, g.end)
 		fresh = earlier(fresh, stored)
 		unknown[i].end = stored
 	}
@@ -248,11 +247,19 @@ func (t *topic) oldest(b *Broker) func() int64 {
 	return func() (oldest int64) {
 		for _, q := range *t.queues.Load() {
 			if end := q.end.Load(); end > 0 {
-				if stored, err := b.store.FirstStored(t.id, q.number, 0, end); err == nil {
-					oldest = earlier(oldest, stored)
-				}
+				oldest = earlier(oldest, b.firstStored(t, q, 0, end))
 			}
 		}
 		return oldest
 	}
+}
+
+// firstStored returns when the first message of a queue between two offsets
+// was stored, in nanoseconds since 1970; 0 if there is none, or it cannot be read.
+func (b *Broker) firstStored(t *topic, q *queue, from, to int64) int64 {
+	m, ok, err := b.store.FirstIn(store.Range{Topic: t.id, Queue: q.number, From: from, To: to})
+	if !ok || err != nil {
+		return 0
+	}
+	return m.At.UnixNano()
 }

@@ -141,7 +141,8 @@ func (s *subscription) targets(to Position) ([]target, error) {
 		case to.Latest:
 			t.next = end
 		case !to.Time.IsZero():
-			t.next, err = s.broker.store.FirstSince(s.topic.id, t.queue.number, first, end, to.Time)
+			t.next, err = s.broker.store.FirstThat(store.Range{Topic: s.topic.id, Queue: t.queue.number, From: first, To: end},
+				func(m store.Stored) bool { return !m.At.Before(to.Time) })
 		}
 		if err != nil {
 			return nil, storeError(err)

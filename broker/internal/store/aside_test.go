@@ -152,7 +152,7 @@ func TestSeekAgainstCounting(t *testing.T) {
 			from := rnd.Int64N(n)
 			to := from + rnd.Int64N(n-from+1)
 			when := start.Add(time.Duration(rnd.IntN(2*n)) * time.Second)
-			got, err := s.FirstSince(1, 0, from, to, when)
+			got, err := s.FirstThat(Range{1, 0, from, to}, func(m Stored) bool { return !m.At.Before(when) })
 			if err != nil || got < from || got > to {
 				t.Fatalf("%d to %d: %d, %v", from, to, got, err)
 			}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -42,28 +41,3 @@ func (s *Store) watchStalls(l *pebble.EventListener) {
 
 // Committed returns how many bytes the log has committed since it was opened.
 func (l *Log) Committed() int64 { return l.meter.bytes.Load() }
-
-// FirstStored returns when the first message of a queue at or after offset
-// from, and below to, was stored, in nanoseconds since 1970; 0 if there is none.
-func (s *Store) FirstStored(topic uint32, queue uint16, from, to int64) (int64, error) {
-	it, err := s.messages.NewIter(&pebble.IterOptions{
-		LowerBound: appendMessageKey(nil, Place{topic, queue, from}),
-		UpperBound: appendMessageKey(nil, Place{topic, queue, to}),
-	})
-	if err != nil {
-		return 0, fmt.Errorf("reading messages: %w", err)
-	}
-	defer it.Close()
-	if !it.First() {
-		return 0, it.Error()
-	}
-	v, err := value(it)
-	if err != nil {
-		return 0, fmt.Errorf("reading messages: %w", err)
-	}
-	var m Message
-	if _, err := decodeHeader(v, &m); err != nil {
-		return 0, fmt.Errorf("reading the message at offset %d: %w", offsetOfMessageKey(it.Key()), err)
-	}
-	return nanos(m.StoredAt), nil
-}

@@ -97,7 +97,7 @@ func TestLogHasABound(t *testing.T) {
 	})
 }
 
-func TestFirstStored(t *testing.T) {
+func TestFirstIn(t *testing.T) {
 	s, err := Open(Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -111,8 +111,8 @@ func TestFirstStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ from, to, want int64 }{{0, 9, 3}, {3, 9, 3}, {4, 9, 5}, {6, 9, 0}, {0, 3, 0}, {4, 5, 0}} {
-		if got, err := s.FirstStored(1, 2, c.from, c.to); err != nil || got != c.want*int64(time.Second) {
-			t.Errorf("from %d to %d: %d, %v; want %d s", c.from, c.to, got, err, c.want)
+		if got, ok, err := s.FirstIn(Range{1, 2, c.from, c.to}); err != nil || ok != (c.want > 0) || ok && !got.At.Equal(time.Unix(c.want, 0)) {
+			t.Errorf("from %d to %d: %v, %v, %v; want %d s", c.from, c.to, got.At, ok, err, c.want)
 		}
 	}
 	if p := s.Pressure(); p.Disk || !s.StalledSince().IsZero() {

@@ -3,42 +3,9 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
-
-// FirstSince returns the offset of the first message of a queue, among those
-// from one offset on and before another, that was stored at t or later; to if
-// there is none. It reads the headers of a few messages: those of a queue are
-// in the order in which they were stored.
-func (s *Store) FirstSince(topic uint32, queue uint16, from, to int64, t time.Time) (int64, error) {
-	it, err := s.messageIter(topic, queue, from, to)
-	if err != nil {
-		return 0, err
-	}
-	defer it.Close()
-	for from < to {
-		mid := from + (to-from)/2
-		if !it.SeekGE(appendMessageKey(nil, Place{topic, queue, mid})) || offsetOfMessageKey(it.Key()) >= to {
-			if err := it.Error(); err != nil {
-				return 0, fmt.Errorf("reading messages: %w", err)
-			}
-			to = mid // nothing is there any more
-			continue
-		}
-		m, _, at, err := headerAt(it)
-		switch {
-		case err != nil:
-			return 0, err
-		case m.StoredAt.Before(t):
-			from = at + 1
-		default:
-			to = mid
-		}
-	}
-	return from, nil
-}
 
 // BytesBefore returns the bodies of a queue before an offset, in bytes since
 // its beginning, and false if there is no message from there on to tell: then
