@@ -161,28 +161,51 @@ func TestTransactionSettings(t *testing.T) {
 	})
 }
 
-// After a long stop nobody is asked at once: producers need time to come back. What
-// was missed is not made up for.
+// After a long stop nobody is asked at once: producers need time to come back, also if
+// another check is due before. What was missed is not made up for, and nothing is given up before that.
 func TestTransactionChecksAfterALongStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 		sendHalf(t, b, "m")
+		putTopic(t, b, "last", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
+		half := func(topic string, firstCheck time.Duration) {
+			if r := b.SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		half("last", 0)
+		<-time.After(7 * time.Second) // of the last one every check is made
+		putTopic(t, b, "due", TopicConfig{Type: TopicTransaction})
+		half("due", 50*time.Minute+time.Second)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(time.Hour)
+		<-time.After(50 * time.Minute)
 		b = open(t, Options{Dir: "data", fs: fs})
 		start := time.Now()
 		var a asked
 		a.of(b)
-		<-time.After(67 * time.Second)
+		<-time.After(6*time.Second - 1)
+		if info, err := b.Topic("last"); err != nil || info.HalfMessages != 1 {
+			t.Errorf("given up before its producer can be back: %+v, %v", info, err)
+		}
+		<-time.After(61 * time.Second)
 		synctest.Wait()
-		for i, want := range []time.Duration{6 * time.Second, 36 * time.Second, 66 * time.Second} {
-			if len(a.at) != 3 || a.at[i].Sub(start) != want || a.all[i].Number != i+1 {
-				t.Fatalf("asked at %v; want after 6, 36 and 66 s", a.at)
+		var of, due []time.Duration
+		for i, c := range a.all {
+			if c.Message.ID == "m" && c.Number == len(of)+2 {
+				of = append(of, a.at[i].Sub(start))
+			} else if c.Message.ID == "due" {
+				due = append(due, a.at[i].Sub(start))
 			}
+		}
+		if want := []time.Duration{6 * time.Second, 36 * time.Second, 66 * time.Second}; !slices.Equal(of, want) {
+			t.Errorf("asked after %v; want %v", of, want)
+		}
+		if len(due) == 0 || due[0] != time.Second {
+			t.Errorf("what was due after the start was asked for after %v; want 1 s", due)
 		}
 	})
 }

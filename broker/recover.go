@@ -101,35 +101,6 @@ func decodeGroup(name string, v []byte) (st storedGroup, err error) {
 	return st, nil
 }
 
-// recoverHalves counts the half messages and sets the alarm for the first
-// check. One that is overdue waits for another Timeout: producers have to come
-// back first.
-func (b *Broker) recoverHalves(topics map[uint32]*topic, now time.Time) error {
-	var first time.Time
-	if err := b.store.Halves(func(id store.HalfID, st store.HalfState) error {
-		t := topics[id.Topic]
-		if t == nil {
-			return nil
-		}
-		t.halves.waiting.Add(1)
-		b.halves.number = max(b.halves.number, id.Number)
-		due := st.Due
-		if !due.After(now) {
-			due = now.Add(time.Duration(b.transactionConfig(t).Timeout))
-		}
-		if first.IsZero() || due.Before(first) {
-			first = due
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if !first.IsZero() {
-		b.halves.alarm.set(first)
-	}
-	return nil
-}
-
 func (b *Broker) recoverQueues(t *topic) error {
 	for _, q := range *t.queues.Load() {
 		state, err := b.store.Queue(t.id, q.number)

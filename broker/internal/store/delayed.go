@@ -114,17 +114,24 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 // most limit, and after the first as many as have maxBytes of bodies. next is
 // the time of the first one that it does not return; zero if there is none. None
 // may be due before from: the traces of all that were there need not be passed over again.
-// A message that is damaged has no ID.
+// A message that is damaged has no ID. What cannot be read, for another reason, is an
+// error if it comes first; behind others it ends what is returned, and next is not after it.
 func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.appendKey(nil), UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
 		return nil, nil, next, fmt.Errorf("reading delayed messages: %w", err)
 	}
 	defer it.Close()
+	stopped := func(err error) ([]Delayed, []Message, time.Time, error) {
+		if len(ds) == 0 {
+			return nil, nil, time.Time{}, err
+		}
+		return ds, ms, ds[len(ds)-1].Due, nil
+	}
 	for ok := it.First(); ok; ok = it.Next() {
 		d, err := splitDelayedKey(it.Key())
 		if err != nil {
-			return ds, ms, next, err
+			return stopped(err)
 		}
 		if d.Due.After(now) || len(ds) == limit || len(ds) > 0 && maxBytes <= 0 {
 			return ds, ms, d.Due, nil
@@ -137,13 +144,13 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 		if IsDamage(err) {
 			m = Message{}
 		} else if err != nil {
-			return ds, ms, next, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
+			return stopped(fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err))
 		}
 		maxBytes -= int64(len(m.Body))
 		ds, ms = append(ds, d), append(ms, m)
 	}
-	if len(ds) > 0 {
-		return ds, ms, next, nil // what cannot be read behind them is told the next time
+	if err := it.Error(); err != nil {
+		return stopped(fmt.Errorf("reading delayed messages: %w", err))
 	}
-	return ds, ms, next, it.Error()
+	return ds, ms, next, nil
 }
