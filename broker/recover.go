@@ -159,6 +159,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	}); err != nil {
 		return err
 	}
+	lost := lostEnds{}
 	if err := b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
 		s := subscription(group, topic, queue)
 		if s == nil {
@@ -167,6 +168,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		}
 		c := s.cursors[queue]
 		c.rewound = at.Rewound
+		lost.reach(s.topic, c.queue, at.Next, at.Bytes)
 		if at.Next < c.next { // a power failure took back how far it was; what is before c.next was removed
 			return nil
 		}
@@ -182,19 +184,16 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	if err != nil {
 		return err
 	}
-	type stray struct {
-		group uint32
-		place store.Place
-	}
-	var strays []stray
+	var strays []func(*store.Batch)
 	if err := b.store.Leases(func(group uint32, p store.Place, l store.Lease) error {
 		if groups[group] == nil || topics[p.Topic] == nil {
 			orphans[[2]uint32{group, p.Topic}] = true
 		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
-			// Its message was removed, or the process ended between the dead letter and the removal of the lease.
+			// Its message was removed, or lost, or the process ended between the dead letter and the removal of the lease.
 			c := s.cursors[p.Queue]
-			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || marks.Has(group, p, c.rewound) {
-				strays = append(strays, stray{group, p})
+			lost.reach(s.topic, c.queue, p.Offset+1, 0)
+			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {
+				strays = append(strays, func(w *store.Batch) { w.DeleteLease(group, p) })
 				return nil
 			}
 			s.restore(p, l)
@@ -209,10 +208,35 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	if err := marks.Close(); err != nil {
 		return err
 	}
+	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
+		switch s := subscription(group, p.Topic, p.Queue); {
+		case s == nil:
+		case lost.has(s.cursors[p.Queue].queue, p.Offset):
+			strays = append(strays, func(w *store.Batch) { w.DeleteParked(group, p) })
+		default:
+			s.restoreReason(p, reason)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := b.store.AllAside(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
+		switch s := subscription(group, p.Topic, p.Queue); {
+		case s == nil:
+		case lost.has(s.cursors[p.Queue].queue, p.Offset):
+			strays = append(strays, func(w *store.Batch) { w.DeleteAside(group, p, messageGroup) })
+		default:
+			s.restoreAside(p, messageGroup, l)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	b.recoverEnds(lost)
 	if len(strays)+len(orphans) > 0 {
 		b.store.Groups.Add(func(w *store.Batch) {
-			for _, x := range strays {
-				w.DeleteLease(x.group, x.place)
+			for _, remove := range strays {
+				remove(w)
 			}
 			for k, gone := range orphans {
 				if gone {
@@ -227,22 +251,6 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 				}
 			}
 		}, nil)
-	}
-	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
-		if s := subscription(group, p.Topic, p.Queue); s != nil {
-			s.restoreReason(p, reason)
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if err := b.store.AllAside(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
-		if s := subscription(group, p.Topic, p.Queue); s != nil {
-			s.restoreAside(p, messageGroup, l)
-		}
-		return nil
-	}); err != nil {
-		return err
 	}
 	for _, s := range b.subs.all() {
 		s.mu.Lock()
