@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/address"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/siphash"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -134,7 +135,8 @@ type Broker struct {
 
 	retention *retention
 
-	forgetting *alarm // of message IDs
+	idKey      siphash.Key // of the hashes of message IDs
+	forgetting *alarm      // of message IDs
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
@@ -280,6 +282,7 @@ func (b *Broker) Close() error {
 		s.stopTimer()
 	}
 	b.mu.RUnlock()
+	b.indexRest()
 	b.closeErr = b.store.Close()
 	close(b.closed)
 	return b.closeErr

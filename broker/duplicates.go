@@ -12,7 +12,7 @@ import (
 const DefaultDuplicateWindow = 2 * time.Minute
 
 // duplicateWindow returns how long IDs are remembered; 0 for not at all.
-func (c TopicConfig) duplicateWindow() time.Duration {
+func (c *TopicConfig) duplicateWindow() time.Duration {
 	switch {
 	case c.DuplicateWindow < 0:
 		return 0
@@ -29,7 +29,7 @@ type suspect struct {
 }
 
 // resolve answers suspects with the receipt of the first message. It returns
-// those that are none: another ID had the same hash, or the window is over.
+// those that are none: another ID had the same hash, the window is over, or the first message is damaged.
 // What was found is on disk: it was written before this Append's own batch.
 func (a *appending) resolve() []suspect {
 	var innocent []suspect
@@ -45,9 +45,9 @@ func (a *appending) resolve() []suspect {
 			}
 			a.missing[s.index] = s.at
 			innocent = append(innocent, s)
-		case err != nil:
+		case err != nil && !store.IsDamage(err):
 			a.refuse(s.index, t, storeError(err), "")
-		case !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
+		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
 			}
@@ -117,43 +117,4 @@ func (a *appending) appendAll(ctx context.Context) error {
 		}
 		a.topics, a.suspects, a.wrote = again, nil, false
 	}
-}
-
-// recoverIDs remembers the IDs of the last while after a restart. If they cannot be
-// read because of damage, duplicates of what is behind it are not known.
-func (b *Broker) recoverIDs(t *topic, now time.Time) error {
-	window := t.config.Load().duplicateWindow()
-	if window == 0 {
-		return nil
-	}
-	for _, q := range *t.queues.Load() {
-		left := maxRecentIDs
-		if err := b.store.Newest(t.id, q.number, func(m *store.Message, offset int64) bool {
-			if left--; left < 0 || now.Sub(m.StoredAt) >= window {
-				return false
-			}
-			t.remember(m.ID, location{queue: q.number, offset: offset}, window, now)
-			return true
-		}); store.IsDamage(err) {
-			b.logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", t.name, "queue", q.number, "error", err)
-		} else if err != nil {
-			return err
-		}
-	}
-	left := maxRecentIDs
-	if err := b.store.NewestDelayed(t.id, now.Add(-window), func(id string, d store.Delayed) bool {
-		t.remember(id, location{due: d.Due.UnixNano(), offset: int64(d.Number)}, window, now)
-		left--
-		return left > 0
-	}); err != nil {
-		return err
-	}
-	left = maxRecentIDs
-	return b.store.NewestHalves(t.id, func(m *store.Message, id store.HalfID) bool {
-		if left--; left < 0 || now.Sub(m.StoredAt) >= window {
-			return false
-		}
-		t.remember(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
-		return true
-	})
 }

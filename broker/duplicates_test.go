@@ -87,7 +87,9 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.store.Messages.Add(func(*store.Batch) { topic.remember("b", location{}, time.Minute, time.Now()) }, nil)
+	b.store.Messages.Add(func(*store.Batch) {
+		topic.remember(&store.Message{Message: tidegate.Message{ID: "b"}}, location{}, time.Minute, time.Now())
+	}, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
 	})

@@ -127,7 +127,7 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck,
 	m.StoredAt = now
 	w.PutHalf(id, m, state)
 	t.halves.waiting.Add(1)
-	t.remember(m.ID, location{half: true, offset: int64(id.Number)}, window, now)
+	t.remember(m, location{half: true, offset: int64(id.Number)}, window, now)
 	if a.firstCheck.IsZero() || state.Due.Before(a.firstCheck) {
 		a.firstCheck = state.Due
 	}
@@ -174,6 +174,7 @@ type checking struct {
 	stale bool // there is nothing to check: the transaction has ended, or is due at another time
 	asks  bool // or gives the transaction up
 	again bool // it could not be given up: it is due still
+	lost  bool // it is damaged: there is nothing to check or to deliver, and it is removed
 }
 
 // check checks one batch, and returns how many that were and when to come
@@ -274,19 +275,22 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 		}
 		claims = append(claims, r)
 		m, state, ok, err := b.store.GetHalf(d.HalfID)
-		if store.IsDamage(err) {
-			b.logger.Error("a half message cannot be read from disk any more: its producer is not asked", "topic", d.Topic, "number", d.Number, "error", err)
-			ok, err = false, nil
-		}
-		if err != nil {
+		damaged := store.IsDamage(err)
+		if err != nil && !damaged {
 			return nil, release, err
 		}
 		left -= int64(len(m.Body))
 		c := &checking{due: d}
 		c.ending = ending{topic: topics[d.Topic], id: d.HalfID, state: state, message: &m}
-		if c.topic == nil || !ok || !state.Due.Equal(d.Due) {
+		switch {
+		case c.topic != nil && damaged && (state.Due.IsZero() || state.Due.Equal(d.Due)):
+			c.lost, c.stale = true, true
+			b.counters.damaged.Add(1)
+			b.logger.Error("a half message cannot be read from disk any more and is removed: its producer is not asked",
+				"topic", c.topic.name, "transaction", transactionID(d.HalfID), "error", err)
+		case c.topic == nil || !ok || !state.Due.Equal(d.Due):
 			c.stale = true
-		} else {
+		default:
 			var giveUp bool
 			c.after, giveUp = b.transactionConfig(c.topic).next(state, time.Now())
 			c.asks = !giveUp
@@ -303,6 +307,11 @@ func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
 	case c.stale || t.deleted.Load():
 		c.stale = true
 		w.DeleteDueHalf(c.due)
+		if c.lost && !t.deleted.Load() {
+			w.DeleteHalf(c.id, c.state)
+			t.halves.waiting.Add(-1)
+			t.recent.forget(c.state.IDHash)
+		}
 	case c.asks:
 		w.ChangeHalf(c.id, c.state, c.after)
 	case letters.deleted.Load(): // just now: the next batch makes it anew
@@ -311,7 +320,7 @@ func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
 		w.DeleteHalf(c.id, c.state)
 		t.halves.waiting.Add(-1)
 		t.halves.abandoned.Add(1)
-		t.recent.forget(c.message.ID)
+		t.recent.forget(c.state.IDHash)
 		m := *c.message
 		m.Properties = c.properties()
 		c.to, c.queue = letters, (*letters.queues.Load())[0]

@@ -149,7 +149,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.store.Messages.Add(func(*store.Batch) {
-			tp.remember("x", location{due: time.Now().UnixNano(), offset: 7}, time.Minute, time.Now())
+			tp.remember(&store.Message{Message: tidegate.Message{ID: "x"}}, location{due: time.Now().UnixNano(), offset: 7}, time.Minute, time.Now())
 		}, nil)
 		send()
 		elapse(11 * time.Second)

@@ -12,9 +12,9 @@ import (
 const delayedBatch = 4096
 
 // PurgeTopic removes every message of a topic whose send was answered before,
-// be it ready, in flight, waiting for a retry or for its delivery time, and returns what that was, when that
-// is on disk. Groups go on behind it; handles of what was in flight are not
-// valid any more, and message IDs are forgotten. Offsets go on. Dead letters that
+// be it ready, in flight, waiting for a retry, for its delivery time or for the end of its transaction, and
+// returns what that was, when that is on disk. Groups go on behind it; handles of what was in flight are not
+// valid any more, nor are the IDs of transactions, and message IDs are forgotten. Offsets go on. Dead letters that
 // groups made of the topic's messages stay: they are messages of their own
 // topic. 40402 if there is no such topic. If ctx ends, a part may be removed.
 func (b *Broker) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
@@ -39,10 +39,24 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 		return removed, context.Cause(ctx)
 	}
 	defer b.retention.unlock()
+	// First, so that the IDs of what is sent meanwhile, and stays, are remembered.
+	var last uint64
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		last = b.halves.number
+		t.forgetAll(w)
+	}, nil).WaitContext(ctx); err != nil {
+		return removed, storeUnless(ctx, err)
+	}
+	waiting, err := b.removeHalves(ctx, t, last) // what is committed meanwhile is in a queue then
+	if err != nil {
+		return removed, err
+	}
 	delayed, err := b.removeDelayed(ctx, t)
 	if err != nil {
 		return removed, err
 	}
+	waiting.Messages += delayed.Messages
+	waiting.Bytes += delayed.Bytes
 	// What is written before this is on disk, and visible, after it.
 	if err := b.store.Messages.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
@@ -57,20 +71,19 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 		return removed, storeError(err)
 	}
 	t.watch()
-	removed.Messages = before.Messages - t.keptMessages.Load() + t.lowMessages.Load() + delayed.Messages
-	removed.Bytes = before.Bytes - t.keptBytes.Load() + t.lowBytes.Load() + delayed.Bytes
+	removed.Messages = before.Messages - t.keptMessages.Load() + t.lowMessages.Load() + waiting.Messages
+	removed.Bytes = before.Bytes - t.keptBytes.Load() + t.lowBytes.Load() + waiting.Bytes
 	for i := range w.spans {
 		removed.Messages -= w.spans[i].holes.Messages
 		removed.Bytes -= w.spans[i].holes.Bytes
 	}
-	t.removed[removedByPurge].Add(delayed.Messages)
+	t.removed[removedByPurge].Add(waiting.Messages)
 	b.logger.Info("a topic was purged", "topic", name, "messages", removed.Messages, "bytes", removed.Bytes)
 	b.retention.reclaimSoon()
 	return removed, nil
 }
 
-// removeDelayed removes the delayed messages of a topic, forgets its message
-// IDs, and returns what was removed.
+// removeDelayed removes the delayed messages of a topic and returns what was removed.
 func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, err error) {
 	select {
 	case b.delays.moving <- struct{}{}:
@@ -96,7 +109,6 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 				w.DeleteDelayed(d, stored[i].At)
 			}
 			t.delayed(w, -int64(len(ds)), -bytes)
-			t.recent = recentIDs{}
 		}, nil).WaitContext(ctx); err != nil {
 			return removed, storeUnless(ctx, err)
 		}
@@ -105,6 +117,81 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 		removed.Bytes += bytes
 		b.retention.noteDelayed(bytes)
 	}
+}
+
+// removeHalves removes the half messages of a topic up to a number, and
+// returns what was removed. Who ends one of their transactions afterwards is told that there is none.
+func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (removed Backlog, err error) {
+	for last > 0 {
+		var ids []store.HalfID
+		if err := b.store.HalvesOf(t.id, last, func(id store.HalfID, _ store.HalfState) bool {
+			ids = append(ids, id)
+			return len(ids) < checkBatch
+		}); err != nil {
+			return removed, storeError(err)
+		}
+		if len(ids) == 0 {
+			break
+		}
+		last = ids[len(ids)-1].Number - 1
+		n, err := b.removeSomeHalves(ctx, t, ids)
+		if err != nil {
+			return removed, err
+		}
+		removed.Messages += n.Messages
+		removed.Bytes += n.Bytes
+	}
+	return removed, nil
+}
+
+func (b *Broker) removeSomeHalves(ctx context.Context, t *topic, ids []store.HalfID) (removed Backlog, err error) {
+	h := b.halves
+	select {
+	case h.checking <- struct{}{}:
+		defer func() { <-h.checking }()
+	case <-ctx.Done():
+		return removed, context.Cause(ctx)
+	}
+	var claims []func()
+	release := func() {
+		for _, r := range claims {
+			r()
+		}
+	}
+	states := make(map[store.HalfID]store.HalfState, len(ids))
+	for _, id := range ids {
+		r, err := h.claim(ctx, id)
+		if err != nil {
+			release()
+			return removed, err
+		}
+		claims = append(claims, r)
+		m, state, ok, err := b.store.GetHalf(id)
+		if err != nil && !store.IsDamage(err) {
+			release()
+			return removed, storeError(err)
+		}
+		if ok || err != nil {
+			states[id] = state
+			removed.Messages++
+			removed.Bytes += int64(len(m.Body))
+		}
+	}
+	flight := b.store.Messages.Add(func(w *store.Batch) {
+		if t.deleted.Load() { // with its half messages
+			removed = Backlog{}
+			return
+		}
+		for id, state := range states {
+			w.DeleteHalf(id, state)
+			t.halves.waiting.Add(-1)
+			t.recent.forget(state.IDHash)
+		}
+	}, func(error) { release() })
+	if flight == nil {
+		release()
+	}
+	return removed, storeUnless(ctx, flight.WaitContext(ctx))
 }
 
 // storeUnless is an error of the store, unless it is that of ctx; nil for nil.

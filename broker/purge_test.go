@@ -208,7 +208,7 @@ func TestPurgeInUse(t *testing.T) {
 	})
 }
 
-// records returns the keys of everything that is stored, but for the last number given.
+// records returns the keys of everything that is stored, but for the last number given and the key of IDs' hashes.
 func records(tb testing.TB, fs vfs.FS) (keys []string) {
 	tb.Helper()
 	for _, name := range []string{"data/messages", "data/groups"} {
@@ -221,7 +221,7 @@ func records(tb testing.TB, fs vfs.FS) (keys []string) {
 			tb.Fatal(err)
 		}
 		for ok := it.First(); ok; ok = it.Next() {
-			if it.Key()[0] != 'n' {
+			if k := it.Key()[0]; k != 'n' && k != 'k' {
 				keys = append(keys, string(it.Key()))
 			}
 		}
@@ -278,6 +278,61 @@ func TestDeletionLeavesNothing(t *testing.T) {
 				t.Errorf("left: %q", left)
 			}
 			b = open(t, Options{Dir: "data", fs: fs})
+		}
+	})
+}
+
+// A purge removes half messages too: their transactions are not there any more, nobody
+// is asked about them, and one that is sent again is another one, delivered once.
+func TestPurgeRemovesHalfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
+		const n = 2*checkBatch + 3
+		var receipts []tidegate.Receipt
+		for i := range n {
+			receipts = append(receipts, sendHalf(t, b, fmt.Sprintf("%04d", i)))
+		}
+		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "other", Topic: "other", Body: []byte("x")}, 0); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if err := endTransaction(t, b, receipts[1], ResolutionCommit); err != nil {
+			t.Fatal(err)
+		}
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{Messages: n, Bytes: 4 * n}) {
+			t.Errorf("removed %+v, %v; want all %d", removed, err, n)
+		}
+		var a asked
+		for _, restart := range []bool{false, true} {
+			if restart {
+				b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+			}
+			a.of(b)
+			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.Messages > 1 {
+				t.Errorf("restart %t: %d half messages, %d messages, %v", restart, info.HalfMessages, info.Messages, err)
+			}
+			wantCode(t, "end of what was purged", endTransaction(t, b, receipts[0], ResolutionCommit), tidegate.CodeInternalServerError)
+			again := b.SendHalf(t.Context(), &tidegate.Message{ID: "0000", Topic: "t", Body: []byte("0000")}, 0)
+			if again.Err != nil || again.Receipt == receipts[0] {
+				t.Errorf("restart %t: sent again: %+v, first %+v", restart, again, receipts[0])
+			}
+			if !restart {
+				if err := endTransaction(t, b, again.Receipt, ResolutionCommit); err != nil {
+					t.Error(err)
+				}
+			}
+			if ds := receiveAll(t, b, "t"); len(ds) != 1 || ds[0].ID != "0000" {
+				t.Errorf("restart %t: received %v", restart, ds)
+			}
+		}
+		<-time.After(time.Minute)
+		synctest.Wait()
+		for _, c := range a.all {
+			if c.Message.Topic != "other" {
+				t.Errorf("asked about %q", c.Message.ID)
+			}
 		}
 	})
 }

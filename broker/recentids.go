@@ -1,11 +1,6 @@
 package broker
 
-import (
-	"hash/maphash"
-	"time"
-
-	"github.com/tidegate/tidegate/broker/internal/store"
-)
+import "time"
 
 const (
 	// maxRecentIDs bounds how many IDs a topic remembers at least, where many are
@@ -20,10 +15,6 @@ const (
 	firstSlots = 8 // of a shard
 )
 
-// idSeed makes hashes of IDs differ from process to process, so that nobody
-// can choose IDs whose hashes are equal.
-var idSeed = maphash.MakeSeed()
-
 // recentIDs knows where the messages of the last while are, by a hash of
 // their ID. What it says has to be verified. It has two generations: the older
 // one is forgotten when the newer one is full or as old as the window. Its zero
@@ -31,7 +22,6 @@ var idSeed = maphash.MakeSeed()
 type recentIDs struct {
 	newer, older *generation // nil: empty
 	since        time.Time   // of newer
-	watched      bool        // the alarm is set to its end
 }
 
 // A location is a message's place within its topic: in a queue, or, if due is
@@ -47,9 +37,8 @@ type location struct {
 // moves reports whether a message can leave the place.
 func (l location) moves() bool { return l.half || l.due != 0 }
 
-// find returns where a message with that ID probably is. queues are the topic's.
-func (r *recentIDs) find(id string, queues []*queue) (location, bool) {
-	h := maphash.String(idSeed, id)
+// find returns where a message whose ID has that hash probably is. queues are the topic's.
+func (r *recentIDs) find(h uint64, queues []*queue) (location, bool) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil && len(g.aside) > 0 {
 			if l, ok := g.aside[h]; ok {
@@ -77,15 +66,19 @@ func lastWith(slot uint64, next int64) int64 {
 }
 
 // add remembers an ID, instead of what it was before.
-func (r *recentIDs) add(id string, l location, window time.Duration, now time.Time) {
+func (r *recentIDs) add(h uint64, l location, window time.Duration, now time.Time) {
 	if now.Sub(r.since) >= window || r.newer.len() >= maxRecentIDs {
 		r.turn(now)
 	}
+	r.put(h, l)
+}
+
+// put is add to the newer generation, whatever it has.
+func (r *recentIDs) put(h uint64, l location) {
 	if r.newer == nil {
 		r.newer = &generation{}
 	}
-	r.forget(id)
-	h := maphash.String(idSeed, id)
+	r.forget(h)
 	if l.moves() || r.newer.slot(h) != 0 || r.older.slot(h) != 0 {
 		r.newer.setAside(h, l)
 		return
@@ -97,14 +90,16 @@ func (r *recentIDs) add(id string, l location, window time.Duration, now time.Ti
 func (r *recentIDs) turn(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
 
 // forget forgets an ID whose place was one that a message can leave.
-func (r *recentIDs) forget(id string) {
-	h := maphash.String(idSeed, id)
+func (r *recentIDs) forget(h uint64) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil {
 			delete(g.aside, h)
 		}
 	}
 }
+
+// forgotten reports whether nothing is remembered.
+func (r *recentIDs) forgotten() bool { return r.newer == nil && r.older == nil }
 
 // expire forgets what is older than the window, though nothing is added, and
 // returns when to do so again; zero if nothing is remembered.
@@ -114,8 +109,7 @@ func (r *recentIDs) expire(window time.Duration, now time.Time) (next time.Time)
 	} else if now.Sub(r.since) >= window {
 		r.turn(now)
 	}
-	r.watched = r.newer != nil || r.older != nil
-	if !r.watched {
+	if r.forgotten() {
 		return next
 	}
 	return r.since.Add(window)
@@ -134,6 +128,17 @@ type generation struct {
 type shard struct {
 	slots []uint64
 	used  int
+}
+
+// generationOf returns an empty generation with room for n IDs.
+func generationOf(n int) *generation {
+	g := &generation{}
+	for i := range g.shards {
+		if each := n * 3 / 2 >> shardBits; each > firstSlots { // not all shards get as many
+			g.shards[i].slots = make([]uint64, each)
+		}
+	}
+	return g
 }
 
 // tag returns the part of a hash that a slot has, which is not 0. The shard has shardBits more.
@@ -198,42 +203,4 @@ func (g *generation) len() int {
 		return 0
 	}
 	return g.count + len(g.aside)
-}
-
-// remember has the topic remember an ID for the window; with 0 it forgets where a
-// message was that has moved. Only called within the message log's Add, and before anything else runs.
-func (t *topic) remember(id string, l location, window time.Duration, now time.Time) {
-	if window == 0 {
-		t.recent.forget(id)
-		return
-	}
-	t.recent.add(id, l, window, now)
-	if !t.recent.watched {
-		t.recent.watched = true
-		t.retention.broker.forgetting.set(now.Add(window))
-	}
-}
-
-// forget forgets the IDs of all topics that are older than the window: memory
-// comes back where nothing is sent any more. The alarm calls it.
-func (b *Broker) forget() {
-	if !b.begin() {
-		return
-	}
-	defer b.end()
-	var next time.Time
-	topics := b.topicsByID()
-	if err := b.store.Messages.Add(func(*store.Batch) {
-		now := time.Now()
-		for _, t := range topics {
-			if at := t.recent.expire(t.config.Load().duplicateWindow(), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-				next = at
-			}
-		}
-	}, nil).Wait(); err != nil {
-		return // the store is broken: nothing is sent any more
-	}
-	if !next.IsZero() {
-		b.forgetting.set(next)
-	}
 }

@@ -2,15 +2,20 @@ package broker
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/siphash"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
+
+var testIDKey = siphash.Key{K0: rand.Uint64(), K1: rand.Uint64()}
+
+// hashOf returns the hash of an ID, by a key of the tests.
+func hashOf(id string) uint64 { return testIDKey.Sum(id) }
 
 // queuesUpTo returns n queues with the given next offset.
 func queuesUpTo(n int, next int64) []*queue {
@@ -26,14 +31,14 @@ func TestRecentIDsAreBounded(t *testing.T) {
 	now := time.Now()
 	const last = 3*maxRecentIDs + 9
 	for i := range last + 1 {
-		r.add(fmt.Sprint(i), location{offset: int64(i)}, time.Hour, now)
+		r.add(hashOf(fmt.Sprint(i)), location{offset: int64(i)}, time.Hour, now)
 	}
 	if n := r.newer.len() + r.older.len(); n > 2*maxRecentIDs || n < maxRecentIDs {
 		t.Errorf("%d are remembered", n)
 	}
 	qs := queuesUpTo(1, last+1)
 	for i := last - maxRecentIDs + 1; i <= last; i++ {
-		if l, ok := r.find(fmt.Sprint(i), qs); !ok || l.offset != int64(i) {
+		if l, ok := r.find(hashOf(fmt.Sprint(i)), qs); !ok || l.offset != int64(i) {
 			t.Fatalf("%d, one of the last %d, is forgotten: %v, %v", i, maxRecentIDs, l, ok)
 		}
 	}
@@ -71,7 +76,7 @@ func TestRecentIDsRandom(t *testing.T) {
 		switch rnd.IntN(12) {
 		case 0:
 			if m := model[id]; m.moves() {
-				r.forget(id)
+				r.forget(hashOf(id))
 				m.gone = true // where it was before, if it was in a queue, may be told again
 				model[id] = m
 			}
@@ -81,8 +86,8 @@ func TestRecentIDsRandom(t *testing.T) {
 			}
 			now = now.Add(time.Duration(rnd.Int64N(int64(window / 500))))
 		case 2:
-			if next := r.expire(window, now); !next.IsZero() && !next.After(now) || r.watched == next.IsZero() {
-				t.Fatalf("seed %d, step %d: expired at %v, next %v, watched %v", seed, step, now, next, r.watched)
+			if next := r.expire(window, now); !next.IsZero() && !next.After(now) || r.forgotten() != next.IsZero() {
+				t.Fatalf("seed %d, step %d: expired at %v, next %v, empty %v", seed, step, now, next, r.forgotten())
 			}
 		default:
 			l := location{queue: uint16(rnd.IntN(MaxQueues)), offset: 1<<40 - 1 - rnd.Int64N(1<<offsetBits)}
@@ -92,12 +97,12 @@ func TestRecentIDsRandom(t *testing.T) {
 			case 1:
 				l = location{due: rnd.Int64() + 1, offset: rnd.Int64()}
 			}
-			r.add(id, l, window, now)
+			r.add(hashOf(id), l, window, now)
 			model[id] = memory{location: l, at: now}
 		}
 		id = fmt.Sprint(rnd.IntN(5000))
 		want, known := model[id]
-		got, ok := r.find(id, qs)
+		got, ok := r.find(hashOf(id), qs)
 		recent := known && !want.gone && now.Sub(want.at) < window
 		if recent && (!ok || got != want.location) || ok && !known || ok && want.gone && got == want.location {
 			t.Fatalf("seed %d, step %d: ID %s is at %+v, %v; want %+v, %v", seed, step, id, got, ok, want, known)
@@ -111,10 +116,10 @@ func TestEqualTags(t *testing.T) {
 	now := time.Now()
 	r.turn(now)
 	r.newer = &generation{}
-	h := maphash.String(idSeed, "a")
+	h := hashOf("a")
 	r.newer.put(h^1, 5) // another ID, whose hash differs only where neither shard nor tag see it
-	r.add("a", location{queue: 3, offset: 6}, time.Hour, now)
-	if l, ok := r.find("a", queuesUpTo(8, 10)); !ok || l != (location{queue: 3, offset: 6}) {
+	r.add(h, location{queue: 3, offset: 6}, time.Hour, now)
+	if l, ok := r.find(h, queuesUpTo(8, 10)); !ok || l != (location{queue: 3, offset: 6}) {
 		t.Errorf("%+v, %v", l, ok)
 	}
 	if r.newer.slot(h^1)&(1<<offsetBits-1) != 5 {
@@ -145,7 +150,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.newer.len()+tp.recent.older.len(), tp.recent.watched }, nil)
+			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.newer.len()+tp.recent.older.len(), tp.forgets }, nil)
 			return n, watched
 		}
 		for _, name := range []string{"t", "short"} {
@@ -187,7 +192,8 @@ func BenchmarkRecentIDs(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {
 		id := ids[i%len(ids)][:30] + fmt.Sprintf("%x", i>>16)
-		r.find(id, qs)
-		r.add(id, location{queue: uint16(i % 8), offset: int64(i / 8)}, time.Hour, now)
+		h := hashOf(id)
+		r.find(h, qs)
+		r.add(h, location{queue: uint16(i % 8), offset: int64(i / 8)}, time.Hour, now)
 	}
 }

@@ -15,6 +15,9 @@ func (b *Broker) recover() error {
 	if b.number, err = b.store.LastNumber(); err != nil {
 		return err
 	}
+	if b.idKey, err = b.store.IDKey(); err != nil {
+		return err
+	}
 	if err := b.recoverAddressSettings(); err != nil {
 		return err
 	}
@@ -52,6 +55,7 @@ func (b *Broker) recover() error {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}
+	forget := forgetRecovered(topics, now)
 	// Before any alarm: what moves messages makes retention look, and that asks which groups need them.
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
@@ -60,11 +64,14 @@ func (b *Broker) recover() error {
 	if err != nil {
 		return err
 	}
+	if err := b.recoverHalves(topics, now); err != nil {
+		return err
+	}
 	if !next.IsZero() {
 		b.delays.wake(next)
 	}
-	if err := b.recoverHalves(topics, now); err != nil {
-		return err
+	if !forget.IsZero() {
+		b.forgetting.set(forget)
 	}
 	for _, t := range topics { // only now: which groups need a message is known
 		if t.messages.Load() > t.lowMessages.Load() || t.keptMessages.Load() > 0 {

@@ -204,7 +204,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 			m := redriven(l)
 			q := to.pick(m.MessageGroup)
 			offset := to.put(w, q, m, now)
-			to.remember(m.ID, location{queue: q.number, offset: offset}, to.config.Load().duplicateWindow(), now)
+			to.remember(m, location{queue: q.number, offset: offset}, to.config.Load().duplicateWindow(), now)
 			t.remove(w, l)
 			published = append(published, to.publish(q))
 			n++

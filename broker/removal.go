@@ -30,9 +30,6 @@ func (w *sweep) remove(b *Broker, subs []*subscription) error {
 		for i := range w.spans {
 			w.write(batch, &w.spans[i], subs)
 		}
-		if w.purge {
-			t.recent = recentIDs{}
-		}
 	}, nil).Wait(); err != nil || deleted {
 		return err
 	}

@@ -214,8 +214,12 @@ func (a *appending) write(w *store.Batch) {
 		}
 		m := a.msgs[i]
 		window := t.config.Load().duplicateWindow()
+		var hash uint64
+		if window > 0 {
+			hash = t.hash(m.ID)
+		}
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.find(m.ID, *t.queues.Load()); ok && !a.isMissing(i, at) {
+			if at, ok := t.recent.find(hash, *t.queues.Load()); ok && !a.isMissing(i, at) {
 				a.suspects = append(a.suspects, suspect{i, at})
 				a.order.suspect(t, m.MessageGroup)
 				continue
@@ -228,7 +232,7 @@ func (a *appending) write(w *store.Batch) {
 			a.refuse(i, t, throttledError(*th), th.Limit)
 			continue
 		}
-		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost}
+		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost, IDHash: hash}
 		if rec.BornAt.IsZero() {
 			rec.BornAt = now
 		}
@@ -243,7 +247,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		q := t.pick(m.MessageGroup)
 		offset := t.put(w, q, &rec, now)
-		t.remember(m.ID, location{queue: q.number, offset: offset}, window, now)
+		t.remember(&rec, location{queue: q.number, offset: offset}, window, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
@@ -274,7 +278,7 @@ func (a *appending) publish(err error) {
 	}
 }
 
-// put writes a message as the next one of a queue and returns its offset.
+// put writes a message as the next one of a queue, and its ID to the index, and returns its offset.
 // Only called within the message log's Add.
 func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) int64 {
 	offset := q.nextOffset
@@ -284,6 +288,11 @@ func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) i
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))
 	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
+	if window := t.config.Load().duplicateWindow(); window > 0 {
+		t.hashID(m)
+		t.indexID(w, q, offset, m.IDHash, now.UnixNano(), window)
+		t.forgetLater(window, now)
+	}
 	return offset
 }
 

@@ -1,12 +1,15 @@
 package broker
 
 import (
+	"encoding/base64"
 	"encoding/binary"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -69,4 +72,77 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// One half or delayed message that is damaged neither keeps the broker from
+// opening nor has others forgotten; sent again it is stored again, and the half message is
+// removed when its producer would be asked.
+func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
+	for _, kind := range []TopicType{TopicTransaction, TopicDelay} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := vfs.NewCrashableMem()
+			b := open(t, Options{Dir: "data", fs: fs})
+			putTopic(t, b, "t", TopicConfig{Type: kind})
+			sendOne := func(id string) tidegate.Receipt {
+				m := &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}
+				if kind == TopicDelay {
+					m.DeliverAt = time.Now().Add(time.Hour)
+				}
+				r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == TopicTransaction}})[0]
+				if r.Err != nil {
+					t.Fatal(r.Err)
+				}
+				return r.Receipt
+			}
+			receipts := map[string]tidegate.Receipt{}
+			for _, id := range []string{"a", "damaged", "b"} {
+				receipts[id] = sendOne(id)
+			}
+			for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+				if k[0] != 'h' && k[0] != 'y' {
+					continue
+				}
+				number := binary.BigEndian.Uint64([]byte(k[len(k)-8:]))
+				if id, ok := parseTransactionID(receipts["damaged"].TransactionID); ok && id.Number == number {
+					spoil(t, b, []byte(k))
+				} else if h, err := base64.RawURLEncoding.DecodeString(receipts["damaged"].RecallHandle); err == nil && strings.HasSuffix(string(h), k[len(k)-8:]) && len(h) > 8 {
+					spoil(t, b, []byte(k))
+				}
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = open(t, Options{Dir: "data", fs: fs})
+			for id, r := range receipts {
+				if again := sendOne(id); (again == r) != (id != "damaged") {
+					t.Errorf("%s: %s sent again: %+v, first %+v", kind, id, again, r)
+				}
+			}
+			if kind == TopicTransaction {
+				for id, r := range receipts {
+					if id != "damaged" {
+						if err := endTransaction(t, b, r, ResolutionCommit); err != nil {
+							t.Errorf("%s: %v", id, err)
+						}
+					}
+				}
+				if err := endTransaction(t, b, sendOne("damaged"), ResolutionRollback); err != nil {
+					t.Error(err)
+				}
+				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
+					t.Errorf("%d half messages, want the damaged one; %v", info.HalfMessages, err)
+				}
+				<-time.After(10 * time.Second)
+				synctest.Wait()
+				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || b.Stats().Damaged != 1 {
+					t.Errorf("%d half messages, %d damaged; %v", info.HalfMessages, b.Stats().Damaged, err)
+				}
+				for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+					if c := k[0]; c == 'h' || c == 'i' || c == 'x' {
+						t.Errorf("left is %q", k)
+					}
+				}
+			}
+		})
+	}
 }

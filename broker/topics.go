@@ -47,7 +47,10 @@ type topic struct {
 	watched   atomic.Bool  // to be swept when groups are done with messages
 	holed     atomic.Bool  // dead letters may have been taken out from between others
 
-	recent recentIDs // used only within the store's Add, and before anything else runs
+	// Used only within the store's Add, and before anything else runs.
+	recent  recentIDs
+	index   idIndex
+	forgets bool // the alarm is set to the end of these two
 
 	gatesMu sync.Mutex
 	gates   gates // guarded by gatesMu
@@ -82,6 +85,8 @@ type queue struct {
 
 	// What was given out; changed only within the store's Add.
 	nextOffset, nextBytes int64
+
+	unindexed unindexed // likewise, and before anything else runs
 
 	// The offset after the last message that is on disk: up to here consumers see.
 	end atomic.Int64

@@ -137,13 +137,13 @@ func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
 	t.halves.waiting.Add(-1)
 	if r != ResolutionCommit {
 		t.halves.rolledBack.Add(1)
-		t.recent.forget(e.message.ID)
+		t.recent.forget(e.state.IDHash)
 		return
 	}
 	t.halves.committed.Add(1)
 	e.to, e.queue = t, t.pick("")
 	offset := t.put(w, e.queue, e.message, now)
-	t.remember(e.message.ID, location{queue: e.queue.number, offset: offset}, t.config.Load().duplicateWindow(), now)
+	t.remember(e.message, location{queue: e.queue.number, offset: offset}, t.config.Load().duplicateWindow(), now)
 }
 
 // publish makes the message visible, if it is delivered.

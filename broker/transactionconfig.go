@@ -90,7 +90,8 @@ func (c TransactionConfig) next(s store.HalfState, now time.Time) (after store.H
 	if c.CheckMax >= 0 && s.Checks >= c.CheckMax {
 		return s, true
 	}
-	after = store.HalfState{Due: s.Due.Add(time.Duration(c.CheckInterval)), Checks: s.Checks + 1}
+	after = s
+	after.Due, after.Checks = s.Due.Add(time.Duration(c.CheckInterval)), s.Checks+1
 	if !after.Due.After(now) {
 		after.Due = now.Add(time.Duration(c.CheckInterval))
 	}

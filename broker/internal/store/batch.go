@@ -88,7 +88,7 @@ func (b *Batch) PutNumber(n uint32) {
 // left behind (DeleteSubscriptionOfTopic) and for its delayed messages.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	for _, prefix := range []byte{prefixMessage, prefixMark, prefixDelayedStored, prefixRemoved, prefixWaiting} {
+	for _, prefix := range []byte{prefixMessage, prefixMark, prefixDelayedStored, prefixRemoved, prefixWaiting, prefixRecentIDs} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, after(p), nil))
 	}

@@ -41,12 +41,13 @@ func (d Delayed) storedKey(stored time.Time) []byte {
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 
-// splitStored reads what storedKey made, and the due time beside it.
-func splitStored(k, v []byte) (Delayed, error) {
-	if len(k) != delayedKeyLen || len(v) != 8 {
-		return Delayed{}, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
+// splitStored reads what storedKey made, and what is beside it: the due time, and the hash of the ID.
+func splitStored(k, v []byte) (Delayed, uint64, error) {
+	if len(k) != delayedKeyLen || len(v) != 16 {
+		return Delayed{}, 0, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
 	}
-	return Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])}, nil
+	d := Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])}
+	return d, binary.BigEndian.Uint64(v[8:]), nil
 }
 
 // PutDelayed writes a message that is to be delivered later.
@@ -55,7 +56,8 @@ func (b *Batch) PutDelayed(d Delayed, m *Message) {
 	d.appendKey(op.Key[:0])
 	m.encode(op.Value[:0])
 	must(op.Finish())
-	must(b.pebble().Set(d.storedKey(m.StoredAt), binary.BigEndian.AppendUint64(nil, uint64(nanos(d.Due))), nil))
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(nanos(d.Due)))
+	must(b.pebble().Set(d.storedKey(m.StoredAt), binary.BigEndian.AppendUint64(v, m.IDHash), nil))
 }
 
 // DeleteDelayed removes one that was stored at that time: it is due, or it was recalled.
@@ -64,9 +66,9 @@ func (b *Batch) DeleteDelayed(d Delayed, stored time.Time) {
 	must(b.pebble().Delete(d.storedKey(stored), nil))
 }
 
-// NewestDelayed calls f with the ID and place of the delayed messages of a
-// topic that were stored after since, the last one first, until f returns false.
-func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(id string, d Delayed) bool) error {
+// NewestDelayed calls f with the hash of the ID and the place of the delayed messages of a
+// topic that were stored after since, the last one first, until f returns false. It reads none of them.
+func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(idHash uint64, d Delayed) bool) error {
 	lower := Delayed{Topic: topic}.storedKey(since)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower[:5])})
 	if err != nil {
@@ -78,15 +80,11 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(id string, d
 		if err != nil {
 			return fmt.Errorf("reading delayed messages: %w", err)
 		}
-		d, err := splitStored(it.Key(), v)
+		d, hash, err := splitStored(it.Key(), v)
 		if err != nil {
 			return err
 		}
-		m, ok, err := s.GetDelayed(d)
-		if err != nil {
-			return err
-		}
-		if ok && !f(m.ID, d) {
+		if !f(hash, d) {
 			break
 		}
 	}

@@ -22,10 +22,13 @@ type HalfID struct {
 }
 
 // A HalfState is when the producer of a half message is asked next what
-// became of its transaction, and how often it was asked.
+// became of its transaction, and how often it was asked; beside it is what does not change.
 type HalfState struct {
 	Due    time.Time
 	Checks int
+
+	Stored time.Time // when the message was stored
+	IDHash uint64    // see Message
 }
 
 // A DueHalf is an entry of the index by time. It is out of date if the half
@@ -62,26 +65,32 @@ func splitDueHalfKey(k []byte) (DueHalf, error) {
 	return DueHalf{HalfID{binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, fromNanos(binary.BigEndian.Uint64(k[1:]))}, nil
 }
 
-// The form of a state: Due in nanoseconds since 1970, Checks.
+// The form of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks.
 func (s HalfState) encode() []byte {
-	b := binary.BigEndian.AppendUint64(nil, uint64(nanos(s.Due)))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 26), uint64(nanos(s.Due)))
+	b = binary.BigEndian.AppendUint64(b, uint64(nanos(s.Stored)))
+	b = binary.BigEndian.AppendUint64(b, s.IDHash)
 	return binary.AppendUvarint(b, uint64(s.Checks))
 }
 
 func decodeHalfState(v []byte) (HalfState, error) {
-	if len(v) < 8 {
+	if len(v) < 24 {
 		return HalfState{}, fmt.Errorf("%w: the state of a half message has %d bytes", errCorrupt, len(v))
 	}
-	r := reader{b: v, off: 8}
+	r := reader{b: v, off: 24}
 	n := r.uvarint()
 	if r.err == nil && (r.off != len(v) || n > math.MaxInt32) {
 		r.fail("a state of a half message that cannot be")
 	}
-	return HalfState{fromNanos(binary.BigEndian.Uint64(v)), int(n)}, r.err
+	return HalfState{
+		Due: fromNanos(binary.BigEndian.Uint64(v)), Checks: int(n),
+		Stored: fromNanos(binary.BigEndian.Uint64(v[8:])), IDHash: binary.BigEndian.Uint64(v[16:]),
+	}, r.err
 }
 
-// PutHalf writes a half message.
+// PutHalf writes a half message, whose Stored and IDHash are set.
 func (b *Batch) PutHalf(id HalfID, m *Message, s HalfState) {
+	s.Stored, s.IDHash = m.StoredAt, m.IDHash
 	op := b.pebble().SetDeferred(halfKeyLen, m.size())
 	id.appendKey(op.Key[:0], prefixHalf)
 	m.encode(op.Value[:0])
@@ -185,11 +194,10 @@ func (s *Store) Halves(f func(id HalfID, st HalfState) error) error {
 	})
 }
 
-// NewestHalves calls f with the half messages of a topic, without their
-// bodies, the last one first, until f returns false.
-func (s *Store) NewestHalves(topic uint32, f func(m *Message, id HalfID) bool) error {
-	lower := binary.BigEndian.AppendUint32([]byte{prefixHalf}, topic)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+// HalvesOf calls f with the states of the half messages of a topic up to a number, the last one first, until f returns false.
+func (s *Store) HalvesOf(topic uint32, to uint64, f func(id HalfID, st HalfState) bool) error {
+	lower := HalfID{Topic: topic}.appendKey(nil, prefixHalfState)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: append(HalfID{topic, to}.appendKey(nil, prefixHalfState), 0)})
 	if err != nil {
 		return fmt.Errorf("reading half messages: %w", err)
 	}
@@ -203,11 +211,11 @@ func (s *Store) NewestHalves(topic uint32, f func(m *Message, id HalfID) bool) e
 		if err != nil {
 			return fmt.Errorf("reading half messages: %w", err)
 		}
-		var m Message
-		if _, err := decodeHeader(v, &m); err != nil {
-			return fmt.Errorf("reading a half message: %w", err)
+		st, err := decodeHalfState(v)
+		if err != nil {
+			return err
 		}
-		if !f(&m, id) {
+		if !f(id, st) {
 			break
 		}
 	}

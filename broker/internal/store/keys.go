@@ -19,6 +19,8 @@ import "encoding/binary"
 //	s group(4) topic(4)                     the group receives from the topic
 //	e topic(4) queue(2)                     what was removed from the middle of a queue
 //	w topic(4)                              how many messages wait for their delivery time
+//	q topic(4) stored(8) queue(2) end(8)    hashes of the IDs of messages before an offset
+//	k                                       the key of these hashes
 //
 // Keys of the groups database:
 //
@@ -47,6 +49,8 @@ const (
 	prefixDelayedStored = 'r'
 	prefixRemoved       = 'e'
 	prefixWaiting       = 'w'
+	prefixRecentIDs     = 'q'
+	prefixIDKey         = 'k'
 )
 
 // progressPrefixes are of what a group has in a queue beside its cursor.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,7 +18,9 @@ func FuzzKeys(f *testing.F) {
 	f.Add(appendLeaseKey(nil, prefixLease, 8, p), []byte{})
 	f.Add(appendCursorKey(nil, prefixCursor, 8, 1, 2), make([]byte, 16))
 	f.Add(d.appendKey(nil), []byte{})
-	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 8))
+	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 16))
+	f.Add(RecentIDs{Queue: 1, End: 2, At: time.Unix(3, 4)}.appendKey(nil, 5), make([]byte, 12))
+	f.Add([]byte{}, make([]byte, 16))
 	f.Fuzz(func(t *testing.T, k, v []byte) {
 		same := func(again []byte) {
 			if !bytes.Equal(again[1:], k[1:]) { // the first byte is the caller's
@@ -40,7 +43,16 @@ func FuzzKeys(f *testing.F) {
 		} else {
 			same(d.appendKey(nil))
 		}
-		if _, err := splitStored(k, v); err != nil {
+		if _, _, err := splitStored(k, v); err != nil {
+			damaged(err)
+		}
+		var ids RecentIDs
+		if err := decodeRecentIDs(k, v, &ids); err != nil {
+			damaged(err)
+		} else if same(ids.appendKey(nil, binary.BigEndian.Uint32(k[1:]))); ids.First() < 0 || len(ids.Hashes) == 0 {
+			t.Fatalf("recent IDs are %+v", ids)
+		}
+		if _, err := decodeIDKey(v); err != nil {
 			damaged(err)
 		}
 		if c, err := decodeCursor(v); err != nil {

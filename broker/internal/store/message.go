@@ -22,6 +22,10 @@ type Message struct {
 	BornAt   time.Time
 	BornHost string
 	StoredAt time.Time
+
+	// IDHash is IDHash of the ID with the store's IDKey; 0: not known. It is not
+	// part of the record, but kept beside those of delayed and half messages.
+	IDHash uint64
 }
 
 // The form of a stored message, after the version byte: the length of the
@@ -124,4 +128,25 @@ func decodeHeader(v []byte, m *Message) (body []byte, err error) {
 		r.fail("something follows the last property")
 	}
 	return body, r.err
+}
+
+// decodeID reads the ID of a stored message and when it was stored.
+func decodeID(v []byte) (id string, at time.Time, err error) {
+	head, _, err := header(v)
+	if err != nil {
+		return "", at, err
+	}
+	r := reader{b: head}
+	r.uvarint()
+	if len(head)-r.off < 24 {
+		r.fail("it ends within the times")
+		return "", at, r.err
+	}
+	at = fromNanos(binary.BigEndian.Uint64(head[r.off:]))
+	r.off += 24
+	n := r.count()
+	if r.err != nil {
+		return "", at, r.err
+	}
+	return string(head[r.off : r.off+n]), at, nil
 }

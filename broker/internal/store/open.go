@@ -36,6 +36,9 @@ const (
 	// about a sixth; and twice 32 MiB are most of what a broker at work needs otherwise.
 	defaultMemTable = 16 << 20
 	groupsMemTable  = 4 // the groups' is that part of it: their records are small
+
+	// minSeparated is from how many bytes on a value goes to a file of values.
+	minSeparated = 256
 )
 
 // Options are the settings of a store.
@@ -191,7 +194,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
 		return pebble.ValueSeparationPolicy{
 			Enabled:               true,
-			MinimumSize:           256,
+			MinimumSize:           minSeparated,
 			MaxBlobReferenceDepth: 10,
 			TargetGarbageRatio:    0.3,
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -165,25 +166,25 @@ func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 	return nil
 }
 
-// Newest calls f with the messages of a queue, without their bodies, the last
-// one first, until f returns false.
-func (s *Store) Newest(topic uint32, queue uint16, f func(m *Message, offset int64) bool) error {
-	lower := appendQueue(nil, topic, queue)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+// NewestIDs calls f with the IDs of the messages of a range, and when they were
+// stored, the last one first, until f returns false.
+func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time) bool) error {
+	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
 	if err != nil {
-		return fmt.Errorf("reading messages: %w", err)
+		return err
 	}
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
+		offset := offsetOfMessageKey(it.Key())
 		v, err := value(it)
 		if err != nil {
 			return fmt.Errorf("reading messages: %w", err)
 		}
-		var m Message
-		if _, err := decodeHeader(v, &m); err != nil {
-			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), queue, err)
+		id, at, err := decodeID(v)
+		if err != nil {
+			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, r.Queue, err)
 		}
-		if !f(&m, offsetOfMessageKey(it.Key())) {
+		if !f(id, offset, at) {
 			break
 		}
 	}

@@ -1,0 +1,259 @@
+package broker
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// What is remembered after a restart, orderly or not, is what was remembered
+// before it, whatever was written to the index and whichever records of it are
+// damaged; and it is exact: an ID whose window is over is stored again.
+func TestIDsSurviveRestartsAtRandom(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 6 {
+		synctest.Test(t, func(t *testing.T) {
+			const window = time.Minute
+			fs := vfs.NewCrashableMem()
+			b := open(t, Options{Dir: "data", fs: fs})
+			config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: Duration(window)}
+			putTopic(t, b, "t", config)
+			type sent struct {
+				receipt tidegate.Receipt
+				at      time.Time
+			}
+			first := map[string]sent{}
+			var ids []string
+			resend := func(n int) {
+				for range min(n, len(ids)) {
+					id := ids[len(ids)-1-rnd.IntN(min(len(ids), 3000))]
+					was := first[id]
+					r := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte("again")})[0]
+					if recent := time.Since(was.at) < window; r.Err != nil || (r.Receipt == was.receipt) != recent {
+						t.Fatalf("seed %d: %s of %v ago: %+v, first %+v", seed, id, time.Since(was.at), r, was.receipt)
+					}
+					if r.Receipt != was.receipt {
+						first[id] = sent{r.Receipt, time.Now()}
+					}
+				}
+			}
+			for range 40 {
+				switch rnd.IntN(8) {
+				case 0:
+					if err := b.Close(); err != nil {
+						t.Fatal(err)
+					}
+					b = open(t, Options{Dir: "data", fs: fs})
+					resend(50)
+				case 1:
+					fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
+					b = open(t, Options{Dir: "data", fs: fs})
+					resend(50)
+				case 2:
+					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})) {
+						if k[0] == 'q' && rnd.IntN(4) == 0 {
+							spoil(t, b, []byte(k))
+						}
+					}
+				case 3:
+					<-time.After(time.Duration(rnd.Int64N(int64(window))))
+				case 4:
+					if config.Queues < 8 {
+						config.Queues++
+						putTopic(t, b, "t", config)
+					}
+				default:
+					msgs := make([]*tidegate.Message, 1+rnd.IntN(700))
+					for i := range msgs {
+						msgs[i] = &tidegate.Message{ID: fmt.Sprint("m", len(ids)+i), Topic: "t", Body: []byte("x")}
+					}
+					for i, r := range send(t, b, msgs...) {
+						if r.Err != nil {
+							t.Fatal(r.Err)
+						}
+						ids = append(ids, msgs[i].ID)
+						first[msgs[i].ID] = sent{r.Receipt, time.Now()}
+					}
+					resend(5)
+				}
+			}
+		})
+	}
+}
+
+// Opening reads the index, and of the messages only those behind its last
+// record: others may even be damaged.
+func TestOpeningReadsTheIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		const n = 3*indexBlock + 10
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
+		}
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(3*indexBlock - 1) {
+			spoil(t, b, messageKey(store.Place{Topic: tp.id, Offset: i}))
+		}
+		for _, killed := range []bool{true, false} {
+			again := fs
+			if killed {
+				again = fs.CrashClone(vfs.CrashCloneCfg{})
+			} else if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var log strings.Builder
+			b := open(t, Options{Dir: "data", fs: again, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if log.Len() > 0 {
+				t.Errorf("killed %t: it says %s", killed, &log)
+			}
+			tp, err := b.topic("t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.store.Messages.Add(func(*store.Batch) {
+				for i := range n {
+					if l, ok := tp.recent.find(tp.hash(fmt.Sprint(i)), *tp.queues.Load()); !ok || l.offset != int64(i) {
+						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
+					}
+				}
+			}, nil)
+			for _, i := range []int{0, n - 1} { // the first is damaged: sent again it is stored again
+				r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})[0]
+				if damaged := i == 0; r.Err != nil || (r.Receipt.Offset == int64(i)) == damaged {
+					t.Errorf("killed %t: %d sent again: %+v", killed, i, r)
+				}
+			}
+		}
+	})
+}
+
+// The index has no more than the records of two windows, and nothing after
+// silence, a purge, a deletion, or when IDs are not remembered any more.
+func TestIndexIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = time.Minute
+		fs := vfs.NewCrashableMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		config := TopicConfig{Queues: 2, DuplicateWindow: Duration(window)}
+		count := func() (n int) {
+			if err := b.store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+				if k[0] == 'q' {
+					n++
+				}
+			}
+			return n
+		}
+		fillIDs := func(n int) {
+			for range n {
+				msgs := make([]*tidegate.Message, 2*indexBlock)
+				for i := range msgs {
+					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
+				}
+				mustSend(t, b, msgs...)
+				<-time.After(window / 10)
+			}
+		}
+		for _, c := range []struct {
+			name  string
+			clear func()
+		}{
+			{"silence", func() { <-time.After(2*window + 1) }},
+			{"a purge", func() {
+				if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+					t.Fatal(err)
+				}
+			}},
+			{"no window", func() {
+				none := config
+				none.DuplicateWindow = -1
+				putTopic(t, b, "t", none)
+				<-time.After(window)
+			}},
+			{"a start without a window", func() {
+				none := config
+				none.DuplicateWindow = -1
+				putTopic(t, b, "t", none)
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+				<-time.After(window)
+			}},
+			{"a start and silence", func() {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				b = open(t, Options{Dir: "data", fs: fs})
+				<-time.After(3 * window)
+			}},
+			{"the deletion", func() {
+				if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		} {
+			putTopic(t, b, "t", config)
+			for range 3 {
+				fillIDs(10)
+				if n := count(); n < 10 || n > 45 {
+					t.Errorf("%d records of a steady stream, 20 a window", n)
+				}
+			}
+			c.clear()
+			synctest.Wait()
+			if n := count(); n != 0 {
+				t.Errorf("after %s there are %d records", c.name, n)
+			}
+			if tp, err := b.topic("t"); err == nil {
+				for _, q := range *tp.queues.Load() {
+					if len(q.unindexed.hashes) != 0 {
+						t.Errorf("after %s %d IDs are kept for the index", c.name, len(q.unindexed.hashes))
+					}
+				}
+			}
+		}
+	})
+}
+
+// The alarm that forgets IDs is not set before all of them are read.
+func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
+	fs := vfs.NewMem()
+	o := Options{Dir: "data", fs: fs}
+	b := open(t, o)
+	var names []string
+	for i := range 4 {
+		names = append(names, fmt.Sprint("t", i))
+		putTopic(t, b, names[i], TopicConfig{Type: TopicDelay, DuplicateWindow: Duration(20 * time.Millisecond)})
+	}
+	for range 10 {
+		for _, name := range names {
+			msgs := make([]*tidegate.Message, 500)
+			for i := range msgs {
+				msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: name, Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)}
+			}
+			mustSend(t, b, msgs...)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, o)
+	}
+}

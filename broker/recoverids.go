@@ -1,0 +1,202 @@
+package broker
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// An idRecovery remembers the IDs of the last while of a topic after a restart:
+// what the index has of them, and the rest as the messages themselves tell. What
+// cannot be read because of damage is not remembered: its duplicates are stored again.
+type idRecovery struct {
+	broker  *Broker
+	topic   *topic
+	since   time.Time           // what was stored before is not remembered
+	records [][]store.RecentIDs // by queue: what the index has, the last first
+	whole   bool                // the index has enough: what is before it is not remembered
+	read    []storedID          // what it has not
+}
+
+// A storedID is a message that the index does not have.
+type storedID struct {
+	queue  uint16
+	offset int64
+	hash   uint64
+	at     time.Time
+}
+
+// recoverIDs has a topic remember the IDs of the last while. Nothing else runs yet.
+func (b *Broker) recoverIDs(t *topic, now time.Time) error {
+	window := t.config.Load().duplicateWindow()
+	if window == 0 {
+		some, err := b.store.HasRecentIDs(t.id)
+		if some { // of before the window was taken away
+			t.index = idIndex{last: now.UnixNano(), from: 1}
+		}
+		return err
+	}
+	queues := *t.queues.Load()
+	r := idRecovery{broker: b, topic: t, since: now.Add(-window), records: make([][]store.RecentIDs, len(queues))}
+	if err := r.readIndex(queues); err != nil {
+		return err
+	}
+	for _, q := range queues {
+		if err := r.readMessages(q); store.IsDamage(err) {
+			b.logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", t.name, "queue", q.number, "error", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	t.recent.since = now
+	r.remember()
+	return r.waiting()
+}
+
+// readIndex reads what the index has, up to as many IDs as a topic remembers.
+func (r *idRecovery) readIndex(queues []*queue) error {
+	t, left := r.topic, maxRecentIDs
+	err := r.broker.store.RecentIDs(t.id, r.since, func(ids store.RecentIDs) bool {
+		if t.index.last == 0 {
+			t.index.last = ids.At.UnixNano()
+		}
+		t.index.from = ids.At.UnixNano()
+		if int(ids.Queue) >= len(queues) || ids.End > queues[ids.Queue].nextOffset {
+			return true
+		}
+		ids.Hashes = slices.Clone(ids.Hashes)
+		r.records[ids.Queue] = append(r.records[ids.Queue], ids)
+		left -= len(ids.Hashes)
+		return left > 0
+	})
+	r.whole = left <= 0
+	if store.IsDamage(err) {
+		r.broker.logger.Warn("a part of the index of message IDs is damaged; the messages are read instead", "topic", t.name, "error", err)
+		return nil
+	}
+	return err
+}
+
+// readMessages reads what the index does not have of a queue.
+func (r *idRecovery) readMessages(q *queue) error {
+	records := r.records[q.number]
+	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
+	left := maxRecentIDs
+	begin := len(r.read)
+	for at := q.nextOffset; ; {
+		gap := store.Range{Topic: r.topic.id, Queue: q.number, To: at}
+		if len(records) > 0 {
+			gap.From = records[0].End
+		} else if r.whole && at < q.nextOffset {
+			return nil
+		}
+		over := false
+		if gap.From < gap.To {
+			if err := r.broker.store.NewestIDs(gap, func(id string, offset int64, stored time.Time) bool {
+				left--
+				if over = left < 0 || stored.Before(r.since); over {
+					return false
+				}
+				r.read = append(r.read, storedID{q.number, offset, r.topic.hash(id), stored})
+				return true
+			}); err != nil {
+				return err
+			}
+		}
+		if at == q.nextOffset {
+			r.indexTail(q, r.read[begin:])
+		}
+		if over || len(records) == 0 {
+			return nil
+		}
+		at, records = min(at, records[0].First()), records[1:]
+	}
+}
+
+// indexTail has the index go on where it ended: behind it are those messages, the last one first.
+func (r *idRecovery) indexTail(q *queue, tail []storedID) {
+	if len(tail) == 0 {
+		return
+	}
+	window := r.topic.config.Load().duplicateWindow()
+	r.broker.store.Messages.Add(func(w *store.Batch) {
+		for _, m := range slices.Backward(tail) {
+			r.topic.indexID(w, q, m.offset, m.hash, m.at.UnixNano(), window)
+		}
+	}, nil)
+}
+
+// remember remembers what was read, the last one last: of an ID that was stored
+// twice, since the window was over, it is the second that counts.
+func (r *idRecovery) remember() {
+	records := slices.Concat(r.records...)
+	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
+	slices.SortFunc(r.read, func(x, y storedID) int { return x.at.Compare(y.at) })
+	read := r.read
+	recent := &r.topic.recent
+	n := len(read)
+	for _, ids := range records {
+		n += len(ids.Hashes)
+	}
+	if n == 0 {
+		return
+	}
+	recent.newer = generationOf(n)
+	readUpTo := func(n int) {
+		for _, m := range read[:n] {
+			recent.put(m.hash, location{queue: m.queue, offset: m.offset})
+		}
+		read = read[n:]
+	}
+	for _, ids := range records {
+		n := 0
+		for n < len(read) && read[n].at.Before(ids.At) {
+			n++
+		}
+		readUpTo(n)
+		for i, h := range ids.Hashes {
+			recent.put(h, location{queue: ids.Queue, offset: ids.First() + int64(i)})
+		}
+	}
+	readUpTo(len(read))
+}
+
+// waiting remembers the delayed and the half messages.
+func (r *idRecovery) waiting() error {
+	recent, left := &r.topic.recent, maxRecentIDs
+	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(hash uint64, d store.Delayed) bool {
+		if hash != 0 {
+			recent.put(hash, location{due: d.Due.UnixNano(), offset: int64(d.Number)})
+		}
+		left--
+		return left > 0
+	}); err != nil {
+		return err
+	}
+	left = maxRecentIDs
+	return r.broker.store.HalvesOf(r.topic.id, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
+		if left--; left < 0 || st.Stored.Before(r.since) {
+			return false
+		}
+		if st.IDHash != 0 {
+			recent.put(st.IDHash, location{half: true, offset: int64(id.Number)})
+		}
+		return true
+	})
+}
+
+// forgetRecovered returns when what recoverIDs has remembered is to be
+// forgotten; zero if it is nothing.
+func forgetRecovered(topics map[uint32]*topic, now time.Time) (next time.Time) {
+	for _, t := range topics {
+		if t.forgets = !t.recent.forgotten() || t.index != (idIndex{}); t.forgets {
+			if at := now.Add(t.config.Load().duplicateWindow()); next.IsZero() || at.Before(next) {
+				next = at
+			}
+		}
+	}
+	return next
+}
