@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/address"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
-	"github.com/tidegate/tidegate/broker/internal/siphash"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -135,7 +134,7 @@ type Broker struct {
 
 	retention *retention
 
-	idKey      siphash.Key // of the hashes of message IDs
+	idKey      store.IDKey // of the hashes of message IDs
 	forgetting *alarm      // of message IDs
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told

@@ -26,7 +26,7 @@ type unindexed struct {
 }
 
 // hash returns the hash by which an ID is remembered, as the index keeps it; it is not 0.
-func (t *topic) hash(id string) uint64 { return store.IDHash(t.retention.broker.idKey, id) }
+func (t *topic) hash(id string) uint64 { return t.retention.broker.idKey.Hash(id) }
 
 // hashID has a message know the hash of its ID.
 func (t *topic) hashID(m *store.Message) {

@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/siphash"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-var testIDKey = siphash.Key{K0: rand.Uint64(), K1: rand.Uint64()}
+var testIDKey = store.IDKey{K0: rand.Uint64(), K1: rand.Uint64()}
 
 // hashOf returns the hash of an ID, by a key of the tests.
-func hashOf(id string) uint64 { return testIDKey.Sum(id) }
+func hashOf(id string) uint64 { return testIDKey.Hash(id) }
 
 // queuesUpTo returns n queues with the given next offset.
 func queuesUpTo(n int, next int64) []*queue {

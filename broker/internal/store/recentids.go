@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/siphash"
+	"github.com/dchest/siphash"
 )
 
 const (
@@ -30,7 +30,7 @@ type RecentIDs struct {
 	Queue  uint16
 	End    int64     // the offset after the last of them
 	At     time.Time // when the last of them was stored
-	Hashes []uint64  // by IDHash, in their order, at most MaxRecentIDs
+	Hashes []uint64  // by IDKey.Hash, in their order, at most MaxRecentIDs
 }
 
 // First returns the offset of the first one.
@@ -133,16 +133,21 @@ func (s *Store) HasRecentIDs(topic uint32) (bool, error) {
 	return it.First(), it.Error()
 }
 
-// IDHash returns the hash of an ID as it is stored: its lowest bits are 0, it is not.
-func IDHash(k siphash.Key, id string) uint64 {
+// An IDKey is the secret of a store's hashes of message IDs: nobody who does not know it can
+// choose IDs whose hashes are equal, or near one another.
+type IDKey struct{ K0, K1 uint64 }
+
+// Hash returns the hash of an ID as it is stored: its lowest bits are 0, it is not.
+func (k IDKey) Hash(id string) uint64 {
 	const unit = 1 << (64 - 8*hashLen)
-	return max(k.Sum(id)&^(unit-1), unit)
+	// Hash reads the bytes only; copies of the usual IDs would be allocated.
+	return max(siphash.Hash(k.K0, k.K1, unsafe.Slice(unsafe.StringData(id), len(id)))&^(unit-1), unit)
 }
 
 // IDKey returns the key of all hashes of message IDs, which a new store
 // draws by lot. Nothing else runs yet.
-func (s *Store) IDKey() (siphash.Key, error) {
-	var k siphash.Key
+func (s *Store) IDKey() (IDKey, error) {
+	var k IDKey
 	ok, err := s.read([]byte{prefixIDKey}, func(v []byte) (err error) {
 		k, err = decodeIDKey(v)
 		return err
@@ -159,9 +164,9 @@ func (s *Store) IDKey() (siphash.Key, error) {
 	return decodeIDKey(v)
 }
 
-func decodeIDKey(v []byte) (siphash.Key, error) {
+func decodeIDKey(v []byte) (IDKey, error) {
 	if len(v) != 16 {
-		return siphash.Key{}, fmt.Errorf("%w: it has %d bytes, not 16", errCorrupt, len(v))
+		return IDKey{}, fmt.Errorf("%w: it has %d bytes, not 16", errCorrupt, len(v))
 	}
-	return siphash.Key{K0: binary.BigEndian.Uint64(v), K1: binary.BigEndian.Uint64(v[8:])}, nil
+	return IDKey{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}, nil
 }
