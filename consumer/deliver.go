@@ -87,29 +87,54 @@ type result struct {
 	failure *failure
 }
 
+// goexit is what a handler did whose goroutine ended without a panic, which
+// nothing can stop.
+const goexit = "runtime.Goexit was called"
+
 // call runs the handler and reads its error. It returns by a pointer because
-// the goroutine may end within either.
+// the goroutine may end in whatever of the user's is called, also while it is
+// read why: so res is a failure from the beginning, and becomes something else
+// only by what was read to its end.
 func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
+	p := &PanicError{Value: goexit}
+	fail := func(f *failure) { res.err, res.failure = p, f }
+	fail(&failure{reason: p.Error()})
+	var err error // of the handler
 	returned, read, id := false, false, d.ID
 	defer func() {
 		if read {
 			return
 		}
 		v := recover()
-		if v == nil {
-			v = "runtime.Goexit was called" // which cannot be stopped: only the goroutine ends
+		defer func() { r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack) }()
+		p.Stack = debug.Stack()
+		if v != nil {
+			p.Value = fmt.Sprintf("a %T", v)
+			fail(&failure{reason: p.Error()})
 		}
 		if returned {
-			v = fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(res.err), res.err, show(v))
+			v = unreadable(err, v)
 		}
-		p := &PanicError{Value: v, Stack: debug.Stack()}
-		res.err, res.failure = p, readPanic(p)
-		r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack)
+		if v != nil {
+			full := &PanicError{Value: v, Stack: p.Stack}
+			f := readPanic(full)
+			p = full
+			fail(f)
+		}
 	}()
-	res.err = r.handler(ctx, d)
+	err = r.handler(ctx, d)
 	returned = true
-	res.failure = readError(res.err)
-	read = true
+	f := readError(err)
+	res.err, res.failure, read = err, f, true
+}
+
+// unreadable tells of an error whose methods panicked with v, or ended the
+// goroutine if that is nil.
+func unreadable(err error, v any) string {
+	if v == nil {
+		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, goexit)
+	}
+	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(err), err, show(v))
 }
 
 // settle tells the server what became of the delivery.

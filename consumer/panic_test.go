@@ -40,6 +40,9 @@ func TestPanicsAreFailures(t *testing.T) {
 		"panic with a typed nil":               {panics((*fs.PathError)(nil)), "handler panicked: <nil>"},
 		"panic with an error that panics":      {panics(awkward{"boom"}), "handler panicked: %!v(PANIC=Error method: boom)"},
 		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer.awkward"},
+		"an error that ends the goroutine": {returns(deadly{}),
+			"handler panicked: the error that it returned, of type consumer.deadly, cannot be read: runtime.Goexit was called"},
+		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer.deadly"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,6 +76,12 @@ func (e awkward) Error() string {
 	}
 	panic(e.text)
 }
+
+// A deadly error ends the goroutine that asks it for its text, as a mock does
+// that calls the FailNow of a test.
+type deadly struct{}
+
+func (deadly) Error() string { runtime.Goexit(); return "" }
 
 // The text of an error is needed at the last attempt, and by DeadLetter.
 func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
