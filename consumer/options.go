@@ -173,7 +173,7 @@ func (f *faults) invisible(d time.Duration) {
 func (f *faults) policy(field string, p backoff.Policy) {
 	if v, ok := p.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
-			*f = append(*f, fmt.Errorf("%s: %w", field, err))
+			*f = append(*f, &tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
 		}
 	}
 }

@@ -366,6 +366,18 @@ func TestNewPushTellsAllFaults(t *testing.T) {
 	if !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("%v does not match ErrInvalid", err)
 	}
+	for name, bad := range map[string]struct {
+		sub  Subscription
+		opts PushOptions
+	}{
+		"Retry":          {sub: Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{-1}}},
+		"ReceiveBackoff": {Subscription{Group: "billing", Topic: "orders"}, PushOptions{ReceiveBackoff: backoff.Exponential{Initial: -1}}},
+	} {
+		_, err := NewPush(newServer(t), bad.sub, func(context.Context, *tidegate.Delivery) error { return nil }, bad.opts)
+		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s alone: %v does not match ErrInvalid", name, err)
+		}
+	}
 	p, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
 		func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: math.MaxInt})
 	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
