@@ -67,6 +67,7 @@ type Error struct {
 
 	// MaybeStored tells that a failed send may have been stored all the same,
 	// because the answer was lost or late: this is where duplicates come from.
+	// Of a failed settlement it tells that the delivery may be settled.
 	MaybeStored bool
 
 	// Message is the server's text, or ours: value, limit, what to do.

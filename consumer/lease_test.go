@@ -170,7 +170,7 @@ func TestSettleWaitsForTheExtension(t *testing.T) {
 }
 
 func TestAckIsRepeated(t *testing.T) {
-	busy := &tidegate.Error{Code: tidegate.CodeTooManyRequests}
+	busy, gone := &tidegate.Error{Code: tidegate.CodeTooManyRequests}, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	for _, tt := range []struct {
 		name string
 		errs []error // of the first tries; the last one repeats
@@ -179,10 +179,13 @@ func TestAckIsRepeated(t *testing.T) {
 		max  int
 	}{
 		{"in the end it works", []error{busy, errors.New("lost"), nil}, Acked, 3, 3},
-		{"the handle is gone", []error{&tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 1, 1},
-		{"the handle is gone after a refusal", []error{busy, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}, LeaseLost, 2, 2},
-		{"the handle is gone after an answer was lost", []error{errors.New("lost"), busy, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}},
+		{"the handle is gone", []error{gone}, LeaseLost, 1, 1},
+		{"the handle is gone after a refusal", []error{busy, gone}, LeaseLost, 2, 2},
+		{"the handle is gone after an answer was lost", []error{errors.New("lost"), busy, gone},
 			PerhapsSettled, 3, 3},
+		{"the handle is gone after a try that may have worked", []error{&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}, gone}, PerhapsSettled, 2, 2},
+		{"the handle is gone after a try that reached nobody", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, LeaseLost, 2, 2},
+		{"the handle is gone after an answered failure", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, LeaseLost, 2, 2},
 		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
 		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},
 	} {

@@ -29,13 +29,13 @@ var errPerhaps = errors.New("an earlier try, whose answer was lost, may have set
 func (r *run) tell(h *held, v verdict) error {
 	ctx, cancel := context.WithDeadline(r.detached, h.until)
 	defer cancel()
-	perhaps := false
+	maybe := false
 	for n := 0; ; n++ {
 		err := r.tellOnce(ctx, h, v)
-		if perhaps && errors.Is(err, tidegate.ErrInvalidHandle) {
+		if maybe && errors.Is(err, tidegate.ErrInvalidHandle) {
 			return fmt.Errorf("%w: %w", errPerhaps, err)
 		}
-		perhaps = perhaps || transport.Classify(err) == transport.Transient
+		maybe = maybe || perhaps(err)
 		if err == nil || !canRepeat(v.action, err, r.transport.Capabilities()) {
 			return err
 		}
@@ -67,6 +67,16 @@ func ackOne(ctx context.Context, s transport.Settler, d *tidegate.Delivery) erro
 		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport did not return one result for one delivery"}
 	}
 	return errs[0]
+}
+
+// perhaps reports whether what failed with err may have worked all the same. A
+// [tidegate.Error] knows: a request that reached nobody did nothing, nor did
+// one that was answered, but for what MaybeStored says.
+func perhaps(err error) bool {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.MaybeStored
+	}
+	return transport.Classify(err) == transport.Transient
 }
 
 func permanent(err error) bool {

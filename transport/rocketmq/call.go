@@ -26,6 +26,16 @@ type request struct {
 	headers []string // more of them, in pairs
 }
 
+// changes reports whether the request changes something: it may have done so
+// although it failed, which a question cannot.
+func (r request) changes() bool {
+	switch r.op {
+	case opSend, opAck, opChange, opDeadLetter:
+		return true
+	}
+	return false
+}
+
 type answer interface{ GetStatus() *rmqpb.Status }
 
 // call makes one unary call. The error is nil for the statuses OK and
@@ -60,7 +70,7 @@ func call[Req any, Res answer](
 	rctx = c.headers.outgoing(rctx, r.id, r.headers...)
 	res, err := method(r.ep.api(), rctx, req, opts...)
 	if err != nil {
-		e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil, c.isClosed())
+		e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
 		r.ep.blame(ctx, e)
 		return res, nil, e
 	}
@@ -69,7 +79,9 @@ func call[Req any, Res answer](
 		r.ep.learn(info.header)
 	}
 	if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
-		return res, info.trailer, statusError(r.op, r.subject, r.ep.key, st, info.trailer)
+		e := statusError(r.op, r.subject, r.ep.key, st, info.trailer)
+		e.MaybeStored = r.changes() && maybeStored(e.Code)
+		return res, info.trailer, e
 	}
 	return res, info.trailer, nil
 }

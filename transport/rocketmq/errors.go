@@ -53,15 +53,15 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// maybeStored reports whether a message may be stored although its send was
-// answered with the code (observed on RocketMQ 5.2: 50401 is, 50400 may be).
+// maybeStored reports whether a message may be stored, or a delivery settled,
+// although its request was answered with the code (observed on RocketMQ 5.2: 50401 is, 50400 may be).
 func maybeStored(c tidegate.Code) bool {
 	return c == tidegate.CodeProxyTimeout || c == tidegate.CodeMasterPersistenceTimeout || c == tidegate.CodeSlavePersistenceTimeout
 }
 
 // transportError makes the error of a call that gRPC failed. sent tells that
-// the request had a connection, so that a server may have seen it. ctx is the
-// caller's.
+// the request changes something and had a connection, so that a server may have
+// done it. ctx is the caller's.
 //
 //	gRPC status         becomes
 //	Canceled            ErrClosed if the client is closed; the cause of ctx if that ended; else code 0

@@ -241,7 +241,6 @@ func (s *sending) result(q queue, res *rmqpb.SendMessageResponse, n, total int, 
 		return e
 	case top != nil:
 		e := *top
-		e.MaybeStored = maybeStored(e.Code)
 		return &e
 	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
 		return nil // the status speaks for all

@@ -365,6 +365,20 @@ func TestSendFailures(t *testing.T) {
 	}
 }
 
+// A message whose route is not known was not sent, whatever became of the question.
+func TestNothingIsStoredByAskingForTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.route = func() *rmqpb.QueryRouteResponse { time.Sleep(10 * time.Second); return nil }
+		_, err := sendOne(t.Context(), newClient(t, n, nil), message("m"))
+		if err == nil || err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("%+v, want unavailable and not stored", err)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
 var errGone = errors.New("the caller has gone")
 
 func silent(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {

@@ -102,13 +102,17 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		switch {
 		case st.GetCode() == rmqpb.Code_OK:
 		case st.GetCode() != 0:
-			errs[i] = statusError(opAck, first.Topic, r.ep.key, st, trailer)
+			e := statusError(opAck, first.Topic, r.ep.key, st, trailer)
+			e.MaybeStored = maybeStored(e.Code)
+			errs[i] = e
 		case err != nil:
 			errs[i] = err
 		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
-			errs[i] = statusError(opAck, first.Topic, r.ep.key, &rmqpb.Status{
-				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the answer says nothing about this delivery",
+			e := statusError(opAck, first.Topic, r.ep.key, &rmqpb.Status{
+				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the answer says nothing about this delivery, which may be settled or not",
 			}, nil)
+			e.MaybeStored = true
+			errs[i] = e
 		}
 	}
 }

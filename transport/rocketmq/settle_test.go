@@ -81,6 +81,42 @@ func TestAck(t *testing.T) {
 	}
 }
 
+// A settlement is told to have worked perhaps where the server leaves that open,
+// and nowhere else.
+func TestSettlementsThatMayHaveWorked(t *testing.T) {
+	st := func(c rmqpb.Code) *rmqpb.Status { return &rmqpb.Status{Code: c} }
+	entry := func(h string, c rmqpb.Code) *rmqpb.AckMessageResultEntry {
+		return &rmqpb.AckMessageResultEntry{ReceiptHandle: h, Status: st(c)}
+	}
+	for name, tt := range map[string]struct {
+		ack    *rmqpb.AckMessageResponse
+		change rmqpb.Code
+		want   bool
+	}{
+		"timed out behind the proxy": {&rmqpb.AckMessageResponse{Status: st(50400)}, 50400, true},
+		"failed":                     {&rmqpb.AckMessageResponse{Status: st(50001)}, 50001, false},
+		"refused":                    {&rmqpb.AckMessageResponse{Status: st(42900)}, 42900, false},
+		"one of several":             {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 50400)}}, 50400, true},
+		"not a word":                 {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("2", 20000), entry("3", 20000)}}, 50400, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return tt.ack }
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: st(tt.change)}
+			}
+			c := newClient(t, n, nil)
+			d := delivery("1", testAddr)
+			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": c.Retry(t.Context(), d, 0)} {
+				if e, isErr := errors.AsType[*tidegate.Error](err); !isErr || e.MaybeStored != tt.want {
+					t.Errorf("%s: %s: %+v, want MaybeStored %t", name, op, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
 // Deliveries go back to where they came from, and nowhere else.
 func TestSettleElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
