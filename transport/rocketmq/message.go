@@ -54,6 +54,22 @@ func (c *Client) encodeMessage(m *tidegate.Message, q queue, topic *rmqpb.Resour
 	return &rmqpb.Message{Topic: topic, UserProperties: m.Properties, SystemProperties: sys, Body: body}
 }
 
+// sizeBound returns what m adds to a request at most, in bytes, which is little
+// more than it does unless its body is going to be compressed.
+func (c *Client) sizeBound(m *tidegate.Message) int {
+	// A field of a text has at most 2 bytes before its length, which has at most 5.
+	// 256 are more than there can be of those, numbers and times in any message.
+	const perText, rest = 7, 256
+	n := rest + len(c.opts.Namespace) + len(c.host) + len(m.Topic) + len(m.ID) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext) + len(m.Body)
+	for _, k := range m.Keys {
+		n += perText + len(k)
+	}
+	for k, v := range m.Properties {
+		n += 3*perText + len(k) + len(v)
+	}
+	return n
+}
+
 func typeOf(m *tidegate.Message) rmqpb.MessageType {
 	switch {
 	case m.MessageGroup != "":

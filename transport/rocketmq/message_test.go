@@ -3,7 +3,9 @@ package rocketmq
 import (
 	"bytes"
 	"compress/zlib"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,27 @@ const (
 	zeroCRC    = "tide 302"
 	zeroCRCSum = "002F6FC0"
 )
+
+func TestSizeBound(t *testing.T) {
+	c := &Client{host: "host", opts: Options{Namespace: "space"}}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	text := func(most int) string { return strings.Repeat("x", rnd.IntN(most+1)) }
+	for range 300 {
+		most := []int{0, 10, 130, 20000}[rnd.IntN(4)]
+		m := &tidegate.Message{ID: text(most), Topic: text(most), Tag: text(most), MessageGroup: text(most), TraceContext: text(most),
+			Body: []byte(text(10 * most)), Properties: map[string]string{}, DeliverAt: time.Unix(-1<<33, 999999999)}
+		for range rnd.IntN(50) {
+			m.Keys = append(m.Keys, text(most))
+			m.Properties[fmt.Sprint(rnd.Uint64())+text(most/100)] = text(most)
+		}
+		born := timestamppb.New(time.Unix(-1<<33, 999999999))
+		pb := c.encodeMessage(m, queue{id: math.MaxInt32}, c.resource(m.Topic), born)
+		n := proto.Size(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{pb}})
+		if bound := c.sizeBound(m); bound < n || bound > n+256+8*len(m.Keys)+21*len(m.Properties) {
+			t.Fatalf("%d bytes, bound %d, of %d keys and %d properties", n, bound, len(m.Keys), len(m.Properties))
+		}
+	}
+}
 
 func TestDigest(t *testing.T) {
 	for _, tt := range []struct {

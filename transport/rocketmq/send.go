@@ -21,8 +21,9 @@ const (
 	// parallelSends bounds the requests that one Send makes at the same time.
 	parallelSends = 64
 
-	// maxBatch and maxBatchBytes bound the messages of one request, and their
-	// bodies. A tidegate broker takes no more of them, and by default twice as many bytes.
+	// maxBatch and maxBatchBytes bound the messages of one request, and all
+	// that it has of them. A tidegate broker takes no more of them, and by
+	// default twice as many bytes.
 	maxBatch      = 1000
 	maxBatchBytes = 16 << 20
 )
@@ -161,7 +162,7 @@ func (s *sending) send(p part) {
 func (s *sending) fitting(indexes []int) int {
 	size := 0
 	for n, i := range indexes {
-		if size += len(s.msgs[i].Body); n == maxBatch || n > 0 && size > maxBatchBytes {
+		if size += s.c.sizeBound(s.msgs[i]); n == maxBatch || n > 0 && size > maxBatchBytes {
 			return n
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
@@ -189,7 +191,7 @@ func TestLargeSendsAreDivided(t *testing.T) {
 		}
 		before := len(s.of("SendMessage"))
 		large := []*tidegate.Message{message("1"), message("2"), message("3"), message("4"), message("5")}
-		for i, size := range []int{4, 12, 20, 1, 1} {
+		for i, size := range []int{4, 11, 20, 1, 1} {
 			large[i].Body = make([]byte, size<<20)
 		}
 		for i, r := range c.Send(t.Context(), large) {
@@ -200,6 +202,24 @@ func TestLargeSendsAreDivided(t *testing.T) {
 		for i, want := range []int{2, 1, 2} {
 			if r, _ := s.of("SendMessage")[before+i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
 				t.Errorf("large request %d has %d messages, want %d", i, len(r.GetMessages()), want)
+			}
+		}
+		before = len(s.of("SendMessage"))
+		wide := map[string]string{"p": strings.Repeat("x", 20<<10)} // all is counted, not only bodies
+		msgs = msgs[:maxBatch]
+		for i := range msgs {
+			msgs[i] = message(fmt.Sprint(i))
+			msgs[i].Properties = wide
+		}
+		for i, r := range c.Send(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Fatalf("wide message %d: %v", i, r.Err)
+			}
+		}
+		wideRequests := s.of("SendMessage")[before:]
+		for i, g := range wideRequests {
+			if n := proto.Size(g.req); n > maxBatchBytes || len(wideRequests) != 2 {
+				t.Errorf("wide request %d of %d has %d bytes", i, len(wideRequests), n)
 			}
 		}
 	})

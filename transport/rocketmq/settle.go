@@ -2,7 +2,6 @@ package rocketmq
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,10 @@ const (
 	// reasonKey is the header that carries a dead letter's reason,
 	// percent-encoded. RocketMQ does not know it.
 	reasonKey = "x-tidegate-reason"
+
+	// maxAckBytes bounds the deliveries of one acknowledgement, in bytes: half
+	// of what a tidegate broker takes.
+	maxAckBytes = 512 << 10
 )
 
 // settling returns what requests about a delivery have in common: they go to
@@ -57,7 +60,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 }
 
 // Ack acknowledges as [transport.Settler] says: one request for each server
-// that the deliveries came from, or one for each thousand of them.
+// that the deliveries came from, or one for each thousand or 512 KiB of them.
 func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	byServer := map[string][]int{}
@@ -65,8 +68,10 @@ func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		byServer[d.Endpoint] = append(byServer[d.Endpoint], i)
 	}
 	ack := func(indexes []int) {
-		for some := range slices.Chunk(indexes, maxBatch) {
-			c.ack(ctx, ds, some, errs)
+		for rest := indexes; len(rest) > 0; {
+			n := ackable(ds, rest)
+			c.ack(ctx, ds, rest[:n], errs)
+			rest = rest[n:]
 		}
 	}
 	if len(byServer) == 1 {
@@ -81,7 +86,19 @@ func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// ack acknowledges the deliveries of one server.
+// ackable returns how many of the deliveries one request takes.
+func ackable(ds []*tidegate.Delivery, indexes []int) int {
+	const perEntry = 20 // bytes beside the two texts, at most
+	size := 0
+	for n, i := range indexes {
+		if size += perEntry + len(ds[i].ID) + len(ds[i].Handle); n == maxBatch || n > 0 && size > maxAckBytes {
+			return n
+		}
+	}
+	return len(indexes)
+}
+
+// ack acknowledges the deliveries of one server in one request.
 func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int, errs []error) {
 	first := ds[indexes[0]]
 	r, err := c.settling(ctx, opAck, first, nil)

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -35,6 +38,20 @@ func TestManyAcksAreDivided(t *testing.T) {
 			if r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest); len(r.GetEntries()) != want {
 				t.Errorf("request %d has %d entries, want %d", i, len(r.GetEntries()), want)
 			}
+		}
+		for i := range ds {
+			ds[i].Handle += strings.Repeat("h", 2<<10) // a server's handles are its own affair
+		}
+		c.Ack(t.Context(), ds[:1000])
+		entries := 0
+		for i, g := range s.of("AckMessage")[3:] {
+			entries += len(g.req.(*rmqpb.AckMessageRequest).GetEntries())
+			if n := proto.Size(g.req); n > 1<<20 {
+				t.Errorf("long request %d has %d bytes", i, n)
+			}
+		}
+		if entries != 1000 {
+			t.Errorf("%d entries, want 1000", entries)
 		}
 	})
 }
