@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -46,7 +47,7 @@ type policy interface {
 }
 
 // throttleBackoff returns the wait after a throttled attempt, nil for the
-// client's default, which is seed 004's. The policy that RocketMQ pushes is for
+// client's default, which is seed 004's and the least that holds. The policy that RocketMQ pushes is for
 // every retry, 10 ms doubled up to 1 s: three attempts would be over 40 ms after the
 // first refusal. A server with features means what it says.
 func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delayer {
@@ -54,17 +55,31 @@ func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delaye
 		return pushed
 	}
 	seed := backoff.Default()
-	longest := time.Duration(0)
-	switch p := pushed.(type) {
-	case backoff.Exponential:
-		longest = p.Max
-	case backoff.Steps:
-		longest = slices.Max(p)
-	}
-	if longest <= seed.Initial {
+	if !exceeds(pushed, seed) {
 		return nil
 	}
 	return atLeast{pushed, seed}
+}
+
+// exceeds reports whether any delay of p is longer than least's, but for jitter.
+func exceeds(p policy, least backoff.Exponential) bool {
+	delay, steps := p.Delay, 0
+	switch p := p.(type) {
+	case backoff.Exponential:
+		if p.Multiplier > 1 && p.Max > least.Max {
+			return true // in the end
+		}
+		delay = p.Base
+	case backoff.Steps:
+		steps = len(p)
+	}
+	// From where least is at its longest, no exponential delay is longer that was not before.
+	for n := 0; n < steps || least.Base(n-1) < least.Max; n++ {
+		if delay(n) > least.Base(n) {
+			return true
+		}
+	}
+	return false
 }
 
 // atLeast has the delays of one policy where they are not shorter than the other's.
@@ -105,7 +120,7 @@ func delayer(p *rmqpb.RetryPolicy, jitter float64) policy {
 		x := backoff.Exponential{
 			Initial:    durationOf(e.GetInitial()),
 			Max:        durationOf(e.GetMax()),
-			Multiplier: float64(e.GetMultiplier()),
+			Multiplier: decimal(e.GetMultiplier()),
 			Jitter:     jitter,
 		}
 		if x.Initial == 0 || x.Validate() != nil {
@@ -124,6 +139,12 @@ func delayer(p *rmqpb.RetryPolicy, jitter float64) policy {
 		return nil
 	}
 	return steps
+}
+
+// decimal returns the number that was meant by f: 1.6, where float64(f) is a little more.
+func decimal(f float32) float64 {
+	d, _ := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'g', -1, 32), 64) // a number's own text
+	return d
 }
 
 // durationOf returns 0 for a duration that is missing, illegal or negative.
