@@ -208,15 +208,18 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 }
 
 // After a receive whose answer may be lost, the same attempt ID asks for the
-// same answer; after an answer a new one is used.
+// same answer; after an answer a new one is used, also if nobody could read it.
 func TestFIFOAttemptIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.settings = transport.ConsumerSettings{FIFO: true}
 		n := 0
 		s.onReceive = func() error {
-			if n++; n == 2 || n == 3 {
+			switch n++; n {
+			case 2, 3:
 				return errors.New("connection lost")
+			case 5:
+				return &tidegate.Error{Err: transport.ErrUnreadable}
 			}
 			return nil
 		}
@@ -224,7 +227,7 @@ func TestFIFOAttemptIDs(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		stop()
 		a := s.attempts
-		if len(a) < 6 || a[0] == "" || a[1] == a[0] || a[2] != a[1] || a[3] != a[1] || a[4] == a[3] {
+		if len(a) < 6 || a[0] == "" || a[1] == a[0] || a[2] != a[1] || a[3] != a[1] || a[4] == a[3] || a[5] == a[4] {
 			t.Errorf("attempt IDs %q", a)
 		}
 	})

@@ -73,10 +73,13 @@ func (r *run) receive(ctx context.Context, queue int) {
 			}
 			wait := r.failed("receiving failed", err, failures)
 			failures++
+			if errors.Is(err, transport.ErrUnreadable) {
+				attemptID = "" // or nothing else would come of this queue until that answer's invisible time ends
+			}
 			if backoff.Sleep(ctx, wait) != nil {
 				return
 			}
-			continue // with the same attempt ID: perhaps only the answer was lost
+			continue // else with the same attempt ID: perhaps only the answer was lost
 		}
 		failures, attemptID = 0, ""
 		if len(ds) == 0 {

@@ -15,6 +15,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -78,6 +79,11 @@ type ReceiveRequest struct {
 
 // AnyQueue as ReceiveRequest.Queue receives from every queue of the topic.
 const AnyQueue = -1
+
+// ErrUnreadable is what the error of a Receive matches whose answer came, but not
+// to be read, as one with a message that is too large: the same AttemptID would
+// bring it again, without what was given back of it.
+var ErrUnreadable = errors.New("the answer cannot be read")
 
 // A Receiver receives.
 type Receiver interface {

@@ -30,11 +30,11 @@ const (
 	// Options.MaxReceiveSize is read, to be passed over: gRPC breaks a stream
 	// off at one that it may not read, and what is behind it would fail too.
 	passable = 64 << 20
-)
 
-// errTooLarge is why a stream broke off. Not even what Classify takes for the
-// server's failure: the same request may bring other messages.
-var errTooLarge = errors.New("a message is too large to be read")
+	// besideBody is how many bytes a frame may have beside a body, at least: more
+	// than twice what a tidegate broker takes of properties, names and the like.
+	besideBody = 64 << 10
+)
 
 // Receive asks one server for messages as [transport.Receiver] says; with
 // several servers and AnyQueue, the next one each time. It waits for the
@@ -128,15 +128,16 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	failed := func(err error) *tidegate.Error {
 		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
 		if e.Code == tidegate.CodePayloadTooLarge { // an answer is, and not the request
-			e.Code, e.Err = 0, fmt.Errorf("%w: %w", errTooLarge, err)
-			e.Message = fmt.Sprintf("the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
+			// Nothing that ends a consumer, as Classify sees it: the next request may bring other messages.
+			e.Code, e.Err = 0, fmt.Errorf("%w: %w", transport.ErrUnreadable, err)
+			e.Message = fmt.Sprintf("a message is too large to be read, and the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
 			return e
 		}
 		s.ep.blame(ctx, e)
 		return e
 	}
 	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req,
-		grpc.MaxCallRecvMsgSize(max(c.opts.MaxReceiveSize, passable)))
+		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -177,6 +178,13 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
 	}
 	return got.list, nil
+}
+
+// frameLimit returns the size in bytes of the largest frame that is read, for
+// bodies of maxBody bytes.
+func frameLimit(maxBody int) int {
+	n := max(maxBody, passable)
+	return max(n, n+besideBody) // the sum may overflow
 }
 
 // giveBack makes messages that nobody will handle visible again, in the

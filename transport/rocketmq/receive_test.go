@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -145,9 +146,9 @@ func TestReceiveOutcomes(t *testing.T) {
 		// This one cannot even be passed over. It ends no consumer, and says nothing against the server.
 		"far too large": {serve: func(st receiveStream) error {
 			sendMessage(st, nil)
-			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, passable+1) })
+			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, passable+besideBody) })
 			return nil
-		}, is: errTooLarge, back: 1},
+		}, is: transport.ErrUnreadable, back: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -174,7 +175,7 @@ func TestReceiveOutcomes(t *testing.T) {
 				if class := transport.Classify(err); class == transport.Permanent {
 					t.Errorf("%v is %v: it would end a push consumer", err, class)
 				}
-				if tt.is == errTooLarge && c.access.shaky(time.Now()) {
+				if tt.is == transport.ErrUnreadable && c.access.shaky(time.Now()) {
 					t.Error("a message that is too large for us counts against the server")
 				}
 				synctest.Wait()
@@ -189,6 +190,27 @@ func TestReceiveOutcomes(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A body of just the size that may be received is, whatever the frame has beside it.
+func TestReceiveTheLargestBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			sendMessage(st, func(m *rmqpb.Message) { m.Body, m.SystemProperties.BodyDigest = make([]byte, passable), nil })
+			return nil
+		}
+		c := newClient(t, n, func(o *Options) { o.MaxReceiveSize = passable })
+		if list, err := c.Receive(t.Context(), request1); err != nil || len(list) != 1 || len(list[0].Body) != passable {
+			t.Errorf("%d messages, %v", len(list), err)
+		}
+	})
+	for maxBody, want := range map[int]int{1: passable + besideBody, 100 << 20: 100<<20 + besideBody, math.MaxInt: math.MaxInt} {
+		if got := frameLimit(maxBody); got != want {
+			t.Errorf("bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
+		}
 	}
 }
 
