@@ -33,7 +33,10 @@ type SendResult struct {
 type Sender interface {
 	// Send sends msgs, which are of one topic and have IDs, in one attempt
 	// and returns a result for each, in their order. It neither changes nor
-	// keeps the messages. A failure of the whole request is every message's.
+	// keeps the messages. It may take several requests: what fails one of them
+	// as a whole is the result of every message in it, and of none in another,
+	// but that later messages of a message group are not sent after a failure
+	// that another attempt may cure.
 	Send(ctx context.Context, msgs []*tidegate.Message) []SendResult
 }
 
@@ -96,8 +99,8 @@ type Receiver interface {
 // tidegate.ErrInvalidHandle if the delivery's handle is no longer valid. It
 // does not change d.
 type Settler interface {
-	// Ack marks deliveries of one topic and group as consumed, in one request, and
-	// returns an error for each, in their order: nil for those that are.
+	// Ack marks deliveries of one topic and group as consumed, in as few requests
+	// as it takes, and returns an error for each, in their order: nil for those that are.
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 
 	// Retry says that consuming failed: the message is delivered again after

@@ -72,7 +72,7 @@ func TestConnectBackoff(t *testing.T) {
 }
 
 // Consumers say when to connect, each by its own pace, but many of them are no
-// storm: one attempt a second.
+// storm: one attempt a second, and one by which gRPC follows it by itself.
 func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int64

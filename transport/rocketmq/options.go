@@ -47,7 +47,7 @@ type Options struct {
 
 	// ConnectBackoff paces attempts to connect, and to re-open a session that
 	// was lost. A consumer that asks is not kept waiting by it: its own waits
-	// between receives say when to try, at most once a second for each server.
+	// between receives say when to try, at most about twice a second for each server.
 	// Zero: backoff.Default().
 	ConnectBackoff backoff.Exponential
 
