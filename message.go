@@ -62,7 +62,7 @@ func (m *Message) Clone() *Message {
 type Receipt struct {
 	MessageID string
 	Topic     string
-	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not
+	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not, and before its delivery time
 	Offset    int64 // in that queue; 0 as long as the message is in none, before its delivery time
 
 	// Endpoint is the server that accepted the message.

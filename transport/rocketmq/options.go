@@ -126,7 +126,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.ConnectBackoff = backoff.Default()
 	}
 	if err := o.ConnectBackoff.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("rocketmq.New %q: %w", "Options.ConnectBackoff", err))
+		errs = append(errs, &tidegate.Error{Op: "rocketmq.New", Subject: "Options.ConnectBackoff", Code: tidegate.CodeBadRequest, Err: err})
 	}
 	for _, h := range []struct{ field, value string }{
 		{"Namespace", o.Namespace}, {"ClientID", o.ClientID},

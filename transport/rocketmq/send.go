@@ -37,7 +37,8 @@ type part struct {
 }
 
 // Send sends msgs as [transport.Sender] says. The
-// protocol does not tell the queue: receipts have its number only if the topic has one queue.
+// protocol does not tell the queue: receipts have its number only if the topic
+// has one queue, and the message does not wait for its delivery time.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
@@ -217,12 +218,14 @@ func (s *sending) request(q queue, indexes []int) {
 			s.results[i].Err = e
 			continue
 		}
-		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Queue: -1, Endpoint: q.ep.key}
-		if entry := entryOf(res, n, len(indexes), s.msgs[i].ID); entry != nil {
-			receipt.Offset, receipt.RecallHandle = entry.GetOffset(), entry.GetRecallHandle()
-		}
-		if len(s.r.byGroup) == 1 {
-			receipt.Queue = int(q.id)
+		entry := entryOf(res, n, len(indexes), s.msgs[i].ID) // may be nil
+		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Queue: -1, Endpoint: q.ep.key, RecallHandle: entry.GetRecallHandle()}
+		// A message that waits is in no queue: RocketMQ tells where in its timer.
+		if waits := receipt.RecallHandle != "" || s.msgs[i].DeliverAt.After(born.AsTime()); !waits {
+			receipt.Offset = entry.GetOffset()
+			if len(s.r.byGroup) == 1 {
+				receipt.Queue = int(q.id)
+			}
 		}
 		s.results[i].Receipt = receipt
 	}

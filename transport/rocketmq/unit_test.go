@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -135,6 +136,10 @@ func TestNewRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named in: %v", field, err)
 		}
+	}
+	if _, err := New("host:1", Options{ConnectBackoff: backoff.Exponential{Initial: -1}}); !errors.Is(err, tidegate.ErrInvalid) ||
+		!strings.Contains(err.Error(), "ConnectBackoff") {
+		t.Errorf("ConnectBackoff alone: %v does not match ErrInvalid", err)
 	}
 	for _, bad := range []string{"", ";", "host", "host:0", "host:65536", ":1", "1.2.3.4:1;host:1", "[::1:1"} {
 		if c, err := New(bad, Options{}); !errors.Is(err, tidegate.ErrInvalid) || c != nil {
