@@ -65,7 +65,7 @@ type verdict struct {
 }
 
 // A failure is what a handler's error says. Reading it calls methods that may
-// be anybody's and may panic, as those of a typed nil do; so it is read once,
+// be anybody's and may panic, as those of a typed nil do, or end the goroutine; so it is read once,
 // where the handler runs, and nothing is decided by the error itself.
 type failure struct {
 	reason     string // of a dead letter

@@ -22,7 +22,7 @@ var (
 // pointer in an error does that when it is asked for its text. It is a failure
 // like any other: the message is delivered again.
 type PanicError struct {
-	Value any    // that the handler panicked with; a text where that value's own methods panic
+	Value any    // that the handler panicked with; a text where that value's own methods panic, or end the goroutine
 	Stack []byte // of the handler
 }
 

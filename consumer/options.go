@@ -35,7 +35,7 @@ var receiveBackoff = backoff.Exponential{
 // delivered again by the group's ladder, after its last attempt as a dead
 // letter; [RetryAfter] and [DeadLetter] make errors that say otherwise. A
 // panic is a failure too, also one of the error's own methods, as of a nil
-// pointer in it.
+// pointer in it; and so is a runtime.Goexit in either.
 //
 // The handler may work longer than the invisible time, which is extended
 // meanwhile. Its ctx ends with the cause [ErrLeaseLost] when that failed, and
