@@ -114,9 +114,9 @@ func (s *Server) SetAccess(c AccessConfig) error {
 
 // A caller is who a gRPC request is from.
 type caller struct {
-	policy *access.Policy // nil: nothing is restricted
-	who    access.Identity
-	began  time.Time // when its signature was to be fresh
+	under *regime
+	who   access.Identity
+	began time.Time // when its signature was to be fresh
 }
 
 // authenticate finds out who a request is from that began at that time, by its
@@ -124,24 +124,24 @@ type caller struct {
 // request may do without: before the request is read, so that whoever may do
 // nothing costs nothing.
 func (s *Server) authenticate(ctx context.Context, began time.Time, op string) (c caller, err error) {
-	c = caller{policy: s.gate.policy(), began: began}
-	if c.policy == nil {
+	c = caller{under: s.gate.current.Load(), began: began}
+	if c.under.policy == nil {
 		return c, nil
 	}
 	from, _ := peer.FromContext(ctx)
-	who, reason := identify(ctx, c.policy, from, began)
+	who, reason := identify(ctx, c.under.policy, from, began)
 	c.who = who
 	return c, s.judge(ctx, op, c, reason)
 }
 
 // admit returns the client's ID, if its caller may do what the request asks for.
 func (s *Server) admit(ctx context.Context, op string, c caller, req any) (client string, err error) {
-	if s.gate.policy() != c.policy { // it changed while the request was read
+	if s.gate.current.Load() != c.under { // it changed while the request was read
 		if c, err = s.authenticate(ctx, c.began, op); err != nil {
 			return "", err
 		}
 	}
-	if c.policy == nil {
+	if c.under.policy == nil {
 		return clientID(ctx, nil)
 	}
 	if err := s.judge(ctx, op, c, "", needsOf(op, req)...); err != nil {
@@ -152,7 +152,7 @@ func (s *Server) admit(ctx context.Context, op string, c caller, req any) (clien
 
 // judge returns nil if the caller may do all that is needed.
 func (s *Server) judge(ctx context.Context, op string, c caller, reason access.Reason, needs ...access.Need) error {
-	err := s.decide(c.policy, c.who, reason, needs)
+	err := s.decide(c.under.policy, c.who, reason, needs)
 	if err == nil {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (s *Server) judge(ctx context.Context, op string, c caller, reason access.R
 	}
 	name := c.who.String()
 	if err.reason.OfCredentials() {
-		name = c.policy.ClaimedBy(header(ctx, headerAuthorization))
+		name = c.under.policy.ClaimedBy(header(ctx, headerAuthorization))
 	}
 	s.logRefusal(op, at, name, err)
 	return err.answer

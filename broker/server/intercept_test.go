@@ -178,3 +178,43 @@ func TestNoAnswerAtShutdown(t *testing.T) {
 		}
 	})
 }
+
+// A receive that is held up while the rules change waits by none of them: it is
+// answered as empty, and the next one is asked anew.
+func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
+	for name, rules := range map[string]AccessConfig{"without the key": {Keys: someAccess().Keys[:1]}, "as before": someAccess()} {
+		synctest.Test(t, func(t *testing.T) {
+			goOn := make(chan struct{})
+			e := start(t, Options{Access: someAccess(), Intercept: func(ctx context.Context, call Call, next func(context.Context) error) error {
+				if call.Op == "ReceiveMessage" {
+					<-goOn
+				}
+				return next(ctx)
+			}})
+			type answer struct {
+				st *rmqpb.Status
+				ms []*rmqpb.Message
+			}
+			got := make(chan answer, 1)
+			go func() {
+				st, ms := e.receive(signed(t.Context(), "consumer"), receiveRequest("normal"))
+				got <- answer{st, ms}
+			}()
+			synctest.Wait()
+			if err := e.s.SetAccess(rules); err != nil {
+				t.Fatal(err)
+			}
+			close(goOn)
+			synctest.Wait()
+			r, err := e.SendMessage(signed(t.Context(), "producer"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(named{t, name}, r.GetStatus(), tidegate.CodeOK)
+			a := <-got
+			if refused(named{t, name}, a.st, tidegate.CodeMessageNotFound); len(a.ms) != 0 {
+				t.Errorf("%s: %d messages are delivered", name, len(a.ms))
+			}
+		})
+	}
+}

@@ -133,7 +133,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoin
 	}
 	f.namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
-		return s.poll(ctx, client, req, f)
+		return s.poll(ctx, client, from.under, req, f)
 	}
 	call := Call{
 		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
@@ -143,7 +143,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoin
 	var failure error
 	err = s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, req, f)
+		ds, failure = s.poll(ctx, client, from.under, req, f)
 		return failure
 	}, &done)
 	if err == nil {
@@ -152,14 +152,18 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoin
 	return ds, err
 }
 
-// poll carries a receive out and turns a panic into an error.
-func (s *Server) poll(ctx context.Context, client string, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
+// poll carries a receive out that was let in under some rules, and turns a panic
+// into an error. It returns none when other rules hold: the next receive is asked by them.
+func (s *Server) poll(ctx context.Context, client string, under *regime, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	parked, c, unpark, err := s.sessions.park(ctx, client)
 	if err != nil {
 		return nil, err
 	}
 	defer unpark()
+	if s.gate.current.Load() != under { // rules that change from here on find it parked
+		return nil, nil
+	}
 	p, err := s.pollOf(ctx, client, c, req)
 	if err != nil {
 		return nil, err
