@@ -79,7 +79,7 @@
 //
 // One request has at most 1000 messages or acknowledgements, each message 64 KiB
 // beside its body, all of them [Options].MaxReceiveSize; other requests over gRPC
-// have 64 KiB. Settings name at most 1024 topics. Namespaces, hosts and attempt IDs
+// have 64 KiB. Namespaces, hosts and attempt IDs
 // have at most 255 bytes. What is more is refused with 40000, 40001, 41300 or 43101,
 // settings with gRPC's InvalidArgument, more than MaxReceiveSize with its ResourceExhausted.
 //

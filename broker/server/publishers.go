@@ -3,8 +3,9 @@ package server
 import "github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 
 const (
-	// maxPublished bounds the topics that one client is remembered to publish.
-	maxPublished = maxTopics
+	// maxPublished bounds the topics that one client is remembered to publish. Its
+	// settings have room for no more: there, a topic takes 5 bytes and its namespace.
+	maxPublished = maxSmallRequest / 5
 
 	// publicationSize is about what one of them takes, in bytes.
 	publicationSize = 384

@@ -16,13 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-const (
-	// maxTopics bounds the topics in the settings of one client.
-	maxTopics = 1024
-
-	// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
-	receiveBatchSize = 32
-)
+// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
+const receiveBatchSize = 32
 
 // A profile is what a client said of itself in its settings. It is not changed.
 // There is one for each client, so the settings are kept as they travel: decoded
@@ -95,9 +90,6 @@ func profileOf(in *rmqpb.Settings, language string) (*profile, error) {
 		}
 	default:
 		return bad("there is no publishing or subscription data in them: set pub_sub")
-	}
-	if len(topics) > maxTopics {
-		return bad("they have %d topics, at most %d are allowed", len(topics), maxTopics)
 	}
 	for _, topic := range topics {
 		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
