@@ -78,8 +78,8 @@
 // # Limits
 //
 // One request has at most 1000 messages or acknowledgements, each message 64 KiB
-// beside its body, all of them [Options].MaxReceiveSize; other requests over gRPC
-// have 64 KiB. Namespaces, hosts and attempt IDs
+// beside its body, all of them [Options].MaxReceiveSize; acknowledgements
+// have 1000 KiB, other requests over gRPC 64 KiB. Namespaces, hosts and attempt IDs
 // have at most 255 bytes. What is more is refused with 40000, 40001, 41300 or 43101,
 // settings with gRPC's InvalidArgument, more than MaxReceiveSize with its ResourceExhausted.
 //

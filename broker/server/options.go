@@ -39,7 +39,8 @@ type Options struct {
 
 	// MaxReceiveSize is the largest SendMessage over gRPC in bytes; a larger one ends
 	// with gRPC's ResourceExhausted before it is read. Other requests have 64 KiB, an AckMessage
-	// 1 MiB. A message of the largest body needs some KiB more than that. 0 for
+	// 1000 KiB. A message of the largest body needs some KiB more than that, and tidegate's SDK,
+	// which divides a large Send into requests of 16 MiB, fails with less than 17 MiB. 0 for
 	// DefaultMaxReceiveSize, or 1 MiB more than the broker's largest body if that is larger.
 	MaxReceiveSize int
 

@@ -21,7 +21,8 @@ const (
 	maxAckRequest = maxMany << 10
 
 	// maxBesideBody bounds what a message has beside its body, in bytes, as it
-	// arrives. All that the engine takes has less than half of it.
+	// arrives. All that the engine takes fits: at worst, with 16 KiB of keys of one
+	// byte each, it has some five sixths of it.
 	maxBesideBody = 64 << 10
 )
 

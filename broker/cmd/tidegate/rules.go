@@ -114,9 +114,9 @@ var settingRules = append([]rule[settings]{
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
 		0, func(s *settings) *time.Duration { return &s.minPoll }),
-	// Less has no room for the largest body.
-	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages",
-		tidegate.MaxBodySize+1<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),
+	// With less, what the SDK divides a large Send into would be refused again and again.
+	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages (least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
+		17<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),
 	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",
 		func(s *settings) *bool { return &s.insecure }),
 	live(text("log_level", "info", "lowest `level` that is logged: debug, info, warn or error",
