@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -80,15 +81,19 @@ func (g *gate) begin(p *access.Policy) {
 	}
 }
 
-// reasonPlainText is why a connection is refused, not a request.
-const reasonPlainText access.Reason = "plain_text"
+// Reasons that no rule has a part in.
+const (
+	reasonPlainText access.Reason = "plain_text" // why a connection is refused, not a request
+	reasonOrigin    access.Reason = "origin"     // a page of another origin would change something
+	reasonHost      access.Reason = "host"       // for a name that a page may have made up
+)
 
 func newGate() *gate {
 	g := &gate{refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
 		Help: "Requests refused with UNAUTHORIZED or FORBIDDEN, and connections refused because they were not encrypted, by reason.",
 	}, []string{"reason"})}
-	for _, r := range append(access.Reasons, reasonPlainText) {
+	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost) {
 		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
 	}
 	g.begin(nil)

@@ -23,8 +23,9 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 	case needs == nil:
 		return r, nil // open
 	}
-	if err := fromPage(r); err != nil {
-		return nil, err
+	if bad := fromPage(r); bad != nil {
+		s.logRefusal(rt.pattern(), r.RemoteAddr, claimedBy(s.gate.policy(), r), bad)
+		return nil, bad.answer
 	}
 	a := &admission{pattern: rt.pattern(), needs: needs, began: time.Now()}
 	if err := s.readmit(r, a); err != nil {
@@ -33,8 +34,9 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 		}
 		return nil, err
 	}
-	if err := s.forOther(r, a.who); err != nil {
-		return nil, err
+	if bad := s.forOther(r, a.who); bad != nil {
+		s.logRefusal(rt.pattern(), r.RemoteAddr, access.Identity{}.String(), bad)
+		return nil, bad.answer
 	}
 	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
 }
@@ -141,15 +143,24 @@ func (s *Server) admitHTTP(pattern string, r *http.Request, p *access.Policy, be
 	if err := s.decide(p, who, reason, needs(r)); err != nil {
 		name := who.String()
 		if err.reason.OfCredentials() {
-			name = p.ClaimedBy(r.Header.Get(headerAuthorization))
-			if user, _, ok := r.BasicAuth(); ok {
-				name = p.Claimed(user)
-			}
+			name = claimedBy(p, r)
 		}
 		s.logRefusal(pattern, r.RemoteAddr, name, err)
 		return nil, err.answer
 	}
 	return &who, nil
+}
+
+// claimedBy is what may be told of who a request says it is from.
+func claimedBy(p *access.Policy, r *http.Request) string {
+	authorization := r.Header.Get(headerAuthorization)
+	if p == nil || authorization == "" {
+		return access.Identity{}.String()
+	}
+	if user, _, ok := r.BasicAuth(); ok {
+		return p.Claimed(user)
+	}
+	return p.ClaimedBy(authorization)
 }
 
 // identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret in

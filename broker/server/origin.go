@@ -18,24 +18,24 @@ var same = http.NewCrossOriginProtection()
 // for no keys. One of another origin may only read, which browsers do not let
 // it: fromPage refuses what it must not do. One whose name was made to point at this
 // machine (DNS rebinding) is of the same origin: forOther refuses that name.
-func fromPage(r *http.Request) error {
+func fromPage(r *http.Request) *refusal {
 	if same.Check(r) == nil {
 		return nil
 	}
-	return refuse(tidegate.CodeForbidden, "origin",
-		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))
+	return &refusal{reasonOrigin, refuse(tidegate.CodeForbidden, "origin",
+		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))}
 }
 
 // forOther refuses a request without credentials that arrived at a loopback
 // address and is for a name that somebody else may have given out. who is nil
 // where nothing is restricted.
-func (s *Server) forOther(r *http.Request, who *access.Identity) error {
+func (s *Server) forOther(r *http.Request, who *access.Identity) *refusal {
 	if s.o.AnyHost || who != nil && !who.Anonymous() || !overLoopback(r) || ownHost(r.Host, s.o.Advertise) {
 		return nil
 	}
-	return refuse(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
+	return &refusal{reasonHost, refuse(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
 		"it has to be for an IP address, localhost or the advertised name, because a page in a browser can make up others; "+
-		"use one of these, or serve with keys, --advertise or --insecure", r.Host))
+		"use one of these, or serve with keys, --advertise or --insecure", r.Host))}
 }
 
 // overLoopback reports whether a request arrived at a loopback address.

@@ -67,3 +67,52 @@ func TestKeysAreForAnyName(t *testing.T) {
 		}
 	}
 }
+
+// What pages in browsers try is counted and logged, by reasons of its own.
+func TestPagesAreToldOf(t *testing.T) {
+	anyone := []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
+	for name, access := range map[string]AccessConfig{
+		"no keys":             {},
+		"keys, and anonymous": {Keys: someAccess().Keys, Anonymous: anyone},
+	} {
+		logger, logged := testLog()
+		e := start(t, Options{Logger: logger, Access: access})
+		request := func(method, host, origin, key string) {
+			r := httptest.NewRequest(method, "/v1/topics/normal", http.NoBody)
+			r.Host, r.RemoteAddr = host, "127.0.0.1:4711"
+			if r.Header.Set("Origin", origin); key != "" {
+				r.SetBasicAuth(key, secretMark+key)
+			}
+			w := httptest.NewRecorder()
+			ctx := context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})
+			if e.s.Handler().ServeHTTP(w, r.WithContext(ctx)); w.Code != 403 {
+				t.Errorf("%s: %s for %s from %s: %d %s", name, method, host, origin, w.Code, w.Body)
+			}
+		}
+		request("GET", "evil.example", "http://evil.example", "")
+		request("PUT", "localhost:8082", "http://evil.example", "")
+		request("PUT", "localhost:8082", "http://evil.example", "admin")
+		n, _ := scrapedBy(t, e.s)
+		for reason, want := range map[string]float64{"host": 1, "origin": 2, "forbidden": 0} {
+			if got, ok := n[`tidegate_access_refusals_total{reason="`+reason+`"}`]; !ok || got != want {
+				t.Errorf("%s: %v refusals for the reason %s, want %v", name, got, reason, want)
+			}
+		}
+		known := "anonymous"
+		if len(access.Keys) > 0 {
+			known = "admin"
+		}
+		lines := strings.Split(strings.TrimSpace(logged.String()), "\n")
+		for i, words := range []string{
+			"op=\"GET /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=host refused_unlogged=0",
+			"op=\"PUT /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=origin refused_unlogged=0",
+			"key=" + known + " reason=origin refused_unlogged=0",
+		} {
+			for w := range strings.FieldsSeq(words) {
+				if len(lines) != 3 || !strings.Contains(lines[i], w) {
+					t.Fatalf("%s: line %d does not say %s:\n%s", name, i+1, w, logged)
+				}
+			}
+		}
+	}
+}
