@@ -72,8 +72,8 @@
 // wrong or missing credentials with 40100. x-mq-session-token is not looked at.
 // After [Server.SetAccess] open streams go on only if they would be let in again.
 // Over HTTP, pages of other origins may change nothing, and without credentials a
-// request that arrives at a loopback address has to be for a name that nobody can make
-// up; see [Options].AnyHost.
+// request that arrives in plain text at a loopback address has to be for a name that
+// nobody can make up; see [Options].AnyHost and HTTPHosts.
 //
 // # Limits
 //

@@ -56,10 +56,14 @@ type Options struct {
 	Access AccessConfig
 
 	// AnyHost takes requests over HTTP for any host. False: one without
-	// credentials that arrives at a loopback address has to be for an IP address,
-	// localhost or the host of Advertise, so that no page in a browser can make up a
-	// name for this machine.
+	// credentials that arrives in plain text at a loopback address has to be for an
+	// IP address, localhost, the host of Advertise or one of HTTPHosts, so that no
+	// page in a browser can make up a name for this machine.
 	AnyHost bool
+
+	// HTTPHosts are further names that such requests may be for, without scheme and
+	// port: those that a reverse proxy on this machine passes on. Empty: none.
+	HTTPHosts []string
 
 	// HandshakeTimeout is how long a new connection may take to begin with
 	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
@@ -99,6 +103,11 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		var err error
 		if advertise, err = parseEndpoints(o.Advertise); err != nil {
 			bad("Advertise is %q: %w", o.Advertise, err)
+		}
+	}
+	for _, h := range o.HTTPHosts {
+		if !isHostName(h) {
+			bad("HTTPHosts has %q: give names of hosts without scheme and port, such as broker.example", h)
 		}
 	}
 	for name, d := range map[string]time.Duration{

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/tidegate/tidegate"
@@ -28,14 +30,15 @@ func fromPage(r *http.Request) *refusal {
 
 // forOther refuses a request without credentials that arrived at a loopback
 // address and is for a name that somebody else may have given out. who is nil
-// where nothing is restricted.
+// where nothing is restricted. Over TLS the browser has compared the name with
+// the certificate, which nobody else can have for theirs.
 func (s *Server) forOther(r *http.Request, who *access.Identity) *refusal {
-	if s.o.AnyHost || who != nil && !who.Anonymous() || !overLoopback(r) || ownHost(r.Host, s.o.Advertise) {
+	if s.o.AnyHost || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || s.ownHost(r.Host) {
 		return nil
 	}
 	return &refusal{reasonHost, refuse(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
-		"it has to be for an IP address, localhost or the advertised name, because a page in a browser can make up others; "+
-		"use one of these, or serve with keys, --advertise or --insecure", r.Host))}
+		"it has to be for an IP address, localhost, the advertised name or one of http_hosts, because a page in a browser can make up others; "+
+		"use one of these, or serve with --http-hosts and this name, with keys, or over TLS", r.Host))}
 }
 
 // overLoopback reports whether a request arrived at a loopback address.
@@ -45,8 +48,8 @@ func overLoopback(r *http.Request) bool {
 }
 
 // ownHost reports whether a Host header names an IP address, this machine
-// (RFC 6761 §6.3) or the host of advertise. Browsers always send one.
-func ownHost(host, advertise string) bool {
+// (RFC 6761 §6.3), or what the options give as its name. Browsers always send one.
+func (s *Server) ownHost(host string) bool {
 	name := hostName(host)
 	if name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true
@@ -54,8 +57,17 @@ func ownHost(host, advertise string) bool {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}
-	return advertise != "" && name == hostName(advertise)
+	return s.o.Advertise != "" && name == hostName(s.o.Advertise) ||
+		slices.ContainsFunc(s.o.HTTPHosts, func(own string) bool { return name == hostName(own) })
 }
+
+// isHostName reports whether name can be that of a host, as a Host header has it
+// without a port: letters, digits, hyphens and underscores, with dots between.
+func isHostName(name string) bool {
+	return len(name) <= 255 && hostNames.MatchString(name)
+}
+
+var hostNames = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$`)
 
 // hostName returns what is before the port, as names are compared.
 func hostName(host string) string {

@@ -36,6 +36,10 @@ func TestNamesThatOthersGiveOut(t *testing.T) {
 		{"broker.example:8082", loopback, Options{Advertise: "Broker.example:8081"}, 200},
 		{"evil.example:8082", loopback, Options{Advertise: "broker.example:8081"}, 403},
 		{"tidegate:8082", loopback, Options{AnyHost: true}, 200},
+		{"broker.example", loopback, Options{HTTPHosts: []string{"other.example", "Broker.Example."}}, 200}, // a reverse proxy's
+		{"broker.example:443", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
+		{"a.broker.example", loopback, Options{HTTPHosts: []string{"broker.example"}}, 403},
+		{"localhost", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
 		{"tidegate:8082", other, Options{}, 200}, // a container's, which was told to be insecure
 	} {
 		e := start(t, c.o)
@@ -45,9 +49,22 @@ func TestNamesThatOthersGiveOut(t *testing.T) {
 			r.Header.Set("Origin", "http://"+c.host)
 			w := httptest.NewRecorder()
 			e.s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, c.at)))
-			if w.Code != c.status || c.status == 403 && (!strings.Contains(w.Body.String(), c.host) || !strings.Contains(w.Body.String(), "--advertise")) {
+			if w.Code != c.status || c.status == 403 && (!strings.Contains(w.Body.String(), c.host) || !strings.Contains(w.Body.String(), "--http-hosts")) {
 				t.Errorf("%s for %s at %s: %d %s, want %d", method, c.host, c.at, w.Code, w.Body, c.status)
 			}
+		}
+	}
+}
+
+// Over TLS, a browser has compared the name with the certificate.
+func TestNamesOverTLS(t *testing.T) {
+	e := start(t, Options{})
+	for url, status := range map[string]int{"https://tidegate.example/v1/topics/normal": 200, "http://tidegate.example/v1/topics/normal": 403} {
+		r := httptest.NewRequest("GET", url, http.NoBody)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
+		if w.Code != status {
+			t.Errorf("%s: %d %s, want %d", url, w.Code, w.Body, status)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func parse(file string, data []byte) (document, faults) {
 			p.declarations(v, key, keysOf(groupRules), doc.groups)
 		case key == "address_settings":
 			p.declarations(v, key, keysOf(addressRules), doc.addresses)
-		case key == "topic":
+		case key == "topic" || key == "http_hosts":
 			p.list(key, v, doc.values)
 		case key == "access":
 			p.access(v, &doc)

@@ -19,6 +19,7 @@ import (
 // settings are what serve can be told, beside topics and groups.
 type settings struct {
 	grpc, http, data, advertise string
+	hosts                       []string
 	topics                      []string
 	limits                      broker.Limits
 	transaction                 broker.TransactionConfig
@@ -81,6 +82,11 @@ var settingRules = append([]rule[settings]{
 		func(s *settings) *string { return &s.data }, nil),
 	text("advertise", "", "`host:port` that clients are told to connect to (default: the address they used)",
 		func(s *settings) *string { return &s.advertise }, endpoint),
+	{
+		key: "http_hosts", help: "`name` of a host, without port, as a reverse proxy on this machine passes it on (IP addresses, localhost and that of --advertise are always taken); can be repeated, or a list with commas",
+		set: addHost, text: func(s *settings) string { return strings.Join(s.hosts, ",") },
+		reset: func(s *settings) { s.hosts = nil },
+	},
 	{
 		key: "topic", help: "`name` of a topic to make if it is not there, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas",
 		set: addTopic, text: func(s *settings) string { return strings.Join(s.topics, ",") },
@@ -243,6 +249,14 @@ func number[T any](key, help string, field func(*T) *float64) rule[T] {
 			return nil
 		},
 	}
+}
+
+// addHost adds names of hosts, which validate checks.
+func addHost(s *settings, text string) error {
+	if text != "" {
+		s.hosts = append(s.hosts, strings.Split(text, ",")...)
+	}
+	return nil
 }
 
 // addTopic adds topics from a text such as "orders,payments:FIFO".

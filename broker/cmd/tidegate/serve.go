@@ -134,7 +134,7 @@ func (s settings) options() (broker.Options, server.Options) {
 	return broker.Options{
 		Dir: s.data, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
 		Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible),
-	}, server.Options{Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), MaxReceiveSize: s.maxRequest, AnyHost: s.insecure}
+	}, server.Options{Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), MaxReceiveSize: s.maxRequest, AnyHost: s.insecure, HTTPHosts: s.hosts}
 }
 
 // validate returns what the broker or the server would refuse of the settings.

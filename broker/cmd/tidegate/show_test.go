@@ -50,7 +50,7 @@ func same[T any](t *testing.T, a, b map[string]section[T]) {
 func TestRoundTrip(t *testing.T) {
 	for _, text := range []string{
 		"", "data: 'null'", "data: \"~\\n\\U0001F600 # \\x07\\e: -\"", "data: '- x: # y'", "data: 2026-11-21", "data: 0x10",
-		"advertise: h:1\ninsecure: true\nhttp: '[::]:1'\ntopic: [a, b:FIFO, c:TRANSACTION]\ntransaction_timeout: 1s\ntransaction_check_max: -1\nmax_client_rate: 0.3\nstop_timeout: 0s",
+		"advertise: h:1\ninsecure: true\nhttp: '[::]:1'\nhttp_hosts: [a.example, b]\ntopic: [a, b:FIFO, c:TRANSACTION]\ntransaction_timeout: 1s\ntransaction_check_max: -1\nmax_client_rate: 0.3\nstop_timeout: 0s",
 		"topics: {a: {queues: 3}, null: {type: FIFO}, 'true': {}, _x: }\ngroups: {g: {max_attempts: -1}, -1: {}, h: {fifo: true, retry: 1ms 1h30m, max_backlog: {bytes: 9223372036854775807}}}",
 		"topics: {a: {duplicate_window: -1h}}",
 		"address_settings: {'#': {dead-letter-address: '', redelivery-delay: 1m, redelivery-delay-multiplier: 1e-3}, 'a.*': {max-delivery-attempts: -1}, '*': {}}",
