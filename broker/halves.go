@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,11 +18,9 @@ import (
 // after the last check, with the properties of dead letters: which topic they
 // were sent to, how often their producers were asked. (RocketMQ keeps
 // them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.)
-const AbandonedTransactions = tidegate.DeadLetterPrefix + abandoned
+const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
 
 const (
-	abandoned = "TRANS_CHECK_MAX_TIME_TOPIC"
-
 	// PropertyCheckTimes is RocketMQ's name of the property that tells how
 	// often a transaction was checked: in checks and in abandoned transactions.
 	PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
@@ -182,13 +181,23 @@ type checking struct {
 // process in between costs a check, and never adds one.
 func (h *halves) check() (done int, next time.Time, err error) {
 	batch, next, err := h.count()
+	for errors.Is(err, errNoLetters) {
+		// Nothing is held here: who purges a topic holds admin, and waits for what count holds.
+		if _, err = h.broker.ownTopic(AbandonedTransactions, TopicConfig{Queues: 1}, false); err == nil {
+			batch, next, err = h.count()
+		}
+	}
 	for _, c := range batch {
 		h.follow(c)
 	}
 	return len(batch), next, err
 }
 
-// count writes one batch of checks.
+// errNoLetters tells that the topic of what is given up is to be made first.
+var errNoLetters = errors.New("there is no topic " + AbandonedTransactions)
+
+// count writes one batch of checks. It makes no topic: errNoLetters tells that
+// it would need one, and then nothing was written.
 func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	b := h.broker
 	select {
@@ -222,9 +231,9 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	}
 	var letters *topic
 	if slices.ContainsFunc(batch, func(c *checking) bool { return !c.stale && !c.asks }) {
-		if letters, err = b.ownTopic(tidegate.DeadLetterTopic(abandoned), TopicConfig{Queues: 1}, false); err != nil {
+		if letters, err = b.topic(AbandonedTransactions); err != nil {
 			release()
-			return nil, next, err
+			return nil, next, errNoLetters
 		}
 	}
 	flight := b.store.Messages.Add(func(w *store.Batch) {

@@ -336,3 +336,40 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		}
 	})
 }
+
+// A purge and the check of transactions that makes the topic of those given up do not wait for one another.
+func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
+		putTopic(t, b, "purged", TopicConfig{Type: TopicTransaction})
+		sendHalf(t, b, "given up")
+		elapse(DefaultTransactionTimeout)
+		b.halves.checking <- struct{}{}
+		elapse(DefaultTransactionCheckInterval)
+		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		purged := make(chan error, 1)
+		go func() {
+			removed, err := b.PurgeTopic(t.Context(), "purged")
+			if removed != (Backlog{Messages: 1, Bytes: 2}) {
+				t.Errorf("removed %+v", removed)
+			}
+			purged <- err
+		}()
+		synctest.Wait() // both want the token, the check first
+		begin := time.Now()
+		<-b.halves.checking
+		if err := <-purged; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("they stood for %v", took)
+		}
+		if n := len(receiveAll(t, b, AbandonedTransactions)); n != 1 {
+			t.Errorf("%d were given up, want 1", n)
+		}
+	})
+}
