@@ -259,7 +259,8 @@ func (b *Broker) end() { b.operating.Done() }
 
 // Close refuses new calls, ends waiting receives with tidegate.ErrClosed,
 // waits for what is under way, and closes the store. Everything answered is
-// kept. It may be called twice; both calls return when the broker is closed.
+// kept. It waits for no room on a full disk: what is under way and needs some fails then, and an error says so.
+// It may be called twice; both calls return when the broker is closed.
 func (b *Broker) Close() error {
 	b.lifeMu.Lock()
 	first := !b.closing
@@ -270,6 +271,7 @@ func (b *Broker) Close() error {
 		return b.closeErr
 	}
 	b.stop(tidegate.ErrClosed)
+	b.store.StopWaiting()
 	b.operating.Wait()
 	b.delays.alarm.stop()
 	b.halves.alarm.stop()

@@ -166,3 +166,59 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 		}
 	})
 }
+
+// When even the reserve is used up, closing waits for no room, whether or not somebody
+// waits for it; and what was answered is there afterwards.
+func TestFullDiskWithoutReserveCloses(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := newQuotaFS()
+			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: Pressure{MinFreeDisk: -1}}
+			b, err := Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			putTopic(t, b, "t", TopicConfig{})
+			mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Hour})
+			fs.leave(0)
+			ids := append(fill(t, b, "full"), "a")
+			fs.leave(0) // whatever the ballast gave
+			acked := make(chan error, 1)
+			if waits {
+				go func() { acked <- b.Ack(t.Context(), ds)[0] }()
+				time.Sleep(10 * time.Second)
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- b.Close() }()
+			select {
+			case err := <-closed: // an error tells of the disk, or it is nil
+				if err != nil && !strings.Contains(err.Error(), "no space left") {
+					t.Errorf("closing: %v", err)
+				}
+			case <-time.After(time.Hour):
+				t.Errorf("waits %t: it does not close", waits)
+				fs.leave(1 << 30)
+				<-closed
+			}
+			if waits && <-acked == nil {
+				t.Error("acknowledged without room")
+			}
+			fs.leave(1 << 30)
+			if b, err = Open(o); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range receiveAll(t, b, "t") {
+				if at := slices.Index(ids, d.ID); at >= 0 {
+					ids = slices.Delete(ids, at, at+1)
+				}
+			}
+			if len(ids) > 0 {
+				t.Errorf("waits %t: %q are gone", waits, ids)
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -66,10 +66,13 @@ func (t *topic) writeIndex(w *store.Batch, q *queue) {
 }
 
 // indexRest writes what no record of the index has yet: the broker closes, and
-// nothing else runs any more.
+// nothing else runs any more. A full disk is spared it: without it opening reads the messages.
 func (b *Broker) indexRest() {
+	if b.store.DiskFull() != nil {
+		return
+	}
 	now := time.Now().UnixNano()
-	_ = b.store.Messages.Add(func(w *store.Batch) {
+	b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range b.topicsByID() {
 			for _, q := range *t.queues.Load() {
 				if len(q.unindexed.hashes) > 0 && now-q.unindexed.at < int64(t.config.Load().duplicateWindow()) {
@@ -77,7 +80,7 @@ func (b *Broker) indexRest() {
 				}
 			}
 		}
-	}, nil).Wait() // without it opening reads the messages
+	}, nil) // closing the store commits it
 }
 
 // remember has the topic remember a message's ID for the window; with 0 it forgets where a

@@ -47,12 +47,15 @@ type fullFS struct {
 	full    atomic.Pointer[DiskFull]
 	taken   atomic.Bool   // the ballast was given back, and somebody looks after the disk
 	opened  atomic.Bool   // writes wait; before, opening fails instead
-	closing chan struct{} // closed when the store closes: nothing waits any more
+	closing chan struct{} // closed by stopWaiting: nothing waits any more
 	watch   sync.WaitGroup
+
+	stopWaiting func()
 }
 
 func newFullFS(fs vfs.FS, dir string, logger *slog.Logger) *fullFS {
-	return &fullFS{FS: fs, dir: dir, logger: logger, closing: make(chan struct{})}
+	closing := make(chan struct{})
+	return &fullFS{FS: fs, dir: dir, logger: logger, closing: closing, stopWaiting: sync.OnceFunc(func() { close(closing) })}
 }
 
 // A DiskFull tells of a full disk.
@@ -148,9 +151,17 @@ func (fs *fullFS) giveBack() {
 	})
 }
 
+// StopWaiting has nothing wait for room on a full disk any more, as before
+// Close: a write that finds none, the ballast included, breaks the store, and who waits for it is told.
+func (s *Store) StopWaiting() {
+	if s.room != nil {
+		s.room.stopWaiting()
+	}
+}
+
 // close ends all waiting.
 func (fs *fullFS) close() {
-	close(fs.closing)
+	fs.stopWaiting()
 	fs.watch.Wait()
 }
 
