@@ -130,7 +130,8 @@ func (t *topic) forgetOld(w *store.Batch, now time.Time) time.Time {
 		if old := now.Add(-window); window == 0 || t.index.last <= old.UnixNano() {
 			t.dropIndex(w)
 		} else {
-			if from := t.index.from; from != 0 && from < old.UnixNano() {
+			// Not less than half a window at once: each of many topics has all of them looked at once a window.
+			if from := t.index.from; from != 0 && from < old.Add(-window/2).UnixNano() {
 				w.DeleteRecentIDs(t.id, time.Unix(0, from), old)
 				t.index.from = old.UnixNano()
 			}

@@ -257,3 +257,45 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 		b = open(t, o)
 	}
 }
+
+// What the index forgets costs each topic a few deletions a window, however many other topics there are.
+func TestForgettingIDsCostsFewDeletions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const topics, windows, window = 50, 4, 100 * time.Second
+		b := open(t, Options{})
+		for i := range topics {
+			putTopic(t, b, fmt.Sprint("t", i), TopicConfig{Queues: 1, DuplicateWindow: Duration(window)})
+		}
+		from := make([]int64, topics) // where each one's index begins: a deletion moves it
+		deletions := 0
+		for step := range windows * topics {
+			for i := range topics {
+				if step < i || (step-i)%(topics/2) != 0 {
+					continue
+				}
+				msgs := make([]*tidegate.Message, indexBlock)
+				for k := range msgs {
+					msgs[k] = &tidegate.Message{ID: fmt.Sprint(step, "-", k), Topic: fmt.Sprint("t", i), Body: []byte("x")}
+				}
+				mustSend(t, b, msgs...)
+			}
+			elapse(window / topics)
+			all := b.topicsByID()
+			b.store.Messages.Add(func(*store.Batch) {
+				for _, tp := range all {
+					var i int
+					if _, err := fmt.Sscanf(tp.name, "t%d", &i); err != nil {
+						t.Error(err)
+					}
+					if from[i] != 0 && from[i] != tp.index.from {
+						deletions++
+					}
+					from[i] = tp.index.from
+				}
+			}, nil)
+		}
+		if deletions > 2*topics*windows || deletions < topics {
+			t.Errorf("%d deletions of %d topics in %d windows", deletions, topics, windows)
+		}
+	})
+}
