@@ -13,7 +13,7 @@ const indexBlock = store.MaxRecentIDs
 // An idIndex is what is known of a topic's index of IDs in the store. Its zero
 // value is that of a topic without one.
 type idIndex struct {
-	last int64 // when a message was last noted for it, in nanoseconds since 1970; 0 if none was
+	last int64 // when a message was last noted for it, or the broker was opened, in nanoseconds since 1970; 0 if none was
 	from int64 // likewise: no record is of before; 0 if there is none
 }
 

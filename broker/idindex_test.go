@@ -299,3 +299,51 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 		}
 	})
 }
+
+// What the index had of before a start, and opening does not read, is forgotten too.
+func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		clear func(*testing.T, *Broker)
+	}{
+		{"silence", func(*testing.T, *Broker) { <-time.After(2 * time.Minute) }},
+		{"a purge", func(t *testing.T, b *Broker) {
+			if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewCrashableMem()
+				o := Options{Dir: "data", fs: fs}
+				b := open(t, o)
+				putTopic(t, b, "t", TopicConfig{DuplicateWindow: Duration(time.Minute)})
+				left := func() (n int) {
+					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+						if k[0] == 'q' {
+							n++
+						}
+					}
+					return n
+				}
+				for range 100 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+				}
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if left() == 0 {
+					t.Fatal("nothing is in the index")
+				}
+				<-time.After(3 * time.Minute)
+				b = open(t, o)
+				c.clear(t, b)
+				synctest.Wait()
+				if n := left(); n != 0 {
+					t.Errorf("%d records are left", n)
+				}
+			})
+		})
+	}
+}

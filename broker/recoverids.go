@@ -31,13 +31,16 @@ type storedID struct {
 
 // recoverIDs has a topic remember the IDs of the last while. Nothing else runs yet.
 func (b *Broker) recoverIDs(t *topic, now time.Time) error {
+	some, err := b.store.HasRecentIDs(t.id)
+	if err != nil && !store.IsDamage(err) {
+		return err
+	}
+	if some || err != nil { // perhaps of long before: all of it is to be forgotten, read or not
+		t.index = idIndex{last: now.UnixNano(), from: 1}
+	}
 	window := t.config.Load().duplicateWindow()
 	if window == 0 {
-		some, err := b.store.HasRecentIDs(t.id)
-		if some { // of before the window was taken away
-			t.index = idIndex{last: now.UnixNano(), from: 1}
-		}
-		return err
+		return nil
 	}
 	queues := *t.queues.Load()
 	r := idRecovery{broker: b, topic: t, since: now.Add(-window), records: make([][]store.RecentIDs, len(queues))}
@@ -60,10 +63,6 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 func (r *idRecovery) readIndex(queues []*queue) error {
 	t, left := r.topic, maxRecentIDs
 	err := r.broker.store.RecentIDs(t.id, r.since, func(ids store.RecentIDs) bool {
-		if t.index.last == 0 {
-			t.index.last = ids.At.UnixNano()
-		}
-		t.index.from = ids.At.UnixNano()
 		if int(ids.Queue) >= len(queues) || ids.End > queues[ids.Queue].nextOffset {
 			return true
 		}
