@@ -103,11 +103,9 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	if !t.unused(time.Now()) { // somebody had admin
 		return false, nil
 	}
-	if ds, _, err := b.store.DelayedOf(t.id, store.Delayed{}, 1); err != nil || len(ds) > 0 {
-		return false, err // it is a retry topic too: more is to come
-	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
-		if deleted = t.messages.Load() == stored; deleted {
+		// With delayed ones it is a retry topic too: more is to come.
+		if deleted = t.messages.Load() == stored && t.delays.messages.Load() == 0; deleted {
 			t.deleted.Store(true)
 			w.DeleteTopic(t.name, t.id)
 			for _, s := range *t.subs.Load() {

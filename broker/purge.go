@@ -140,6 +140,7 @@ func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (remov
 		}
 		removed.Messages += n.Messages
 		removed.Bytes += n.Bytes
+		b.retention.noteHalves(n.Bytes)
 	}
 	return removed, nil
 }

@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -85,6 +88,34 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		}
 		if n := freedBytes(b); n != 200 {
 			t.Errorf("%d bytes are to be given back once it is deleted, want 200", n)
+		}
+	})
+}
+
+// The disk of half messages that a purge removes is given back.
+func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const mb = 1 << 20
+		dir := t.TempDir()
+		b := open(t, Options{Dir: dir})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
+		for i := range 48 {
+			body := make([]byte, mb)
+			_, _ = noise.Read(body)
+			if r := b.SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: body}, time.Hour); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		before := sizeOf(t, dir)
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Bytes != 48*mb {
+			t.Errorf("removed %+v, %v", removed, err)
+		}
+		elapse(time.Minute)
+		after := sizeOf(t, dir)
+		t.Logf("%d MiB before, %d after", before/mb, after/mb)
+		if before < 30*mb || after > 6*mb || freedBytes(b) != 0 {
+			t.Errorf("%d bytes on disk before, %d after", before, after)
 		}
 	})
 }

@@ -227,9 +227,7 @@ func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 			return newError(tidegate.CodeBadRequest, g.name,
 				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
 		}
-		if waiting, err := b.hasRetries(name, s); err != nil {
-			return storeError(err)
-		} else if waiting {
+		if b.hasRetries(name, s) {
 			return newError(tidegate.CodeBadRequest, g.name,
 				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
 		}
@@ -239,14 +237,10 @@ func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 
 // hasRetries reports whether a retry topic, if it is there, has messages that
 // its group has not consumed, or will have. s is nil if the group never received from it.
-func (b *Broker) hasRetries(name string, s *subscription) (bool, error) {
+func (b *Broker) hasRetries(name string, s *subscription) bool {
 	t, err := b.topic(name)
 	if err != nil {
-		return false, nil //nolint:nilerr // it is not there
+		return false // it is not there
 	}
-	if s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 {
-		return true, nil
-	}
-	ds, _, err := b.store.DelayedOf(t.id, store.Delayed{}, 1)
-	return len(ds) > 0, err
+	return s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 || t.delays.messages.Load() > 0
 }

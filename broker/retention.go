@@ -123,6 +123,7 @@ type retention struct {
 
 	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
 	delayed    bool                  // guarded by mu: delayed messages among them
+	halves     bool                  // guarded by mu: half messages among them
 	ranges     map[rangeKey][2]int64 // guarded by mu: where
 	reclaiming bool                  // guarded by mu
 }
@@ -274,6 +275,14 @@ func (r *retention) noteDelayed(bytes int64) {
 	r.delayed = true
 }
 
+// noteHalves is note for half messages.
+func (r *retention) noteHalves(bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.freed += bytes
+	r.halves = true
+}
+
 // reclaimSoon has the timer call reclaim.
 func (r *retention) reclaimSoon() { r.set(time.Now()) }
 
@@ -288,15 +297,16 @@ func (r *retention) reclaim() {
 	for k, at := range r.ranges {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
 	}
-	freed, delayed, removed := r.freed, r.delayed, r.ranges
-	r.freed, r.ranges, r.delayed, r.reclaiming = 0, map[rangeKey][2]int64{}, false, true
+	freed, delayed, halves, removed := r.freed, r.delayed, r.halves, r.ranges
+	r.freed, r.ranges, r.delayed, r.halves, r.reclaiming = 0, map[rangeKey][2]int64{}, false, false, true
 	r.mu.Unlock()
-	err := r.broker.store.Reclaim(r.broker.life, ranges, delayed)
+	err := r.broker.store.Reclaim(r.broker.life, ranges, delayed, halves)
 	r.mu.Lock()
 	r.reclaiming = false
 	if err != nil {
 		r.freed += freed
 		r.delayed = r.delayed || delayed
+		r.halves = r.halves || halves
 		for k, at := range removed {
 			r.join(k, at)
 		}

@@ -301,6 +301,9 @@ func (b *Broker) noteDeleted(t *topic) {
 	for _, q := range *t.queues.Load() {
 		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
 	}
+	if t.halves.waiting.Load() > 0 {
+		b.retention.noteHalves(0) // their bytes are not known
+	}
 }
 
 // DeleteTopic removes a topic with its messages and the groups' progress in it.

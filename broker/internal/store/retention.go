@@ -311,10 +311,13 @@ func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, 
 
 // Reclaim gives back the disk of messages that were removed in the ranges. It
 // takes as long as rewriting what is left beside them; the end of ctx stops it.
-// delayed: delayed messages were removed too.
-func (s *Store) Reclaim(ctx context.Context, ranges []Range, delayed bool) error {
-	if delayed {
-		if err := s.messages.Compact(ctx, []byte{prefixDelayed}, []byte{prefixDelayed + 1}, false); err != nil {
+// delayed and halves: delayed or half messages were removed too.
+func (s *Store) Reclaim(ctx context.Context, ranges []Range, delayed, halves bool) error {
+	for prefix, removed := range map[byte]bool{prefixDelayed: delayed, prefixHalf: halves} {
+		if !removed {
+			continue
+		}
+		if err := s.messages.Compact(ctx, []byte{prefix}, []byte{prefix + 1}, false); err != nil {
 			return fmt.Errorf("giving back disk: %w", err)
 		}
 	}
