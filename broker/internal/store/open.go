@@ -245,9 +245,7 @@ func (s *Store) damaged(info pebble.DataCorruptionInfo) {
 // Close commits what was added and closes both databases. Adding fails
 // afterwards. A database that is stuck within a write is left as it is, and locked.
 func (s *Store) Close() error {
-	if s.room != nil {
-		s.room.close()
-	}
+	s.StopWaiting()
 	var errs []error
 	for _, l := range []*Log{s.Messages, s.Groups} {
 		if l != nil && !l.close() {
@@ -267,6 +265,9 @@ func (s *Store) Close() error {
 		if err := s.writeClean(); err != nil {
 			s.logger.Warn("the data directory is closed, but not marked as such", "directory", s.dir, "error", explain(err))
 		}
+	}
+	if s.room != nil {
+		s.room.close() // nothing writes any more that would have it look after the disk
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
