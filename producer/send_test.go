@@ -310,6 +310,7 @@ func TestCloseEndsSends(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		synctest.Wait() // what Send returned is in errs a moment later
 		if len(errs) != 10 || time.Since(start) != 0 {
 			t.Errorf("after Close %d of 10 sends had returned, in %v", len(errs), time.Since(start))
 		}
