@@ -115,7 +115,7 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, 
 		from = ds[len(ds)-1]
 		removed.Messages += int64(len(ds))
 		removed.Bytes += bytes
-		b.retention.noteDelayed(bytes)
+		b.retention.noteUnqueued(store.Delays, bytes)
 	}
 }
 
@@ -140,7 +140,7 @@ func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (remov
 		}
 		removed.Messages += n.Messages
 		removed.Bytes += n.Bytes
-		b.retention.noteHalves(n.Bytes)
+		b.retention.noteUnqueued(store.Halves, n.Bytes)
 	}
 	return removed, nil
 }

@@ -122,8 +122,7 @@ type retention struct {
 	timer *time.Timer
 
 	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
-	delayed    bool                  // guarded by mu: delayed messages among them
-	halves     bool                  // guarded by mu: half messages among them
+	unqueued   store.Unqueued        // guarded by mu: what was in no queue yet among them
 	ranges     map[rangeKey][2]int64 // guarded by mu: where
 	reclaiming bool                  // guarded by mu
 }
@@ -267,20 +266,12 @@ func (r *retention) join(k rangeKey, at [2]int64) {
 	r.ranges[k] = at
 }
 
-// noteDelayed is note for delayed messages.
-func (r *retention) noteDelayed(bytes int64) {
+// noteUnqueued is note for messages that were in no queue yet.
+func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.freed += bytes
-	r.delayed = true
-}
-
-// noteHalves is note for half messages.
-func (r *retention) noteHalves(bytes int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.freed += bytes
-	r.halves = true
+	r.unqueued |= kind
 }
 
 // reclaimSoon has the timer call reclaim.
@@ -297,16 +288,15 @@ func (r *retention) reclaim() {
 	for k, at := range r.ranges {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
 	}
-	freed, delayed, halves, removed := r.freed, r.delayed, r.halves, r.ranges
-	r.freed, r.ranges, r.delayed, r.halves, r.reclaiming = 0, map[rangeKey][2]int64{}, false, false, true
+	freed, unqueued, removed := r.freed, r.unqueued, r.ranges
+	r.freed, r.ranges, r.unqueued, r.reclaiming = 0, map[rangeKey][2]int64{}, 0, true
 	r.mu.Unlock()
-	err := r.broker.store.Reclaim(r.broker.life, ranges, delayed, halves)
+	err := r.broker.store.Reclaim(r.broker.life, ranges, unqueued)
 	r.mu.Lock()
 	r.reclaiming = false
 	if err != nil {
 		r.freed += freed
-		r.delayed = r.delayed || delayed
-		r.halves = r.halves || halves
+		r.unqueued |= unqueued
 		for k, at := range removed {
 			r.join(k, at)
 		}

@@ -302,7 +302,7 @@ func (b *Broker) noteDeleted(t *topic) {
 		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
 	}
 	if t.halves.waiting.Load() > 0 {
-		b.retention.noteHalves(0) // their bytes are not known
+		b.retention.noteUnqueued(store.Halves, 0) // their bytes are not known
 	}
 }
 

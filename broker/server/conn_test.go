@@ -352,3 +352,10 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Errorf("advertised %v", at)
 	}
 }
+
+// len returns how many are pending.
+func (p *pending) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns.Len()
+}

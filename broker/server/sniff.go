@@ -173,10 +173,3 @@ func (p *pending) close() {
 		c.Close()
 	}
 }
-
-// len returns how many are pending.
-func (p *pending) len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.conns.Len()
-}

@@ -309,12 +309,20 @@ func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, 
 	return ds, stored, it.Error()
 }
 
-// Reclaim gives back the disk of messages that were removed in the ranges. It
-// takes as long as rewriting what is left beside them; the end of ctx stops it.
-// delayed and halves: delayed or half messages were removed too.
-func (s *Store) Reclaim(ctx context.Context, ranges []Range, delayed, halves bool) error {
-	for prefix, removed := range map[byte]bool{prefixDelayed: delayed, prefixHalf: halves} {
-		if !removed {
+// Unqueued says which messages that are in no queue yet are meant. Its zero value is none.
+type Unqueued uint8
+
+// Messages that wait for their delivery time, or for the end of their transaction.
+const (
+	Delays Unqueued = 1 << iota
+	Halves
+)
+
+// Reclaim gives back the disk of messages that were removed in the ranges of queues, and of
+// those that were in none. It takes as long as rewriting what is left beside them; the end of ctx stops it.
+func (s *Store) Reclaim(ctx context.Context, ranges []Range, unqueued Unqueued) error {
+	for kind, prefix := range map[Unqueued]byte{Delays: prefixDelayed, Halves: prefixHalf} {
+		if unqueued&kind == 0 {
 			continue
 		}
 		if err := s.messages.Compact(ctx, []byte{prefix}, []byte{prefix + 1}, false); err != nil {
