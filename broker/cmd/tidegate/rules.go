@@ -25,7 +25,7 @@ type settings struct {
 	transaction                 broker.TransactionConfig
 	minInvisible                time.Duration
 	minPoll                     time.Duration
-	maxRequest                  int
+	maxRequest, maxConnections  int
 	insecure                    bool
 	logLevel, logFormat         string
 	stopTimeout                 time.Duration
@@ -123,6 +123,8 @@ var settingRules = append([]rule[settings]{
 	// With less, what the SDK divides a large Send into would be refused again and again.
 	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages (least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
 		17<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),
+	integer("max_connections", "0", "how many `connections` each address takes at a time; those beyond wait until another one ends (0: a quarter of the files that the process may have open, at most 65536)",
+		0, math.MaxInt32, func(s *settings) *int { return &s.maxConnections }),
 	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",
 		func(s *settings) *bool { return &s.insecure }),
 	live(text("log_level", "info", "lowest `level` that is logged: debug, info, warn or error",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -187,11 +186,11 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
-	grpcLis, err := net.Listen("tcp", s.grpc)
+	grpcLis, err := listen(s.grpc, s.maxConnections)
 	if err != nil {
 		return fmt.Errorf("--grpc: %w", err)
 	}
-	httpLis, err := net.Listen("tcp", s.http)
+	httpLis, err := listen(s.http, s.maxConnections)
 	if err != nil {
 		return errors.Join(fmt.Errorf("--http: %w", err), grpcLis.Close())
 	}
