@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,6 +18,7 @@ import (
 type badFS struct {
 	vfs.FS
 	suffix   string
+	err      error // nil: an input/output error
 	bad      atomic.Bool
 	failures atomic.Int64
 }
@@ -24,6 +26,9 @@ type badFS struct {
 func (fs *badFS) check(name string) error {
 	if fs.bad.Load() && strings.HasSuffix(name, fs.suffix) {
 		fs.failures.Add(1)
+		if fs.err != nil {
+			return fs.err
+		}
 		return syscall.EIO
 	}
 	return nil
@@ -100,5 +105,50 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 			}
 			_ = b.Close() // whether that can be a success depends on what is left to write
 		})
+	}
+}
+
+// Where the disk has room for logs, which are files that were used before, but for no
+// table, writes come to wait for a table, and closing ends that too.
+func TestFullDiskForTablesCloses(t *testing.T) {
+	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}
+	b, err := Open(Options{Dir: "data", fs: fs, memTable: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs.bad.Store(true)
+	done := make(chan error)
+	for n := 0; b.store.StalledSince().IsZero(); n++ {
+		if n == 100 {
+			t.Fatal("100 writes do not stall it")
+		}
+		b.begin()
+		go func() {
+			defer b.end()
+			done <- b.store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
+		}()
+		for waits := true; waits && b.store.StalledSince().IsZero(); {
+			select {
+			case err := <-done:
+				if err != nil || b.Healthy() != nil {
+					t.Fatal(err, b.Healthy())
+				}
+				waits = false
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	closed := make(chan error)
+	go func() { closed <- b.Close() }()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("the write that waited: %v", err)
+	}
+	if err := <-closed; err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("closing: %v", err)
+	}
+	before := fs.failures.Load()
+	<-time.After(300 * time.Millisecond)
+	if n := fs.failures.Load() - before; n > 10 {
+		t.Errorf("it tried %d times in 300 ms", n)
 	}
 }

@@ -223,10 +223,11 @@ func (s *Store) fail(cause error) {
 	}
 }
 
-// background is told of a flush or compaction that failed. Want of room passes,
-// and damage stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
+// background is told of a flush or compaction that failed. Want of room passes, but who closes
+// does not wait for that: a write may stand behind the table. Damage
+// stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
 func (s *Store) background(err error) {
-	if s.room != nil && isFull(err) {
+	if s.room != nil && isFull(err) && !s.room.stopped() {
 		return
 	}
 	if IsDamage(err) {
