@@ -212,9 +212,9 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ from, to, next, backlog int64 }{{0, 2, 3, 1}, {2, 3, 3, 1}, {2, 4, 4, 0}} {
+	for _, c := range []struct{ to, next, backlog int64 }{{2, 3, 1}, {3, 3, 1}, {4, 4, 0}} {
 		s.mu.Lock()
-		s.passDamaged(s.cursors[0], &store.Damaged{From: c.from, To: c.to})
+		s.passHole(s.cursors[0], c.to, store.Mark{})
 		next := s.cursors[0].next
 		s.mu.Unlock()
 		if n := s.backlog().Messages; next != c.next || n != c.backlog {

@@ -116,7 +116,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Error(err)
 		}
 		s.mu.Lock()
-		grants, _ := s.admit(nil, c, 10, ms, offsets, 4, &Poll{})
+		grants, _ := s.admit(nil, c, ms, offsets, 4, &Poll{})
 		next := c.next
 		c.claimed = false
 		s.mu.Unlock()

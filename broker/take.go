@@ -32,6 +32,10 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 		chunk = max(chunk, room)
 		s.mu.Unlock()
 		ms, offsets, rerr := s.read(c, from, to, chunk, budget)
+		var end store.Mark
+		if len(ms) == 0 {
+			end = s.broker.endOf(c.queue)
+		}
 		var d *store.Damaged
 		if errors.As(rerr, &d) {
 			s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
@@ -43,11 +47,14 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			passed++
 			continue
 		}
-		if d != nil && !s.gone {
-			if f := s.passDamaged(c, d); f != nil {
+		if len(ms) == 0 && (rerr == nil || d != nil) && !s.gone {
+			if d != nil {
+				to = d.To
+			}
+			if f := s.passHole(c, to, end); f != nil {
 				flight = f
 			}
-			passed += int(d.To - d.From)
+			passed += int(max(1, to-from))
 			continue
 		}
 		if rerr != nil || s.gone {
@@ -58,8 +65,8 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			break
 		}
 		before := len(grants)
-		grants, flight = s.admit(grants, c, to, ms, offsets, room, p)
-		passed += max(1, len(ms))
+		grants, flight = s.admit(grants, c, ms, offsets, room, p)
+		passed += len(ms)
 		for i := range grants[before:] {
 			budget -= int64(len(grants[before+i].message.Body))
 		}
@@ -146,17 +153,13 @@ func (s *subscription) claim(queue int) *cursor {
 // admit moves a cursor over messages that were read: those that match are
 // delivered, beside grants, or held until it is their turn. It stops when it has delivered
 // room messages. mu is held.
-func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Message, offsets []int64, room int, p *Poll) ([]grant, *store.Flight) {
+func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offsets []int64, room int, p *Poll) ([]grant, *store.Flight) {
 	now := time.Now()
 	fifo := s.group.config.Load().FIFO
 	grants = slices.Grow(grants, min(room, len(ms)))
 	full := len(grants) + room
 	ls := make([]*lease, 0, len(ms))
 	var aside []*lease
-	if len(ms) == 0 && to > c.next { // removed from the middle, or damage, which is not worth a standstill
-		s.done(to-c.next, 0, now)
-		c.next = to
-	}
 	for i := range ms {
 		m := &ms[i]
 		if len(grants) == full {
@@ -166,7 +169,7 @@ func (s *subscription) admit(grants []grant, c *cursor, to int64, ms []store.Mes
 			continue // removed while it was read, see pass
 		}
 		if skipped, bytes := offsets[i]-c.next, m.Cumulative-int64(len(m.Body))-c.bytes; skipped > 0 || bytes > 0 {
-			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then, or damaged, see passDamaged
+			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then, or damaged, see passHole
 		}
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !p.wants(m) {

@@ -1,0 +1,84 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A group that reaches the end of a queue over what was taken out of it is done
+// with all of it: nothing is left of its backlog that would refuse sends.
+func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
+	holes := map[string]func(t *testing.T, b *Broker){
+		"purged": func(t *testing.T, b *Broker) {
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+		},
+		"sent back": func(t *testing.T, b *Broker) {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+		},
+	}
+	for name, take := range holes {
+		for from := range int64(2) {
+			t.Run(fmt.Sprint(name, " ", from), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					fs := vfs.NewMem()
+					b := open(t, Options{Dir: "data", fs: fs})
+					putTopic(t, b, "t", TopicConfig{Queues: 1})
+					putTopic(t, b, "dead", TopicConfig{Queues: 1, MaxBacklog: Limit{Bytes: 30}, DuplicateWindow: -1})
+					putGroup(t, b, "g", GroupConfig{})
+					putAddress(t, b, "t", AddressSettings{DeadLetterAddress: new("dead")})
+					for i := range 3 {
+						kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("0123456789")})
+					}
+					putGroup(t, b, "reader", GroupConfig{})
+					if _, err := b.Rewind(t.Context(), "reader", "dead", Position{Offsets: map[int]int64{0: from}}); err != nil {
+						t.Fatal(err)
+					}
+					take(t, b)
+					expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead"}), "")
+					for range 2 {
+						if got := subscriptionOf(t, b, "reader").Backlog; got != (Backlog{}) {
+							t.Errorf("the backlog is %+v", got)
+						}
+						mustSend(t, b, &tidegate.Message{Topic: "dead", Body: make([]byte, 25)})
+						ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead", Max: 32}))
+						b = reopen(t, b, fs)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Nor over what is damaged.
+func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		sendN(t, b, "t", 3, 10)
+		b = reopen(t, b, fs) // what was sent just now is in memory too
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for offset := int64(1); offset < 3; offset++ {
+			spoil(t, b, messageKey(store.Place{Topic: tp.id, Offset: offset}))
+		}
+		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+		expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), "")
+		if got := subscriptionOf(t, b, "g").Backlog; got != (Backlog{}) || b.Stats().Damaged == 0 {
+			t.Errorf("the backlog is %+v; %d messages were found damaged", got, b.Stats().Damaged)
+		}
+	})
+}
