@@ -42,8 +42,9 @@ const (
 //
 // Messages that came before the stream broke, or ctx ended, are not returned: the
 // server may have taken them back already. They are given back in case it did
-// not, so that they need not wait for the end of their invisible time. Those
-// that were still on their way then have to. A message whose body is corrupted or too large is not returned but
+// not, so that they need not wait for the end of their invisible time; but not
+// where r has an AttemptID, ctx goes on and the answer could be read: the receive may be
+// repeated, which brings them. Those that were still on their way then have to wait. A message whose body is corrupted or too large is not returned but
 // logged, and left alone: the server delivers it again when its invisible time
 // is over, and makes a dead letter of it after the last attempt.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
@@ -167,7 +168,9 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 	}
 	if got.err != nil {
-		c.giveBack(s, got.list)
+		if !repeatable(ctx, r, got.err) {
+			c.giveBack(s, got.list)
+		}
 		return nil, got.err
 	}
 	if len(got.list) == 0 && c.isClosed() {
@@ -178,6 +181,13 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
 	}
 	return got.list, nil
+}
+
+// repeatable reports whether the same receive may follow and be answered what
+// broke off, by its attempt ID: with the very handles that giving back would
+// take from whoever handles the messages by then.
+func repeatable(ctx context.Context, r *transport.ReceiveRequest, err error) bool {
+	return r.AttemptID != "" && ctx.Err() == nil && !errors.Is(err, transport.ErrUnreadable)
 }
 
 // frameLimit returns the size in bytes of the largest frame that is read, for

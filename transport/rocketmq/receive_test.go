@@ -160,7 +160,9 @@ func TestReceiveOutcomes(t *testing.T) {
 				}
 				c := newClient(t, n, func(o *Options) { o.MaxReceiveSize = 100 << 10 })
 				begin := time.Now()
-				list, err := c.Receive(t.Context(), request1)
+				once := request1
+				once.AttemptID = "" // it will not be repeated
+				list, err := c.Receive(t.Context(), once)
 				for _, d := range list {
 					if d.Topic != request1.Topic {
 						t.Errorf("topic %q: it could not be settled", d.Topic)
@@ -191,6 +193,45 @@ func TestReceiveOutcomes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A receive that is repeated with its attempt ID is answered the same messages with
+// the same handles: giving them back, one by one, after it broke off would take them
+// from the handlers that have them by then.
+func TestRepeatedReceiveKeepsWhatBrokeOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		receives, given := 0, map[string]time.Duration{}
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			receives++
+			for _, h := range []string{"h1", "h2"} {
+				sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = &h })
+			}
+			if receives == 1 {
+				return status.Error(codes.Unavailable, "connection reset")
+			}
+			sendStatus(st, rmqpb.Code_OK)
+			return nil
+		}
+		s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+			time.Sleep(3 * time.Second)
+			given[r.GetReceiptHandle()] = time.Since(s.began)
+			return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+		}
+		c := newClient(t, n, nil)
+		if list, err := c.Receive(t.Context(), request1); err == nil {
+			t.Fatalf("%d messages of a stream that broke off", len(list))
+		}
+		list, err := c.Receive(t.Context(), request1)
+		if err != nil || len(list) != 2 || list[0].Handle != "h1" || list[1].Handle != "h2" {
+			t.Fatalf("%d messages, %v", len(list), err)
+		}
+		time.Sleep(time.Minute)
+		if len(given) > 0 {
+			t.Errorf("given back while they are handled: %v", given)
+		}
+	})
 }
 
 // A body of just the size that may be received is, whatever the frame has beside it.
