@@ -58,7 +58,8 @@ type Options struct {
 
 	// MaxBodySize is the largest body, in bytes, that is sent. 0: the server's
 	// setting as far as it is known, or else 4 MiB; a send with a body above
-	// that first asks the server, for a second at most.
+	// that first asks the server, for a second at most, and if that does not
+	// answer makes its attempts: then the server decides.
 	MaxBodySize int
 
 	// Limiter is asked for one event before every attempt, by all goroutines

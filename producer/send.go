@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -103,11 +104,16 @@ func (s *send) prepare(ctx context.Context) error {
 	}
 	s.topic = p.topic(s.msg.Topic)
 	settings := p.settings(s.topic)
-	if len(s.msg.Body) > settings.MaxBodySize && settings.MaxBodySizeFrom != Client {
+	largest := settings.MaxBodySize
+	if len(s.msg.Body) > largest && settings.MaxBodySizeFrom != Client {
 		// Perhaps the server takes more than is known.
-		settings = p.awaitedSettings(ctx, s.msg.Topic, s.topic, p.opts.AttemptTimeout)
+		var err error
+		settings, err = p.awaitedSettings(ctx, s.msg.Topic, s.topic, p.opts.AttemptTimeout)
+		if largest = settings.MaxBodySize; err != nil {
+			largest = math.MaxInt // nobody could tell, so the attempt will, if ctx has not ended
+		}
 	}
-	if err := s.msg.Validate(settings.MaxBodySize); err != nil {
+	if err := s.msg.Validate(largest); err != nil {
 		return err
 	}
 	if s.msg.ID == "" {
@@ -186,8 +192,8 @@ func (s *send) decide(ctx context.Context, timeout time.Duration) decision {
 	case class == transport.Throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
 		// The question counts into the wait that follows, and a server that
 		// refuses does answer.
-		settings = p.awaitedSettings(ctx, s.msg.Topic, s.topic, timeout)
-		s.look(ctx) // the question may have taken time
+		settings, _ = p.awaitedSettings(ctx, s.msg.Topic, s.topic, timeout) // what is known holds where the server did not answer
+		s.look(ctx)                                                         // the question may have taken time
 	case class == transport.Transient && p.opts.MaxAttempts == 0:
 		// Seed 004: "Messages are immediately retried upon failures". So nothing
 		// is waited for: a server that has just failed may be the one to ask.

@@ -162,13 +162,12 @@ func (p *Producer) ask(ctx context.Context, name string, t *topic) (Settings, er
 	return a.settings, a.err
 }
 
-// awaitedSettings returns the settings that hold, and waits for the server's,
-// but no longer than a second, nor than an attempt may take.
-func (p *Producer) awaitedSettings(ctx context.Context, name string, t *topic, attempt time.Duration) Settings {
+// awaitedSettings is askedSettings that waits no longer than a second, nor than
+// an attempt may take.
+func (p *Producer) awaitedSettings(ctx context.Context, name string, t *topic, attempt time.Duration) (Settings, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(attempt, settingsWait), errSettingsWait)
 	defer cancel()
-	s, _ := p.askedSettings(ctx, name, t) // what is known holds where the server did not answer
-	return s
+	return p.askedSettings(ctx, name, t)
 }
 
 // askLater has the server asked by another goroutine, which Close waits for,

@@ -198,6 +198,54 @@ func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
 	}
 }
 
+// A server that is away is no reason to call a message invalid that it may take,
+// nor is a caller or a producer that ends while it is asked.
+func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
+	unavailable := &tidegate.Error{Op: "QueryRoute", Err: tidegate.ErrUnavailable}
+	tooLarge := codeError(tidegate.CodeMessageBodyTooLarge)
+	silent := func(ctx context.Context) (transport.ProducerSettings, error) {
+		<-ctx.Done()
+		return transport.ProducerSettings{}, context.Cause(ctx)
+	}
+	refuse := func(context.Context) (transport.ProducerSettings, error) {
+		return transport.ProducerSettings{}, unavailable
+	}
+	for name, tt := range map[string]struct {
+		settings func(context.Context) (transport.ProducerSettings, error)
+		send     error
+		msg      tidegate.Message
+		ends     func(*Producer, context.CancelFunc)
+		reason   Reason
+		attempts int
+		is       error
+	}{
+		"away":              {settings: refuse, send: unavailable, reason: Exhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"silent":            {settings: silent, send: unavailable, reason: Exhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"back, and refuses": {settings: refuse, send: tooLarge, reason: Permanent, attempts: 1, is: tidegate.ErrInvalid},
+		"another fault":     {settings: refuse, msg: tidegate.Message{Tag: "a|b"}, reason: Invalid, is: tidegate.ErrInvalid},
+		"the caller ends":   {settings: silent, ends: func(_ *Producer, cancel context.CancelFunc) { cancel() }, reason: Ended, is: context.Canceled},
+		"the producer ends": {settings: silent, ends: func(p *Producer, _ context.CancelFunc) { go p.Close() }, reason: Closed, is: tidegate.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := always(tt.send)
+				f.settings = tt.settings
+				p := newProducer(t, f, Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tt.ends != nil {
+					time.AfterFunc(100*time.Millisecond, func() { tt.ends(p, cancel) })
+				}
+				tt.msg.Topic, tt.msg.Body = "orders", make([]byte, 5<<20)
+				_, err := p.Send(ctx, &tt.msg)
+				if e := sendError(t, err); e.Reason != tt.reason || e.Attempts != tt.attempts || !errors.Is(err, tt.is) {
+					t.Errorf("%v: reason %v after %d attempts, want %v after %d", err, e.Reason, e.Attempts, tt.reason, tt.attempts)
+				}
+			})
+		})
+	}
+}
+
 func TestNewTellsAllFaults(t *testing.T) {
 	_, err := New(&fake{}, Options{
 		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4, MaxPending: -5,
