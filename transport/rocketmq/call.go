@@ -24,6 +24,7 @@ type request struct {
 	op      string
 	subject string   // of errors
 	headers []string // more of them, in pairs
+	session *session // in whose name it is; nil if it needs none
 }
 
 // changes reports whether the request changes something: it may have done so

@@ -61,7 +61,9 @@ type Options struct {
 	// RouteRefresh is how often the route of a topic in use is asked for. 0: 30 s.
 	RouteRefresh time.Duration
 
-	// SettingsSync is how often a session repeats its settings. 0: 5 min.
+	// SettingsSync is how often a session repeats its settings. For twice that
+	// it remembers a topic that is not used, and for twice that, or until what it
+	// received cannot be settled any more, it stays when nobody uses it. 0: 5 min.
 	SettingsSync time.Duration
 
 	// MaxReceiveSize bounds, in bytes, a received body, before and after

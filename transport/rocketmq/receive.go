@@ -69,6 +69,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if err != nil {
 		return nil, err
 	}
+	defer s.release()
 	if _, err := s.await(ctx, opReceive, r.Topic); err != nil {
 		c.doubtIf(t, err)
 		return nil, err
@@ -177,9 +178,14 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		return nil, closedError(opReceive, r.Topic) // the goodbye of Close was faster than its cancellation
 	}
 	// The delivery says how long, the stream since when.
+	var last time.Time
 	for _, d := range got.list {
 		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
+		if d.InvisibleUntil.After(last) {
+			last = d.InvisibleUntil
+		}
 	}
+	s.hold(last)
 	return got.list, nil
 }
 

@@ -70,6 +70,7 @@ type server struct {
 	change    func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse
 	telemetry func(rmqpb.MessagingService_TelemetryServer) error
 	heartbeat func() *rmqpb.Status
+	goodbye   func()
 }
 
 var ok = &rmqpb.Status{Code: rmqpb.Code_OK}
@@ -189,6 +190,9 @@ func (s *server) Heartbeat(context.Context, *rmqpb.HeartbeatRequest) (*rmqpb.Hea
 }
 
 func (s *server) NotifyClientTermination(context.Context, *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	if s.goodbye != nil {
+		s.goodbye()
+	}
 	return &rmqpb.NotifyClientTerminationResponse{Status: ok}, nil
 }
 

@@ -2,7 +2,6 @@ package rocketmq
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -40,7 +39,8 @@ type sessionKey struct {
 
 // A session is a Telemetry stream, opened again whenever it was lost: servers
 // keep settings by client ID, and know no consumer without. Two goroutines own
-// it, run and heartbeats, which end with the client.
+// it, run and heartbeats, which end with the client, or when nobody has used
+// the session for a while: to a server it is a consumer that lives.
 type session struct {
 	c    *Client
 	ep   *endpoint
@@ -57,14 +57,16 @@ type session struct {
 	failures int             // streams that ended
 	lastErr  *tidegate.Error // of the last of them
 	waiting  int             // callers
-	usedAt   time.Time
-	topics   map[string]*rmqpb.FilterExpression // nil values for producers
-	unsent   bool                               // topics changed since they were sent
+	users    int             // calls that need it, those that wait for it too
+	usedAt   time.Time       // when the last of them ended or began
+	held     time.Time       // until when what it received may be settled
+	topics   map[string]namedTopic
+	unsent   bool // topics changed since they were sent
 }
 
 // session returns the session with the server for the role, which it opens if
 // there is none, and has it name the topic. A nil filter leaves the topic's
-// filter as it is.
+// filter as it is. The session stays until the caller has called its release.
 func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqpb.FilterExpression) (*session, *tidegate.Error) {
 	key := sessionKey{ep.key, as}
 	c.mu.Lock()
@@ -77,7 +79,7 @@ func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqp
 		s = &session{
 			c: c, ep: ep, role: as, id: c.identity(as),
 			kick: make(chan struct{}, 1), changed: make(chan struct{}),
-			topics: map[string]*rmqpb.FilterExpression{}, usedAt: time.Now(),
+			topics: map[string]namedTopic{}, users: 1,
 		}
 		s.ctx, s.end = context.WithCancel(c.ctx)
 		s.name(topic, f)
@@ -86,6 +88,7 @@ func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqp
 		c.wg.Go(s.heartbeats)
 		return s, nil
 	}
+	s.use()
 	s.name(topic, f)
 	return s, nil
 }
@@ -107,21 +110,47 @@ func (c *Client) identity(as role) identity {
 	return id.(identity)
 }
 
-// name adds a topic to the settings, which are sent again if that is new.
-func (s *session) name(topic string, f *rmqpb.FilterExpression) {
+// use tells that a call needs the session.
+func (s *session) use() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users++
+}
+
+// release tells that a call no longer needs the session.
+func (s *session) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	s.usedAt = time.Now()
+}
+
+// hold keeps the session until deliveries that it received cannot be settled
+// any more: servers take a consumer's end for theirs, or do not know whose they were.
+func (s *session) hold(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.usedAt = time.Now()
-	old, ok := s.topics[topic]
-	if ok && (f == nil || old.GetType() == f.GetType() && old.GetExpression() == f.GetExpression()) {
-		return
+	if until = until.Add(clocksAgree); until.After(s.held) {
+		s.held = until
 	}
-	if f == nil && s.role.group != "" {
-		f = tagFilter("*")
+}
+
+// idle reports whether nobody needs the session. mu is held.
+func (s *session) idle(now time.Time) bool {
+	return s.users == 0 && now.Sub(s.usedAt) >= 2*s.c.opts.SettingsSync && !now.Before(s.held)
+}
+
+// retire reports whether the stream is to end because nobody needs the session.
+// Who comes now waits for the next stream.
+func (s *session) retire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.idle(time.Now()) {
+		return false
 	}
-	s.topics[topic] = f
-	s.unsent = true
-	s.poke()
+	s.ready = false
+	return true
 }
 
 // poke makes run look what changed.
@@ -194,8 +223,8 @@ func (s *session) update(f func()) {
 	s.changed = make(chan struct{})
 }
 
-// run keeps a stream open until the client is closed, or the session has been
-// lost and without use for a while.
+// run keeps a stream open until the client is closed, or nobody has needed the
+// session for a while.
 func (s *session) run() {
 	defer s.end()
 	for n := 0; s.ctx.Err() == nil; n++ {
@@ -203,7 +232,14 @@ func (s *session) run() {
 			s.ep.knock(s.ctx)
 		}
 		err := s.stream()
-		idle := false
+		if err == nil { // retired
+			s.c.sayGoodbye([]*session{s})
+			if s.c.forget(s) {
+				return
+			}
+			n = -1 // somebody came meanwhile
+			continue
+		}
 		s.update(func() {
 			if s.ready {
 				n = 0
@@ -211,9 +247,8 @@ func (s *session) run() {
 			s.ready = false
 			s.failures++
 			s.lastErr = err
-			idle = s.waiting == 0 && time.Since(s.usedAt) > 2*s.c.opts.SettingsSync
 		})
-		if s.ctx.Err() != nil || idle && s.c.forget(s) {
+		if s.ctx.Err() != nil || s.c.forget(s) {
 			return
 		}
 		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.key, "group", s.role.group, "err", err)
@@ -221,16 +256,17 @@ func (s *session) run() {
 	}
 }
 
-// forget removes a session, unless somebody got hold of it meanwhile.
+// forget removes a session if nobody needs it.
 func (c *Client) forget(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting > 0 || time.Since(s.usedAt) <= 2*c.opts.SettingsSync {
+	if !s.idle(time.Now()) {
 		return false
 	}
 	delete(c.sessions, sessionKey{s.ep.key, s.role})
+	c.ids.Delete(s.role) // made again if it is needed
 	return true
 }
 
@@ -311,12 +347,4 @@ func (r role) clientType() rmqpb.ClientType {
 		return rmqpb.ClientType_PUSH_CONSUMER
 	}
 	return rmqpb.ClientType_SIMPLE_CONSUMER
-}
-
-// takeTopics returns the topics to send.
-func (s *session) takeTopics() map[string]*rmqpb.FilterExpression {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unsent = false
-	return maps.Clone(s.topics)
 }

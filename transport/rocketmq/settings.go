@@ -2,9 +2,7 @@ package rocketmq
 
 import (
 	"context"
-	"maps"
 	"runtime"
-	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -13,7 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// settingsCommand tells what the session does.
+// settingsCommand tells what the session does: as much of it as a server takes,
+// and only what it did of late.
 func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 	c := s.c
 	clientType := s.role.clientType()
@@ -29,18 +28,17 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 		},
 	}
 	topics := s.takeTopics()
-	names := slices.Sorted(maps.Keys(topics))
 	if s.role.group == "" {
 		p := new(rmqpb.Publishing)
-		for _, name := range names {
-			p.Topics = append(p.Topics, c.resource(name))
+		for _, t := range topics {
+			p.Topics = append(p.Topics, c.resource(t.topic))
 		}
 		settings.PubSub = &rmqpb.Settings_Publishing{Publishing: p}
 	} else {
 		sub := &rmqpb.Subscription{Group: c.resource(s.role.group)}
-		for _, name := range names {
+		for _, t := range topics {
 			sub.Subscriptions = append(sub.Subscriptions,
-				&rmqpb.SubscriptionEntry{Topic: c.resource(name), Expression: topics[name]})
+				&rmqpb.SubscriptionEntry{Topic: c.resource(t.topic), Expression: t.filter})
 		}
 		settings.PubSub = &rmqpb.Settings_Subscription{Subscription: sub}
 	}
@@ -48,8 +46,8 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 }
 
 // ProducerSettings returns what the server of the topic's queues pushed last;
-// the first call for a server opens a session with it, which then stays. Send
-// needs none. A server that announces nothing beyond RocketMQ 5.2 pushes one
+// the first call for a server opens a session with it, which stays until nobody
+// has asked for twice [Options].SettingsSync. Send needs none. A server that announces nothing beyond RocketMQ 5.2 pushes one
 // backoff for all retries: where it is shorter than that of seed 004, that one
 // is returned instead, as nothing if it always is.
 func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transport.ProducerSettings, error) {
@@ -70,8 +68,9 @@ func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transp
 }
 
 // ConsumerSettings returns what a server of the topic's queues pushed last; the
-// first call for a server and group opens a session with it, which then stays.
-// Where a server that announces nothing beyond RocketMQ 5.2 pushes RocketMQ's
+// first call for a server and group opens a session with it, which stays until
+// nobody has used it for twice [Options].SettingsSync, and no delivery that it
+// received can still be settled. Where a server that announces nothing beyond RocketMQ 5.2 pushes RocketMQ's
 // table of 18 delays, Retry is the ladder of seed 000, which is that table from
 // its third step on, and 3 s for a FIFO group.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) (transport.ConsumerSettings, error) {
@@ -103,6 +102,7 @@ func (c *Client) settingsOf(ctx context.Context, ep *endpoint, as role, topicNam
 	if err != nil {
 		return nil, err
 	}
+	defer s.release()
 	return s.await(ctx, opTelemetry, topicName)
 }
 

@@ -33,8 +33,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 	as := role{d.ConsumerGroup, true}
 	c.mu.Lock()
 	closed, ep := c.closed, c.endpoints[d.Endpoint]
-	known := c.sessions[sessionKey{d.Endpoint, as}] != nil
-	simple := c.sessions[sessionKey{d.Endpoint, role{d.ConsumerGroup, false}}] != nil
+	s, simple := c.sessions[sessionKey{d.Endpoint, as}], c.sessions[sessionKey{d.Endpoint, role{d.ConsumerGroup, false}}]
 	c.mu.Unlock()
 	if closed {
 		return request{}, closedError(op, d.Topic)
@@ -45,18 +44,20 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 		return request{}, e
 	}
 	switch {
-	case !known && simple && (push == nil || !push(ep)):
-		as.push = false
-	case !known || push != nil && push(ep):
-		s, err := c.session(op, ep, as, d.Topic, nil)
-		if err != nil {
+	case s == nil && simple != nil && (push == nil || !push(ep)):
+		as.push, s = false, simple
+	case s == nil || push != nil && push(ep):
+		var err *tidegate.Error
+		if s, err = c.session(op, ep, as, d.Topic, nil); err != nil {
 			return request{}, err
 		}
+		defer s.release()
 		if _, err := s.await(ctx, op, d.Topic); err != nil {
 			return request{}, err
 		}
 	}
-	return request{ep: ep, id: c.identity(as), op: op, subject: d.Topic}, nil
+	s.hold(time.Now().Add(c.opts.RequestTimeout)) // the request needs it
+	return request{ep: ep, id: s.id, op: op, subject: d.Topic, session: s}, nil
 }
 
 // Ack acknowledges as [transport.Settler] says: one request for each server
@@ -176,6 +177,7 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	if err != nil {
 		return "", err
 	}
+	r.session.hold(time.Now().Add(dur))
 	return handle, nil
 }
 

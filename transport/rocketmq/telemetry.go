@@ -19,7 +19,7 @@ import (
 type telemetryStream = grpc.BidiStreamingClient[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
 
 // stream opens a Telemetry stream, sends the settings and serves the stream
-// until it ends. It returns why.
+// until it ends. It returns why; nil if nobody needs the session any more.
 func (s *session) stream() *tidegate.Error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -94,6 +94,9 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 			send = s.unsent
 			s.mu.Unlock()
 		case <-repeat.C:
+			if s.retire() {
+				return nil
+			}
 			send = true
 		}
 	}

@@ -1,0 +1,249 @@
+package rocketmq
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+func (c *Client) openSessions() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sessions)
+}
+
+// A session of a group that nobody consumes any more ends, with a good-bye,
+// although the server is well; and is there again for who comes later.
+func TestUnusedSessionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		ask := func(name string) {
+			t.Helper()
+			if _, err := c.ProducerSettings(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.ConsumerSettings(t.Context(), "g", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask("t")
+		time.Sleep(15 * time.Minute)
+		if got := c.openSessions(); got != 0 {
+			t.Fatalf("%d sessions are left", got)
+		}
+		bye, beats := s.of("NotifyClientTermination"), s.of("Heartbeat")
+		groups := []string{}
+		for _, b := range bye {
+			groups = append(groups, b.req.(*rmqpb.NotifyClientTerminationRequest).GetGroup().GetName())
+		}
+		if slices.Sort(groups); !slices.Equal(groups, []string{"", "g"}) {
+			t.Errorf("said good-bye for %q, want the producer and g", groups)
+		}
+		if last := beats[len(beats)-1].at; last > bye[0].at {
+			t.Errorf("a heartbeat at %v, after the good-bye at %v", last, bye[0].at)
+		}
+		ask("t")
+		time.Sleep(10 * time.Second)
+		if got := len(s.of("Heartbeat")); got <= len(beats) {
+			t.Error("no heartbeats of the new session")
+		}
+	})
+}
+
+// Who comes while the good-bye is on its way gets a session that was opened after it.
+func TestSessionWantedDuringGoodbye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.goodbye = func() { time.Sleep(time.Second / 2) }
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10*time.Minute + 100*time.Millisecond)
+		if got := len(s.of("NotifyClientTermination")); got != 1 {
+			t.Fatalf("%d good-byes, want one that is under way", got)
+		}
+		if _, err := c.ConsumerSettings(t.Context(), "g", "u"); err != nil {
+			t.Fatal(err)
+		}
+		expectTimes(t, "streams", s.of("Telemetry"), 0, 10*time.Minute+time.Second/2)
+		if got := c.openSessions(); got != 1 {
+			t.Errorf("%d sessions, want 1", got)
+		}
+	})
+}
+
+// A session stays as long as something that it received can be settled: with
+// it, servers forget whose deliveries they were.
+func TestSessionStaysForDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			sendTime(st, time.Now())
+			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.InvisibleDuration = durationpb.New(time.Hour) })
+			sendStatus(st, rmqpb.Code_OK)
+			return nil
+		}
+		s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+			return &rmqpb.ChangeInvisibleDurationResponse{Status: ok, ReceiptHandle: "new"}
+		}
+		c := newClient(t, n, nil)
+		r := request1
+		r.InvisibleDuration = time.Hour
+		ds, err := c.Receive(t.Context(), r)
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		time.Sleep(50 * time.Minute)
+		if _, err := c.ChangeInvisibleDuration(t.Context(), ds[0], time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Minute)
+		if c.openSessions() != 1 || len(s.of("Telemetry")) != 1 {
+			t.Errorf("%d sessions after %d streams, want the first one", c.openSessions(), len(s.of("Telemetry")))
+		}
+		time.Sleep(10 * time.Minute)
+		if c.openSessions() != 0 {
+			t.Error("the session is still there")
+		}
+	})
+}
+
+// A receive that waits for longer than a session is kept without use keeps it.
+func TestSessionStaysForReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = func(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+			time.Sleep(time.Hour)
+			return empty(r, st)
+		}
+		c := newClient(t, n, nil)
+		r := request1
+		r.Wait = time.Hour
+		if _, err := c.Receive(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(s.of("NotifyClientTermination")); got != 0 {
+			t.Errorf("%d good-byes during the receive", got)
+		}
+	})
+}
+
+// A topic for each job: settings forget the earlier ones, and never name more
+// than a tidegate broker takes, however fast they come.
+func TestManyTopicsInTurn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		topics, named int // how many, and how many the settings name at most
+		pace          time.Duration
+	}{
+		"slowly":  {300, 31, 20 * time.Second}, // those of 10 min
+		"at once": {1000, 400, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.receive = empty
+				last := 0
+				s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+					for {
+						cmd, err := st.Recv()
+						if err != nil {
+							return nil
+						}
+						if size := proto.Size(cmd); size > 64<<10 {
+							return status.Errorf(codes.InvalidArgument, "settings: they have %d bytes", size)
+						}
+						last = len(cmd.GetSettings().GetSubscription().GetSubscriptions())
+						st.Send(serverSettings(&rmqpb.Settings{PubSub: cmd.GetSettings().GetPubSub()}))
+					}
+				}
+				c := newClient(t, n, nil)
+				r := request1
+				r.Wait = 0
+				for i := range tt.topics {
+					r.Topic = fmt.Sprintf("job-%096d", i)
+					if _, err := c.Receive(t.Context(), r); err != nil {
+						t.Fatalf("topic %d: %v", i, err)
+					}
+					time.Sleep(tt.pace)
+				}
+				r.Topic = fmt.Sprintf("job-%096d", 0)
+				if _, err := c.Receive(t.Context(), r); err != nil {
+					t.Fatalf("the first topic again: %v", err)
+				}
+				synctest.Wait()
+				if last > tt.named || last < 2 {
+					t.Errorf("the last settings name %d topics, want at most %d", last, tt.named)
+				}
+				if got := len(s.of("Telemetry")); got != 1 {
+					t.Errorf("%d streams, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+func TestChooseTopics(t *testing.T) {
+	now := time.Now()
+	used := func(ago ...time.Duration) map[string]namedTopic {
+		m := map[string]namedTopic{}
+		for i, d := range ago {
+			m[string(rune('a'+i))] = namedTopic{usedAt: now.Add(-d)}
+		}
+		return m
+	}
+	one := namedSize("a", "ns", nil)
+	for name, tt := range map[string]struct {
+		topics        map[string]namedTopic
+		limit         int
+		names, forget string
+	}{
+		"none":                      {used(), 1000, "", ""},
+		"all":                       {used(3, 1, 2), 1000, "a b c", ""},
+		"old ones are forgotten":    {used(time.Hour, 1, time.Minute, time.Minute+1), 1000, "b c", "d a"},
+		"the latest stays":          {used(3*time.Hour, time.Hour, 2*time.Hour), 1000, "b", "c a"},
+		"the latest as they fit":    {used(3, 1, 2), 2 * one, "b c", ""},
+		"one more byte is too much": {used(3, 1, 2), 2*one - 1, "b", ""},
+		"the latest fits always":    {used(2, 1), 1, "b", ""},
+		"too many and old":          {used(time.Hour, 1, 2), 1, "b", "a"},
+	} {
+		names, forget := chooseTopics(tt.topics, "ns", now, time.Minute, tt.limit)
+		if got := strings.Join(names, " "); got != tt.names || strings.Join(forget, " ") != tt.forget {
+			t.Errorf("%s: named %q and forgot %q, want %q and %q", name, names, forget, tt.names, tt.forget)
+		}
+	}
+}
+
+// The bytes that are counted are at least those that travel.
+func TestNamedSize(t *testing.T) {
+	for _, f := range []*rmqpb.FilterExpression{nil, tagFilter("*"), {Type: rmqpb.FilterType_SQL, Expression: strings.Repeat("x", 20000)}} {
+		for _, topic := range []string{"t", strings.Repeat("t", 127), strings.Repeat("t", 128)} {
+			for _, ns := range []string{"", "ns", strings.Repeat("n", 200)} {
+				res := &rmqpb.Resource{Name: topic, ResourceNamespace: ns}
+				real := proto.Size(&rmqpb.Subscription{Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res, Expression: f}}})
+				if f == nil {
+					real = proto.Size(&rmqpb.Publishing{Topics: []*rmqpb.Resource{res}})
+				}
+				if got := namedSize(topic, ns, f); got < real || got > real+24 {
+					t.Errorf("topic of %d, namespace of %d bytes: %d, want %d", len(topic), len(ns), got, real)
+				}
+			}
+		}
+	}
+}
