@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -211,8 +210,8 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 		p = map[string]string{}
 	}
 	if _, again := p[tidegate.PropertyDeadLetterTopic]; !again { // a dead letter's dead letter keeps the first origin
-		p[tidegate.PropertyDeadLetterTopic] = realTopic(m, d.sub.topic.name)
-		p[tidegate.PropertyDeadLetterMessageID] = cmp.Or(p[tidegate.PropertyOriginMessageID], m.ID)
+		s := d.sub
+		p[tidegate.PropertyDeadLetterTopic], p[tidegate.PropertyDeadLetterMessageID] = s.group.config.Load().RetryTopic.sent(m, s.topic.name, s.group.name)
 		p[tidegate.PropertyDeadLetterQueue] = strconv.Itoa(int(d.place.Queue))
 		p[tidegate.PropertyDeadLetterOffset] = strconv.FormatInt(d.place.Offset, 10)
 	}

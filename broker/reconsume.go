@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,6 +120,15 @@ func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from st
 		from = realTopic(m, topic)
 	}
 	return from, reconsumeTimes(m)
+}
+
+// sent returns the topic that a message of topic was sent to, and the ID that
+// it was sent with. As for origin, its properties tell only if topic is the group's own retry topic.
+func (c RetryTopicConfig) sent(m *store.Message, topic, group string) (to, id string) {
+	if _, retry := c.original(topic, group); !retry {
+		return topic, m.ID
+	}
+	return realTopic(m, topic), cmp.Or(m.Properties[tidegate.PropertyOriginMessageID], m.ID)
 }
 
 // reconsumeTimes returns how often a message was retried.

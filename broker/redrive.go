@@ -65,7 +65,10 @@ type DeadLetterPurge struct {
 // crash nor a repetition makes two of one. It keeps its ID, whatever the topic
 // stored within its duplicate window, its body, keys, tag, message group and
 // properties; those of a dead letter are taken off, and
-// tidegate.PropertyDeadLetterRedrives counts how often that was done. Every
+// tidegate.PropertyDeadLetterRedrives counts how often that was done. What was
+// retried through a retry topic comes back as what was sent: with that ID, and
+// without the properties of a retry, whose number counts anew. A FIFO topic takes those with a message
+// group and no other one does; a delivery time is over. Every
 // group of the topic gets it, with attempts from 1 on.
 //
 // A topic whose backlog throttles stops it: the error is tidegate.ErrThrottled, and beside it is
@@ -201,7 +204,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 				stop = letterPosition{l.Queue, l.Offset}.String()
 				return
 			}
-			m := redriven(l)
+			m := redriven(l, to.name)
 			q := to.pick(m.MessageGroup)
 			offset := to.put(w, q, m, now)
 			to.remember(m, location{queue: q.number, offset: offset}, to.config.Load().duplicateWindow(), now)
@@ -234,18 +237,16 @@ func (b *Broker) redriveTarget(l *StoredDeadLetter, name string) *topic {
 	if t == nil {
 		return nil
 	}
-	want, kind := t.config.Load().Type, typeOf(&l.Message)
-	if want == TopicTransaction {
-		want = TopicNormal // its transaction was committed
-	}
-	if kind != want && !isDeadLetterTopic(name) {
+	// Nothing but a message group makes a type now: delivery times and
+	// transactions are over, and retry topics change the former.
+	if fifo := t.config.Load().Type == TopicFIFO; fifo != (l.MessageGroup != "") && !isDeadLetterTopic(name) {
 		return nil
 	}
 	return t
 }
 
-// redriven returns the message that a dead letter was, with the count of its redrives.
-func redriven(l *StoredDeadLetter) *store.Message {
+// redriven returns the message that a dead letter was, with the count of its redrives, for the topic named to.
+func redriven(l *StoredDeadLetter, to string) *store.Message {
 	m := &store.Message{Message: l.Message, BornAt: l.BornAt, BornHost: l.BornHost}
 	m.Properties = maps.Clone(l.Properties)
 	if m.Properties == nil {
@@ -256,6 +257,14 @@ func redriven(l *StoredDeadLetter) *store.Message {
 		tidegate.PropertyDeadLetterGroup, tidegate.PropertyDeadLetterAttempts, tidegate.PropertyDeadLetterReason,
 	} {
 		delete(m.Properties, p)
+	}
+	if retry, ok := m.Properties[tidegate.PropertyRetryTopic]; ok && retry != to { // or else it was a message of that retry topic
+		m.ID, m.DeliverAt = cmp.Or(l.Origin.MessageID, m.ID), time.Time{}
+		for _, p := range [...]string{
+			tidegate.PropertyRealTopic, tidegate.PropertyOriginMessageID, tidegate.PropertyRetryTopic, tidegate.PropertyReconsumeTimes,
+		} {
+			delete(m.Properties, p)
+		}
 	}
 	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
 	return m

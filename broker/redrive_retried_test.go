@@ -1,0 +1,119 @@
+package broker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A dead letter that was retried through a retry topic goes back to its topic
+// as what was sent, whatever retries made of its delivery time.
+func TestRetriedDeadLettersAreRedriven(t *testing.T) {
+	retries := GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, MaxRetries: 1}}
+	reconsumed := func(t *testing.T, b *Broker) {
+		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		topic TopicType
+		die   func(*testing.T, *Broker)
+	}{
+		"given up": {TopicNormal, func(t *testing.T, b *Broker) {
+			if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"last attempt": {TopicNormal, func(t *testing.T, b *Broker) {
+			if err := b.Retry(t.Context(), one(t, b, "g", "t"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"last retry": {TopicDelay, func(t *testing.T, b *Broker) {
+			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{}); err != nil || !r.DeadLetter {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Type: c.topic})
+				putGroup(t, b, "g", retries)
+				m := &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}}
+				if c.topic == TopicDelay {
+					m.DeliverAt = time.Now().Add(time.Minute)
+				}
+				mustSend(t, b, m)
+				reconsumed(t, b)
+				c.die(t, b)
+				b = reopen(t, b, fs)
+				done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t-g-DLQ"})
+				if err != nil || done != (DeadLetterRedrive{Redriven: 1}) {
+					t.Fatalf("%+v, %v", done, err)
+				}
+				d := one(t, b, "g", "t")
+				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[tidegate.PropertyDeadLetterRedrives] != "1" {
+					t.Errorf("what came back is %+v", d.Message)
+				}
+				if r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
+					t.Errorf("its retries do not begin anew: %+v, %v", r, err)
+				}
+			})
+		})
+	}
+}
+
+// Where a message comes from is what its group made of it: a retry of another
+// group, and one that was sent on elsewhere, is a message of the topic that it dies in.
+func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
+	giveUp := func(t *testing.T, b *Broker, group, topic, from, id string) {
+		t.Helper()
+		if err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
+			t.Fatal(err)
+		}
+		page, err := b.DeadLetters(group, DeadLetterQuery{})
+		if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Topic != from || page.Letters[0].Origin.MessageID != id {
+			t.Fatalf("%+v, %v; want one of %s in %s", page, err, id, from)
+		}
+	}
+	t.Run("sent on elsewhere", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			putTopic(t, b, "u", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, MaxRetries: 1}})
+			deadAfter(t, b, "g", "t", 1)
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			giveUp(t, b, "h", "u", "u", "m")
+		})
+	})
+	t.Run("read in another group's retry topic", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+			r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Level: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			giveUp(t, b, "h", r.Topic, r.Topic, r.MessageID)
+			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
+			if done, err := b.RedriveDeadLetters(t.Context(), "h", DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			d := one(t, b, "g", "t") // as it was
+			if d.ID != r.MessageID || d.Topic != "t" || d.Properties[tidegate.PropertyOriginMessageID] != "m" || d.Properties[tidegate.PropertyReconsumeTimes] != "1" {
+				t.Errorf("what came back is %+v", d.Message)
+			}
+		})
+	})
+}
