@@ -122,9 +122,14 @@ func (s *subscription) callBack(mg *messageGroup) {
 	}
 }
 
-// block sets aside what follows a message that is retried after its last attempt. mu is held.
+// block sets aside what follows a message that is retried after its last
+// attempt, and has retention keep the message itself until it is done. mu is held.
 func (s *subscription) block(l *lease) {
 	mg := s.fifo[l.Group]
+	if !l.Keep {
+		l.Keep = true
+		s.save(l)
+	}
 	if mg.rest != nil && mg.rest.away {
 		return
 	}

@@ -42,8 +42,8 @@ const (
 //
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;
-//   - nor while its message group is parked or blocked, and then nothing behind the first of those in its queue;
-//     what waited there stays, once that ends, until the group is done with it;
+//   - nor while its message group is parked or blocked, and then nothing in its queue from the first message
+//     on that waits behind the failed one; what waited there, and the failed one itself, stays, once that ends, until the group is done with it;
 //   - within the topic's duplicate window: it is what tells that a message with
 //     the same ID is a duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
 //   - before its delivery time.

@@ -134,6 +134,37 @@ func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	})
 }
 
+// Nor does it remove the blocked message itself, though nobody receives it for
+// long: those behind it would go on without it.
+func TestRetentionKeepsWhatBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(10 * time.Minute)}})
+		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock})
+		for i := range 3 {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
+		}
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
+		elapse(2 * time.Second)
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second, Max: 32}) // passes the others
+		for range 2 {
+			elapse(25 * time.Minute)
+			if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 1 || s.Overtaken != 0 || stored(t, b, "t") != 3 {
+				t.Errorf("%d of 3 messages are left, %+v", stored(t, b, "t"), s)
+			}
+			b = reopen(t, b, fs)
+		}
+		for i := range 3 {
+			d := one(t, b, "g", "t")
+			if d.ID != fmt.Sprint(i) {
+				t.Fatalf("%s was delivered, want %d", d.ID, i)
+			}
+			ackDeliveries(t, b, []*tidegate.Delivery{d})
+		}
+	})
+}
+
 // A purge takes what is parked with it, also for a restart.
 func TestPurgeOfAParkedTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
