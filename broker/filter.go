@@ -26,10 +26,13 @@ func compileFilter(f transport.Filter) (*filter.Filter, error) {
 
 // wants reports whether the receive is to get a message. Its filter is for
 // messages of its topic: those of others, in a retry topic that serves several,
-// are not its to pass over.
+// are not its to pass over. In a retry topic for one topic, those of others are of another group,
+// whose retry topic happens to have the same name: topic-group-RETRY may be cut in two ways.
 func (p *Poll) wants(m *store.Message) bool {
-	if p.shared && realTopic(m, "") != p.Topic {
+	if real := realTopic(m, ""); p.shared && real != p.Topic {
 		return true
+	} else if p.retry && real != "" && real != p.Topic {
+		return false
 	}
 	return p.match.Match(m.Tag, m.Properties)
 }

@@ -67,6 +67,9 @@ func (b *Broker) CheckGroup(name string, c GroupConfig) error {
 	if err := c.validate(name); err != nil {
 		return err
 	}
+	if err := b.checkOthersRetries(name, c.RetryTopic); err != nil {
+		return err
+	}
 	g := b.group(name)
 	switch {
 	case g == nil:

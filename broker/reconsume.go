@@ -245,6 +245,34 @@ func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 	return nil
 }
 
+// checkOthersRetries refuses a retry topic that was named for one group and is
+// another one's too: each would take what the other one is to retry. Two names that
+// Naming makes of topics and groups may be the same; see Poll.wants.
+func (b *Broker) checkOthersRetries(name string, c RetryTopicConfig) error {
+	if !c.Enabled {
+		return nil
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, g := range b.groups {
+		other := g.config.Load().RetryTopic
+		if g.name == name || !other.Enabled {
+			continue
+		}
+		topic, clash := c.Topic, false
+		if topic != "" {
+			_, clash = other.original(topic, g.name)
+		} else if topic = other.Topic; topic != "" {
+			_, clash = c.original(topic, name)
+		}
+		if clash {
+			return newError(tidegate.CodeBadRequest, name,
+				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", topic, g.name)
+		}
+	}
+	return nil
+}
+
 // hasRetries reports whether a retry topic, if it is there, has messages that
 // its group has not consumed, or will have. s is nil if the group never received from it.
 func (b *Broker) hasRetries(name string, s *subscription) bool {

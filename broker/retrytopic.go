@@ -60,7 +60,7 @@ type RetryTopicConfig struct {
 	Naming RetryNaming `json:"naming,omitempty"`
 
 	// Topic and DeadLetterTopic are names in place of those that Naming makes,
-	// for all topics of the group. Empty: Naming's.
+	// for all topics of the group. Empty: Naming's. Topic may not be a retry topic of another group.
 	Topic           string `json:"topic,omitempty"`
 	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
 

@@ -1,0 +1,80 @@
+package broker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// The names of two topics and groups may make one name of a retry topic. Each
+// group gets its own retries from it, and no other ones.
+func TestTwoPairsWithOneRetryTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		pairs := []struct{ topic, group string }{{"T-X", "B"}, {"T", "X-B"}}
+		for _, p := range pairs {
+			putTopic(t, b, p.topic, TopicConfig{})
+			putGroup(t, b, p.group, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+			for i := range 3 {
+				mustSend(t, b, &tidegate.Message{Topic: p.topic, ID: fmt.Sprint(p.topic, i), Body: []byte("x")})
+				if r, err := b.ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), ReconsumeMode{Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+		}
+		for _, p := range pairs {
+			for range 3 {
+				d := one(t, b, p.group, p.topic)
+				if d.Topic != p.topic || !strings.HasPrefix(d.Properties[tidegate.PropertyOriginMessageID], p.topic) {
+					t.Errorf("%s got a message of %s: %v", p.group, d.Topic, d.Properties)
+				}
+				ackDeliveries(t, b, []*tidegate.Delivery{d})
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: p.group, Topic: p.topic, Wait: time.Hour}); len(ds) != 0 {
+				t.Errorf("%s got %+v too", p.group, ds[0].Message)
+			}
+			g, err := b.Group(p.group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range g.Topics {
+				if s.Backlog != (Backlog{}) {
+					t.Errorf("%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
+				}
+			}
+		}
+	})
+}
+
+// A retry topic that was named for a group is no other group's.
+func TestRetryTopicOfTwoGroups(t *testing.T) {
+	for _, c := range []struct {
+		g, h RetryTopicConfig
+		ok   bool
+	}{
+		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{Topic: "x"}, false},
+		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{Topic: "y"}, true},
+		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{}, true},
+		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "d"}, RetryTopicConfig{Topic: "y", DeadLetterTopic: "d"}, true},
+		{RetryTopicConfig{Topic: "t-h-RETRY"}, RetryTopicConfig{}, false},
+		{RetryTopicConfig{}, RetryTopicConfig{Topic: "t-g-RETRY"}, false},
+		{RetryTopicConfig{Topic: "h-RETRY"}, RetryTopicConfig{Naming: RetryNaming272}, false},
+		{RetryTopicConfig{Naming: RetryNaming261}, RetryTopicConfig{Topic: "g-retry"}, false},
+		{RetryTopicConfig{Naming: RetryNaming272}, RetryTopicConfig{Naming: RetryNaming272}, true},
+	} {
+		b := open(t, Options{})
+		c.g.Enabled = true
+		putGroup(t, b, "g", GroupConfig{RetryTopic: c.g})
+		putGroup(t, b, "h", GroupConfig{RetryTopic: c.h}) // not enabled: nothing goes there
+		c.h.Enabled = true
+		_, err := b.PutGroup(t.Context(), "h", GroupConfig{RetryTopic: c.h})
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "retry_topic.topic") {
+			t.Errorf("%+v beside %+v: %v", c.h, c.g, err)
+		}
+	}
+}
