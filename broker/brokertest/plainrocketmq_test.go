@@ -118,7 +118,7 @@ func (s *plainRocketMQ) SendMessage(context.Context, *rmqpb.SendMessageRequest) 
 
 func (s *plainRocketMQ) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
 	s.mu.Lock()
-	wait := time.Until(s.due)
+	wait := max(0, time.Until(s.due))
 	if poll := r.GetLongPollingTimeout().AsDuration(); wait > poll {
 		s.mu.Unlock()
 		if err := backoff.Sleep(st.Context(), poll); err != nil {
