@@ -1,0 +1,61 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// limited returns a broker with a topic and group that have every limit, of
+// which a backlog of most messages is the one that is reached.
+func limited(tb testing.TB, most int64) (*Broker, *topic) {
+	b := open(tb, Options{Pressure: Pressure{MaxColdReads: 1 << 40}})
+	all := Limit{Messages: most, Bytes: 1 << 40, Age: Duration(time.Hour)}
+	putTopic(tb, b, "t", TopicConfig{MaxBacklog: all, MaxRate: Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
+	putGroup(tb, b, "g", GroupConfig{MaxBacklog: Limit{Messages: 1 << 40, Bytes: 1 << 40, Age: Duration(time.Hour)}})
+	if _, err := b.Receive(tb.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute}); err != nil {
+		tb.Fatal(err)
+	}
+	mustSend(tb, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	return b, b.topics["t"]
+}
+
+// Deciding on a message that is taken allocates nothing, however many limits there are.
+func TestThrottlingAllocatesNothing(t *testing.T) {
+	b, topic := limited(t, 1000)
+	if n := testing.AllocsPerRun(100, func() {
+		now := time.Now()
+		b.observe(topic, now)
+		if th := b.throttle(topic, now, &sender{"client", 100}); th != nil {
+			t.Fatalf("refused by %v", th)
+		}
+	}); n != 0 {
+		t.Errorf("%g allocations, want 0", n)
+	}
+}
+
+// BenchmarkThrottle decides on single messages: taken without a limit, taken
+// with all limits, and refused.
+func BenchmarkThrottle(b *testing.B) {
+	free := open(b, Options{})
+	putTopic(b, free, "t", TopicConfig{})
+	run := func(name string, br *Broker, t *topic, refused bool) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				now := time.Now()
+				br.observe(t, now)
+				if th := br.throttle(t, now, &sender{"client", 100}); (th != nil) != refused {
+					b.Fatalf("%+v", th)
+				}
+			}
+		})
+	}
+	run("no limits", free, free.topics["t"], false)
+	br, t := limited(b, 1000)
+	run("limits", br, t, false)
+	br, t = limited(b, 1)
+	run("refused", br, t, true)
+}
