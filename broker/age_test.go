@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -14,66 +13,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// ages tells the oldest of what is there, exact to a tick, whatever comes and
-// goes, and keeps little more than what is there.
-func TestAges(t *testing.T) {
-	for seed := range uint64(200) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
-		var a ages
-		var there []int64
-		clock := int64(1_700_000_000) * int64(time.Second)
-		for step := range 500 {
-			switch {
-			case len(there) == 0 || rnd.IntN(5) < 2+int(seed%2):
-				clock += rnd.Int64N(2 * ageTick)
-				stored := clock
-				if rnd.IntN(20) == 0 {
-					stored -= rnd.Int64N(50 * ageTick) // the clock was put back
-				}
-				a.add(stored)
-				there = append(there, stored)
-			default:
-				i := rnd.IntN(len(there))
-				if rnd.IntN(3) > 0 {
-					i = 0
-				}
-				a.remove(there[i])
-				there = slices.Delete(there, i, i+1)
-			}
-			if len(there) == 0 {
-				if a.oldest() != 0 || len(a.entries) != 0 {
-					t.Fatalf("seed %d, step %d: %+v, want nothing", seed, step, a)
-				}
-				continue
-			}
-			if got, want := a.oldest()/ageTick, slices.Min(there)/ageTick; got != want {
-				t.Fatalf("seed %d, step %d: the oldest is of tick %d, want %d", seed, step, got, want)
-			}
-			if len(a.entries) > 2*len(there)+1 {
-				t.Fatalf("seed %d, step %d: %d entries for %d messages", seed, step, len(a.entries), len(there))
-			}
-		}
-	}
-}
-
-func TestTrend(t *testing.T) {
-	var tr trend
-	start := time.Now()
-	if tr.observe(100, start); tr.fall != 0 {
-		t.Errorf("one look tells a fall of %g", tr.fall)
-	}
-	for i := 1; i <= 40; i++ {
-		tr.observe(100-2*float64(i), start.Add(time.Duration(i)*time.Second))
-		if tr.fall < 1.99 || tr.fall > 2.01 {
-			t.Fatalf("after %d s the fall is %g, want 2", i, tr.fall)
-		}
-	}
-	tr.observe(1e9, tr.at) // the same moment again
-	if tr.value != 20 {
-		t.Errorf("the value is %g", tr.value)
-	}
-}
 
 // A message that is in flight, or waits for its retry, is as old as it is, also
 // after a restart; so is one that nobody has received.

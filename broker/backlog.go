@@ -1,8 +1,11 @@
 package broker
 
 import (
-	"context"
+	"fmt"
+	"sync"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // backlog is the slowest group's backlog, or all that the topic holds if it has no group.
@@ -27,22 +30,26 @@ func (t *topic) backlog() Backlog {
 }
 
 // amount is backlog, and what waits for its delivery time, with the age as it was looked at last.
-func (t *topic) amount(now time.Time) amount {
+func (t *topic) amount(now time.Time) throttle.Amount {
 	subs := *t.subs.Load()
 	l, waiting := t.backlog(), t.delays.waiting()
-	age := t.aging.age(now)
+	age := t.age.At(now)
 	if len(subs) > 0 {
 		age = 0
 	}
 	for _, s := range subs {
-		age = max(age, s.aging.age(now))
+		age = max(age, s.age.At(now))
 	}
-	return amount{l.Messages + waiting.Messages, l.Bytes + waiting.Bytes, age.Milliseconds()}
+	return throttle.Amount{l.Messages + waiting.Messages, l.Bytes + waiting.Bytes, age.Milliseconds()}
 }
 
-func (s *subscription) amount(now time.Time) amount {
+func (s *subscription) amount(now time.Time) throttle.Amount {
 	l := s.backlog()
-	return amount{l.Messages, l.Bytes, s.aging.age(now).Milliseconds()}
+	return throttle.Amount{l.Messages, l.Bytes, s.age.At(now).Milliseconds()}
+}
+
+func (l Limit) amount() throttle.Amount {
+	return throttle.Amount{l.Messages, l.Bytes, time.Duration(l.Age).Milliseconds()}
 }
 
 // backlogLimit returns the limit of a topic's backlog.
@@ -53,115 +60,112 @@ func (b *Broker) backlogLimit(t *topic) Limit {
 	return *b.backlog.Load()
 }
 
-// A sender is who wants to send a message of that many bytes to a topic.
-type sender struct {
-	client string
-	size   int64
+// A backlogged is what has a backlog with limits: a topic, or a group in one.
+type backlogged interface {
+	// limited returns the names of the limits, and whose they are.
+	limited() (limits *[throttle.Measures]string, subject string)
+	// amount is the backlog, with the age as it was looked at last.
+	amount(now time.Time) throttle.Amount
+	// drainTime estimates how long it takes until it is down to resume; 0 if
+	// nothing drains and nothing can be said.
+	drainTime(m throttle.Measure, resume int64, now time.Time) time.Duration
+	// drained is how many messages and bytes of it are done a second.
+	drained(now time.Time) (messages, bytes float64)
 }
 
-// observe looks at what is not known at any moment, before a send: the state of
-// the storage, and ages that are limited. It may read from the store, and is
-// not called under any lock.
-func (b *Broker) observe(t *topic, now time.Time) {
-	b.pressure.look(b, now)
-	b.lookAtAges(t, now)
+// backlogLimits are the limits of one backlog in use.
+type backlogLimits struct {
+	mu    sync.Mutex
+	gates throttle.Backlog // guarded by mu
 }
 
-// throttle returns the limit that refuses sends to a topic now, or nil. by is
-// nil if nothing is sent; else limits that are used up by sending are used.
-func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
-	if th := b.throttleAll(); th != nil {
-		return th
+// check returns the limit that refuses a send now, or nil. by is nil if nothing is sent.
+func (l *backlogLimits) check(of backlogged, limit Limit, by *sender, now time.Time) *Throttle {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	value, marks := of.amount(now), limit.amount()
+	if m, on := l.gates.Update(value, marks, now); on {
+		if by != nil {
+			l.gates.Wait(by.client, now)
+		}
+		refuses := l.state(of, m, value, marks, now)
+		return &refuses.Throttle
 	}
-	if isDeadLetterTopic(t.name) {
+	if by == nil || !l.gates.Sharing() {
 		return nil
 	}
-	subs := *t.subs.Load()
-	if limit := b.backlogLimit(t); limit != (Limit{}) {
-		t.gatesMu.Lock()
-		marks, value := limit.amount(), t.amount(now)
-		th := t.gates.check("topic", t.name, value, marks, func(m measure, resume int64) time.Duration { return t.longest(m, resume, now) }, now)
-		if by != nil {
-			th = t.gates.share(th, t.name, by, value, marks, func() (float64, float64) { return slowest(subs, now) }, now)
-		}
-		t.gatesMu.Unlock()
-		if th != nil {
-			return th
-		}
+	messages, bytes := of.drained(now)
+	share, ok := l.gates.Share(by.client, by.size, value, marks, messages, bytes, now)
+	if ok {
+		return nil
 	}
-	for _, s := range subs {
-		limit := s.group.config.Load().MaxBacklog
-		if limit == (Limit{}) {
-			continue
-		}
-		s.gatesMu.Lock()
-		marks, value := limit.amount(), s.amount(now)
-		th := s.gates.check("group", s.group.name, value, marks, func(m measure, resume int64) time.Duration { return s.drainTime(m, resume, now) }, now)
-		if by != nil {
-			th = s.gates.share(th, s.group.name, by, value, marks, func() (float64, float64) { return s.drain.rate(now) }, now)
-		}
-		s.gatesMu.Unlock()
-		if th != nil {
-			th.Topic = t.name
-			return th
-		}
+	_, subject := of.limited()
+	return &Throttle{
+		Limit: limitFairShare, Subject: subject, Unit: rateUnits[share.Measure],
+		Value: share.PerSecond, Mark: share.PerSecond, Resume: share.PerSecond, Since: share.Since, RetryAfter: Duration(share.RetryAfter),
+		detail: fmt.Sprintf("client %q has had its share while %d clients share what %q drains after a throttle", by.client, share.Clients, subject),
 	}
-	if th := b.throttleCold(t, subs, now); th != nil {
-		return th
-	}
-	return t.throttleRate(by, now)
 }
 
-// throttleAll returns the limit that refuses all sends now, or nil.
-func (b *Broker) throttleAll() *Throttle {
-	if full := b.store.DiskFull(); full != nil {
-		return diskFull(full)
-	}
-	return b.pressure.throttle.Load()
-}
-
-// room waits until the log has room for more. Who would wait is refused if the
-// storage refuses all sends, or comes to that meanwhile; limit is then set.
-func (b *Broker) room(ctx context.Context) (limit string, err error) {
-	err = b.store.Messages.Room(ctx, func() error {
-		b.pressure.look(b, time.Now())
-		th := b.throttleAll()
-		if th == nil {
-			return nil
+// states returns the state of each limit that is set.
+func (l *backlogLimits) states(of backlogged, limit Limit, now time.Time) (out []LimitState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	value, marks := of.amount(now), limit.amount()
+	l.gates.Update(value, marks, now)
+	for m := range throttle.Measures {
+		if marks[m] > 0 {
+			out = append(out, l.state(of, m, value, marks, now))
 		}
-		limit = th.Limit
-		return throttledError(*th)
-	})
-	return limit, err
+	}
+	return out
 }
 
-// drainTime estimates how long it takes until the backlog is down to resume. 0 if
-// nothing drains and nothing can be said.
-func (s *subscription) drainTime(m measure, resume int64, now time.Time) time.Duration {
-	perMessage, perByte := s.drain.rate(now)
-	l := s.backlog()
-	switch m {
-	case byMessages:
-		return pushBack(l.Messages-resume, perMessage)
-	case byBytes:
-		return pushBack(l.Bytes-resume, perByte)
+func (l *backlogLimits) state(of backlogged, m throttle.Measure, value, marks throttle.Amount, now time.Time) LimitState {
+	limits, subject := of.limited()
+	s := l.gates.State(m, value, marks)
+	if s.On {
+		s.RetryAfter = of.drainTime(m, s.Resume, now)
 	}
-	// The age falls as consumers come to newer messages, and is none when they
-	// have come to the end.
-	all := pushBack(l.Messages, perMessage)
-	falling := pushBack(s.aging.age(now).Milliseconds()-resume, s.aging.fall()*1000)
-	if all == 0 || falling == 0 {
-		return max(all, falling)
-	}
-	return min(all, falling)
+	return LimitState{Throttle{Limit: limits[m], Subject: subject, Unit: backlogUnits[m]}.at(s), s.On}
 }
 
-// longest returns the longest drain time of the subscriptions that are above
-// resume: the last of them ends the throttle. What waits for its delivery time is
-// not drained meanwhile; if that alone is too much, nothing can be said.
-func (t *topic) longest(m measure, resume int64, now time.Time) (most time.Duration) {
+func (t *topic) limited() (limits *[throttle.Measures]string, subject string) {
+	return &topicLimits, t.name
+}
+
+func (s *subscription) limited() (limits *[throttle.Measures]string, subject string) {
+	return &groupLimits, s.group.name
+}
+
+// drained is how fast the group is done with messages.
+func (s *subscription) drained(now time.Time) (messages, bytes float64) { return s.drain.Rate(now) }
+
+// drained is the drain rate of the subscription with the largest backlog.
+func (t *topic) drained(now time.Time) (messages, bytes float64) {
+	var of *subscription
+	for _, s := range *t.subs.Load() {
+		if of == nil || s.backlog().Messages > of.backlog().Messages {
+			of = s
+		}
+	}
+	if of == nil {
+		return 0, 0
+	}
+	return of.drained(now)
+}
+
+func (s *subscription) drainTime(m throttle.Measure, resume int64, now time.Time) time.Duration {
+	messages, bytes := s.drained(now)
+	return throttle.Draining{Messages: messages, Bytes: bytes, Age: s.age.Fall()}.Until(m, s.amount(now), resume)
+}
+
+// drainTime is the longest one of the subscriptions that are above resume: the
+// last of them ends the throttle. What waits for its delivery time is not
+// drained meanwhile; if that alone is too much, nothing can be said.
+func (t *topic) drainTime(m throttle.Measure, resume int64, now time.Time) (most time.Duration) {
 	waiting := t.delays.waiting()
-	if resume -= (amount{waiting.Messages, waiting.Bytes, 0})[m]; resume < 0 {
+	if resume -= (throttle.Amount{waiting.Messages, waiting.Bytes, 0})[m]; resume < 0 {
 		return 0
 	}
 	for _, s := range *t.subs.Load() {
@@ -175,18 +179,4 @@ func (t *topic) longest(m measure, resume int64, now time.Time) (most time.Durat
 		most = max(most, d)
 	}
 	return most
-}
-
-// slowest returns the drain rate of the subscription with the largest backlog.
-func slowest(subs []*subscription, now time.Time) (messages, bytes float64) {
-	var of *subscription
-	for _, s := range subs {
-		if of == nil || s.backlog().Messages > of.backlog().Messages {
-			of = s
-		}
-	}
-	if of == nil {
-		return 0, 0
-	}
-	return of.drain.rate(now)
 }

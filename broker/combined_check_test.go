@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // audit compares what the broker counts with what is there, in memory and on disk.
@@ -162,7 +163,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 			at.place.Offset = o
 			leased += l.Size
 			counts[l.State]++
-			byAge[l.Stored/ageTick]++
+			byAge[l.Stored/throttle.AgeTick]++
 			switch l.state() {
 			case StateInflight, StateWaitingRetry:
 				timed++
@@ -187,12 +188,13 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 		}
 		want.Messages += int64(len(cur.leases))
 		inAges := map[int64]int{}
-		for i, e := range cur.ages.entries {
-			if e.n > 0 {
-				inAges[e.stored/ageTick] += e.n
-			} else if i == 0 {
-				c.t.Errorf("%s: the first entry of its ages is empty", who)
-			}
+		var oldest int64
+		for stored, n := range cur.ages.All() {
+			inAges[stored/throttle.AgeTick] += n
+			oldest = throttle.Earlier(oldest, stored)
+		}
+		if cur.ages.Oldest() != oldest {
+			c.t.Errorf("%s: its oldest lease is of %d, and of %d", who, cur.ages.Oldest(), oldest)
 		}
 		if !maps.Equal(byAge, inAges) || ready != len(cur.ready) {
 			c.t.Errorf("%s has leases by age %v, %d ready; it counts %v and %d", who, byAge, ready, inAges, len(cur.ready))

@@ -1,7 +1,5 @@
 package broker
 
-import "time"
-
 // A Topic is a topic's name and settings, with every default filled in, and
 // what it holds at the moment of asking.
 type Topic struct {
@@ -76,43 +74,3 @@ type Backlog struct {
 	Messages int64 `json:"messages"`
 	Bytes    int64 `json:"bytes"`
 }
-
-// A Throttle tells which limit refuses sends.
-type Throttle struct {
-	// Limit is one of
-	//
-	//	"topic backlog messages"  "topic backlog bytes"  "topic backlog age"
-	//	"group backlog messages"  "group backlog bytes"  "group backlog age"
-	//	"topic rate messages"     "topic rate bytes"     "fair share"
-	//	"cold reads"              "free disk"            "write stall"
-	//	"compaction debt"         "disk full"
-	Limit string `json:"limit"`
-
-	// Subject is the topic's name or, for a group's limit, the group's. Empty
-	// for limits of the whole broker.
-	Subject string `json:"subject,omitempty"`
-
-	// Topic is the topic whose sends a group's limit refuses. Empty for other limits.
-	Topic string `json:"topic,omitempty"`
-
-	Unit   string    `json:"unit"`           // of the next three: "messages", "bytes", "ms", "messages/s" or "bytes/s"
-	Value  int64     `json:"value"`          // now
-	Mark   int64     `json:"mark"`           // the limit itself
-	Resume int64     `json:"resume"`         // sends are taken again when the value is at or below; of free disk, at or above
-	Since  time.Time `json:"since,omitzero"` // zero if sends are not refused
-
-	// RetryAfter is the estimated time until then, from the measured drain
-	// rate. 0 if nothing drains and nothing can be said.
-	RetryAfter Duration `json:"retry_after,omitempty"`
-
-	detail string // instead of value and mark, for people
-}
-
-// Units of a Throttle.
-const (
-	unitMessages          = "messages"
-	unitBytes             = "bytes"
-	unitMilliseconds      = "ms"
-	unitMessagesPerSecond = "messages/s"
-	unitBytesPerSecond    = "bytes/s"
-)

@@ -94,51 +94,17 @@ func (b *Broker) Throttles() []LimitState {
 // limitStates returns the limits of a topic and of its groups.
 func (b *Broker) limitStates(t *topic, now time.Time) (out []LimitState) {
 	subs := *t.subs.Load()
-	t.gatesMu.Lock()
-	out = append(out, t.gates.states("topic", t.name, t.amount(now), b.backlogLimit(t).amount(),
-		func(m measure, resume int64) time.Duration { return t.longest(m, resume, now) }, now)...)
-	if limit := t.config.Load().MaxRate; limit != (Rate{}) {
-		for m, set := range []bool{limit.MessagesPerSecond > 0, limit.BytesPerSecond > 0} {
-			if set {
-				th := t.rate.describe(measure(m), t.name, limit, now)
-				on := th.RetryAfter > 0 // the gate tells of the last message only
-				if !on {
-					th.Since = time.Time{}
-				}
-				out = append(out, LimitState{th, on})
-			}
-		}
-	}
-	t.gatesMu.Unlock()
+	out = append(out, t.limits.states(t, b.backlogLimit(t), now)...)
+	out = append(out, t.rateStates(now)...)
 	for _, s := range subs {
-		first := len(out)
-		s.gatesMu.Lock()
-		out = append(out, s.gates.states("group", s.group.name, s.amount(now), s.group.config.Load().MaxBacklog.amount(),
-			func(m measure, resume int64) time.Duration { return s.drainTime(m, resume, now) }, now)...)
-		s.gatesMu.Unlock()
-		for i := range out[first:] {
-			out[first+i].Topic = t.name
+		for _, l := range s.limits.states(s, s.group.config.Load().MaxBacklog, now) {
+			l.Topic = t.name
+			out = append(out, l)
 		}
 	}
-	if p := b.pressure.limits.Load(); p.MaxColdReads > 0 {
-		th, on := t.coldReads(p, subs, now)
-		out = append(out, LimitState{th, on})
-	}
-	return out
-}
-
-// states returns the state of each gate that has a mark.
-func (g *gates) states(what, subject string, value, marks amount, wait func(m measure, resume int64) time.Duration, now time.Time) (out []LimitState) {
-	for i := range g.of {
-		on := g.of[i].update(value[i], marks[i], now)
-		if marks[i] <= 0 {
-			continue
-		}
-		th := g.describe(measure(i), what, subject, value, marks)
-		if on {
-			th.RetryAfter = Duration(wait(measure(i), th.Resume))
-		}
-		out = append(out, LimitState{th, on})
+	if cold := b.pressure.limits.Load().cold(); cold.PerSecond > 0 {
+		s := t.coldReads(cold, subs, now)
+		out = append(out, LimitState{t.coldThrottle(s), s.On})
 	}
 	return out
 }

@@ -3,11 +3,11 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // Pressure are limits of the whole broker by the state of its storage: while
@@ -96,91 +96,21 @@ func (p Pressure) maxStall() time.Duration {
 	return max(0, time.Duration(p.MaxWriteStall))
 }
 
-func (p Pressure) coldDistance() int64 {
-	if p.ColdDistance == 0 {
-		return DefaultColdDistance
+// storage returns the limits of the storage as it is.
+func (p Pressure) storage(is store.Pressure) (limits throttle.Condition) {
+	limits = throttle.Condition{Debt: p.maxDebt(), Stalled: p.maxStall()}
+	if is.Disk {
+		limits.Free = p.minFreeDisk(int64(is.Total))
 	}
-	return p.ColdDistance
+	return limits
 }
 
-// short decides whether too little is free: below the mark, and then until
-// there is a quarter more, so that the mark is ResumePercent of it.
-func short(before bool, free, mark int64) bool {
-	if before {
-		return mark > 0 && free < enough(mark)
+func (p Pressure) cold() throttle.ColdLimit {
+	l := throttle.ColdLimit{PerSecond: p.MaxColdReads, Distance: p.ColdDistance}
+	if l.Distance == 0 {
+		l.Distance = DefaultColdDistance
 	}
-	return free < mark
-}
-
-func enough(mark int64) int64 { return mark + mark/4 }
-
-// A trend follows a value that is looked at now and then, and tells how fast
-// it falls. Its zero value is ready for use.
-type trend struct {
-	at    time.Time
-	value float64
-	fall  float64 // a second; below 0 while it grows
-	known bool
-}
-
-func (t *trend) observe(value float64, now time.Time) {
-	dt := now.Sub(t.at).Seconds()
-	switch {
-	case t.at.IsZero():
-	case dt <= 0:
-		return
-	default:
-		w := math.Exp(-dt / drainWindow.Seconds())
-		if !t.known {
-			w, t.known = 0, true
-		}
-		t.fall = w*t.fall + (1-w)*(t.value-value)/dt
-	}
-	t.at, t.value = now, value
-}
-
-// pressureGates keep which limits of the storage are reached. Their zero value is ready for use.
-type pressureGates struct {
-	disk, debt, stall gate
-	free, owed        trend
-}
-
-// decide returns the state of each limit that is set, given what the storage
-// says and for how long it has been holding up writes.
-func (g *pressureGates) decide(p Pressure, now time.Time, at store.Pressure, stalled time.Duration) []LimitState {
-	var states []LimitState
-	add := func(g *gate, th Throttle) {
-		if g.on {
-			th.Since = g.since
-		} else {
-			th.RetryAfter = 0
-		}
-		states = append(states, LimitState{Throttle: th, On: g.on})
-	}
-	g.free.observe(float64(at.Free), now)
-	g.owed.observe(float64(at.CompactionDebt), now)
-	mark := p.minFreeDisk(int64(at.Total))
-	g.disk.set(at.Disk && short(g.disk.on, int64(at.Free), mark), now)
-	if at.Disk && mark > 0 {
-		add(&g.disk, Throttle{
-			Limit: limitFreeDisk, Unit: unitBytes, Value: int64(at.Free), Mark: mark, Resume: enough(mark),
-			RetryAfter: Duration(pushBack(enough(mark)-int64(at.Free), -g.free.fall)),
-		})
-	}
-	longest := p.maxStall()
-	g.stall.set(longest > 0 && stalled >= longest, now)
-	if longest > 0 {
-		add(&g.stall, Throttle{Limit: limitWriteStall, Unit: unitMilliseconds, Value: stalled.Milliseconds(), Mark: longest.Milliseconds()})
-	}
-	debt, most := int64(at.CompactionDebt), p.maxDebt()
-	g.debt.update(debt, most, now)
-	if most > 0 {
-		add(&g.debt, Throttle{
-			Limit: limitCompactionDebt, Unit: unitBytes, Value: debt, Mark: most, Resume: resumeMark(most),
-			RetryAfter: Duration(pushBack(debt-resumeMark(most), g.owed.fall)),
-		})
-	}
-	return states
+	return l
 }
 
 const (
@@ -205,7 +135,7 @@ type pressure struct {
 	at     atomic.Int64
 	bytes  atomic.Int64 // committed when it was asked
 
-	gates pressureGates // used by who set asking
+	gates throttle.Storage // used by who set asking
 }
 
 // look asks the storage if that was not done for a while, if much was
@@ -237,7 +167,7 @@ func (p *pressure) ask(b *Broker, now time.Time) {
 	if since := b.store.StalledSince(); !since.IsZero() {
 		held = now.Sub(since)
 	}
-	states := p.gates.decide(*p.limits.Load(), now, b.store.Pressure(), held)
+	states := p.decide(b.store.Pressure(), held, now)
 	var refuses *Throttle
 	for i := range states {
 		if states[i].On {
@@ -253,4 +183,72 @@ func (p *pressure) ask(b *Broker, now time.Time) {
 	case refuses == nil && before != nil:
 		b.logger.Info("sends are taken again", "limit", before.Limit)
 	}
+}
+
+// decide returns the state of each limit that is set, given what the storage
+// says and for how long it has been holding up writes.
+func (p *pressure) decide(at store.Pressure, held time.Duration, now time.Time) (states []LimitState) {
+	limits := p.limits.Load().storage(at)
+	free, stalled, debt := p.gates.Update(limits, throttle.Condition{Free: int64(at.Free), Debt: int64(at.CompactionDebt), Stalled: held}, now)
+	for _, l := range []struct {
+		set         bool
+		limit, unit string
+		is          throttle.State
+	}{
+		{limits.Free > 0, limitFreeDisk, unitBytes, free},
+		{limits.Stalled > 0, limitWriteStall, unitMilliseconds, stalled},
+		{limits.Debt > 0, limitCompactionDebt, unitBytes, debt},
+	} {
+		if l.set {
+			states = append(states, LimitState{Throttle{Limit: l.limit, Unit: l.unit}.at(l.is), l.is.On})
+		}
+	}
+	return states
+}
+
+// behind is how many bytes of bodies the group has not read yet.
+func (s *subscription) behind() int64 { return s.backlog().Bytes - s.leasedBytes.Load() }
+
+// countCold counts what was read from the store, if that was far from the end.
+func (s *subscription) countCold(ms []store.Message) {
+	limit := s.broker.pressure.limits.Load().cold()
+	if limit.PerSecond <= 0 || !limit.Far(s.behind()) {
+		return
+	}
+	var n int64
+	for i := range ms {
+		n += int64(len(ms[i].Body))
+	}
+	s.cold.Add(int64(len(ms)), n, time.Now())
+}
+
+// throttleCold returns the cold reads of a topic as a throttle if they refuse sends.
+func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Throttle {
+	limit := b.pressure.limits.Load().cold()
+	if limit.PerSecond <= 0 {
+		return nil
+	}
+	if s := t.coldReads(limit, subs, now); s.On {
+		th := t.coldThrottle(s)
+		return &th
+	}
+	return nil
+}
+
+// coldReads returns the state of the limit of cold reads.
+func (t *topic) coldReads(limit throttle.ColdLimit, subs []*subscription, now time.Time) throttle.State {
+	var reads throttle.ColdReads
+	for _, s := range subs {
+		if behind := s.behind(); limit.Far(behind) {
+			_, rate := s.cold.Rate(now)
+			reads.Add(limit, behind, rate)
+		}
+	}
+	t.gatesMu.Lock()
+	defer t.gatesMu.Unlock()
+	return t.cold.Update(limit, reads, now)
+}
+
+func (t *topic) coldThrottle(s throttle.State) Throttle {
+	return Throttle{Limit: limitColdReads, Subject: t.name, Unit: unitBytesPerSecond}.at(s)
 }

@@ -12,76 +12,53 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/transport"
 )
 
-func TestPressureDecide(t *testing.T) {
+// What is 0 in the settings depends on the disk; what is not a disk has no limit.
+func TestPressureByDefault(t *testing.T) {
 	const gib = 1 << 30
-	type step struct {
-		at      store.Pressure
-		stalled time.Duration
-		on      string // the limits that refuse sends
-	}
-	disk := func(free, total uint64) step { return step{at: store.Pressure{Disk: true, Free: free, Total: total}} }
-	with := func(s step, on string) step { s.on = on; return s }
-	debt := func(n uint64, on string) step { return step{at: store.Pressure{CompactionDebt: n}, on: on} }
-	stall := func(d time.Duration, on string) step { return step{stalled: d, on: on} }
 	for name, c := range map[string]struct {
 		limits Pressure
-		steps  []step
+		disk   uint64 // its size; 0: it cannot be told
+		want   throttle.Condition
 	}{
-		"free disk, by default 1 GiB": {Pressure{}, []step{
-			disk(gib, 100*gib), with(disk(gib-1, 100*gib), "free disk"), with(disk(gib+gib/4-1, 100*gib), "free disk"), disk(gib+gib/4, 100*gib), disk(gib, 100*gib),
-		}},
-		"a small disk: 5 %":           {Pressure{}, []step{disk(gib/2, 10*gib), with(disk(gib/2-gib/100, 10*gib), "free disk")}},
-		"a smaller one: 256 MiB":      {Pressure{}, []step{disk(gib/4, gib), with(disk(gib/4-1, gib), "free disk")}},
-		"free disk set":               {Pressure{MinFreeDisk: 1000}, []step{disk(1000, 5000), with(disk(999, 5000), "free disk"), disk(1250, 5000)}},
-		"free disk off":               {Pressure{MinFreeDisk: -1}, []step{disk(0, 5000)}},
-		"no disk":                     {Pressure{}, []step{{}}},
-		"debt":                        {Pressure{MaxCompactionDebt: 1000}, []step{debt(999, ""), debt(1000, "compaction debt"), debt(801, "compaction debt"), debt(800, ""), debt(999, "")}},
-		"debt by default":             {Pressure{}, []step{debt(64*gib-1, ""), debt(64*gib, "compaction debt"), debt(0, "")}},
-		"debt off":                    {Pressure{MaxCompactionDebt: -1}, []step{debt(1<<62, "")}},
-		"stall":                       {Pressure{MaxWriteStall: Duration(3 * time.Second)}, []step{stall(2*time.Second, ""), stall(3*time.Second, "write stall"), stall(0, "")}},
-		"stall by default":            {Pressure{}, []step{stall(999*time.Millisecond, ""), stall(time.Second, "write stall"), stall(0, "")}},
-		"stall off":                   {Pressure{MaxWriteStall: -1}, []step{stall(time.Hour, "")}},
-		"limits that are not reached": {Pressure{}, []step{{at: store.Pressure{Disk: true, Free: 90 * gib, Total: 100 * gib}}}},
+		"1 GiB free":             {Pressure{}, 100 * gib, throttle.Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
+		"a small disk: 5 %":      {Pressure{}, 10 * gib, throttle.Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
+		"a smaller one: 256 MiB": {Pressure{}, gib, throttle.Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
+		"no disk":                {Pressure{MinFreeDisk: 1}, 0, throttle.Condition{Debt: 64 * gib, Stalled: time.Second}},
+		"all set":                {Pressure{MinFreeDisk: 1, MaxCompactionDebt: 2, MaxWriteStall: 3}, gib, throttle.Condition{Free: 1, Debt: 2, Stalled: 3}},
+		"all off":                {Pressure{MinFreeDisk: -1, MaxCompactionDebt: -1, MaxWriteStall: -1}, gib, throttle.Condition{}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var g pressureGates
-			now := time.Now()
-			for i, s := range c.steps {
-				now = now.Add(time.Second)
-				var on []string
-				for _, l := range g.decide(c.limits, now, s.at, s.stalled) {
-					if l.On {
-						on = append(on, l.Limit)
-					}
-					if l.On == l.Since.IsZero() || l.Unit == "" || !l.On && l.RetryAfter != 0 {
-						t.Errorf("step %d: %+v", i, l)
-					}
-				}
-				if got := strings.Join(on, " "); got != s.on {
-					t.Errorf("step %d: %q refuse sends, want %q", i, got, s.on)
-				}
-			}
-		})
+		if got := c.limits.storage(store.Pressure{Disk: c.disk > 0, Total: c.disk}); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
 	}
 }
 
-// A debt that shrinks steadily is told when it is small enough.
-func TestPressurePushBack(t *testing.T) {
-	var g pressureGates
-	now := time.Now()
-	limits := Pressure{MaxCompactionDebt: 1000}
-	for debt := int64(1000); ; debt -= 10 {
-		now = now.Add(time.Second)
-		states := g.decide(limits, now, store.Pressure{CompactionDebt: uint64(debt)}, 0)
-		th := states[len(states)-1]
-		if !th.On {
-			break
+// Only limits that are set are told, each by its name and in its unit.
+func TestPressureStates(t *testing.T) {
+	for _, c := range []struct {
+		limits Pressure
+		want   []string
+		on     bool
+	}{
+		{Pressure{MinFreeDisk: 10, MaxCompactionDebt: 7, MaxWriteStall: Duration(time.Second)}, []string{
+			"free disk is 5, the limit is 10; sends are taken again at 12;", "write stall is 2s, the limit is 1s;", "compaction debt is 7, the limit is 7; sends are taken again at 5;",
+		}, true},
+		{Pressure{MinFreeDisk: -1, MaxCompactionDebt: 8, MaxWriteStall: -1}, []string{"compaction debt is 7, the limit is 8; sends are taken again at 6;"}, false},
+	} {
+		var p pressure
+		p.limits.Store(&c.limits)
+		states := p.decide(store.Pressure{Disk: true, Free: 5, Total: 1000, CompactionDebt: 7}, 2*time.Second, time.Now())
+		if len(states) != len(c.want) {
+			t.Fatalf("%+v: %+v", c.limits, states)
 		}
-		if want := time.Duration((debt - 800) / 10 * int64(time.Second)); debt < 1000 && (time.Duration(th.RetryAfter)-want).Abs() > time.Millisecond {
-			t.Fatalf("at %d it is told %v, want %v", debt, th.RetryAfter, want)
+		for i, l := range states {
+			if !strings.HasPrefix(l.String(), c.want[i]) || l.On != c.on || l.Since.IsZero() == c.on {
+				t.Errorf("%+v: %v, %+v; want %q", c.limits, l, l, c.want[i])
+			}
 		}
 	}
 }

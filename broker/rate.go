@@ -5,6 +5,12 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/ratelimit"
 )
 
 // A Rate bounds how fast a topic takes messages. Zero fields do not bound.
@@ -34,89 +40,6 @@ func (r Rate) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// A bucket has tokens that come at a rate. Its zero value is full.
-type bucket struct {
-	tokens float64
-	at     time.Time
-}
-
-// wait brings tokens up to date, and returns how long it takes until there are
-// enough for cost; a cost above burst needs a full bucket.
-func (b *bucket) wait(cost, rate, burst float64, now time.Time) time.Duration {
-	if b.at.IsZero() {
-		b.tokens = burst
-	}
-	b.tokens = min(burst, b.tokens+rate*max(0, now.Sub(b.at).Seconds()))
-	b.at = now
-	if missing := min(cost, burst) - b.tokens; missing > 1e-9 {
-		return min(max(time.Duration(math.Ceil(missing/rate*float64(time.Second))), minPushBack), maxPushBack)
-	}
-	return 0
-}
-
-// rated is a Rate in use. Its zero value is ready for use. The bucket of what is
-// not limited is full, whatever passes.
-type rated struct {
-	messages, bytes bucket
-	gates           [2]gate
-	offered         flow
-}
-
-// take takes a message of size bytes from what the rate allows. The measure is
-// valid if wait is above 0: the message comes too early by that.
-func (r *rated) take(limit Rate, size int64, now time.Time) (m measure, wait time.Duration) {
-	r.offered.add(1, size, now)
-	if wait = r.wait(byMessages, limit, 1, now); wait == 0 {
-		if wait = r.wait(byBytes, limit, size, now); wait > 0 {
-			m = byBytes
-		}
-	}
-	r.gates[byMessages].set(wait > 0 && m == byMessages, now)
-	r.gates[byBytes].set(wait > 0 && m == byBytes, now)
-	if wait == 0 {
-		r.messages.tokens--
-		r.bytes.tokens -= float64(size)
-		r.fill(limit)
-	}
-	return m, wait
-}
-
-// fill fills the buckets of what is not limited.
-func (r *rated) fill(limit Rate) {
-	if limit.MessagesPerSecond == 0 {
-		r.messages = bucket{}
-	}
-	if limit.BytesPerSecond == 0 {
-		r.bytes = bucket{}
-	}
-}
-
-// wait returns how long it takes until there is room for cost; 0 for none.
-func (r *rated) wait(m measure, limit Rate, cost int64, now time.Time) time.Duration {
-	switch {
-	case m == byMessages && limit.MessagesPerSecond > 0:
-		return r.messages.wait(float64(cost), limit.MessagesPerSecond, float64(Quota{limit.MessagesPerSecond, limit.Burst}.burst()), now)
-	case m == byBytes && limit.BytesPerSecond > 0:
-		return r.bytes.wait(float64(cost), limit.BytesPerSecond, limit.BytesPerSecond, now)
-	}
-	return 0
-}
-
-// describe returns one bound as a throttle; RetryAfter is above 0 while it
-// refuses messages of any size.
-func (r *rated) describe(m measure, topic string, limit Rate, now time.Time) Throttle {
-	messages, bytes := r.offered.rate(now)
-	th := Throttle{Limit: limitTopicRateMessages, Subject: topic, Unit: unitMessagesPerSecond, Value: int64(messages), Mark: int64(math.Ceil(limit.MessagesPerSecond))}
-	if m == byBytes {
-		th.Limit, th.Unit, th.Value, th.Mark = limitTopicRateBytes, unitBytesPerSecond, int64(bytes), int64(math.Ceil(limit.BytesPerSecond))
-	}
-	th.Resume, th.RetryAfter = th.Mark, Duration(r.wait(m, limit, 1, now))
-	if r.gates[m].on {
-		th.Since = r.gates[m].since
-	}
-	return th
-}
-
 // throttleRate returns the topic's rate as a throttle if the message comes too
 // early, and takes it from the rate if not. by is nil if nothing is sent.
 func (t *topic) throttleRate(by *sender, now time.Time) *Throttle {
@@ -126,11 +49,79 @@ func (t *topic) throttleRate(by *sender, now time.Time) *Throttle {
 	}
 	t.gatesMu.Lock()
 	defer t.gatesMu.Unlock()
-	m, wait := t.rate.take(limit, by.size, now)
+	m, wait := t.rate.Take(throttle.RateLimit(limit), by.size, now)
 	if wait == 0 {
 		return nil
 	}
-	th := t.rate.describe(m, t.name, limit, now)
-	th.RetryAfter = max(Duration(wait), th.RetryAfter)
+	th := Throttle{Limit: rateLimits[m], Subject: t.name, Unit: rateUnits[m]}.at(t.rate.Refused(m, wait, throttle.RateLimit(limit), now))
 	return &th
+}
+
+// rateStates returns the state of each bound of the topic's rate.
+func (t *topic) rateStates(now time.Time) (out []LimitState) {
+	limit := t.config.Load().MaxRate
+	t.gatesMu.Lock()
+	defer t.gatesMu.Unlock()
+	for m, bound := range []float64{limit.MessagesPerSecond, limit.BytesPerSecond} {
+		if bound > 0 {
+			s := t.rate.State(throttle.Measure(m), throttle.RateLimit(limit), now)
+			out = append(out, LimitState{Throttle{Limit: rateLimits[m], Subject: t.name, Unit: rateUnits[m]}.at(s), s.On})
+		}
+	}
+	return out
+}
+
+// quotaIdle is how long a client's use of its quota is remembered at least.
+const quotaIdle = time.Minute
+
+// A Quota bounds a rate of messages. Its zero value does not.
+type Quota struct {
+	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
+
+	// Burst is how many messages may come at once after a pause. 0: as many
+	// as in one second, at least 1.
+	Burst int `json:"burst,omitempty"`
+}
+
+func (q Quota) validate(field string) error {
+	if !(q.MessagesPerSecond >= 0) || math.IsInf(q.MessagesPerSecond, 0) || q.Burst < 0 || q.MessagesPerSecond == 0 && q.Burst > 0 {
+		return fmt.Errorf("%s is %g messages a second with a burst of %d: give a rate above 0 and a burst of 0 or more, or zero for no bound",
+			field, q.MessagesPerSecond, q.Burst)
+	}
+	return nil
+}
+
+func (q Quota) burst() int { return throttle.Burst(q.MessagesPerSecond, q.Burst) }
+
+// A clientQuota is a quota in use.
+type clientQuota struct {
+	Quota
+	limiters *ratelimit.Keyed[string] // by client; nil for no bound
+}
+
+func newClientQuota(q Quota) (*clientQuota, error) {
+	if q == (Quota{}) {
+		return &clientQuota{}, nil
+	}
+	limiters, err := ratelimit.NewKeyed[string](rate.Limit(q.MessagesPerSecond), q.burst(), quotaIdle)
+	if err != nil {
+		return nil, err
+	}
+	return &clientQuota{q, limiters}, nil
+}
+
+// withinQuota takes one message from a client's quota. A message that is
+// refused afterwards, for a backlog, has used it all the same.
+func (b *Broker) withinQuota(client string) error {
+	q := b.quotas.Load()
+	if q.limiters == nil || client == "" || q.limiters.AllowN(client, 1) {
+		return nil
+	}
+	wait, _ := q.limiters.DelayN(client, 1)
+	wait = throttle.Bound(wait)
+	return &tidegate.Error{
+		Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
+		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); the next one is taken in %v",
+			tidegate.ReplyTooManyRequests, client, q.MessagesPerSecond, q.burst(), wait),
+	}
 }

@@ -65,28 +65,6 @@ func TestTopicRate(t *testing.T) {
 	}
 }
 
-// A message goes after the time that a refusal told.
-func TestRateWaitIsRight(t *testing.T) {
-	now := time.Now()
-	for _, limit := range []Rate{{MessagesPerSecond: 3}, {BytesPerSecond: 7}, {MessagesPerSecond: 0.25, BytesPerSecond: 1e6}, {MessagesPerSecond: 1e5, Burst: 1}} {
-		var r rated
-		refused := 0
-		for range 100 {
-			_, wait := r.take(limit, 5, now)
-			if wait > 0 {
-				refused++
-				if _, again := r.take(limit, 5, now.Add(wait)); again > 0 {
-					t.Fatalf("%+v: told to wait %v, and then %v more", limit, wait, again)
-				}
-				now = now.Add(wait)
-			}
-		}
-		if refused == 0 {
-			t.Errorf("%+v: nothing was refused", limit)
-		}
-	}
-}
-
 // A limit that is set anew begins with its whole burst, whatever was sent, or
 // owed, before it.
 func TestRateThatIsSetAgain(t *testing.T) {

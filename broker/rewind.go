@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // A Position is where in a topic a group is to go on consuming. Exactly one
@@ -227,7 +228,7 @@ func (s *subscription) dropAll(moved map[*cursor]bool) (messages, bytes map[*cur
 			messages[c]++
 			bytes[c] += l.Size
 		}
-		c.leases, c.ready, c.ages = map[int64]*lease{}, nil, ages{}
+		c.leases, c.ready, c.ages = map[int64]*lease{}, nil, throttle.Ages{}
 	}
 	for _, n := range bytes {
 		s.leasedBytes.Add(-n)

@@ -170,22 +170,10 @@ var (
 	refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
 
 	throttleLimits = [...]string{
-		"topic backlog messages", "topic backlog bytes", "topic backlog age", "group backlog messages", "group backlog bytes", "group backlog age",
+		limitTopicMessages, limitTopicBytes, limitTopicAge, limitGroupMessages, limitGroupBytes, limitGroupAge,
 		limitTopicRateMessages, limitTopicRateBytes, limitFairShare, limitColdReads, limitFreeDisk, limitWriteStall, limitCompactionDebt, limitDiskFull,
 		limitClientQuota, "other",
 	}
-)
-
-// Limits beside those of backlogs.
-const (
-	limitClientQuota       = "client quota"
-	limitTopicRateMessages = "topic rate messages"
-	limitTopicRateBytes    = "topic rate bytes"
-	limitFairShare         = "fair share"
-	limitColdReads         = "cold reads"
-	limitFreeDisk          = "free disk"
-	limitWriteStall        = "write stall"
-	limitCompactionDebt    = "compaction debt"
 )
 
 // countRefused counts the messages of an Append that were refused.

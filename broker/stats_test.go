@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -147,15 +148,12 @@ func TestAttemptClass(t *testing.T) {
 
 // Every limit that refuses sends has a counter of its own.
 func TestThrottleLimitsAreKnown(t *testing.T) {
-	var g gates
-	for _, what := range []string{"topic", "group"} {
-		for _, limit := range []Limit{{Messages: 1}, {Bytes: 1}, {Age: Duration(time.Millisecond)}} {
-			th := g.check(what, "s", amount{1, 1, 1}, limit.amount(), func(measure, int64) time.Duration { return 0 }, time.Now())
-			var c counters
-			c.countThrottled(th.Limit)
-			if c.throttled[len(throttleLimits)-1].Load() != 0 {
-				t.Errorf("%q counts as other: add it to throttleLimits", th.Limit)
-			}
+	for _, limit := range slices.Concat(topicLimits[:], groupLimits[:], rateLimits[:],
+		[]string{limitFairShare, limitColdReads, limitFreeDisk, limitDiskFull, limitWriteStall, limitCompactionDebt, limitClientQuota}) {
+		var c counters
+		c.countThrottled(limit)
+		if c.throttled[len(throttleLimits)-1].Load() != 0 {
+			t.Errorf("%q counts as other: add it to throttleLimits", limit)
 		}
 	}
 }

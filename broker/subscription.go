@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // maxHeld is how many messages a subscription holds in memory that wait for
@@ -25,13 +26,11 @@ type subscription struct {
 	// What is done, in messages and bytes since the topic's beginning.
 	doneMessages, doneBytes atomic.Int64
 	sourceTurn              atomic.Uint32 // of receives, over topic and retry topic
-	drain                   drain
+	drain                   throttle.Drain
 	leasedBytes             atomic.Int64 // of the messages that have a lease, in memory or set aside
-	aging                   aging
-	cold                    flow // bytes read while far behind
-
-	gatesMu sync.Mutex
-	gates   gates // guarded by gatesMu: of the group's limit
+	age                     throttle.Age
+	cold                    throttle.Flow // bytes read while far behind
+	limits                  backlogLimits // of the group's backlog here
 
 	marked atomic.Bool // there may be marks of dead letters
 
@@ -67,10 +66,10 @@ type cursor struct {
 	rewound int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
 	claimed bool  // a receive reads from next on
 	leases  map[int64]*lease
-	ready   offsetHeap // leases in StateReady
-	ages    ages       // of leases
-	head    stamp      // of next, if it was looked at
-	ahead   ahead      // of the receive that has claimed the cursor
+	ready   offsetHeap    // leases in StateReady
+	ages    throttle.Ages // of leases
+	head    stamp         // of next, if it was looked at
+	ahead   ahead         // of the receive that has claimed the cursor
 }
 
 // A lease is a message that was handed out, or passed over, and is not done.
@@ -190,7 +189,7 @@ func (s *subscription) advance(name string, mg *messageGroup) {
 func (s *subscription) done(messages, bytes int64, now time.Time) {
 	s.doneMessages.Add(messages)
 	s.doneBytes.Add(bytes)
-	s.drain.add(messages, bytes, s.backlog().Messages > 0, now)
+	s.drain.Add(messages, bytes, s.backlog().Messages > 0, now)
 	if s.topic.watched.Load() {
 		s.topic.retention.arm(s.topic, now.Add(sweepPause))
 	}

@@ -1,176 +1,211 @@
 package broker
 
 import (
-	"math"
-	"sync"
+	"context"
+	"strconv"
 	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// throttled decides whether sends are refused: from the mark on, and then
-// until the value is down to resume, so that it does not flap.
-func throttled(before bool, value, mark, resume int64) bool {
-	if mark <= 0 {
-		return false
-	}
-	if before {
-		return value > resume
-	}
-	return value >= mark
+// A Throttle tells which limit refuses sends.
+type Throttle struct {
+	// Limit is one of
+	//
+	//	"topic backlog messages"  "topic backlog bytes"  "topic backlog age"
+	//	"group backlog messages"  "group backlog bytes"  "group backlog age"
+	//	"topic rate messages"     "topic rate bytes"     "fair share"
+	//	"cold reads"              "free disk"            "write stall"
+	//	"compaction debt"         "disk full"
+	Limit string `json:"limit"`
+
+	// Subject is the topic's name or, for a group's limit, the group's. Empty
+	// for limits of the whole broker.
+	Subject string `json:"subject,omitempty"`
+
+	// Topic is the topic whose sends a group's limit refuses. Empty for other limits.
+	Topic string `json:"topic,omitempty"`
+
+	Unit   string    `json:"unit"`           // of the next three: "messages", "bytes", "ms", "messages/s" or "bytes/s"
+	Value  int64     `json:"value"`          // now
+	Mark   int64     `json:"mark"`           // the limit itself
+	Resume int64     `json:"resume"`         // sends are taken again when the value is at or below; of free disk, at or above
+	Since  time.Time `json:"since,omitzero"` // zero if sends are not refused
+
+	// RetryAfter is the estimated time until then, from the measured drain
+	// rate. 0 if nothing drains and nothing can be said.
+	RetryAfter Duration `json:"retry_after,omitempty"`
+
+	detail string // instead of value and mark, for people
 }
 
-// resumeMark returns where a throttle at mark ends: ResumePercent of it,
-// rounded down, and always below it.
-func resumeMark(mark int64) int64 {
-	return mark/100*ResumePercent + mark%100*ResumePercent/100
-}
-
-// Bounds of the push-back that is told to producers.
+// Values of Throttle.Limit, and of the counters of refused sends.
 const (
-	minPushBack = time.Millisecond
-	maxPushBack = 2 * time.Minute // MAX_BACKOFF of seed 004
+	limitTopicMessages     = "topic backlog messages"
+	limitTopicBytes        = "topic backlog bytes"
+	limitTopicAge          = "topic backlog age"
+	limitGroupMessages     = "group backlog messages"
+	limitGroupBytes        = "group backlog bytes"
+	limitGroupAge          = "group backlog age"
+	limitTopicRateMessages = "topic rate messages"
+	limitTopicRateBytes    = "topic rate bytes"
+	limitFairShare         = "fair share"
+	limitColdReads         = "cold reads"
+	limitFreeDisk          = "free disk" // too little
+	limitDiskFull          = "disk full" // none: the value is the bytes that are missing
+	limitWriteStall        = "write stall"
+	limitCompactionDebt    = "compaction debt"
+	limitClientQuota       = "client quota" // of counters only
 )
 
-// pushBack estimates how long it takes to drain excess at a rate per second.
-// 0: nothing drains, so nothing can be said.
-func pushBack(excess int64, rate float64) time.Duration {
-	if excess <= 0 {
-		return minPushBack
-	}
-	if !(rate > 0) {
-		return 0
-	}
-	s := float64(excess) / rate
-	if s >= maxPushBack.Seconds() {
-		return maxPushBack
-	}
-	return max(minPushBack, time.Duration(s*float64(time.Second)))
-}
-
-// A gate keeps whether one limit refuses sends.
-type gate struct {
-	on    bool
-	since time.Time
-
-	// resuming: it was on, and the value has not come down to ResumePercent of
-	// where it ended yet. Meanwhile senders share what room there is.
-	resuming bool
-}
-
-func (g *gate) update(value, mark int64, now time.Time) bool {
-	resume := resumeMark(mark)
-	g.set(throttled(g.on, value, mark, resume), now)
-	if mark <= 0 || value <= resumeMark(resume) {
-		g.resuming = false
-	}
-	return g.on
-}
-
-func (g *gate) set(on bool, now time.Time) {
-	if on != g.on {
-		g.since, g.resuming = now, !on
-	}
-	g.on = on
-}
-
-// A measure is how a backlog is measured.
-type measure int
-
+// Units of a Throttle.
 const (
-	byMessages measure = iota
-	byBytes
-	byAge // of the oldest message, in milliseconds
-	measures
+	unitMessages          = "messages"
+	unitBytes             = "bytes"
+	unitMilliseconds      = "ms"
+	unitMessagesPerSecond = "messages/s"
+	unitBytesPerSecond    = "bytes/s"
 )
 
-func (m measure) String() string { return [...]string{"messages", "bytes", "age"}[m] }
+// Limits and units by measure.
+var (
+	topicLimits  = [throttle.Measures]string{limitTopicMessages, limitTopicBytes, limitTopicAge}
+	groupLimits  = [throttle.Measures]string{limitGroupMessages, limitGroupBytes, limitGroupAge}
+	backlogUnits = [throttle.Measures]string{unitMessages, unitBytes, unitMilliseconds}
+	rateLimits   = [...]string{limitTopicRateMessages, limitTopicRateBytes}
+	rateUnits    = [...]string{unitMessagesPerSecond, unitBytesPerSecond}
+)
 
-func (m measure) unit() string { return [...]string{unitMessages, unitBytes, unitMilliseconds}[m] }
-
-// An amount is a backlog, or a limit of one, in each measure.
-type amount [measures]int64
-
-func (l Limit) amount() amount {
-	return amount{l.Messages, l.Bytes, time.Duration(l.Age).Milliseconds()}
+// at returns the throttle with the numbers of a limit.
+func (t Throttle) at(s throttle.State) Throttle {
+	t.Value, t.Mark, t.Resume, t.Since, t.RetryAfter = s.Value, s.Mark, s.Resume, s.Since, Duration(s.RetryAfter)
+	return t
 }
 
-// gates are those of one backlog.
-type gates struct {
-	of   [measures]gate
-	fair fairness
+// throttledError is what a refused send gets: 530 TOO_MANY_REQUESTS with the
+// limit, the value and the mark at which sends are taken again (seed 004).
+func throttledError(t Throttle) error {
+	return &tidegate.Error{
+		Code:       tidegate.CodeTooManyRequests,
+		RetryAfter: time.Duration(t.RetryAfter),
+		Message:    strconv.Itoa(tidegate.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + t.String(),
+	}
 }
 
-// check returns the throttle that holds, or nil. what is "topic" or "group";
-// wait estimates how long it takes until a measure is down to resume.
-func (g *gates) check(what, subject string, value, marks amount, wait func(m measure, resume int64) time.Duration, now time.Time) *Throttle {
-	holds := measures
-	for m := range g.of {
-		if g.of[m].update(value[m], marks[m], now) && holds == measures {
-			holds = measure(m)
+// String tells a person which limit it is, the value and the marks, and what to do.
+func (t Throttle) String() string {
+	what := t.detail
+	if what == "" {
+		what = t.Limit
+		if t.Subject != "" {
+			what += " of " + strconv.Quote(t.Subject)
 		}
+		what += " is " + t.show(t.Value) + ", the limit is " + t.show(t.Mark) + "; sends are taken again at " + t.show(t.Resume)
 	}
-	if holds == measures {
+	return what + "; " + t.advice()
+}
+
+func (t Throttle) show(v int64) string {
+	switch t.Unit {
+	case unitMilliseconds:
+		return (time.Duration(v) * time.Millisecond).String()
+	case unitMessages, unitBytes:
+		return strconv.FormatInt(v, 10)
+	}
+	return strconv.FormatInt(v, 10) + " " + t.Unit
+}
+
+// advice says what ends the throttle for good.
+func (t Throttle) advice() string {
+	switch t.Limit {
+	case limitTopicRateMessages, limitTopicRateBytes:
+		return "send more slowly, or raise the topic's max_rate"
+	case limitFairShare:
+		return "others have theirs; it ends when consumers have caught up"
+	case limitColdReads:
+		return "it ends when the groups that catch up are near the end"
+	case limitFreeDisk, limitDiskFull:
+		return "make room on the disk of the data directory, or add some; no restart is needed"
+	case limitWriteStall, limitCompactionDebt:
+		return "the disk does not keep up: send more slowly, or use a faster one"
+	}
+	return "consume faster, with more consumers, or raise max_backlog"
+}
+
+// A sender is who wants to send a message of that many bytes to a topic.
+type sender struct {
+	client string
+	size   int64
+}
+
+// observe looks at what is not known at any moment, before a send: the state of
+// the storage, and ages that are limited. It may read from the store, and is
+// not called under any lock.
+func (b *Broker) observe(t *topic, now time.Time) {
+	b.pressure.look(b, now)
+	b.lookAtAges(t, now)
+}
+
+// throttle returns the limit that refuses sends to a topic now, or nil. by is
+// nil if nothing is sent; else limits that are used up by sending are used.
+func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
+	if th := b.throttleAll(); th != nil {
+		return th
+	}
+	if isDeadLetterTopic(t.name) {
 		return nil
 	}
-	th := g.describe(holds, what, subject, value, marks)
-	th.RetryAfter = Duration(wait(holds, th.Resume))
-	return &th
-}
-
-func (g *gates) describe(m measure, what, subject string, value, marks amount) Throttle {
-	th := Throttle{
-		Limit: what + " backlog " + m.String(), Subject: subject, Unit: m.unit(), Value: value[m], Mark: marks[m], Resume: resumeMark(marks[m]),
-	}
-	if g.of[m].on {
-		th.Since = g.of[m].since
-	}
-	return th
-}
-
-// resuming returns the measure whose gate opened a while ago, if any.
-func (g *gates) resuming() (measure, bool) {
-	for m := range g.of {
-		if g.of[m].resuming {
-			return measure(m), true
+	if limit := b.backlogLimit(t); limit != (Limit{}) {
+		if th := t.limits.check(t, limit, by, now); th != nil {
+			return th
 		}
 	}
-	return 0, false
-}
-
-// A flow measures how much passes a second, in the last drainWindow or so. Its zero value is ready for use.
-type flow struct {
-	mu              sync.Mutex
-	messages, bytes float64   // guarded by mu: decayed sums
-	at              time.Time // guarded by mu: of the sums
-	start           time.Time // guarded by mu: since when the sums gather
-}
-
-func (f *flow) add(messages, bytes int64, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.decay(now)
-	f.messages += float64(messages)
-	f.bytes += float64(bytes)
-}
-
-func (f *flow) decay(now time.Time) {
-	if f.start.IsZero() {
-		f.start, f.at = now, now
+	subs := *t.subs.Load()
+	for _, s := range subs {
+		limit := s.group.config.Load().MaxBacklog
+		if limit == (Limit{}) {
+			continue
+		}
+		if th := s.limits.check(s, limit, by, now); th != nil {
+			th.Topic = t.name
+			return th
+		}
 	}
-	k := math.Exp(-now.Sub(f.at).Seconds() / drainWindow.Seconds())
-	f.messages, f.bytes, f.at = f.messages*k, f.bytes*k, now
-	if f.messages < 0.5 { // a pause of many windows: measure anew
-		f.messages, f.bytes, f.start = 0, 0, now
+	if th := b.throttleCold(t, subs, now); th != nil {
+		return th
 	}
+	return t.throttleRate(by, now)
 }
 
-// rate returns messages and bytes a second. What passed in less than a second
-// is taken for what passes in one. Early on, the sums have not gathered
-// for a whole window yet; the divisor corrects that.
-func (f *flow) rate(now time.Time) (messages, bytes float64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.decay(now)
-	elapsed := max(now.Sub(f.start).Seconds(), 1)
-	window := drainWindow.Seconds() * (1 - math.Exp(-elapsed/drainWindow.Seconds()))
-	return f.messages / window, f.bytes / window
+// diskFullPushBack is what producers are told while the disk is full, since
+// nobody knows when there will be room.
+const diskFullPushBack = 5 * time.Second
+
+func diskFull(full *store.DiskFull) *Throttle {
+	return &Throttle{Limit: limitDiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: Duration(diskFullPushBack)}
+}
+
+// throttleAll returns the limit that refuses all sends now, or nil.
+func (b *Broker) throttleAll() *Throttle {
+	if full := b.store.DiskFull(); full != nil {
+		return diskFull(full)
+	}
+	return b.pressure.throttle.Load()
+}
+
+// room waits until the log has room for more. Who would wait is refused if the
+// storage refuses all sends, or comes to that meanwhile; limit is then set.
+func (b *Broker) room(ctx context.Context) (limit string, err error) {
+	err = b.store.Messages.Room(ctx, func() error {
+		b.pressure.look(b, time.Now())
+		th := b.throttleAll()
+		if th == nil {
+			return nil
+		}
+		limit = th.Limit
+		return throttledError(*th)
+	})
+	return limit, err
 }

@@ -8,36 +8,14 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/transport"
 )
 
-func TestThrottledHysteresis(t *testing.T) {
-	for _, c := range []struct {
-		before bool
-		value  int64
-		want   bool
-	}{
-		{false, 0, false}, {false, 999, false}, {false, 1000, true}, {false, 5000, true},
-		{true, 1000, true}, {true, 801, true}, {true, 800, false}, {true, 0, false},
-	} {
-		if got := throttled(c.before, c.value, 1000, 800); got != c.want {
-			t.Errorf("throttled(%v, %d) = %v, want %v", c.before, c.value, got, c.want)
-		}
-	}
-	if throttled(true, 1<<60, 0, 0) {
-		t.Error("no limit throttles")
-	}
-}
-
-func TestResumeMarkIsBelowTheLimit(t *testing.T) {
-	for _, mark := range []int64{1, 2, 3, 99, 100, 101, 1000, 1<<63 - 1} {
-		r := resumeMark(mark)
-		if r < 0 || r >= mark || mark >= 100 && (r < mark/100*79 || r > mark/100*81+80) {
-			t.Errorf("resumeMark(%d) = %d", mark, r)
-		}
-	}
-	if resumeMark(1000) != 800 {
-		t.Errorf("resumeMark(1000) = %d, want 800", resumeMark(1000))
+// What is told of a limit and what is done are the same.
+func TestResumePercent(t *testing.T) {
+	if ResumePercent != throttle.ResumePercent {
+		t.Errorf("it is told that throttles end at %d %%; they do at %d %%", ResumePercent, throttle.ResumePercent)
 	}
 }
 
@@ -128,37 +106,4 @@ func TestGroupBacklogAndBytesThrottle(t *testing.T) {
 		putGroup(t, b, "slow", GroupConfig{}) // lifted while running
 		mustSend(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})
 	})
-}
-
-func TestPushBack(t *testing.T) {
-	for _, c := range []struct {
-		excess int64
-		rate   float64
-		want   time.Duration
-	}{
-		{100, 0, 0}, {100, -1, 0}, {100, 50, 2 * time.Second}, {1, 1e9, minPushBack}, {1 << 60, 1e-9, maxPushBack}, {0, 5, minPushBack},
-	} {
-		if got := pushBack(c.excess, c.rate); got != c.want {
-			t.Errorf("pushBack(%d, %g) = %v, want %v", c.excess, c.rate, got, c.want)
-		}
-	}
-}
-
-// The estimate is right within a factor of two in a steady drain, from its
-// first second on.
-func TestDrainRate(t *testing.T) {
-	for _, rate := range []int{10, 1000} {
-		var d drain
-		start := time.Now()
-		for i := 1; i < 60*rate; i++ {
-			now := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			d.add(1, 100, true, now)
-			if got, bytes := d.rate(now); i > rate && (got < float64(rate)/2 || got > float64(rate)*2 || bytes < got*99 || bytes > got*101) {
-				t.Fatalf("after %v the rate is %g messages and %g bytes, want %d and %d", now.Sub(start), got, bytes, rate, rate*100)
-			}
-		}
-		if got, _ := d.rate(start.Add(time.Hour)); got != 0 {
-			t.Errorf("after an hour of nothing the rate is %g", got)
-		}
-	}
 }

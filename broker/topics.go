@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // A topic is the running side of a Topic.
@@ -52,12 +53,11 @@ type topic struct {
 	index   idIndex
 	forgets bool // the alarm is set to the end of these two
 
+	limits  backlogLimits
+	age     throttle.Age // of the backlog, used while it has no group
 	gatesMu sync.Mutex
-	gates   gates // guarded by gatesMu
-	cold    gate  // guarded by gatesMu: of reads by groups far behind
-	rate    rated // guarded by gatesMu: of TopicConfig.MaxRate
-
-	aging aging // used while it has no group
+	cold    throttle.Cold // guarded by gatesMu: of reads by groups far behind
+	rate    throttle.Rate // guarded by gatesMu: of TopicConfig.MaxRate
 }
 
 // A queue is one sequence of messages.
@@ -214,7 +214,7 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	b.number = number
 	t.config.Store(&c)
 	t.gatesMu.Lock()
-	t.rate.fill(c.MaxRate)
+	t.rate.Fill(throttle.RateLimit(c.MaxRate))
 	t.gatesMu.Unlock()
 	t.watch()
 	if !created {

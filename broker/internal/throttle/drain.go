@@ -1,4 +1,4 @@
-package broker
+package throttle
 
 import (
 	"math"
@@ -95,19 +95,23 @@ func (p pace) rate(now time.Time) (messages, bytes float64) {
 	return p.messages / s, p.bytes / s
 }
 
-// A drain is a pace that several goroutines may use at once.
-type drain struct {
+// A Drain measures how fast a backlog drains, in messages and bytes a second, by
+// what was said for [pace]: right at any moment of a steady drain, and 0 soon
+// after it stopped. Goroutines may share it. Its zero value has measured nothing.
+type Drain struct {
 	mu   sync.Mutex
 	pace pace // guarded by mu
 }
 
-func (d *drain) add(messages, bytes int64, left bool, now time.Time) {
+// Add notes that so much was drained; left tells whether more is there to drain.
+func (d *Drain) Add(messages, bytes int64, left bool, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pace.add(float64(messages), float64(bytes), left, now)
 }
 
-func (d *drain) rate(now time.Time) (messages, bytes float64) {
+// Rate returns messages and bytes a second; 0 if nothing drains.
+func (d *Drain) Rate(now time.Time) (messages, bytes float64) {
 	d.mu.Lock()
 	p := d.pace
 	d.mu.Unlock()

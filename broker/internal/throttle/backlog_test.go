@@ -1,0 +1,155 @@
+package throttle
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// The first measure that is reached is told, since when, and until which value.
+func TestBacklog(t *testing.T) {
+	var b Backlog
+	start := time.Now()
+	marks := Amount{ByMessages: 100, ByAge: 1000}
+	for i, c := range []struct {
+		value Amount
+		on    bool
+		m     Measure
+		since int // the step
+	}{
+		{Amount{99, 1 << 60, 999}, false, 0, 0},
+		{Amount{99, 1 << 60, 1000}, true, ByAge, 1},
+		{Amount{100, 0, 1000}, true, ByMessages, 2},
+		{Amount{81, 0, 801}, true, ByMessages, 2},
+		{Amount{80, 0, 801}, true, ByAge, 1},
+		{Amount{80, 0, 800}, false, 0, 0},
+		{Amount{99, 0, 800}, false, 0, 0},
+		{Amount{100, 0, 800}, true, ByMessages, 7},
+	} {
+		at := func(step int) time.Time { return start.Add(time.Duration(step) * time.Second) }
+		m, on := b.Update(c.value, marks, at(i))
+		if on != c.on || on && m != c.m {
+			t.Fatalf("step %d: %v refuses (%v), want %v (%v)", i, m, on, c.m, c.on)
+		}
+		if !on {
+			continue
+		}
+		want := State{On: true, Value: c.value[m], Mark: marks[m], Resume: marks[m] * 8 / 10, Since: at(c.since)}
+		if s := b.State(m, c.value, marks); s != want {
+			t.Errorf("step %d: %+v, want %+v", i, s, want)
+		}
+	}
+	if s := b.State(ByBytes, Amount{}, marks); s.On || !s.Since.IsZero() {
+		t.Errorf("a measure without a limit is %+v", s)
+	}
+}
+
+// The room after a limit is shared until the backlog is at 64 % of it, by those
+// that sent and those that waited; then nobody is known any more.
+func TestBacklogShares(t *testing.T) {
+	for _, c := range []struct {
+		m    Measure
+		size int64
+		say  Measure // of the share
+	}{{ByMessages, 1, ByMessages}, {ByBytes, 10, ByBytes}, {ByAge, 10, ByMessages}} {
+		var b Backlog
+		now := time.Now()
+		var marks, value Amount
+		marks[c.m] = 1000
+		set := func(v int64, on bool) {
+			t.Helper()
+			value[c.m] = v
+			if _, is := b.Update(value, marks, now); is != on {
+				t.Fatalf("%v at %d: %v", c.m, v, is)
+			}
+		}
+		sends := func(client string) (n int, last Share) {
+			for ; n < 2000 && b.Sharing(); n++ {
+				var ok bool
+				if last, ok = b.Share(client, c.size, value, marks, 10, 100, now); !ok { // ten messages of ten bytes
+					break
+				}
+			}
+			return n, last
+		}
+		if b.Sharing() {
+			t.Error("a zero value shares")
+		}
+		if set(999, false); b.Sharing() {
+			t.Errorf("%v: with no limit reached yet the room is shared", c.m)
+		}
+		set(1000, true)
+		b.Wait("a", now)
+		b.Wait("b", now)
+		set(800, false)
+		n, share := sends("a")
+		if n == 0 || n == 2000 || share.Clients != 2 || share.Measure != c.say || share.RetryAfter <= 0 || !share.Since.Equal(now) {
+			t.Errorf("%v: after %d it has had %+v", c.m, n, share)
+		}
+		if m, _ := sends("b"); m != n {
+			t.Errorf("%v: one has %d, the other %d", c.m, n, m)
+		}
+		if set(641, false); len(b.fair.clients) != 2 {
+			t.Errorf("%v: %d clients at 641", c.m, len(b.fair.clients))
+		}
+		if n, _ := sends("a"); n != 0 {
+			t.Errorf("%v: at 641 it has %d more", c.m, n)
+		}
+		if set(640, false); b.Sharing() || b.fair.clients != nil {
+			t.Errorf("%v: at 640 the room is shared (%v), and %d clients are known", c.m, b.Sharing(), len(b.fair.clients))
+		}
+	}
+}
+
+func TestDraining(t *testing.T) {
+	for _, c := range []struct {
+		drains  Draining
+		m       Measure
+		backlog Amount
+		want    time.Duration
+	}{
+		{Draining{Messages: 10, Bytes: 1}, ByMessages, Amount{200, 0, 0}, 10 * time.Second},
+		{Draining{Messages: 1, Bytes: 10}, ByBytes, Amount{0, 200, 0}, 10 * time.Second},
+		{Draining{Messages: 10}, ByBytes, Amount{0, 200, 0}, 0},
+		{Draining{Messages: 1, Age: 0.01}, ByAge, Amount{1000, 0, 200}, 10 * time.Second}, // before all are done
+		{Draining{Messages: 100, Age: 0.01}, ByAge, Amount{500, 0, 200}, 5 * time.Second}, // all are done before
+		{Draining{Messages: 100, Age: -1}, ByAge, Amount{500, 0, 200}, 5 * time.Second},
+		{Draining{Age: 0.01}, ByAge, Amount{500, 0, 200}, 10 * time.Second},
+		{Draining{Age: -1}, ByAge, Amount{500, 0, 200}, 0},
+	} {
+		if got := c.drains.Until(c.m, c.backlog, 100); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// Whatever a backlog does, a limit comes on at its mark and not below, goes off
+// at ResumePercent and not above, and is never told without a time.
+func TestBacklogProperties(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		var b Backlog
+		var before [Measures]bool
+		var value, marks Amount
+		for m := range marks {
+			marks[m] = rnd.Int64N(1 << rnd.IntN(62))
+		}
+		for range 100 {
+			m := rnd.IntN(int(Measures))
+			value[m] = rnd.Int64N(2*marks[m] + 2)
+			first, on := b.Update(value, marks, time.Now())
+			for m := range Measures {
+				s := b.State(m, value, marks)
+				switch {
+				case marks[m] == 0 && s.On, value[m] >= marks[m] && marks[m] > 0 && !s.On, s.On && value[m] <= s.Resume,
+					s.On && !before[m] && value[m] < marks[m], !s.On && before[m] && value[m] > s.Resume, s.On == s.Since.IsZero(),
+					s.On && (!on || first > m):
+					t.Fatalf("%v at %d of %d: %+v, before %v; first %v", m, value[m], marks[m], s, before[m], first)
+				}
+				before[m] = s.On
+			}
+		}
+	}
+}

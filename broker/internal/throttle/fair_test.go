@@ -1,0 +1,62 @@
+package throttle
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestFairnessTake(t *testing.T) {
+	now := time.Now()
+	t.Run("alone", func(t *testing.T) {
+		var f fairness
+		for range 1000 {
+			if _, ok := f.take("a", 1, 0, 0, now); !ok {
+				t.Fatal("who is alone has to share")
+			}
+		}
+	})
+	t.Run("room, then rate", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.see("b", now)
+		n := 0
+		for ; n < 100; n++ {
+			wait, ok := f.take("a", 1, 40, 4, now)
+			if !ok {
+				if wait != 500*time.Millisecond {
+					t.Errorf("the next token is told to come in %v, want 500ms", wait)
+				}
+				break
+			}
+		}
+		if n != 10 { // a quarter of the room
+			t.Errorf("%d at once, want 10", n)
+		}
+		if _, ok := f.take("b", 1, 40, 4, now); !ok {
+			t.Error("another one's share was taken")
+		}
+		if _, ok := f.take("a", 1, 40, 4, now.Add(500*time.Millisecond)); !ok {
+			t.Error("no token after the time that was told")
+		}
+	})
+	t.Run("who left does not count", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.take("b", 1, 2, 1, now)
+		later := now.Add(fairWindow + 2*time.Second)
+		f.take("b", 1, 2, 1, later)
+		if len(f.clients) != 1 {
+			t.Errorf("%d clients", len(f.clients))
+		}
+	})
+	t.Run("bounded", func(t *testing.T) {
+		var f fairness
+		for i := range 3 * maxSharers {
+			f.see(fmt.Sprint(i), now)
+		}
+		if len(f.clients) > maxSharers+1 {
+			t.Errorf("%d clients are told apart", len(f.clients))
+		}
+	})
+}

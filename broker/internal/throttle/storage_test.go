@@ -1,0 +1,109 @@
+package throttle
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestStorage(t *testing.T) {
+	const gib = 1 << 30
+	type step struct {
+		is Condition
+		on string // the limits that refuse sends
+	}
+	free := func(n int64, on string) step { return step{Condition{Free: n}, on} }
+	debt := func(n int64, on string) step { return step{Condition{Debt: n}, on} }
+	stall := func(d time.Duration, on string) step { return step{Condition{Stalled: d}, on} }
+	for name, c := range map[string]struct {
+		limits Condition
+		steps  []step
+	}{
+		"free disk":     {Condition{Free: gib}, []step{free(gib, ""), free(gib-1, "free"), free(gib+gib/4-1, "free"), free(gib+gib/4, ""), free(gib, "")}},
+		"free disk off": {Condition{}, []step{free(0, "")}},
+		"debt":          {Condition{Debt: 1000}, []step{debt(999, ""), debt(1000, "debt"), debt(801, "debt"), debt(800, ""), debt(999, "")}},
+		"debt off":      {Condition{}, []step{debt(1<<62, "")}},
+		"stall":         {Condition{Stalled: 3 * time.Second}, []step{stall(3*time.Second-1, ""), stall(3*time.Second, "stall"), stall(0, "")}},
+		"stall off":     {Condition{}, []step{stall(time.Hour, "")}},
+		"all": {Condition{Free: 1000, Debt: 1000, Stalled: time.Second}, []step{
+			{Condition{Free: 1000}, ""}, {Condition{Free: 999, Debt: 1000, Stalled: time.Second}, "free stall debt"}, {Condition{Free: 1249, Debt: 801}, "free debt"}, free(1250, ""),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s Storage
+			now := time.Now()
+			for i, step := range c.steps {
+				now = now.Add(time.Second)
+				free, stalled, debt := s.Update(c.limits, step.is, now)
+				var on []string
+				for _, l := range []struct {
+					name string
+					is   State
+				}{{"free", free}, {"stall", stalled}, {"debt", debt}} {
+					if l.is.On {
+						on = append(on, l.name)
+					}
+					if l.is.On == l.is.Since.IsZero() || !l.is.On && l.is.RetryAfter != 0 {
+						t.Errorf("step %d: %s is %+v", i, l.name, l.is)
+					}
+				}
+				if got := strings.Join(on, " "); got != step.on {
+					t.Errorf("step %d: %q refuse sends, want %q", i, got, step.on)
+				}
+			}
+		})
+	}
+}
+
+// A limit that is taken away while it refuses sends refuses none.
+func TestStorageWithoutLimits(t *testing.T) {
+	var s Storage
+	now := time.Now()
+	is := Condition{Debt: 1, Stalled: 1}
+	for _, on := range []bool{true, false, true} {
+		limits := Condition{}
+		if on {
+			limits = Condition{Free: 1, Debt: 1, Stalled: 1}
+		}
+		if free, stalled, debt := s.Update(limits, is, now); free.On != on || stalled.On != on || debt.On != on {
+			t.Errorf("with limits %+v: %+v, %+v, %+v", limits, free, stalled, debt)
+		}
+	}
+}
+
+// A debt that shrinks, or a disk that gets free, steadily, is told when it is enough.
+func TestStoragePushBack(t *testing.T) {
+	var s Storage
+	now := time.Now()
+	for debt, free := int64(1000), int64(799); ; debt, free = debt-10, free+1 {
+		now = now.Add(time.Second)
+		f, _, d := s.Update(Condition{Free: 800, Debt: 1000}, Condition{Free: free, Debt: debt}, now)
+		if !d.On {
+			break
+		}
+		if want := time.Duration(debt-800) * time.Second / 10; debt < 1000 && (d.RetryAfter-want).Abs() > time.Millisecond {
+			t.Fatalf("at a debt of %d it is told %v, want %v", debt, d.RetryAfter, want)
+		}
+		if want := min(time.Duration(1000-free)*time.Second, MaxPushBack); debt < 1000 && (f.RetryAfter-want).Abs() > time.Millisecond {
+			t.Fatalf("with %d free it is told %v, want %v", free, f.RetryAfter, want)
+		}
+	}
+}
+
+func TestTrend(t *testing.T) {
+	var tr trend
+	start := time.Now()
+	if tr.observe(100, start); tr.fall != 0 {
+		t.Errorf("one look tells a fall of %g", tr.fall)
+	}
+	for i := 1; i <= 40; i++ {
+		tr.observe(100-2*float64(i), start.Add(time.Duration(i)*time.Second))
+		if tr.fall < 1.99 || tr.fall > 2.01 {
+			t.Fatalf("after %d s the fall is %g, want 2", i, tr.fall)
+		}
+	}
+	tr.observe(1e9, tr.at) // the same moment again
+	if tr.value != 20 {
+		t.Errorf("the value is %g", tr.value)
+	}
+}
