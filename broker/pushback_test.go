@@ -99,7 +99,7 @@ func steadyDrain(t *testing.T, limit Limit, rate float64, batch, groups int) {
 		if x.at.Sub(start) < max(time.Second, 5*step) || took < 2*step+200*time.Millisecond {
 			continue // nothing measured yet, or less than what is looked at
 		}
-		took = min(took, throttle.MaxPushBack)
+		took = throttle.Bound(took)
 		if x.wait < took/2 || x.wait > 2*took {
 			t.Errorf("after %v it is told to wait %v, and it takes %v", x.at.Sub(start), x.wait, took)
 			return

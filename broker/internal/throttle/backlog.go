@@ -48,7 +48,7 @@ func (b *Backlog) Update(value, marks Amount, now time.Time) (Measure, bool) {
 
 // State returns how the limit of one measure was at the last Update. It cannot tell RetryAfter.
 func (b *Backlog) State(m Measure, value, marks Amount) State {
-	return b.gates[m].state(State{Value: value[m], Mark: marks[m], Resume: Resume(marks[m])})
+	return b.gates[m].state(State{Value: value[m], Mark: marks[m], Resume: resumeMark(marks[m])})
 }
 
 // Draining is how fast a backlog falls, in each measure: messages and bytes a
@@ -60,14 +60,14 @@ type Draining struct{ Messages, Bytes, Age float64 }
 func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	switch m {
 	case ByMessages:
-		return PushBack(backlog[m]-resume, d.Messages)
+		return pushBack(backlog[m]-resume, d.Messages)
 	case ByBytes:
-		return PushBack(backlog[m]-resume, d.Bytes)
+		return pushBack(backlog[m]-resume, d.Bytes)
 	}
 	// The age falls as consumers come to newer messages, and is none when they
 	// have come to the end.
-	all := PushBack(backlog[ByMessages], d.Messages)
-	falling := PushBack(backlog[ByAge]-resume, d.Age*1000)
+	all := pushBack(backlog[ByMessages], d.Messages)
+	falling := pushBack(backlog[ByAge]-resume, d.Age*1000)
 	if all == 0 || falling == 0 {
 		return max(all, falling)
 	}

@@ -49,9 +49,15 @@ func TestBacklog(t *testing.T) {
 func TestBacklogShares(t *testing.T) {
 	for _, c := range []struct {
 		m    Measure
-		size int64
 		say  Measure // of the share
-	}{{ByMessages, 1, ByMessages}, {ByBytes, 10, ByBytes}, {ByAge, 10, ByMessages}} {
+		n    int     // messages of a client at first
+		each int64   // that one client sends in a second
+		wait time.Duration
+	}{
+		{ByMessages, ByMessages, 50, 10, 100 * time.Millisecond}, // a quarter of the room, which is 200; all of it in 10 s
+		{ByBytes, ByBytes, 5, 15, 2 * time.Second / 3},           // of bytes; what is drained is more than all of the room in 10 s
+		{ByAge, ByMessages, 4, 8, 125 * time.Millisecond},        // a quarter of what is drained in a second
+	} {
 		var b Backlog
 		now := time.Now()
 		var marks, value Amount
@@ -66,7 +72,7 @@ func TestBacklogShares(t *testing.T) {
 		sends := func(client string) (n int, last Share) {
 			for ; n < 2000 && b.Sharing(); n++ {
 				var ok bool
-				if last, ok = b.Share(client, c.size, value, marks, 10, 100, now); !ok { // ten messages of ten bytes
+				if last, ok = b.Share(client, 10, value, marks, 16, 30, now); !ok { // 16 messages, 30 bytes
 					break
 				}
 			}
@@ -83,8 +89,8 @@ func TestBacklogShares(t *testing.T) {
 		b.Wait("b", now)
 		set(800, false)
 		n, share := sends("a")
-		if n == 0 || n == 2000 || share.Clients != 2 || share.Measure != c.say || share.RetryAfter <= 0 || !share.Since.Equal(now) {
-			t.Errorf("%v: after %d it has had %+v", c.m, n, share)
+		if want := (Share{c.say, c.each, 2, now, c.wait}); n != c.n || share != want {
+			t.Errorf("%v: after %d it has had %+v; want %d, %+v", c.m, n, share, c.n, want)
 		}
 		if m, _ := sends("b"); m != n {
 			t.Errorf("%v: one has %d, the other %d", c.m, n, m)
@@ -98,6 +104,62 @@ func TestBacklogShares(t *testing.T) {
 		if set(640, false); b.Sharing() || b.fair.clients != nil {
 			t.Errorf("%v: at 640 the room is shared (%v), and %d clients are known", c.m, b.Sharing(), len(b.fair.clients))
 		}
+	}
+}
+
+// The first limit that ended is the one whose room is shared, and while another
+// refuses sends none is.
+func TestBacklogSharesOneLimit(t *testing.T) {
+	var b Backlog
+	now := time.Now()
+	marks := Amount{1000, 1000, 1000}
+	for i, c := range []struct {
+		value   Amount
+		sharing bool
+		say     Measure
+	}{
+		{Amount{1000, 1000, 1000}, false, 0},
+		{Amount{800, 800, 801}, false, 0},
+		{Amount{800, 800, 800}, true, ByMessages},
+		{Amount{640, 800, 800}, true, ByBytes},
+		{Amount{640, 640, 800}, true, ByMessages}, // by age
+		{Amount{640, 640, 640}, false, 0},
+	} {
+		b.Update(c.value, marks, now)
+		if b.Sharing() != c.sharing {
+			t.Fatalf("step %d: shared: %v", i, b.Sharing())
+		}
+		if !c.sharing {
+			b.Wait("a", now)
+			b.Wait("b", now)
+			continue
+		}
+		ok, share := true, Share{}
+		for range 1000 {
+			if share, ok = b.Share("a", 1, c.value, marks, 1, 1, now); !ok {
+				break
+			}
+		}
+		if ok || share.Measure != c.say {
+			t.Errorf("step %d: %+v (%v)", i, share, ok)
+		}
+	}
+}
+
+// Where nothing drains, a client has a message in ten seconds for each that shares.
+func TestBacklogSharesWithoutDrain(t *testing.T) {
+	var b Backlog
+	now := time.Now()
+	marks := Amount{ByAge: 1000}
+	b.Update(Amount{ByAge: 1000}, marks, now)
+	b.Wait("a", now)
+	b.Wait("b", now)
+	b.Update(Amount{ByAge: 800}, marks, now)
+	if _, ok := b.Share("a", 1, Amount{ByAge: 800}, marks, 0, 0, now); !ok {
+		t.Error("the first message is refused")
+	}
+	if share, ok := b.Share("a", 1, Amount{ByAge: 800}, marks, 0, 0, now); ok || share.RetryAfter != 20*time.Second {
+		t.Errorf("the second one: %v, %+v", ok, share)
 	}
 }
 

@@ -10,7 +10,7 @@ type ColdLimit struct {
 
 // Far decides whether what a group reads counts, by how many bytes it is behind:
 // until it is near the end, well within Distance.
-func (l ColdLimit) Far(behind int64) bool { return behind > Resume(l.Distance) }
+func (l ColdLimit) Far(behind int64) bool { return behind > resumeMark(l.Distance) }
 
 // ColdReads are what groups far behind read from one topic. The zero value is none.
 type ColdReads struct {
@@ -24,7 +24,7 @@ func (r *ColdReads) Add(limit ColdLimit, behind int64, rate float64) {
 	r.perSecond += int64(rate)
 	r.behind = max(r.behind, behind)
 	if rate > 0 {
-		r.wait = max(r.wait, PushBack(behind-Resume(limit.Distance), rate))
+		r.wait = max(r.wait, pushBack(behind-resumeMark(limit.Distance), rate))
 	}
 }
 
@@ -36,7 +36,7 @@ type Cold struct{ gate gate }
 // reads nothing costs nothing.
 func (c *Cold) Update(limit ColdLimit, reads ColdReads, now time.Time) State {
 	c.gate.set(cold(c.gate.on, reads, limit), now)
-	return c.gate.state(State{Value: reads.perSecond, Mark: limit.PerSecond, Resume: Resume(limit.PerSecond), RetryAfter: reads.wait})
+	return c.gate.state(State{Value: reads.perSecond, Mark: limit.PerSecond, Resume: resumeMark(limit.PerSecond), RetryAfter: reads.wait})
 }
 
 func cold(before bool, reads ColdReads, limit ColdLimit) bool {
@@ -44,7 +44,7 @@ func cold(before bool, reads ColdReads, limit ColdLimit) bool {
 	case limit.PerSecond <= 0:
 		return false
 	case before:
-		return reads.perSecond > Resume(limit.PerSecond) && limit.Far(reads.behind)
+		return reads.perSecond > resumeMark(limit.PerSecond) && limit.Far(reads.behind)
 	}
 	return reads.perSecond >= limit.PerSecond && reads.behind > limit.Distance
 }

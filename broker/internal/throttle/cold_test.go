@@ -1,6 +1,9 @@
 package throttle
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestCold(t *testing.T) {
 	for _, c := range []struct {
@@ -20,5 +23,30 @@ func TestCold(t *testing.T) {
 		if got := cold(c.before, ColdReads{perSecond: c.rate, behind: c.behind}, ColdLimit{c.limit, c.distance}); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
+	}
+}
+
+// All groups that are far behind count, and the last of them to come near the
+// end ends it.
+func TestColdReads(t *testing.T) {
+	limit := ColdLimit{PerSecond: 100, Distance: 1000}
+	if limit.Far(800) || !limit.Far(801) {
+		t.Error("near the end is where a throttle ends: at 800 of 1000")
+	}
+	var reads ColdReads
+	reads.Add(limit, 5000, 40)
+	reads.Add(limit, 1800, 70)
+	reads.Add(limit, 900, 0)
+	var c Cold
+	now := time.Now()
+	want := State{On: true, Value: 110, Mark: 100, Resume: 80, Since: now, RetryAfter: 105 * time.Second}
+	if s := c.Update(limit, reads, now); s != want {
+		t.Errorf("%+v, want %+v", s, want)
+	}
+	reads = ColdReads{}
+	reads.Add(limit, 4900, 80)
+	want = State{Value: 80, Mark: 100, Resume: 80}
+	if s := c.Update(limit, reads, now.Add(time.Second)); s != want {
+		t.Errorf("%+v, want %+v", s, want)
 	}
 }

@@ -13,9 +13,9 @@
 //	Rate      messages and bytes a second                                  rate.go
 //
 // When one is reached, and when it ends, is in gate.go: hysteresis. How long
-// producers are to wait is in pushback.go, from what is measured: [Drain] in
-// drain.go, how fast a backlog drains; [Ages] and [Age] in age.go, how old
-// it is and how fast that changes; [Flow] in flow.go, how much passes.
+// producers are to wait is in pushback.go, from what is measured: how fast a
+// backlog drains ([Drain]), how old it is and how fast that changes ([Ages] and
+// [Age]), and how much passes ([Flow]), each in the file of its name.
 //
 // Zero values are ready for use. Only Drain, Flow and Age may be shared by
 // goroutines; for the others the caller has a lock.

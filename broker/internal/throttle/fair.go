@@ -76,7 +76,7 @@ func (f *fairness) take(client string, cost, room, rate float64, now time.Time) 
 		c.left -= cost
 		return 0, true
 	}
-	return PushBack(int64(math.Ceil(cost-c.left)), rate/n), false
+	return pushBack(int64(math.Ceil(cost-c.left)), rate/n), false
 }
 
 // A Share is the part of a client that has had it for now.

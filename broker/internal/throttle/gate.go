@@ -5,9 +5,9 @@ import "time"
 // ResumePercent of a limit is where its throttle ends.
 const ResumePercent = 80
 
-// Resume returns where a throttle at mark ends: ResumePercent of it, rounded
+// resumeMark returns where a throttle at mark ends: ResumePercent of it, rounded
 // down, and always below it.
-func Resume(mark int64) int64 {
+func resumeMark(mark int64) int64 {
 	return mark/100*ResumePercent + mark%100*ResumePercent/100
 }
 
@@ -48,9 +48,9 @@ func (g *gate) update(value, mark int64, now time.Time) bool {
 	if !g.on && !g.resuming && (mark <= 0 || value < mark) {
 		return false // as before, and as nearly always
 	}
-	resume := Resume(mark)
+	resume := resumeMark(mark)
 	g.set(refuses(g.on, value, mark, resume), now)
-	if mark <= 0 || value <= Resume(resume) {
+	if mark <= 0 || value <= resumeMark(resume) {
 		g.resuming = false
 	}
 	return g.on

@@ -20,14 +20,14 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
-func TestResumeIsBelowTheLimit(t *testing.T) {
+func TestResumeMarkIsBelowTheLimit(t *testing.T) {
 	for _, mark := range []int64{1, 2, 3, 99, 100, 101, 1000, 1<<63 - 1} {
-		r := Resume(mark)
+		r := resumeMark(mark)
 		if r < 0 || r >= mark || mark >= 100 && (r < mark/100*79 || r > mark/100*81+80) {
-			t.Errorf("Resume(%d) = %d", mark, r)
+			t.Errorf("resumeMark(%d) = %d", mark, r)
 		}
 	}
-	if Resume(1000) != 800 {
-		t.Errorf("Resume(1000) = %d, want 800", Resume(1000))
+	if resumeMark(1000) != 800 {
+		t.Errorf("resumeMark(1000) = %d, want 800", resumeMark(1000))
 	}
 }

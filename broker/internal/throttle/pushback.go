@@ -4,25 +4,25 @@ import "time"
 
 // Bounds of the push-back that is told to producers.
 const (
-	MinPushBack = time.Millisecond
-	MaxPushBack = 2 * time.Minute // MAX_BACKOFF of seed 004
+	minPushBack = time.Millisecond
+	maxPushBack = 2 * time.Minute // MAX_BACKOFF of seed 004
 )
 
-// Bound returns a push-back that may be told, the nearest to d.
-func Bound(d time.Duration) time.Duration { return min(max(d, MinPushBack), MaxPushBack) }
+// Bound returns the nearest to d of what producers may be told, 1 ms to 2 min.
+func Bound(d time.Duration) time.Duration { return min(max(d, minPushBack), maxPushBack) }
 
-// PushBack estimates how long it takes to drain excess at a rate per second.
+// pushBack estimates how long it takes to drain excess at a rate per second.
 // 0: nothing drains, so nothing can be said.
-func PushBack(excess int64, rate float64) time.Duration {
+func pushBack(excess int64, rate float64) time.Duration {
 	if excess <= 0 {
-		return MinPushBack
+		return minPushBack
 	}
 	if !(rate > 0) {
 		return 0
 	}
 	s := float64(excess) / rate
-	if s >= MaxPushBack.Seconds() {
-		return MaxPushBack
+	if s >= maxPushBack.Seconds() {
+		return maxPushBack
 	}
-	return max(MinPushBack, time.Duration(s*float64(time.Second)))
+	return max(minPushBack, time.Duration(s*float64(time.Second)))
 }

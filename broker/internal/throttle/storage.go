@@ -66,9 +66,9 @@ func (s *Storage) Update(limits, is Condition, now time.Time) (free, stalled, de
 	s.stall.set(limits.Stalled > 0 && is.Stalled >= limits.Stalled, now)
 	s.debt.update(is.Debt, limits.Debt, now)
 	free = State{Value: is.Free, Mark: limits.Free, Resume: enough(limits.Free)}
-	free.RetryAfter = PushBack(free.Resume-free.Value, -s.free.fall)
+	free.RetryAfter = pushBack(free.Resume-free.Value, -s.free.fall)
 	stalled = State{Value: is.Stalled.Milliseconds(), Mark: limits.Stalled.Milliseconds()}
-	debt = State{Value: is.Debt, Mark: limits.Debt, Resume: Resume(limits.Debt)}
-	debt.RetryAfter = PushBack(debt.Value-debt.Resume, s.owed.fall)
+	debt = State{Value: is.Debt, Mark: limits.Debt, Resume: resumeMark(limits.Debt)}
+	debt.RetryAfter = pushBack(debt.Value-debt.Resume, s.owed.fall)
 	return s.disk.state(free), s.stall.state(stalled), s.debt.state(debt)
 }

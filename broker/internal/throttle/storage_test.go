@@ -84,7 +84,7 @@ func TestStoragePushBack(t *testing.T) {
 		if want := time.Duration(debt-800) * time.Second / 10; debt < 1000 && (d.RetryAfter-want).Abs() > time.Millisecond {
 			t.Fatalf("at a debt of %d it is told %v, want %v", debt, d.RetryAfter, want)
 		}
-		if want := min(time.Duration(1000-free)*time.Second, MaxPushBack); debt < 1000 && (f.RetryAfter-want).Abs() > time.Millisecond {
+		if want := min(time.Duration(1000-free)*time.Second, maxPushBack); debt < 1000 && (f.RetryAfter-want).Abs() > time.Millisecond {
 			t.Fatalf("with %d free it is told %v, want %v", free, f.RetryAfter, want)
 		}
 	}
