@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -147,7 +148,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 			}
 			q := t.pick("")
 			offset := t.put(w, q, &ms[i], now)
-			t.remember(&ms[i], location{queue: q.number, offset: offset}, t.config.Load().duplicateWindow(), now)
+			t.remember(&ms[i], recent.Location{Queue: q.number, Offset: offset}, t.config.Load().duplicateWindow(), now)
 			published = append(published, t.publish(q))
 		}
 		counts.count(w)
@@ -185,7 +186,7 @@ func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) 
 // called within the message log's Add.
 func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
 	d := a.broker.delays.put(w, t, m, now)
-	t.remember(m, location{due: d.Due.UnixNano(), offset: int64(d.Number)}, window, now)
+	t.remember(m, recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}, window, now)
 	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
 		a.earliest = d.Due
 	}
@@ -242,7 +243,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		w.DeleteDelayed(d, m.StoredAt)
 		t.delayed(w, -1, -int64(len(m.Body)))
-		t.recent.forget(t.hash(m.ID))
+		t.recent.Forget(t.hash(m.ID))
 	}, nil).Wait(); err != nil {
 		return "", storeError(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -25,7 +26,7 @@ func (c *TopicConfig) duplicateWindow() time.Duration {
 // A suspect is a message of an Append whose ID was probably stored before.
 type suspect struct {
 	index int // in the Append
-	at    location
+	at    recent.Location
 }
 
 // resolve answers suspects with the receipt of the first message. It returns
@@ -37,11 +38,11 @@ func (a *appending) resolve() []suspect {
 		t, m := a.topics[s.index], a.msgs[s.index]
 		first, ok, err := a.first(t, s.at)
 		switch {
-		case err == nil && !ok && s.at.moves():
+		case err == nil && !ok && s.at.Moves():
 			// Its time has come meanwhile, it was recalled, or its transaction has ended: look again.
 			// What moved it has told the new place by then, if anything knows it.
 			if a.missing == nil {
-				a.missing = map[int]location{}
+				a.missing = map[int]recent.Location{}
 			}
 			a.missing[s.index] = s.at
 			innocent = append(innocent, s)
@@ -53,16 +54,16 @@ func (a *appending) resolve() []suspect {
 			}
 			a.trusted[s.index] = true
 			innocent = append(innocent, s)
-		case s.at.half:
+		case s.at.Half:
 			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, transactionID(store.HalfID{Topic: t.id, Number: uint64(s.at.offset)}))
-		case s.at.due != 0:
+			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, transactionID(store.HalfID{Topic: t.id, Number: uint64(s.at.Offset)}))
+		case s.at.Due != 0:
 			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, time.Unix(0, s.at.due), uint64(s.at.offset))
+			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, time.Unix(0, s.at.Due), uint64(s.at.Offset))
 		default:
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = tidegate.Receipt{
-				MessageID: m.ID, Topic: t.name, Queue: int(s.at.queue), Offset: s.at.offset, Endpoint: a.broker.name,
+				MessageID: m.ID, Topic: t.name, Queue: int(s.at.Queue), Offset: s.at.Offset, Endpoint: a.broker.name,
 			}
 			if m.Half { // it was committed: an end of it is told that there is no such transaction any more
 				a.results[s.index].Receipt.TransactionID = m.ID
@@ -73,21 +74,21 @@ func (a *appending) resolve() []suspect {
 }
 
 // isMissing reports whether a message was looked for at that place already, and was not there.
-func (a *appending) isMissing(i int, at location) bool {
+func (a *appending) isMissing(i int, at recent.Location) bool {
 	was, ok := a.missing[i]
 	return ok && was == at
 }
 
 // first returns the message at a location.
-func (a *appending) first(t *topic, at location) (store.Message, bool, error) {
+func (a *appending) first(t *topic, at recent.Location) (store.Message, bool, error) {
 	switch {
-	case at.half:
-		m, _, ok, err := a.broker.store.GetHalf(store.HalfID{Topic: t.id, Number: uint64(at.offset)})
+	case at.Half:
+		m, _, ok, err := a.broker.store.GetHalf(store.HalfID{Topic: t.id, Number: uint64(at.Offset)})
 		return m, ok, err
-	case at.due == 0:
-		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.queue, Offset: at.offset})
+	case at.Due == 0:
+		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.Queue, Offset: at.Offset})
 	}
-	return a.broker.store.GetDelayed(store.Delayed{Due: time.Unix(0, at.due), Topic: t.id, Number: uint64(at.offset)})
+	return a.broker.store.GetDelayed(store.Delayed{Due: time.Unix(0, at.Due), Topic: t.id, Number: uint64(at.Offset)})
 }
 
 // appendAll appends, and then once more what was suspected wrongly, and what

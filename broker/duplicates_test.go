@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -88,7 +89,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.store.Messages.Add(func(*store.Batch) {
-		topic.remember(&store.Message{Message: tidegate.Message{ID: "b"}}, location{}, time.Minute, time.Now())
+		topic.remember(&store.Message{Message: tidegate.Message{ID: "b"}}, recent.Location{}, time.Minute, time.Now())
 	}, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
@@ -124,4 +125,47 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 	if info, err := b.Topic("t"); err != nil || info.Messages != 200 {
 		t.Errorf("%d messages, want 200; %v", info.Messages, err)
 	}
+}
+
+// The IDs of a topic are forgotten when the window is over, though nothing is
+// sent any more; nothing wakes the broker afterwards.
+func TestIDsAreForgottenInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "short", TopicConfig{DuplicateWindow: Duration(time.Second)})
+		remembered := func(name string) (n int, watched bool) {
+			tp, err := b.topic(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.Len(), tp.forgets }, nil)
+			return n, watched
+		}
+		for _, name := range []string{"t", "short"} {
+			mustSend(t, b, &tidegate.Message{ID: "a", Topic: name, Body: []byte("x")})
+		}
+		for _, c := range []struct {
+			wait    time.Duration
+			name    string
+			want    int
+			watched bool
+		}{
+			{time.Second - 1, "short", 1, true},
+			{1 + time.Second, "short", 0, false},
+			{2*time.Minute - 2*time.Second, "t", 1, true},
+			{2 * time.Minute, "t", 0, false},
+		} {
+			<-time.After(c.wait)
+			synctest.Wait()
+			if n, watched := remembered(c.name); n != c.want || watched != c.watched {
+				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
+			}
+		}
+		b.forgetting.mu.Lock()
+		defer b.forgetting.mu.Unlock()
+		if !b.forgetting.at.IsZero() {
+			t.Error("the alarm is set although nothing is remembered")
+		}
+	})
 }

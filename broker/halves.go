@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -126,7 +127,7 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck,
 	m.StoredAt = now
 	w.PutHalf(id, m, state)
 	t.halves.waiting.Add(1)
-	t.remember(m, location{half: true, offset: int64(id.Number)}, window, now)
+	t.remember(m, recent.Location{Half: true, Offset: int64(id.Number)}, window, now)
 	if a.firstCheck.IsZero() || state.Due.Before(a.firstCheck) {
 		a.firstCheck = state.Due
 	}
@@ -319,7 +320,7 @@ func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
 		if c.lost && !t.deleted.Load() {
 			w.DeleteHalf(c.id, c.state)
 			t.halves.waiting.Add(-1)
-			t.recent.forget(c.state.IDHash)
+			t.recent.Forget(c.state.IDHash)
 		}
 	case c.asks:
 		w.ChangeHalf(c.id, c.state, c.after)
@@ -329,7 +330,7 @@ func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
 		w.DeleteHalf(c.id, c.state)
 		t.halves.waiting.Add(-1)
 		t.halves.abandoned.Add(1)
-		t.recent.forget(c.state.IDHash)
+		t.recent.Forget(c.state.IDHash)
 		m := *c.message
 		m.Properties = c.properties()
 		c.to, c.queue = letters, (*letters.queues.Load())[0]

@@ -3,12 +3,15 @@ package broker
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // indexBlock is how many IDs one record of the index has: opening reads as many
 // messages of each queue at most, those that came after its last record.
 const indexBlock = store.MaxRecentIDs
+
+const _ = uint(recent.MaxQueues - MaxQueues) // the memory of IDs has room for every queue
 
 // An idIndex is what is known of a topic's index of IDs in the store. Its zero
 // value is that of a topic without one.
@@ -83,17 +86,26 @@ func (b *Broker) indexRest() {
 	}, nil) // closing the store commits it
 }
 
+// nextOffset returns the offset that the next message of a queue will have; 0 if there is no such queue.
+// Only called within the message log's Add.
+func (t *topic) nextOffset(queue uint16) int64 {
+	if queues := *t.queues.Load(); int(queue) < len(queues) {
+		return queues[queue].nextOffset
+	}
+	return 0
+}
+
 // remember has the topic remember a message's ID for the window; with 0 it forgets where a
 // message was that has moved. Only called within the message log's Add.
-func (t *topic) remember(m *store.Message, l location, window time.Duration, now time.Time) {
+func (t *topic) remember(m *store.Message, l recent.Location, window time.Duration, now time.Time) {
 	if window == 0 {
-		if !t.recent.forgotten() {
-			t.recent.forget(t.hash(m.ID))
+		if !t.recent.Forgotten() {
+			t.recent.Forget(t.hash(m.ID))
 		}
 		return
 	}
 	t.hashID(m)
-	t.recent.add(m.IDHash, l, window, now)
+	t.recent.Add(m.IDHash, l, window, now)
 	t.forgetLater(window, now)
 }
 
@@ -107,7 +119,7 @@ func (t *topic) forgetLater(window time.Duration, now time.Time) {
 
 // forgetAll forgets every ID of the topic. Only called within the message log's Add.
 func (t *topic) forgetAll(w *store.Batch) {
-	t.recent = recentIDs{}
+	t.recent = recent.IDs{}
 	t.dropIndex(w)
 }
 
@@ -125,7 +137,7 @@ func (t *topic) dropIndex(w *store.Batch) {
 // again; zero if nothing is remembered. Only called within the message log's Add.
 func (t *topic) forgetOld(w *store.Batch, now time.Time) time.Time {
 	window := t.config.Load().duplicateWindow()
-	next := t.recent.expire(window, now)
+	next := t.recent.Expire(window, now)
 	if t.index.last != 0 {
 		if old := now.Add(-window); window == 0 || t.index.last <= old.UnixNano() {
 			t.dropIndex(w)

@@ -127,7 +127,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			}
 			b.store.Messages.Add(func(*store.Batch) {
 				for i := range n {
-					if l, ok := tp.recent.find(tp.hash(fmt.Sprint(i)), *tp.queues.Load()); !ok || l.offset != int64(i) {
+					if l, ok := tp.recent.Find(tp.hash(fmt.Sprint(i)), tp.nextOffset); !ok || l.Offset != int64(i) {
 						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
 					}
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -149,7 +150,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.store.Messages.Add(func(*store.Batch) {
-			tp.remember(&store.Message{Message: tidegate.Message{ID: "x"}}, location{due: time.Now().UnixNano(), offset: 7}, time.Minute, time.Now())
+			tp.remember(&store.Message{Message: tidegate.Message{ID: "x"}}, recent.Location{Due: time.Now().UnixNano(), Offset: 7}, time.Minute, time.Now())
 		}, nil)
 		send()
 		elapse(11 * time.Second)

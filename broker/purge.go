@@ -186,7 +186,7 @@ func (b *Broker) removeSomeHalves(ctx context.Context, t *topic, ids []store.Hal
 		for id, state := range states {
 			w.DeleteHalf(id, state)
 			t.halves.waiting.Add(-1)
-			t.recent.forget(state.IDHash)
+			t.recent.Forget(state.IDHash)
 		}
 	}, func(error) { release() })
 	if flight == nil {

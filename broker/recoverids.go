@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -54,14 +55,13 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 			return err
 		}
 	}
-	t.recent.since = now
-	r.remember()
+	r.remember(now)
 	return r.waiting()
 }
 
 // readIndex reads what the index has, up to as many IDs as a topic remembers.
 func (r *idRecovery) readIndex(queues []*queue) error {
-	t, left := r.topic, maxRecentIDs
+	t, left := r.topic, recent.Capacity
 	err := r.broker.store.RecentIDs(t.id, r.since, func(ids store.RecentIDs) bool {
 		if int(ids.Queue) >= len(queues) || ids.End > queues[ids.Queue].nextOffset {
 			return true
@@ -83,7 +83,7 @@ func (r *idRecovery) readIndex(queues []*queue) error {
 func (r *idRecovery) readMessages(q *queue) error {
 	records := r.records[q.number]
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
-	left := maxRecentIDs
+	left := recent.Capacity
 	begin := len(r.read)
 	for at := q.nextOffset; ; {
 		gap := store.Range{Topic: r.topic.id, Queue: q.number, To: at}
@@ -130,23 +130,19 @@ func (r *idRecovery) indexTail(q *queue, tail []storedID) {
 
 // remember remembers what was read, the last one last: of an ID that was stored
 // twice, since the window was over, it is the second that counts.
-func (r *idRecovery) remember() {
+func (r *idRecovery) remember(now time.Time) {
 	records := slices.Concat(r.records...)
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
 	slices.SortFunc(r.read, func(x, y storedID) int { return x.at.Compare(y.at) })
 	read := r.read
-	recent := &r.topic.recent
 	n := len(read)
 	for _, ids := range records {
 		n += len(ids.Hashes)
 	}
-	if n == 0 {
-		return
-	}
-	recent.newer = generationOf(n)
+	r.topic.recent = recent.New(n, now)
 	readUpTo := func(n int) {
 		for _, m := range read[:n] {
-			recent.put(m.hash, location{queue: m.queue, offset: m.offset})
+			r.topic.recent.Put(m.hash, recent.Location{Queue: m.queue, Offset: m.offset})
 		}
 		read = read[n:]
 	}
@@ -157,7 +153,7 @@ func (r *idRecovery) remember() {
 		}
 		readUpTo(n)
 		for i, h := range ids.Hashes {
-			recent.put(h, location{queue: ids.Queue, offset: ids.First() + int64(i)})
+			r.topic.recent.Put(h, recent.Location{Queue: ids.Queue, Offset: ids.First() + int64(i)})
 		}
 	}
 	readUpTo(len(read))
@@ -165,23 +161,23 @@ func (r *idRecovery) remember() {
 
 // waiting remembers the delayed and the half messages.
 func (r *idRecovery) waiting() error {
-	recent, left := &r.topic.recent, maxRecentIDs
+	left := recent.Capacity
 	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(hash uint64, d store.Delayed) bool {
 		if hash != 0 {
-			recent.put(hash, location{due: d.Due.UnixNano(), offset: int64(d.Number)})
+			r.topic.recent.Put(hash, recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)})
 		}
 		left--
 		return left > 0
 	}); err != nil {
 		return err
 	}
-	left = maxRecentIDs
+	left = recent.Capacity
 	return r.broker.store.HalvesOf(r.topic.id, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
 		if left--; left < 0 || st.Stored.Before(r.since) {
 			return false
 		}
 		if st.IDHash != 0 {
-			recent.put(st.IDHash, location{half: true, offset: int64(id.Number)})
+			r.topic.recent.Put(st.IDHash, recent.Location{Half: true, Offset: int64(id.Number)})
 		}
 		return true
 	})
@@ -191,7 +187,7 @@ func (r *idRecovery) waiting() error {
 // forgotten; zero if it is nothing.
 func forgetRecovered(topics map[uint32]*topic, now time.Time) (next time.Time) {
 	for _, t := range topics {
-		if t.forgets = !t.recent.forgotten() || t.index != (idIndex{}); t.forgets {
+		if t.forgets = !t.recent.Forgotten() || t.index != (idIndex{}); t.forgets {
 			if at := now.Add(t.config.Load().duplicateWindow()); next.IsZero() || at.Before(next) {
 				next = at
 			}

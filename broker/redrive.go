@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -207,7 +208,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 			m := redriven(l, to.name)
 			q := to.pick(m.MessageGroup)
 			offset := to.put(w, q, m, now)
-			to.remember(m, location{queue: q.number, offset: offset}, to.config.Load().duplicateWindow(), now)
+			to.remember(m, recent.Location{Queue: q.number, Offset: offset}, to.config.Load().duplicateWindow(), now)
 			t.remove(w, l)
 			published = append(published, to.publish(q))
 			n++

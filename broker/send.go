@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -166,11 +167,11 @@ type appending struct {
 	topics   []*topic // nil for messages that were refused, answered or written
 	results  []transport.SendResult
 	order    order
-	suspects []suspect        // messages whose ID was probably stored before
-	trusted  map[int]bool     // messages that are certainly no duplicates; nil for none
-	missing  map[int]location // where a message was looked for that can have moved, and was not; nil for none
-	earliest time.Time        // delivery time among those delayed; zero for none
-	wrote    bool             // at least one message
+	suspects []suspect               // messages whose ID was probably stored before
+	trusted  map[int]bool            // messages that are certainly no duplicates; nil for none
+	missing  map[int]recent.Location // where a message was looked for that can have moved, and was not; nil for none
+	earliest time.Time               // delivery time among those delayed; zero for none
+	wrote    bool                    // at least one message
 
 	firstCheck time.Time // among the half messages; zero for none
 	queues     []*queue
@@ -219,7 +220,7 @@ func (a *appending) write(w *store.Batch) {
 			hash = t.hash(m.ID)
 		}
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.find(hash, *t.queues.Load()); ok && !a.isMissing(i, at) {
+			if at, ok := t.recent.Find(hash, t.nextOffset); ok && !a.isMissing(i, at) {
 				a.suspects = append(a.suspects, suspect{i, at})
 				a.order.suspect(t, m.MessageGroup)
 				continue
@@ -247,7 +248,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		q := t.pick(m.MessageGroup)
 		offset := t.put(w, q, &rec, now)
-		t.remember(&rec, location{queue: q.number, offset: offset}, window, now)
+		t.remember(&rec, recent.Location{Queue: q.number, Offset: offset}, window, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,

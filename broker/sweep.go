@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -184,7 +185,7 @@ func (w *sweep) planRetention(b *Broker, config *TopicConfig, subs []*subscripti
 // limitToFloor finds where the duplicate window keeps messages from being removed.
 func (w *sweep) limitToFloor(b *Broker, s *span) error {
 	if w.window > 0 {
-		floor, err := w.firstAfter(b, s, max(s.low.Offset, s.end-2*maxRecentIDs), s.end, w.now.Add(-w.window))
+		floor, err := w.firstAfter(b, s, max(s.low.Offset, s.end-2*recent.Capacity), s.end, w.now.Add(-w.window))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -49,7 +50,7 @@ type topic struct {
 	holed     atomic.Bool  // dead letters may have been taken out from between others
 
 	// Used only within the store's Add, and before anything else runs.
-	recent  recentIDs
+	recent  recent.IDs
 	index   idIndex
 	forgets bool // the alarm is set to the end of these two
 

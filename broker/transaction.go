@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -137,13 +138,13 @@ func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
 	t.halves.waiting.Add(-1)
 	if r != ResolutionCommit {
 		t.halves.rolledBack.Add(1)
-		t.recent.forget(e.state.IDHash)
+		t.recent.Forget(e.state.IDHash)
 		return
 	}
 	t.halves.committed.Add(1)
 	e.to, e.queue = t, t.pick("")
 	offset := t.put(w, e.queue, e.message, now)
-	t.remember(e.message, location{queue: e.queue.number, offset: offset}, t.config.Load().duplicateWindow(), now)
+	t.remember(e.message, recent.Location{Queue: e.queue.number, Offset: offset}, t.config.Load().duplicateWindow(), now)
 }
 
 // publish makes the message visible, if it is delivered.

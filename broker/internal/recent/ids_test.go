@@ -1,0 +1,208 @@
+package recent
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var testSeed = maphash.MakeSeed()
+
+func hashOf(id string) uint64 { return maphash.String(testSeed, id) }
+
+// queuesUpTo returns what Find asks for n queues with the same next offset.
+func queuesUpTo(n int, next int64) func(uint16) int64 {
+	return func(queue uint16) int64 {
+		if int(queue) < n {
+			return next
+		}
+		return 0
+	}
+}
+
+func TestIDsAreBounded(t *testing.T) {
+	var r IDs
+	now := time.Now()
+	const last = 3*Capacity + 9
+	for i := range last + 1 {
+		r.Add(hashOf(fmt.Sprint(i)), Location{Offset: int64(i)}, time.Hour, now)
+	}
+	if n := r.Len(); n > 2*Capacity || n < Capacity {
+		t.Errorf("%d are remembered", n)
+	}
+	qs := queuesUpTo(1, last+1)
+	for i := last - Capacity + 1; i <= last; i++ {
+		if l, ok := r.Find(hashOf(fmt.Sprint(i)), qs); !ok || l.Offset != int64(i) {
+			t.Fatalf("%d, one of the last %d, is forgotten: %v, %v", i, Capacity, l, ok)
+		}
+	}
+	slots := 0
+	for _, g := range []*generation{r.newer, r.older} {
+		if len(g.aside) > 16 {
+			t.Errorf("%d of %d are set aside", len(g.aside), g.len())
+		}
+		for _, s := range g.shards {
+			slots += cap(s.slots)
+		}
+	}
+	if bytes := slots * 8; bytes > 8<<20 {
+		t.Errorf("%d IDs take %d bytes", r.Len(), bytes)
+	}
+}
+
+// What is remembered is what a map remembers, whatever was done: adding,
+// moving, forgetting, time that passes.
+func TestIDsRandom(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	const window = time.Minute
+	var r IDs
+	type memory struct {
+		Location
+		at   time.Time
+		gone bool
+	}
+	model := map[string]memory{}
+	qs := queuesUpTo(MaxQueues, 1<<40)
+	now := time.Unix(1<<30, 0)
+	for step := range 200_000 {
+		id := fmt.Sprint(rnd.IntN(5000))
+		switch rnd.IntN(12) {
+		case 0:
+			if m := model[id]; m.Moves() {
+				r.Forget(hashOf(id))
+				m.gone = true // where it was before, if it was in a queue, may be told again
+				model[id] = m
+			}
+		case 1:
+			if rnd.IntN(100) == 0 {
+				now = now.Add(time.Duration(rnd.Int64N(int64(2 * window))))
+			}
+			now = now.Add(time.Duration(rnd.Int64N(int64(window / 500))))
+		case 2:
+			if next := r.Expire(window, now); !next.IsZero() && !next.After(now) || r.Forgotten() != next.IsZero() {
+				t.Fatalf("seed %d, step %d: expired at %v, next %v, empty %v", seed, step, now, next, r.Forgotten())
+			}
+		default:
+			l := Location{Queue: uint16(rnd.IntN(MaxQueues)), Offset: 1<<40 - 1 - rnd.Int64N(1<<offsetBits)}
+			switch rnd.IntN(4) {
+			case 0:
+				l = Location{Half: true, Offset: rnd.Int64()}
+			case 1:
+				l = Location{Due: rnd.Int64() + 1, Offset: rnd.Int64()}
+			}
+			r.Add(hashOf(id), l, window, now)
+			model[id] = memory{Location: l, at: now}
+		}
+		id = fmt.Sprint(rnd.IntN(5000))
+		want, known := model[id]
+		got, ok := r.Find(hashOf(id), qs)
+		recent := known && !want.gone && now.Sub(want.at) < window
+		if recent && (!ok || got != want.Location) || ok && !known || ok && want.gone && got == want.Location {
+			t.Fatalf("seed %d, step %d: ID %s is at %+v, %v; want %+v, %v", seed, step, id, got, ok, want, known)
+		}
+	}
+}
+
+// Two IDs of the same shard and tag are both remembered.
+func TestEqualTags(t *testing.T) {
+	var r IDs
+	now := time.Now()
+	r.turn(now)
+	r.newer = &generation{}
+	h := hashOf("a")
+	r.newer.put(h^1, Location{Offset: 5}) // another ID, whose hash differs only where neither shard nor tag see it
+	r.Add(h, Location{Queue: 3, Offset: 6}, time.Hour, now)
+	if l, ok := r.Find(h, queuesUpTo(8, 10)); !ok || l != (Location{Queue: 3, Offset: 6}) {
+		t.Errorf("%+v, %v", l, ok)
+	}
+	if l, ok := r.Find(h^1, queuesUpTo(8, 10)); !ok || l != (Location{Offset: 5}) {
+		t.Errorf("the other ID is at %+v, %v", l, ok)
+	}
+}
+
+func TestLastBefore(t *testing.T) {
+	const m = 1 << offsetBits
+	for _, c := range []struct{ at, next, want int64 }{
+		{0, 1, 0}, {m - 1, m, m - 1}, {m, m + 1, m}, {5 * m, 6 * m, 5 * m}, {5*m + 3, 6*m + 3, 5*m + 3}, {5*m + 3, 6*m + 4, 6*m + 3},
+	} {
+		if got := slotOf(1<<tagBits-1, Location{Queue: MaxQueues - 1, Offset: c.at}).lastBefore(c.next); got != c.want {
+			t.Errorf("offset %d before %d: %d, want %d", c.at, c.next, got, c.want)
+		}
+	}
+}
+
+// What is in a queue that the topic does not have, or that has no message, is not found.
+func TestNoSuchQueue(t *testing.T) {
+	var r IDs
+	h := hashOf("a")
+	r.Add(h, Location{Queue: 7, Offset: 6}, time.Hour, time.Now())
+	for queues, next := range map[int]int64{7: 10, 8: 0} {
+		if l, ok := r.Find(h, queuesUpTo(queues, next)); ok {
+			t.Errorf("%d queues up to %d: %+v", queues, next, l)
+		}
+	}
+}
+
+// After a start, many IDs that are announced are remembered in the tables made for
+// them, and none at all are as the zero value has them.
+func TestNew(t *testing.T) {
+	begun := time.Now()
+	for _, n := range []int{0, 1, 1000, Capacity, 2 * Capacity} {
+		r := New(n, begun)
+		if r.Forgotten() != (n == 0) || r.Len() != 0 || r.since != begun {
+			t.Fatalf("for %d: %d are remembered since %v, none: %t", n, r.Len(), r.since, r.Forgotten())
+		}
+		if n < Capacity {
+			continue // so few are not spread evenly
+		}
+		before := sizes(&r)
+		for i := range n {
+			r.Put(hashOf(fmt.Sprint(i)), Location{Offset: int64(i)})
+		}
+		if r.Len() != n || sizes(&r) != before {
+			t.Errorf("for %d: %d are remembered; slots %v, before %v", n, r.Len(), sizes(&r), before)
+		}
+	}
+}
+
+func sizes(r *IDs) (sizes [1 << shardBits]int) {
+	for i, s := range r.newer.shards {
+		sizes[i] = cap(s.slots)
+	}
+	return sizes
+}
+
+// BenchmarkIDs looks for IDs that are new, and adds them, as sends do: nothing is
+// allocated but the table, which grows.
+func BenchmarkIDs(b *testing.B) {
+	next := queuesUpTo(8, 1<<30)
+	now := time.Now()
+	var r IDs
+	b.ReportAllocs()
+	for i := range b.N {
+		h := uint64(i) * 0x9e3779b97f4a7c15 // spreads the first bits
+		if l, ok := r.Find(h, next); ok {
+			b.Fatalf("%d is at %+v", i, l)
+		}
+		r.Add(h, Location{Queue: uint16(i % 8), Offset: int64(i / 8)}, time.Hour, now)
+	}
+}
+
+// BenchmarkFind looks for IDs that are remembered: it does not allocate.
+func BenchmarkFind(b *testing.B) {
+	next := queuesUpTo(8, Capacity)
+	now := time.Now()
+	var r IDs
+	for i := range Capacity {
+		r.Add(uint64(i)*0x9e3779b97f4a7c15, Location{Queue: uint16(i % 8), Offset: int64(i / 8)}, time.Hour, now)
+	}
+	b.ReportAllocs()
+	for i := uint64(0); b.Loop(); i++ {
+		if _, ok := r.Find(i%Capacity*0x9e3779b97f4a7c15, next); !ok {
+			b.Fatalf("%d is forgotten", i%Capacity)
+		}
+	}
+}
