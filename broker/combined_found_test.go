@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -176,7 +177,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 
 		heard := 0
 		defer b.OnTransactionCheck(func(TransactionCheck) bool { heard++; return true })()
-		first, _ := parseTransactionID(sendHalf(t, b, "a").TransactionID)
+		first, _ := handle.ParseTransaction(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")
 		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))

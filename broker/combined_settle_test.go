@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 )
 
 // ownerOf returns the names of the groups that a dead letter or an expired message is of.
@@ -19,11 +20,11 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	if len(d.Body) == 0 || string(d.Body) != strings.Repeat(id, len(d.Body)/max(1, len(id))) {
 		c.t.Errorf("%s has the body %.50q", id, d.Body)
 	}
-	h, err := parseHandle(d.Handle)
+	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	key := copyOf{h.group, h.place}
+	key := copyOf{h.Group, h.Place}
 	for _, g := range ownerOf(d) {
 		if g != "" {
 			c.dead[g+" "+id] = true
@@ -47,17 +48,17 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 		c.t.Errorf("%s has another body, tag or ID: %+v", id, d.Message)
 	case time.Now().Before(m.due):
 		c.t.Errorf("%s came at %v and is due at %v", id, time.Now(), m.due)
-	case original && m.step < c.purged[h.place.Topic] && c.purged[h.place.Topic] < began:
-		c.t.Errorf("%s was sent in step %d, purged in %d, and delivered", id, m.step, c.purged[h.place.Topic])
+	case original && m.step < c.purged[h.Place.Topic] && c.purged[h.Place.Topic] < began:
+		c.t.Errorf("%s was sent in step %d, purged in %d, and delivered", id, m.step, c.purged[h.Place.Topic])
 	case d.ConsumerGroup == "g" && d.Tag == "c", d.ConsumerGroup == "s" && d.Tag == "c":
 		c.t.Errorf("%s does not match the filter of %s", id, d.ConsumerGroup)
 	}
 	if original {
-		where := placeKey(h.place.Topic, id)
-		if p, ok := c.places[where]; ok && p != h.place {
-			c.t.Errorf("%s is there twice: at %+v and %+v", id, p, h.place)
+		where := placeKey(h.Place.Topic, id)
+		if p, ok := c.places[where]; ok && p != h.Place {
+			c.t.Errorf("%s is there twice: at %+v and %+v", id, p, h.Place)
 		}
-		c.places[where] = h.place
+		c.places[where] = h.Place
 	}
 	if copied.acked != 0 && copied.acked < began {
 		c.t.Errorf("%s was acknowledged by %s in step %d (power lost in %d) and delivered again in attempt %d: %s", id, d.ConsumerGroup, copied.acked, c.lost, d.Attempt, copied.how)

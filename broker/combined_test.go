@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -106,8 +107,8 @@ func (c *combined) numbers(group, topic string) (n [2]uint32) {
 
 func doneKey(group uint32, id string) string  { return fmt.Sprint(group, " ", id) }
 func placeKey(topic uint32, id string) string { return fmt.Sprint(topic, " ", id) }
-func orderKey(h handle, messageGroup string) string {
-	return fmt.Sprint(h.group, " ", h.place.Topic, " ", messageGroup)
+func orderKey(h handle.Receipt, messageGroup string) string {
+	return fmt.Sprint(h.Group, " ", h.Place.Topic, " ", messageGroup)
 }
 
 func (c *combined) send(rnd *rand.Rand) {

@@ -2,13 +2,12 @@ package broker
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -20,9 +19,6 @@ const (
 	// dueBatch and dueBytes bound what is moved to the queues in one write.
 	dueBatch = 256
 	dueBytes = 8 << 20
-
-	// recallVersion is the first byte of a recall handle.
-	recallVersion = 1
 )
 
 // because says what makes a message of that type.
@@ -186,21 +182,15 @@ func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) 
 // called within the message log's Add.
 func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
 	d := a.broker.delays.put(w, t, m, now)
-	t.remember(m, recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}, window, now)
+	t.remember(m, delayedLocation(d), window, now)
 	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
 		a.earliest = d.Due
 	}
-	return a.broker.delayedReceipt(t, m.ID, d.Due, d.Number)
+	return a.broker.delayedReceipt(t, m.ID, d)
 }
 
-func (b *Broker) delayedReceipt(t *topic, id string, due time.Time, number uint64) tidegate.Receipt {
-	h := []byte{recallVersion}
-	h = binary.BigEndian.AppendUint64(h, uint64(due.UnixNano()))
-	h = binary.BigEndian.AppendUint32(h, t.id)
-	h = binary.BigEndian.AppendUint64(h, number)
-	return tidegate.Receipt{
-		MessageID: id, Topic: t.name, Queue: -1, Endpoint: b.name, RecallHandle: base64.RawURLEncoding.EncodeToString(h),
-	}
+func (b *Broker) delayedReceipt(t *topic, id string, d store.Delayed) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: id, Topic: t.name, Queue: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
 }
 
 // Recall takes back a message whose delivery time has not come, and returns
@@ -220,12 +210,9 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	if err != nil {
 		return "", err
 	}
-	var h [1 + 8 + 4 + 8]byte
-	if !decodeExactly(h[:], recallHandle) || h[0] != recallVersion || binary.BigEndian.Uint32(h[9:]) != t.id {
+	d, err := handle.ParseRecall(recallHandle)
+	if err != nil || d.Topic != t.id {
 		return "", newError(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
-	}
-	d := store.Delayed{
-		Due: time.Unix(0, int64(binary.BigEndian.Uint64(h[1:]))), Topic: t.id, Number: binary.BigEndian.Uint64(h[13:]),
 	}
 	select {
 	case b.delays.moving <- struct{}{}:

@@ -23,6 +23,10 @@ func groupNotFound(name string) *tidegate.Error {
 	return newError(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group; it is made on its first receive")
 }
 
+func invalidHandle(format string, args ...any) *tidegate.Error {
+	return newError(tidegate.CodeInvalidReceiptHandle, "receipt handle", format, args...)
+}
+
 // closedError is an Error that matches tidegate.ErrClosed.
 func closedError() error {
 	return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "the broker is closed or closing", Err: tidegate.ErrClosed}

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/handle"
 )
 
 // expireMessages takes deliveries that are not handed out, because their
 // messages are older than expiry-delay, to the expiry-address, or removes them,
 // and returns when that is on disk. Those that are not valid any more are left alone.
-func (s *subscription) expireMessages(handles []handle) error {
+func (s *subscription) expireMessages(handles []handle.Receipt) error {
 	if len(handles) == 0 {
 		return nil
 	}

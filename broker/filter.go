@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -40,7 +41,7 @@ func (p *Poll) wants(m *store.Message) bool {
 // passOver ends deliveries that are not handed out: the receive does not want
 // their messages, or they are not there any more. The group is done with them,
 // and has not acknowledged them. After a power failure that takes this back they are passed over again.
-func (s *subscription) passOver(handles []handle) {
+func (s *subscription) passOver(handles []handle.Receipt) {
 	if len(handles) == 0 {
 		return
 	}

@@ -155,7 +155,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		}
 		s := b.subscription(h)
 		s.mu.Lock()
-		first := s.dying(s.cursors[h.place.Queue].leases[h.place.Offset], eventDeadLetter, "r")
+		first := s.dying(s.cursors[h.Place.Queue].leases[h.Place.Offset], eventDeadLetter, "r")
 		s.mu.Unlock()
 		repeated := make(chan error, 1)
 		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()

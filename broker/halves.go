@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -127,15 +127,15 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck,
 	m.StoredAt = now
 	w.PutHalf(id, m, state)
 	t.halves.waiting.Add(1)
-	t.remember(m, recent.Location{Half: true, Offset: int64(id.Number)}, window, now)
+	t.remember(m, halfLocation(id), window, now)
 	if a.firstCheck.IsZero() || state.Due.Before(a.firstCheck) {
 		a.firstCheck = state.Due
 	}
-	return b.halfReceipt(t, m.ID, transactionID(id))
+	return b.halfReceipt(t, m.ID, id)
 }
 
-func (b *Broker) halfReceipt(t *topic, messageID, transactionID string) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Endpoint: b.name, TransactionID: transactionID}
+func (b *Broker) halfReceipt(t *topic, messageID string, id store.HalfID) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
 }
 
 // transactionConfig returns what holds for a topic, with every field set.
@@ -297,7 +297,7 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 			c.lost, c.stale = true, true
 			b.counters.damaged.Add(1)
 			b.logger.Error("a half message cannot be read from disk any more and is removed: its producer is not asked",
-				"topic", c.topic.name, "transaction", transactionID(d.HalfID), "error", err)
+				"topic", c.topic.name, "transaction", handle.Transaction(d.HalfID), "error", err)
 		case c.topic == nil || !ok || !state.Due.Equal(d.Due):
 			c.stale = true
 		default:
@@ -378,7 +378,7 @@ func (h *halves) ask(c *checking) bool {
 		m := c.message.Message
 		m.Topic = c.topic.name
 		if (*f)(TransactionCheck{
-			Message: &m, TransactionID: transactionID(c.id), Number: c.after.Checks,
+			Message: &m, TransactionID: handle.Transaction(c.id), Number: c.after.Checks,
 			BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
 		}) {
 			return true

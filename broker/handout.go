@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -40,13 +41,13 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 	ds := make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
-	var old, passed []handle
+	var old, passed []handle.Receipt
 	for i := range grants {
 		g := &grants[i]
 		if g.message == nil {
-			m, ok, err := s.broker.store.Get(g.handle.place)
+			m, ok, err := s.broker.store.Get(g.handle.Place)
 			if store.IsDamage(err) {
-				s.lost(g.handle.place, g.handle.place.Offset+1, err)
+				s.lost(g.handle.Place, g.handle.Place.Offset+1, err)
 			} else if err != nil {
 				return nil, storeError(err)
 			}
@@ -79,7 +80,7 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
 	*d = tidegate.Delivery{
 		Message: g.message.Message, ConsumerGroup: s.group.name, Attempt: g.attempt, Handle: g.handle.String(),
-		Endpoint: s.broker.name, Queue: int(g.handle.place.Queue), Offset: g.handle.place.Offset,
+		Endpoint: s.broker.name, Queue: int(g.handle.Place.Queue), Offset: g.handle.Place.Offset,
 		BornAt: g.message.BornAt, BornHost: g.message.BornHost, StoredAt: g.message.StoredAt, StoreHost: s.broker.host,
 		InvisibleUntil: g.due,
 	}
@@ -129,7 +130,7 @@ func (s *subscription) alive(grants []grant) bool {
 	now := time.Now()
 	for _, g := range grants {
 		l := g.lease
-		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.serial && now.Before(l.Due) {
+		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.Serial && now.Before(l.Due) {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -53,7 +54,7 @@ type Poll struct {
 // A grant is one delivery about to be handed out.
 type grant struct {
 	lease   *lease
-	handle  handle
+	handle  handle.Receipt
 	attempt int
 	due     time.Time
 	message *store.Message // nil: not read yet

@@ -101,7 +101,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[h.place.Offset], eventTimeout, "r")
+		dying := s.dying(s.cursors[0].leases[h.Place.Offset], eventTimeout, "r")
 		c := s.claim(-1)
 		s.mu.Unlock()
 		dying.start(b)

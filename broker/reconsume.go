@@ -59,7 +59,7 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 		return Reconsumed{}, newError(tidegate.CodeBadRequest, s.group.name,
 			"the group has no retry topics; set retry_topic.enabled, or retry without a new message")
 	}
-	m, ok, err := b.store.Get(h.place)
+	m, ok, err := b.store.Get(h.Place)
 	if err != nil {
 		return Reconsumed{}, storeError(err)
 	}

@@ -164,7 +164,7 @@ func (r *idRecovery) waiting() error {
 	left := recent.Capacity
 	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(hash uint64, d store.Delayed) bool {
 		if hash != 0 {
-			r.topic.recent.Put(hash, recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)})
+			r.topic.recent.Put(hash, delayedLocation(d))
 		}
 		left--
 		return left > 0
@@ -177,7 +177,7 @@ func (r *idRecovery) waiting() error {
 			return false
 		}
 		if st.IDHash != 0 {
-			r.topic.recent.Put(st.IDHash, recent.Location{Half: true, Offset: int64(id.Number)})
+			r.topic.recent.Put(st.IDHash, halfLocation(id))
 		}
 		return true
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -68,7 +69,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		tp.turn.Store(0)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
-		h := handle{group: b.group("g").id, place: store.Place{Topic: tp.id, Queue: 1}}
+		h := handle.Receipt{Group: b.group("g").id, Place: store.Place{Topic: tp.id, Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}

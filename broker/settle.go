@@ -9,18 +9,19 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // locate returns the subscription that a handle is of. A handle of another
 // broker, or of a topic or group that was deleted, is not valid.
-func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle, error) {
-	h, err := parseHandle(d.Handle)
+func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, error) {
+	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
-		return nil, h, err
+		return nil, h, invalidHandle("%v", err)
 	}
 	s := b.subscription(h)
-	if s == nil || int(h.place.Queue) >= len(*s.topic.queues.Load()) {
+	if s == nil || int(h.Place.Queue) >= len(*s.topic.queues.Load()) {
 		return nil, h, invalidHandle("its topic or consumer group is not there any more")
 	}
 	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name {
@@ -52,7 +53,7 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	case from != "":
 		return topic, from, nil
 	}
-	m, ok, err := b.store.Get(h.place) // it is the retry topic for all topics: the message knows
+	m, ok, err := b.store.Get(h.Place) // it is the retry topic for all topics: the message knows
 	if err != nil {
 		return "", "", storeError(err)
 	}
@@ -67,22 +68,22 @@ func (s *subscription) retries(topic string) bool {
 	return s.group.config.Load().RetryTopic.retryTopic(topic, s.group.name) == s.topic.name
 }
 
-func (b *Broker) subscription(h handle) *subscription {
+func (b *Broker) subscription(h handle.Receipt) *subscription {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return b.subs[[2]uint32{h.group, h.place.Topic}]
+	return b.subs[[2]uint32{h.Group, h.Place.Topic}]
 }
 
 // current returns the lease that a handle names, if it is in flight. mu is held.
-func (s *subscription) current(h handle, now time.Time) (*lease, error) {
-	if s.gone || int(h.place.Queue) >= len(s.cursors) {
+func (s *subscription) current(h handle.Receipt, now time.Time) (*lease, error) {
+	if s.gone || int(h.Place.Queue) >= len(s.cursors) {
 		return nil, invalidHandle("its topic or consumer group is not there any more")
 	}
-	l := s.cursors[h.place.Queue].leases[h.place.Offset]
+	l := s.cursors[h.Place.Queue].leases[h.Place.Offset]
 	switch {
 	case l == nil || l.state() == StateDeadLetter:
 		return nil, invalidHandle("the message was acknowledged or given up already")
-	case l.Serial != h.serial:
+	case l.Serial != h.Serial:
 		return nil, invalidHandle("a later delivery of the message, or a change of its invisible duration, replaced it")
 	case l.state() != StateInflight || !now.Before(l.Due) && !s.renew(l, now):
 		return nil, invalidHandle("its invisible duration is over")
@@ -175,7 +176,7 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
-	var changed handle
+	var serial uint32
 	e := eventChange
 	if dur == 0 {
 		e = eventGiveBack
@@ -183,7 +184,7 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 	err := b.settle(d, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Serial++
-		changed.serial = l.Serial
+		serial = l.Serial
 		if dur == 0 && l.Push {
 			l.Attempt--
 		}
@@ -191,8 +192,8 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 	if err != nil {
 		return "", withOp("ChangeInvisibleDuration", err)
 	}
-	h, err := parseHandle(d.Handle)
-	h.serial = changed.serial
+	h, err := handle.ParseReceipt(d.Handle) // settle has read it too
+	h.Serial = serial
 	return h.String(), err
 }
 
@@ -225,7 +226,7 @@ func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.
 
 // settle applies an event to the delivery that h names, and waits until that is
 // on disk. change, called under the lock, sets what the event changes beside the state.
-func (s *subscription) settle(h handle, e event, change func(*lease, time.Time), reason string) error {
+func (s *subscription) settle(h handle.Receipt, e event, change func(*lease, time.Time), reason string) error {
 	flight, end, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
@@ -247,7 +248,7 @@ type closing interface {
 	end(*Broker) error
 }
 
-func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), reason string) (*store.Flight, closing, error) {
+func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time), reason string) (*store.Flight, closing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -318,18 +319,18 @@ func (s *subscription) apply(h handle, e event, change func(*lease, time.Time), 
 // succeeds, so it succeeds when there is nothing left to do, and may come
 // late as long as nobody else received the message. With errDone, a lease is one that
 // is being made a dead letter. mu is held.
-func (s *subscription) forDeadLetter(h handle, l *lease, err error) (*lease, error) {
-	if err == nil || s.gone || int(h.place.Queue) >= len(s.cursors) {
+func (s *subscription) forDeadLetter(h handle.Receipt, l *lease, err error) (*lease, error) {
+	if err == nil || s.gone || int(h.Place.Queue) >= len(s.cursors) {
 		return l, err
 	}
-	c := s.cursors[h.place.Queue]
-	l = c.leases[h.place.Offset]
+	c := s.cursors[h.Place.Queue]
+	l = c.leases[h.Place.Offset]
 	switch {
-	case h.place.Offset >= c.next:
+	case h.Place.Offset >= c.next:
 		return nil, err // a power failure took back the delivery: it comes again
 	case l == nil || l.state() == StateDeadLetter:
 		return l, errDone
-	case l.Serial != h.serial:
+	case l.Serial != h.Serial:
 		return nil, err
 	case l.state() == StateParked: // nobody but RedriveParked moves it
 		return nil, errDone

@@ -1,9 +1,7 @@
 package broker
 
 import (
-	"encoding/base64"
 	"encoding/binary"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -103,9 +102,9 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 					continue
 				}
 				number := binary.BigEndian.Uint64([]byte(k[len(k)-8:]))
-				if id, ok := parseTransactionID(receipts["damaged"].TransactionID); ok && id.Number == number {
+				if id, err := handle.ParseTransaction(receipts["damaged"].TransactionID); err == nil && id.Number == number {
 					spoil(t, b, []byte(k))
-				} else if h, err := base64.RawURLEncoding.DecodeString(receipts["damaged"].RecallHandle); err == nil && strings.HasSuffix(string(h), k[len(k)-8:]) && len(h) > 8 {
+				} else if d, err := handle.ParseRecall(receipts["damaged"].RecallHandle); err == nil && d.Number == number {
 					spoil(t, b, []byte(k))
 				}
 			}

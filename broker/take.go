@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -228,6 +229,6 @@ func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
 func (s *subscription) grant(l *lease) grant {
 	return grant{
 		lease: l, attempt: l.Attempt, due: l.Due,
-		handle: handle{group: s.group.id, place: s.place(l), serial: l.Serial},
+		handle: handle.Receipt{Group: s.group.id, Place: s.place(l), Serial: l.Serial},
 	}
 }

@@ -2,11 +2,10 @@ package broker
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -76,8 +75,8 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if err != nil {
 		return err
 	}
-	id, ok := parseTransactionID(e.TransactionID)
-	if !ok || id.Topic != t.id {
+	id, err := handle.ParseTransaction(e.TransactionID)
+	if err != nil || id.Topic != t.id {
 		return noTransaction(e)
 	}
 	release, err := b.halves.claim(ctx, id)
@@ -157,27 +156,4 @@ func (e *ending) publish(err error) {
 func noTransaction(e TransactionEnd) error {
 	return newError(tidegate.CodeInternalServerError, "transaction ID",
 		"there is no transaction %.64q in topic %q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
-}
-
-const (
-	transactionVersion = 1
-	transactionIDLen   = 1 + 4 + 8
-)
-
-// transactionID returns the text by which producers know a transaction.
-func transactionID(id store.HalfID) string {
-	var b [transactionIDLen]byte
-	b[0] = transactionVersion
-	binary.BigEndian.PutUint32(b[1:], id.Topic)
-	binary.BigEndian.PutUint64(b[5:], id.Number)
-	return base64.RawURLEncoding.EncodeToString(b[:])
-}
-
-// parseTransactionID is its inverse; false if the text is not one.
-func parseTransactionID(s string) (store.HalfID, bool) {
-	var b [transactionIDLen]byte
-	if !decodeExactly(b[:], s) || b[0] != transactionVersion {
-		return store.HalfID{}, false
-	}
-	return store.HalfID{Topic: binary.BigEndian.Uint32(b[1:]), Number: binary.BigEndian.Uint64(b[5:])}, true
 }

@@ -302,15 +302,3 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 		}
 	})
 }
-
-// Whatever a client gives as a transaction ID is one, and then always the same text, or none.
-func FuzzTransactionID(f *testing.F) {
-	for _, s := range []string{"", "x", "AQAAAAEAAAAAAAAAAg", "AgAAAAEAAAAAAAAAAg", "AQAAAAEAAAAAAAAAA_", "AQAAAAEAAAA\r\r\r\r\r\rg"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if id, ok := parseTransactionID(s); ok && transactionID(id) != s {
-			t.Errorf("%q is read as %+v, which is written as %q", s, id, transactionID(id))
-		}
-	})
-}

@@ -1,0 +1,122 @@
+// Package handle has the texts by which clients name what the broker gave them,
+// and which mean nothing to them: receipt handles, recall handles and transaction
+// IDs. They are one codec: a version, and numbers of fixed length, in base64. Of all texts
+// only the one that was written is read, so a client cannot name a thing by two.
+package handle
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	version = 1 // the first byte of each
+
+	receiptLen     = 1 + 4 + 4 + 2 + 8 + 4
+	recallLen      = 1 + 8 + 4 + 8
+	transactionLen = 1 + 4 + 8
+)
+
+var (
+	encoding = base64.RawURLEncoding.Strict()
+
+	errForeign = errors.New("it is not one of this broker's")
+)
+
+// A Receipt names one delivery of one message to one group.
+type Receipt struct {
+	Group  uint32 // its number
+	Place  store.Place
+	Serial uint32 // changes with every delivery and every change of the invisible duration
+}
+
+// String returns the receipt handle.
+func (r Receipt) String() string {
+	var b [receiptLen]byte
+	binary.BigEndian.PutUint32(b[1:], r.Group)
+	binary.BigEndian.PutUint32(b[5:], r.Place.Topic)
+	binary.BigEndian.PutUint16(b[9:], r.Place.Queue)
+	binary.BigEndian.PutUint64(b[11:], uint64(r.Place.Offset))
+	binary.BigEndian.PutUint32(b[19:], r.Serial)
+	return encode(b[:])
+}
+
+// ParseReceipt reads what String of a Receipt returned; the error says, for
+// people, why text is nothing of that kind.
+func ParseReceipt(text string) (Receipt, error) {
+	var b [receiptLen]byte
+	if err := decode(b[:], text); err != nil {
+		return Receipt{}, err
+	}
+	return Receipt{
+		Group: binary.BigEndian.Uint32(b[1:]),
+		Place: store.Place{
+			Topic:  binary.BigEndian.Uint32(b[5:]),
+			Queue:  binary.BigEndian.Uint16(b[9:]),
+			Offset: int64(binary.BigEndian.Uint64(b[11:])),
+		},
+		Serial: binary.BigEndian.Uint32(b[19:]),
+	}, nil
+}
+
+// Recall returns the handle by which a delayed message can be recalled.
+func Recall(d store.Delayed) string {
+	var b [recallLen]byte
+	binary.BigEndian.PutUint64(b[1:], uint64(d.Due.UnixNano()))
+	binary.BigEndian.PutUint32(b[9:], d.Topic)
+	binary.BigEndian.PutUint64(b[13:], d.Number)
+	return encode(b[:])
+}
+
+// ParseRecall reads what Recall returned; errors are as those of ParseReceipt.
+func ParseRecall(text string) (store.Delayed, error) {
+	var b [recallLen]byte
+	if err := decode(b[:], text); err != nil {
+		return store.Delayed{}, err
+	}
+	return store.Delayed{
+		Due:    time.Unix(0, int64(binary.BigEndian.Uint64(b[1:]))),
+		Topic:  binary.BigEndian.Uint32(b[9:]),
+		Number: binary.BigEndian.Uint64(b[13:]),
+	}, nil
+}
+
+// Transaction returns the ID by which producers know the transaction of a half message.
+func Transaction(id store.HalfID) string {
+	var b [transactionLen]byte
+	binary.BigEndian.PutUint32(b[1:], id.Topic)
+	binary.BigEndian.PutUint64(b[5:], id.Number)
+	return encode(b[:])
+}
+
+// ParseTransaction reads what Transaction returned; errors are as those of ParseReceipt.
+func ParseTransaction(text string) (store.HalfID, error) {
+	var b [transactionLen]byte
+	if err := decode(b[:], text); err != nil {
+		return store.HalfID{}, err
+	}
+	return store.HalfID{Topic: binary.BigEndian.Uint32(b[1:]), Number: binary.BigEndian.Uint64(b[5:])}, nil
+}
+
+// encode writes b, whose first byte is for the version.
+func encode(b []byte) string {
+	b[0] = version
+	return encoding.EncodeToString(b)
+}
+
+// decode reads into b what encode wrote of as many bytes. The decoder itself
+// passes over line breaks, and then leaves the end of b as it was.
+func decode(b []byte, text string) error {
+	if len(text) != encoding.EncodedLen(len(b)) {
+		return fmt.Errorf("%w: it has %d characters", errForeign, len(text))
+	}
+	if n, err := encoding.Decode(b, []byte(text)); err != nil || n != len(b) || b[0] != version {
+		return errForeign
+	}
+	return nil
+}
