@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/redelivery"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -97,7 +98,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := tp.address.Load().redelivery; r.maxAttempts != attempts || r.deadLetter != "DLA" {
+		if r := tp.address.Load().redelivery; r.MaxAttempts != attempts || r.DeadLetter != "DLA" {
 			t.Errorf("%s: %+v", topic, r)
 		}
 		if _, got := b.TopicAddressSettings(topic); !slices.Equal(got, matches) {
@@ -429,9 +430,9 @@ func FuzzAddressSettings(f *testing.F) {
 		if r == nil {
 			return
 		}
-		for _, d := range []draw{{}, {true, .999}, {false, .999}} {
-			if got := r.after(attempt, d); got < 0 || got > r.longest {
-				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.longest)
+		for _, d := range []redelivery.Draw{{}, {Negative: true, Number: .999}, {Number: .999}} {
+			if got := r.After(attempt, d); got < 0 || got > r.Longest {
+				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.Longest)
 			}
 		}
 		for _, topic := range (policy{&GroupConfig{}, s.policy()}).deadLetterTopics("g", "orders", false) {

@@ -9,6 +9,16 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/redelivery"
+)
+
+// The defaults of seed 002's address settings. They hold for every topic that
+// has redelivery settings at all; the delays default to 0.
+const (
+	DefaultRedeliveryDelayMultiplier = 1.0
+	DefaultMaxRedeliveryDelayFactor  = 10 // of redelivery-delay
+	DefaultMaxDeliveryAttempts       = 10 // deliveries, the first one included
+	DefaultDeadLetterQueuePrefix     = "DLQ."
 )
 
 // maxSetDelay bounds delays in settings: due times must fit a stored time.
@@ -145,6 +155,15 @@ func orDefault[T any](p *T, v T) T {
 	return v
 }
 
+// An addressPolicy is what the address settings that match a topic make of it.
+type addressPolicy struct {
+	redelivery    *redelivery.Rules // nil: none of them says anything about it
+	keepQueues    bool              // auto-delete-queues is false
+	persist       bool              // persist-delivery-count-before-delivery
+	expiry        time.Duration
+	expiryAddress string
+}
+
 // policy returns what merged settings make of a topic.
 func (s AddressSettings) policy() *addressPolicy {
 	p := &addressPolicy{
@@ -159,16 +178,16 @@ func (s AddressSettings) policy() *addressPolicy {
 		return p
 	}
 	delay := orDefault(s.RedeliveryDelay, 0)
-	p.redelivery = &redelivery{
-		delay:       delay.Duration(),
-		longest:     orDefault(s.MaxRedeliveryDelay, min(delay*DefaultMaxRedeliveryDelayFactor, maxSetDelay)).Duration(),
-		multiplier:  orDefault(s.RedeliveryDelayMultiplier, DefaultRedeliveryDelayMultiplier),
-		factor:      orDefault(s.RedeliveryCollisionAvoidanceFactor, 0),
-		maxAttempts: orDefault(s.MaxDeliveryAttempts, DefaultMaxDeliveryAttempts),
-		deadLetter:  orDefault(s.DeadLetterAddress, ""),
-		autoCreate:  orDefault(s.AutoCreateDeadLetterResources, false),
-		prefix:      orDefault(s.DeadLetterQueuePrefix, DefaultDeadLetterQueuePrefix),
-		suffix:      orDefault(s.DeadLetterQueueSuffix, ""),
+	p.redelivery = &redelivery.Rules{
+		Delay:       delay.Duration(),
+		Longest:     orDefault(s.MaxRedeliveryDelay, min(delay*DefaultMaxRedeliveryDelayFactor, maxSetDelay)).Duration(),
+		Multiplier:  orDefault(s.RedeliveryDelayMultiplier, DefaultRedeliveryDelayMultiplier),
+		Factor:      orDefault(s.RedeliveryCollisionAvoidanceFactor, 0),
+		MaxAttempts: orDefault(s.MaxDeliveryAttempts, DefaultMaxDeliveryAttempts),
+		DeadLetter:  orDefault(s.DeadLetterAddress, ""),
+		AutoCreate:  orDefault(s.AutoCreateDeadLetterResources, false),
+		Prefix:      orDefault(s.DeadLetterQueuePrefix, DefaultDeadLetterQueuePrefix),
+		Suffix:      orDefault(s.DeadLetterQueueSuffix, ""),
 	}
 	return p
 }

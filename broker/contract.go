@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -30,15 +29,6 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	}, nil
 }
 
-// Ladder returns the retry intervals of the group: Retry, or the fixed one of a FIFO group.
-func (c GroupConfig) Ladder() backoff.Steps {
-	c = c.withDefaults()
-	if c.FIFO {
-		return backoff.Steps{time.Duration(c.FIFORetryInterval)}
-	}
-	return c.Retry
-}
-
 // Queues returns AnyQueue: one receive serves all queues; 40402 if there is no such topic.
 func (b *Broker) Queues(_ context.Context, _, topic string) ([]int, error) {
 	if _, err := b.topic(topic); err != nil {
@@ -50,18 +40,4 @@ func (b *Broker) Queues(_ context.Context, _, topic string) ([]int, error) {
 // Capabilities returns everything: the broker can do all that the contract has.
 func (b *Broker) Capabilities() transport.Capabilities {
 	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
-}
-
-// withOp names the operation in an error of the broker's own.
-func withOp(op string, err error) error {
-	if e, ok := err.(*tidegate.Error); ok && e.Op == "" { //nolint:errorlint // only an error that is not wrapped
-		c := *e
-		c.Op = op
-		return &c
-	}
-	return err
-}
-
-func isDeadLetterTopic(name string) bool {
-	return len(name) > len(tidegate.DeadLetterPrefix) && name[:len(tidegate.DeadLetterPrefix)] == tidegate.DeadLetterPrefix
 }

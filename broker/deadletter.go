@@ -327,3 +327,8 @@ func (b *Broker) ownTopic(name string, c TopicConfig, automatic bool) (*topic, e
 	}
 	return t, err
 }
+
+// isDeadLetterTopic reports whether a name is that of some group's dead letter topic.
+func isDeadLetterTopic(name string) bool {
+	return len(name) > len(tidegate.DeadLetterPrefix) && strings.HasPrefix(name, tidegate.DeadLetterPrefix)
+}

@@ -11,6 +11,16 @@ func newError(code tidegate.Code, subject, format string, args ...any) *tidegate
 	return &tidegate.Error{Code: code, Subject: subject, Message: fmt.Sprintf(format, args...)}
 }
 
+// withOp names the operation in an error of the broker's own.
+func withOp(op string, err error) error {
+	if e, ok := err.(*tidegate.Error); ok && e.Op == "" { //nolint:errorlint // only an error that is not wrapped
+		c := *e
+		c.Op = op
+		return &c
+	}
+	return err
+}
+
 func topicNotFound(name string) *tidegate.Error {
 	if strings.Contains(name, ".") { // RocketMQ can have no such topic, and says so
 		return newError(tidegate.CodeIllegalTopic, name,

@@ -100,6 +100,15 @@ func (c GroupConfig) withDefaults() GroupConfig {
 	return c
 }
 
+// Ladder returns the retry intervals of the group: Retry, or the fixed one of a FIFO group.
+func (c GroupConfig) Ladder() backoff.Steps {
+	c = c.withDefaults()
+	if c.FIFO {
+		return backoff.Steps{time.Duration(c.FIFORetryInterval)}
+	}
+	return c.Retry
+}
+
 // interval returns the retry interval after delivery attempt failed.
 func (c GroupConfig) interval(attempt int) time.Duration {
 	if c.FIFO {

@@ -75,27 +75,6 @@ const (
 	thenBlock // its message group, retried for ever
 )
 
-// then returns what a group does after the last attempt of a message of that message group.
-func (c GroupConfig) then(messageGroup string) exhaustion {
-	switch {
-	case !c.FIFO || messageGroup == "":
-		return thenDeadLetter // no order to keep
-	case c.OnExhausted == OnExhaustedPark:
-		return thenPark
-	case c.OnExhausted == OnExhaustedBlock:
-		return thenBlock
-	}
-	return thenDeadLetter
-}
-
-// exhaustion returns what holds when e happens to a message.
-func (p policy) exhaustion(e event, l *lease) exhaustion {
-	if !p.exhaustedBy(e, l) {
-		return attemptsLeft
-	}
-	return p.group.then(l.Group)
-}
-
 // transitions is the state machine of consumption retry. A pair that is not in it
 // cannot happen: a request for it is refused with INVALID_RECEIPT_HANDLE.
 // Where attempts are exhausted, one of exhaustedTransitions comes first; where

@@ -131,29 +131,3 @@ func TestStateMachineIsDocumented(t *testing.T) {
 		t.Errorf("the doc says\n%s\nthe code\n%s", strings.Join(doc, "\n"), strings.Join(code, "\n"))
 	}
 }
-
-// What happens after the last attempt depends on the group and on the message.
-func TestExhaustion(t *testing.T) {
-	for _, c := range []struct {
-		config       GroupConfig
-		attempt      int
-		messageGroup string
-		want         exhaustion
-	}{
-		{GroupConfig{}, 16, "", attemptsLeft},
-		{GroupConfig{}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true}, 17, "a", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 16, "a", attemptsLeft},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 18, "a", thenPark},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "a", thenBlock},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, 1000, "a", attemptsLeft},
-	} {
-		config, l := c.config.withDefaults(), &lease{}
-		l.Attempt, l.Group = c.attempt, c.messageGroup
-		if got := (policy{&config, &addressPolicy{}}).exhaustion(eventFail, l); got != c.want {
-			t.Errorf("%+v, attempt %d, message group %q: %d, want %d", c.config, c.attempt, c.messageGroup, got, c.want)
-		}
-	}
-}

@@ -1,0 +1,189 @@
+package broker
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/redelivery"
+)
+
+// A policy is what holds for a group's messages of one topic: the group's
+// settings, and where address settings say something of redelivery, these.
+type policy struct {
+	group   *GroupConfig
+	address *addressPolicy
+}
+
+func (s *subscription) policy() policy {
+	return policy{s.group.config.Load(), s.topic.address.Load()}
+}
+
+// draw is drawn once for each failure of a message: from its record, so that
+// the same due time follows from it after a restart.
+func (s *subscription) draw(l *lease) redelivery.Draw {
+	p := s.place(l)
+	return redelivery.DrawFrom(uint64(s.group.id), uint64(p.Topic), uint64(p.Queue), uint64(p.Offset), uint64(l.Serial), uint64(l.Attempt))
+}
+
+// interval returns the retry interval after delivery attempt of a push consumer failed.
+func (p policy) interval(attempt int, d redelivery.Draw) time.Duration {
+	if r := p.address.redelivery; r != nil {
+		return r.After(attempt, d)
+	}
+	return p.group.interval(attempt)
+}
+
+// overrides reports whether the broker's interval goes before the one that a
+// push consumer asks for.
+func (p policy) overrides() bool { return p.address.redelivery != nil }
+
+// ladder is the intervals as a client is told them, without chance.
+func (p policy) ladder() backoff.Steps {
+	if r := p.address.redelivery; r != nil {
+		return r.Ladder()
+	}
+	return p.group.Ladder()
+}
+
+// maxAttempts is how often a message is delivered; -1 for ever.
+func (p policy) maxAttempts() int {
+	if r := p.address.redelivery; r != nil {
+		return r.MaxAttempts
+	}
+	return p.group.MaxAttempts
+}
+
+// exhausted reports whether delivery attempt was the last one.
+func (p policy) exhausted(attempt int) bool {
+	if r := p.address.redelivery; r != nil {
+		return r.Exhausted(attempt)
+	}
+	return p.group.exhausted(attempt)
+}
+
+// exhaustedBy is exhausted for an event: a negative acknowledgement, and the
+// wait after one, do not have the group's maximum but one of their own.
+func (p policy) exhaustedBy(e event, l *lease) bool {
+	switch {
+	case e == eventNegativeAck:
+		most := p.group.NegativeAck.MaxRedeliveries
+		return most > 0 && l.Attempt > most
+	case e == eventDue && l.Negative:
+		return false
+	}
+	return p.exhausted(l.Attempt)
+}
+
+// exhaustion returns what holds when e happens to a message.
+func (p policy) exhaustion(e event, l *lease) exhaustion {
+	if !p.exhaustedBy(e, l) {
+		return attemptsLeft
+	}
+	return p.group.then(l.Group)
+}
+
+// then returns what a group does after the last attempt of a message of that message group.
+func (c GroupConfig) then(messageGroup string) exhaustion {
+	switch {
+	case !c.FIFO || messageGroup == "":
+		return thenDeadLetter // no order to keep
+	case c.OnExhausted == OnExhaustedPark:
+		return thenPark
+	case c.OnExhausted == OnExhaustedBlock:
+		return thenBlock
+	}
+	return thenDeadLetter
+}
+
+// keeps reports whether a message that e makes a dead letter is never merely
+// removed, whatever address settings say of those that had their last delivery
+// attempt: somebody made it one before that, or by another maximum.
+func (p policy) keeps(e event, attempt int) bool {
+	return e == eventNegativeAck || e == eventRedrive || e == eventDeadLetter && !p.exhausted(attempt)
+}
+
+// deadLetterTopics returns the topics that a message of group, in topic, goes
+// to when it is given up; none: it is removed, unless keep is set.
+func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
+	own := p.ownDeadLetterTopic(group, topic)
+	if r := p.address.redelivery; r != nil {
+		return r.DeadLetterTopics(own, topic, keep)
+	}
+	return []string{own}
+}
+
+// ownDeadLetterTopic returns the topic that it goes to where address settings say nothing.
+func (p policy) ownDeadLetterTopic(group, topic string) string {
+	if c := p.group.RetryTopic; c.Enabled {
+		from, _ := c.original(topic, group)
+		if name := c.deadLetterTopic(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
+			return name
+		}
+	}
+	return tidegate.DeadLetterTopic(group)
+}
+
+// A RetryPolicy is what a client of a group is told about redelivery.
+type RetryPolicy struct {
+	MaxAttempts int           // deliveries of one message; -1 for ever
+	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
+}
+
+// RetryInterval returns the interval, without chance, after which a message
+// comes again whose delivery d failed: that after attempt d.Attempt or, if that is 0, after
+// the one that the handle names. 40013 for a handle that is none, and,
+// without an attempt, for one that is not valid any more.
+func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
+	s, h, err := b.locate(d)
+	if err != nil {
+		return 0, err
+	}
+	attempt := d.Attempt
+	if attempt == 0 {
+		s.mu.Lock()
+		l, err := s.current(h, time.Now())
+		if err == nil {
+			attempt = l.Attempt
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+	}
+	return s.policy().ladder().Delay(attempt - 1), nil
+}
+
+// RetryPolicy returns what holds for the group, whose settings are c, in the
+// topics: the most deliveries that one of them allows, and the ladder if they
+// agree on it, else the group's own. Topics that do not exist, and none at
+// all, have the group's. Whatever a client makes of it, the broker decides.
+func (b *Broker) RetryPolicy(c GroupConfig, topics ...string) RetryPolicy {
+	c = c.withDefaults()
+	own := policy{&c, &addressPolicy{}}
+	out := RetryPolicy{own.maxAttempts(), own.ladder()}
+	seen := 0
+	for _, name := range topics {
+		b.mu.RLock()
+		t := b.topics[name]
+		b.mu.RUnlock()
+		p := own
+		if t != nil {
+			p.address = t.address.Load()
+		}
+		most, ladder := p.maxAttempts(), p.ladder()
+		if seen++; seen == 1 {
+			out = RetryPolicy{most, ladder}
+			continue
+		}
+		if out.MaxAttempts > 0 && (most < 0 || most > out.MaxAttempts) {
+			out.MaxAttempts = most
+		}
+		if !slices.Equal(ladder, out.Ladder) {
+			out.Ladder = own.ladder()
+		}
+	}
+	return out
+}

@@ -1,0 +1,156 @@
+package broker
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/redelivery"
+)
+
+// What happens after the last attempt depends on the group and on the message.
+func TestExhaustion(t *testing.T) {
+	for _, c := range []struct {
+		config       GroupConfig
+		attempt      int
+		messageGroup string
+		want         exhaustion
+	}{
+		{GroupConfig{}, 16, "", attemptsLeft},
+		{GroupConfig{}, 17, "", thenDeadLetter},
+		{GroupConfig{FIFO: true}, 17, "a", thenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 16, "a", attemptsLeft},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 18, "a", thenPark},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, "", thenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "a", thenBlock},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "", thenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, 1000, "a", attemptsLeft},
+	} {
+		config, l := c.config.withDefaults(), &lease{}
+		l.Attempt, l.Group = c.attempt, c.messageGroup
+		if got := (policy{&config, &addressPolicy{}}).exhaustion(eventFail, l); got != c.want {
+			t.Errorf("%+v, attempt %d, message group %q: %d, want %d", c.config, c.attempt, c.messageGroup, got, c.want)
+		}
+	}
+}
+
+// What address settings that say something of redelivery do not set has its default.
+//
+// Seed 002: "Each time a message is redelivered the delay period will be equal to the previous
+// delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to prevent the delay
+// from becoming too large. The `max-redelivery-delay` is defaulted to `redelivery-delay` \* 10."
+// Seed 002: "default is 1.0"
+// Seed 002: "default is redelivery-delay * 10"
+func TestRedeliveryDefaults(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		settings AddressSettings
+		want     redelivery.Rules
+	}{
+		{
+			AddressSettings{DeadLetterAddress: new("")}, // as a more specific pattern takes it away
+			redelivery.Rules{Multiplier: 1, MaxAttempts: 10, Prefix: "DLQ."},
+		},
+		{
+			AddressSettings{RedeliveryDelay: new(Milliseconds(100)), RedeliveryDelayMultiplier: new(3.0)},
+			redelivery.Rules{Delay: 100 * ms, Longest: 1000 * ms, Multiplier: 3, MaxAttempts: 10, Prefix: "DLQ."},
+		},
+		{
+			AddressSettings{RedeliveryDelay: new(maxSetDelay)},
+			redelivery.Rules{Delay: maxSetDelay.Duration(), Longest: maxSetDelay.Duration(), Multiplier: 1, MaxAttempts: 10, Prefix: "DLQ."},
+		},
+		{
+			AddressSettings{
+				RedeliveryDelay: new(Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(Milliseconds(15000)),
+				RedeliveryCollisionAvoidanceFactor: new(0.5), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("DLA"),
+				AutoCreateDeadLetterResources: new(true), DeadLetterQueuePrefix: new(""), DeadLetterQueueSuffix: new(".DLQ"),
+			},
+			redelivery.Rules{
+				Delay: 5000 * ms, Longest: 15000 * ms, Multiplier: 2, Factor: 0.5, MaxAttempts: -1,
+				DeadLetter: "DLA", AutoCreate: true, Suffix: ".DLQ",
+			},
+		},
+	} {
+		if got := c.settings.policy().redelivery; got == nil || *got != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+	}
+}
+
+// Seed 002: "By default, messages are redelivered 10 times at the maximum. Set
+// `max-delivery-attempts` to -1 for infinite redeliveries."
+//
+// The default of max-delivery-attempts is 10, and it counts deliveries: the
+// seed's 3 are "3 unsuccessful delivery attempts".
+func TestMaxDeliveryAttempts(t *testing.T) {
+	group := GroupConfig{}.withDefaults()
+	for _, c := range []struct {
+		settings  AddressSettings
+		attempt   int
+		exhausted bool
+	}{
+		{AddressSettings{RedeliveryDelay: new(Milliseconds(0))}, 9, false},
+		{AddressSettings{RedeliveryDelay: new(Milliseconds(0))}, 10, true},
+		{AddressSettings{MaxDeliveryAttempts: new(3)}, 2, false},
+		{AddressSettings{MaxDeliveryAttempts: new(3)}, 3, true},
+		{AddressSettings{MaxDeliveryAttempts: new(-1)}, math.MaxInt, false},
+		{AddressSettings{}, 16, false}, // the group's own: 16 retries
+		{AddressSettings{}, 17, true},
+		{AddressSettings{ExpiryDelay: new(Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // says nothing of redelivery
+	} {
+		if got := (policy{&group, c.settings.policy()}).exhausted(c.attempt); got != c.exhausted {
+			t.Errorf("%+v: attempt %d is the last one: %t", c.settings, c.attempt, got)
+		}
+	}
+}
+
+func TestRetryPolicy(t *testing.T) {
+	b := open(t, Options{})
+	for _, name := range []string{"plain", "slow", "slow2", "ever"} {
+		putTopic(t, b, name, TopicConfig{})
+	}
+	slow := AddressSettings{RedeliveryDelay: new(Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(Milliseconds(15000))}
+	putAddress(t, b, "slow", slow)
+	putAddress(t, b, "slow2", slow)
+	putAddress(t, b, "ever", AddressSettings{MaxDeliveryAttempts: new(-1)})
+	ladder, steps := backoff.RetryLadder(), backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}
+	for _, c := range []struct {
+		topics []string
+		want   RetryPolicy
+	}{
+		{nil, RetryPolicy{17, ladder}},
+		{[]string{"plain", "not there"}, RetryPolicy{17, ladder}},
+		{[]string{"slow"}, RetryPolicy{10, steps}},
+		{[]string{"slow", "slow2"}, RetryPolicy{10, steps}},
+		{[]string{"slow", "plain"}, RetryPolicy{17, ladder}},
+		{[]string{"slow", "ever"}, RetryPolicy{-1, ladder}},
+		{[]string{"ever"}, RetryPolicy{-1, backoff.Steps{0}}},
+	} {
+		got := b.RetryPolicy(GroupConfig{}, c.topics...)
+		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
+			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
+		}
+	}
+}
+
+// Every message has a draw of its own for each failure, the same one whenever it is asked for.
+func TestDraw(t *testing.T) {
+	b := open(t, Options{})
+	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	s, err := b.subscribe(t.Context(), "g", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[redelivery.Draw]bool{}
+	for i := range 1000 {
+		l := &lease{cursor: s.cursors[0], offset: int64(i / 4)}
+		l.Attempt, l.Serial = i/2%2, uint32(i%2)
+		d := s.draw(l)
+		if d != s.draw(l) || seen[d] {
+			t.Fatalf("draw %d is %+v; seen: %t", i, d, seen[d])
+		}
+		seen[d] = true
+	}
+}
