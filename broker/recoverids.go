@@ -19,15 +19,7 @@ type idRecovery struct {
 	since   time.Time           // what was stored before is not remembered
 	records [][]store.RecentIDs // by queue: what the index has, the last first
 	whole   bool                // the index has enough: what is before it is not remembered
-	read    []storedID          // what it has not
-}
-
-// A storedID is a message that the index does not have.
-type storedID struct {
-	queue  uint16
-	offset int64
-	hash   uint64
-	at     time.Time
+	read    []recent.Stored     // what it has not
 }
 
 // recoverIDs has a topic remember the IDs of the last while. Nothing else runs yet.
@@ -37,7 +29,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 		return err
 	}
 	if some || err != nil { // perhaps of long before: all of it is to be forgotten, read or not
-		t.index = idIndex{last: now.UnixNano(), from: 1}
+		t.index = recent.Index{Last: now.UnixNano(), From: 1}
 	}
 	window := t.config.Load().duplicateWindow()
 	if window == 0 {
@@ -55,7 +47,7 @@ func (b *Broker) recoverIDs(t *topic, now time.Time) error {
 			return err
 		}
 	}
-	r.remember(now)
+	t.recent = recent.Restore(now, slices.Concat(r.records...), r.read)
 	return r.waiting()
 }
 
@@ -99,7 +91,7 @@ func (r *idRecovery) readMessages(q *queue) error {
 				if over = left < 0 || stored.Before(r.since); over {
 					return false
 				}
-				r.read = append(r.read, storedID{q.number, offset, r.topic.hash(id), stored})
+				r.read = append(r.read, recent.Stored{Queue: q.number, Offset: offset, Hash: r.topic.hash(id), At: stored})
 				return true
 			}); err != nil {
 				return err
@@ -116,47 +108,16 @@ func (r *idRecovery) readMessages(q *queue) error {
 }
 
 // indexTail has the index go on where it ended: behind it are those messages, the last one first.
-func (r *idRecovery) indexTail(q *queue, tail []storedID) {
+func (r *idRecovery) indexTail(q *queue, tail []recent.Stored) {
 	if len(tail) == 0 {
 		return
 	}
 	window := r.topic.config.Load().duplicateWindow()
 	r.broker.store.Messages.Add(func(w *store.Batch) {
 		for _, m := range slices.Backward(tail) {
-			r.topic.indexID(w, q, m.offset, m.hash, m.at.UnixNano(), window)
+			r.topic.indexID(w, q, m.Offset, m.Hash, m.At.UnixNano(), window)
 		}
 	}, nil)
-}
-
-// remember remembers what was read, the last one last: of an ID that was stored
-// twice, since the window was over, it is the second that counts.
-func (r *idRecovery) remember(now time.Time) {
-	records := slices.Concat(r.records...)
-	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
-	slices.SortFunc(r.read, func(x, y storedID) int { return x.at.Compare(y.at) })
-	read := r.read
-	n := len(read)
-	for _, ids := range records {
-		n += len(ids.Hashes)
-	}
-	r.topic.recent = recent.New(n, now)
-	readUpTo := func(n int) {
-		for _, m := range read[:n] {
-			r.topic.recent.Put(m.hash, recent.Location{Queue: m.queue, Offset: m.offset})
-		}
-		read = read[n:]
-	}
-	for _, ids := range records {
-		n := 0
-		for n < len(read) && read[n].at.Before(ids.At) {
-			n++
-		}
-		readUpTo(n)
-		for i, h := range ids.Hashes {
-			r.topic.recent.Put(h, recent.Location{Queue: ids.Queue, Offset: ids.First() + int64(i)})
-		}
-	}
-	readUpTo(len(read))
 }
 
 // waiting remembers the delayed and the half messages.
@@ -187,7 +148,7 @@ func (r *idRecovery) waiting() error {
 // forgotten; zero if it is nothing.
 func forgetRecovered(topics map[uint32]*topic, now time.Time) (next time.Time) {
 	for _, t := range topics {
-		if t.forgets = !t.recent.Forgotten() || t.index != (idIndex{}); t.forgets {
+		if t.forgets = !t.recent.Forgotten() || t.index != (recent.Index{}); t.forgets {
 			if at := now.Add(t.config.Load().duplicateWindow()); next.IsZero() || at.Before(next) {
 				next = at
 			}

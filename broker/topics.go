@@ -51,7 +51,7 @@ type topic struct {
 
 	// Used only within the store's Add, and before anything else runs.
 	recent  recent.IDs
-	index   idIndex
+	index   recent.Index
 	forgets bool // the alarm is set to the end of these two
 
 	limits  backlogLimits
@@ -87,7 +87,7 @@ type queue struct {
 	// What was given out; changed only within the store's Add.
 	nextOffset, nextBytes int64
 
-	unindexed unindexed // likewise, and before anything else runs
+	unindexed recent.Run // likewise, and before anything else runs
 
 	// The offset after the last message that is on disk: up to here consumers see.
 	end atomic.Int64

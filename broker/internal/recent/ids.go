@@ -1,6 +1,7 @@
 // Package recent remembers where the messages of the last while are, by a hash
-// of their ID: 8 bytes for each that lies in a queue, whatever its ID. It knows
-// no topic, no store and no clock.
+// of their ID ([IDs]: 8 bytes for each that lies in a queue), and decides what of that is
+// written to the index in the store ([Run], [Index]) and how it comes back after a
+// start ([Restore]). It knows no topic and no clock, and reads and writes nothing itself.
 package recent
 
 import "time"
@@ -30,16 +31,6 @@ type Location struct {
 
 // Moves reports whether a message can leave the place.
 func (l Location) Moves() bool { return l.Half || l.Due != 0 }
-
-// New returns IDs that were begun at that time, without any, and with room for n: putting
-// so many makes no table grow but small ones.
-func New(n int, begun time.Time) IDs {
-	r := IDs{since: begun}
-	if n > 0 {
-		r.newer = generationOf(n)
-	}
-	return r
-}
 
 // Find returns where a message whose ID has that hash probably is. next returns the
 // offset that follows the last one of a queue, 0 if there is no such queue.
@@ -75,8 +66,8 @@ func (r *IDs) Add(hash uint64, l Location, window time.Duration, now time.Time) 
 	r.Put(hash, l)
 }
 
-// Put is Add for what is remembered anew after a restart, in the order in which it was
-// stored: nothing is forgotten for it, be it many or old.
+// Put is Add for what is remembered anew after a start: nothing is forgotten
+// for it, be it many or old.
 func (r *IDs) Put(hash uint64, l Location) {
 	if r.newer == nil {
 		r.newer = &generation{}

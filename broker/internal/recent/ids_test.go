@@ -146,35 +146,6 @@ func TestNoSuchQueue(t *testing.T) {
 	}
 }
 
-// After a start, many IDs that are announced are remembered in the tables made for
-// them, and none at all are as the zero value has them.
-func TestNew(t *testing.T) {
-	begun := time.Now()
-	for _, n := range []int{0, 1, 1000, Capacity, 2 * Capacity} {
-		r := New(n, begun)
-		if r.Forgotten() != (n == 0) || r.Len() != 0 || r.since != begun {
-			t.Fatalf("for %d: %d are remembered since %v, none: %t", n, r.Len(), r.since, r.Forgotten())
-		}
-		if n < Capacity {
-			continue // so few are not spread evenly
-		}
-		before := sizes(&r)
-		for i := range n {
-			r.Put(hashOf(fmt.Sprint(i)), Location{Offset: int64(i)})
-		}
-		if r.Len() != n || sizes(&r) != before {
-			t.Errorf("for %d: %d are remembered; slots %v, before %v", n, r.Len(), sizes(&r), before)
-		}
-	}
-}
-
-func sizes(r *IDs) (sizes [1 << shardBits]int) {
-	for i, s := range r.newer.shards {
-		sizes[i] = cap(s.slots)
-	}
-	return sizes
-}
-
 // BenchmarkIDs looks for IDs that are new, and adds them, as sends do: nothing is
 // allocated but the table, which grows.
 func BenchmarkIDs(b *testing.B) {

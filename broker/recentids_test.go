@@ -98,7 +98,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		const n = 3*indexBlock + 10
+		const n = 3*store.MaxRecentIDs + 10
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
@@ -106,7 +106,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range int64(3*indexBlock - 1) {
+		for i := range int64(3*store.MaxRecentIDs - 1) {
 			spoil(t, b, messageKey(store.Place{Topic: tp.id, Offset: i}))
 		}
 		for _, killed := range []bool{true, false} {
@@ -163,7 +163,7 @@ func TestIndexIsForgotten(t *testing.T) {
 		}
 		fillIDs := func(n int) {
 			for range n {
-				msgs := make([]*tidegate.Message, 2*indexBlock)
+				msgs := make([]*tidegate.Message, 2*store.MaxRecentIDs)
 				for i := range msgs {
 					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
 				}
@@ -224,8 +224,8 @@ func TestIndexIsForgotten(t *testing.T) {
 			}
 			if tp, err := b.topic("t"); err == nil {
 				for _, q := range *tp.queues.Load() {
-					if len(q.unindexed.hashes) != 0 {
-						t.Errorf("after %s %d IDs are kept for the index", c.name, len(q.unindexed.hashes))
+					if q.unindexed.Len() != 0 {
+						t.Errorf("after %s %d IDs are kept for the index", c.name, q.unindexed.Len())
 					}
 				}
 			}
@@ -273,7 +273,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 				if step < i || (step-i)%(topics/2) != 0 {
 					continue
 				}
-				msgs := make([]*tidegate.Message, indexBlock)
+				msgs := make([]*tidegate.Message, store.MaxRecentIDs)
 				for k := range msgs {
 					msgs[k] = &tidegate.Message{ID: fmt.Sprint(step, "-", k), Topic: fmt.Sprint("t", i), Body: []byte("x")}
 				}
@@ -287,10 +287,10 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 					if _, err := fmt.Sscanf(tp.name, "t%d", &i); err != nil {
 						t.Error(err)
 					}
-					if from[i] != 0 && from[i] != tp.index.from {
+					if from[i] != 0 && from[i] != tp.index.From {
 						deletions++
 					}
-					from[i] = tp.index.from
+					from[i] = tp.index.From
 				}
 			}, nil)
 		}
@@ -346,4 +346,47 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The IDs of a topic are forgotten when the window is over, though nothing is
+// sent any more; nothing wakes the broker afterwards.
+func TestIDsAreForgottenInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "short", TopicConfig{DuplicateWindow: Duration(time.Second)})
+		remembered := func(name string) (n int, watched bool) {
+			tp, err := b.topic(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.Len(), tp.forgets }, nil)
+			return n, watched
+		}
+		for _, name := range []string{"t", "short"} {
+			mustSend(t, b, &tidegate.Message{ID: "a", Topic: name, Body: []byte("x")})
+		}
+		for _, c := range []struct {
+			wait    time.Duration
+			name    string
+			want    int
+			watched bool
+		}{
+			{time.Second - 1, "short", 1, true},
+			{1 + time.Second, "short", 0, false},
+			{2*time.Minute - 2*time.Second, "t", 1, true},
+			{2 * time.Minute, "t", 0, false},
+		} {
+			<-time.After(c.wait)
+			synctest.Wait()
+			if n, watched := remembered(c.name); n != c.want || watched != c.watched {
+				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
+			}
+		}
+		b.forgetting.mu.Lock()
+		defer b.forgetting.mu.Unlock()
+		if !b.forgetting.at.IsZero() {
+			t.Error("the alarm is set although nothing is remembered")
+		}
+	})
 }

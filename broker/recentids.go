@@ -7,26 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// indexBlock is how many IDs one record of the index has: opening reads as many
-// messages of each queue at most, those that came after its last record.
-const indexBlock = store.MaxRecentIDs
-
 const _ = uint(recent.MaxQueues - MaxQueues) // the memory of IDs has room for every queue
-
-// An idIndex is what is known of a topic's index of IDs in the store. Its zero
-// value is that of a topic without one.
-type idIndex struct {
-	last int64 // when a message was last noted for it, or the broker was opened, in nanoseconds since 1970; 0 if none was
-	from int64 // likewise: no record is of before; 0 if there is none
-}
-
-// unindexed are the hashes that a queue's next record of the index will have, of
-// the IDs of messages that follow one another. Its zero value has none.
-type unindexed struct {
-	end       int64 // the offset after the last of them
-	first, at int64 // when the first and the last of them were stored, in nanoseconds since 1970
-	hashes    []uint64
-}
 
 // hash returns the hash by which an ID is remembered, as the index keeps it; it is not 0.
 func (t *topic) hash(id string) uint64 { return t.retention.broker.idKey.Hash(id) }
@@ -41,31 +22,19 @@ func (t *topic) hashID(m *store.Message) {
 // indexID notes the ID of a message for the index, and writes a
 // record of it that is full. Only called within the message log's Add.
 func (t *topic) indexID(w *store.Batch, q *queue, offset int64, hash uint64, at int64, window time.Duration) {
-	u := &q.unindexed
-	if u.end != offset { // opening reads what is between two records from the messages
-		u.hashes = u.hashes[:0]
-	}
-	if len(u.hashes) > 0 && at-u.first >= int64(window) {
-		// An ID that is stored again, because the window is over, is in a record of later.
+	if q.unindexed.Over(offset, at, window) {
 		t.writeIndex(w, q)
 	}
-	if len(u.hashes) == 0 {
-		u.first = at
-	}
-	u.hashes = append(u.hashes, hash)
-	u.end, u.at, t.index.last = offset+1, at, at
-	if len(u.hashes) == indexBlock {
+	if q.unindexed.Add(offset, hash, at) {
 		t.writeIndex(w, q)
 	}
+	t.index.Last = at
 }
 
 func (t *topic) writeIndex(w *store.Batch, q *queue) {
-	u := &q.unindexed
-	w.PutRecentIDs(t.id, store.RecentIDs{Queue: q.number, End: u.end, At: time.Unix(0, u.at), Hashes: u.hashes})
-	u.hashes = u.hashes[:0]
-	if t.index.from == 0 || u.at < t.index.from {
-		t.index.from = u.at
-	}
+	ids := q.unindexed.Take(q.number)
+	w.PutRecentIDs(t.id, ids)
+	t.index.Wrote(ids)
 }
 
 // indexRest writes what no record of the index has yet: the broker closes, and
@@ -74,11 +43,11 @@ func (b *Broker) indexRest() {
 	if b.store.DiskFull() != nil {
 		return
 	}
-	now := time.Now().UnixNano()
+	now := time.Now()
 	b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range b.topicsByID() {
 			for _, q := range *t.queues.Load() {
-				if len(q.unindexed.hashes) > 0 && now-q.unindexed.at < int64(t.config.Load().duplicateWindow()) {
+				if q.unindexed.Fresh(t.config.Load().duplicateWindow(), now) {
 					t.writeIndex(w, q)
 				}
 			}
@@ -124,12 +93,12 @@ func (t *topic) forgetAll(w *store.Batch) {
 }
 
 func (t *topic) dropIndex(w *store.Batch) {
-	if t.index.from != 0 {
+	if t.index.From != 0 {
 		w.DeleteAllRecentIDs(t.id)
 	}
-	t.index = idIndex{}
+	t.index = recent.Index{}
 	for _, q := range *t.queues.Load() {
-		q.unindexed = unindexed{}
+		q.unindexed = recent.Run{}
 	}
 }
 
@@ -138,19 +107,15 @@ func (t *topic) dropIndex(w *store.Batch) {
 func (t *topic) forgetOld(w *store.Batch, now time.Time) time.Time {
 	window := t.config.Load().duplicateWindow()
 	next := t.recent.Expire(window, now)
-	if t.index.last != 0 {
-		if old := now.Add(-window); window == 0 || t.index.last <= old.UnixNano() {
-			t.dropIndex(w)
-		} else {
-			// Not less than half a window at once: each of many topics has all of them looked at once a window.
-			if from := t.index.from; from != 0 && from < old.Add(-window/2).UnixNano() {
-				w.DeleteRecentIDs(t.id, time.Unix(0, from), old)
-				t.index.from = old.UnixNano()
-			}
-			if next.IsZero() {
-				next = time.Unix(0, t.index.last).Add(window)
-			}
-		}
+	outdated := t.index.Expire(window, now)
+	switch {
+	case outdated.All:
+		t.dropIndex(w)
+	case !outdated.To.IsZero():
+		w.DeleteRecentIDs(t.id, outdated.From, outdated.To)
+	}
+	if next.IsZero() {
+		next = outdated.Next
 	}
 	t.forgets = !next.IsZero()
 	return next

@@ -1,0 +1,77 @@
+package recent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// What comes back is where each ID was stored last, whether a record of the
+// index has it or the message was read, in whatever order they are given.
+func TestRestore(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	begun := time.Unix(1<<30, 0)
+	for range 50 {
+		const queues = 3
+		var ends [queues]int64
+		var records []store.RecentIDs
+		var read []Stored
+		want := map[uint64]Location{}
+		at := begun.Add(-time.Minute)
+		for range rnd.IntN(30) {
+			q := uint16(rnd.IntN(queues))
+			ids := store.RecentIDs{Queue: q}
+			for range 1 + rnd.IntN(20) {
+				at = at.Add(time.Millisecond)
+				h := hashOf(fmt.Sprint(rnd.IntN(300)))
+				want[h] = Location{Queue: q, Offset: ends[q]}
+				ends[q]++
+				ids.Hashes = append(ids.Hashes, h)
+				ids.End, ids.At = ends[q], at
+			}
+			if rnd.IntN(2) == 0 {
+				records = append(records, ids)
+				continue
+			}
+			first := at.Add(-time.Duration(len(ids.Hashes)-1) * time.Millisecond)
+			for i, h := range ids.Hashes {
+				read = append(read, Stored{Queue: q, Offset: ids.First() + int64(i), Hash: h, At: first.Add(time.Duration(i) * time.Millisecond)})
+			}
+		}
+		rnd.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
+		rnd.Shuffle(len(read), func(i, j int) { read[i], read[j] = read[j], read[i] })
+		r := Restore(begun, records, read)
+		if r.Forgotten() != (len(want) == 0) || r.since != begun {
+			t.Fatalf("seed %d: of %d IDs none: %t, begun at %v", seed, len(want), r.Forgotten(), r.since)
+		}
+		next := func(q uint16) int64 { return ends[q] }
+		for h, l := range want {
+			if got, ok := r.Find(h, next); !ok || got != l {
+				t.Fatalf("seed %d: %x is at %+v, %t; want %+v", seed, h, got, ok, l)
+			}
+		}
+	}
+}
+
+// What comes back needs no larger tables than are made for it at once.
+func TestRestoreMakesRoom(t *testing.T) {
+	for _, n := range []int{Capacity, 2 * Capacity} {
+		read := make([]Stored, n)
+		for i := range read {
+			read[i] = Stored{Offset: int64(i), Hash: hashOf(fmt.Sprint(i))}
+		}
+		r := Restore(time.Now(), nil, read)
+		if r.Len() != n {
+			t.Errorf("%d of %d are remembered", r.Len(), n)
+		}
+		for i, s := range r.newer.shards {
+			if cap(s.slots) != n*3/2>>shardBits {
+				t.Errorf("of %d, shard %d has %d slots", n, i, cap(s.slots))
+			}
+		}
+	}
+}
