@@ -2,11 +2,9 @@ package broker
 
 import (
 	"errors"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -36,26 +34,4 @@ func (p *Poll) wants(m *store.Message) bool {
 		return false
 	}
 	return p.match.Match(m.Tag, m.Properties)
-}
-
-// passOver ends deliveries that are not handed out: the receive does not want
-// their messages, or they are not there any more. The group is done with them,
-// and has not acknowledged them. After a power failure that takes this back they are passed over again.
-func (s *subscription) passOver(handles []handle.Receipt) {
-	if len(handles) == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	var done []*lease
-	for _, h := range handles {
-		if l, err := s.current(h, now); err == nil {
-			s.finish(l, now)
-			done = append(done, l)
-		}
-	}
-	if len(done) > 0 {
-		s.remove(done...)
-	}
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -87,52 +88,51 @@ func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
 	d.Topic = s.topic.name
 }
 
-// remember keeps what an attempt ID was answered, for a client that lost the answer.
-func (s *subscription) remember(attemptID string, grants []grant) {
-	for i := range grants {
-		grants[i].message = nil // read again if asked again
+// passOver ends deliveries that are not handed out: the receive does not want
+// their messages, or they are not there any more. The group is done with them,
+// and has not acknowledged them. After a power failure that takes this back they are passed over again.
+func (s *subscription) passOver(handles []handle.Receipt) {
+	if len(handles) == 0 {
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.replays) >= maxReplays {
-		for id, old := range s.replays {
-			if !s.alive(old) {
-				delete(s.replays, id)
-			}
+	now := time.Now()
+	var done []*lease
+	for _, h := range handles {
+		if l, err := s.current(h, now); err == nil {
+			s.finish(l, now)
+			done = append(done, l)
 		}
 	}
-	if len(s.replays) < maxReplays {
-		s.replays[attemptID] = grants
+	if len(done) > 0 {
+		s.remove(done...)
 	}
 }
 
-// replay returns what was handed out for the attempt ID before and is still in flight.
-func (s *subscription) replay(p *Poll) []grant {
-	if p.AttemptID == "" {
+// expireMessages takes deliveries that are not handed out, because their
+// messages are older than expiry-delay, to the expiry-address, or removes them,
+// and returns when that is on disk. Those that are not valid any more are left alone.
+func (s *subscription) expireMessages(handles []handle.Receipt) error {
+	if len(handles) == 0 {
 		return nil
 	}
+	p := s.topic.address.Load()
+	leaving := make([]*deadLetter, 0, len(handles))
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []grant
-	for _, g := range s.replays[p.AttemptID] {
-		if s.alive([]grant{g}) {
-			out = append(out, g)
-		}
-	}
-	if out == nil {
-		delete(s.replays, p.AttemptID)
-	}
-	return out
-}
-
-// alive reports whether one of the grants is still the current delivery. mu is held.
-func (s *subscription) alive(grants []grant) bool {
 	now := time.Now()
-	for _, g := range grants {
-		l := g.lease
-		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.Serial && now.Before(l.Due) {
-			return true
+	for _, h := range handles {
+		l, err := s.current(h, now)
+		if err != nil {
+			continue
 		}
+		d := s.leaving(l, fmt.Sprintf("it was not delivered within expiry-delay, %v", p.expiry))
+		d.expired = true
+		if p.expiryAddress != "" && p.expiryAddress != s.topic.name {
+			d.topics = []string{p.expiryAddress}
+		}
+		leaving = append(leaving, d)
 	}
-	return false
+	s.mu.Unlock()
+	return errors.Join(s.broker.endAll(leaving)...)
 }

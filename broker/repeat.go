@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // A turn is a receive of a FIFO group under way that has an attempt ID. There
@@ -65,4 +66,54 @@ func (t *turn) supersededBy() <-chan struct{} {
 		return nil
 	}
 	return t.superseded
+}
+
+// remember keeps what an attempt ID was answered, for a client that lost the answer.
+func (s *subscription) remember(attemptID string, grants []grant) {
+	for i := range grants {
+		grants[i].message = nil // read again if asked again
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.replays) >= maxReplays {
+		for id, old := range s.replays {
+			if !s.alive(old) {
+				delete(s.replays, id)
+			}
+		}
+	}
+	if len(s.replays) < maxReplays {
+		s.replays[attemptID] = grants
+	}
+}
+
+// replay returns what was handed out for the attempt ID before and is still in flight.
+func (s *subscription) replay(p *Poll) []grant {
+	if p.AttemptID == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []grant
+	for _, g := range s.replays[p.AttemptID] {
+		if s.alive([]grant{g}) {
+			out = append(out, g)
+		}
+	}
+	if out == nil {
+		delete(s.replays, p.AttemptID)
+	}
+	return out
+}
+
+// alive reports whether one of the grants is still the current delivery. mu is held.
+func (s *subscription) alive(grants []grant) bool {
+	now := time.Now()
+	for _, g := range grants {
+		l := g.lease
+		if l.cursor.leases[l.offset] == l && l.state() == StateInflight && l.Serial == g.handle.Serial && now.Before(l.Due) {
+			return true
+		}
+	}
+	return false
 }
