@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // An AccessConfig says who may do what; see [Options].Access. The zero value restricts
@@ -224,14 +225,14 @@ func certificateNames(verified [][]*x509.Certificate) []string {
 	return append(names, c.EmailAddresses...)
 }
 
-// A refusal is why a request is not served, and what the client is told.
-type refusal struct {
+// A denial is why a request is not served, and what the client is told.
+type denial struct {
 	reason access.Reason
 	answer *tidegate.Error
 }
 
 // decide returns nil if who may do all that is needed.
-func (s *Server) decide(p *access.Policy, who access.Identity, reason access.Reason, needs []access.Need) *refusal {
+func (s *Server) decide(p *access.Policy, who access.Identity, reason access.Reason, needs []access.Need) *denial {
 	var forbidden error
 	if reason == "" {
 		if forbidden = p.Allows(who, needs...); forbidden == nil {
@@ -242,13 +243,15 @@ func (s *Server) decide(p *access.Policy, who access.Identity, reason access.Rea
 			reason = access.NoCredentials
 		}
 	}
-	return &refusal{reason, refusalError(p, reason, forbidden)}
+	return &denial{reason, refusalError(p, reason, forbidden)}
 }
 
 // refusalError is what the client is told. It repeats nothing that the client
 // gave as credentials: a secret may stand in the wrong place.
 func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tidegate.Error {
-	unauthorized := func(subject, text string) *tidegate.Error { return refuse(tidegate.CodeUnauthorized, subject, text) }
+	unauthorized := func(subject, text string) *tidegate.Error {
+		return refusal.New(tidegate.CodeUnauthorized, subject, text)
+	}
 	switch reason {
 	case access.NoCredentials:
 		return unauthorized(headerAuthorization, fmt.Sprintf("the request has no credentials, and %v: give the client an access key and its secret", forbidden))
@@ -263,10 +266,10 @@ func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tide
 	case access.PlainPassword:
 		return unauthorized(headerAuthorization, "a secret came over plain text from another machine, where others can read it: use TLS, or sign the request; and change this secret")
 	}
-	return refuse(tidegate.CodeForbidden, "access", forbidden.Error()+": the key needs a rule that allows it")
+	return refusal.New(tidegate.CodeForbidden, "access", forbidden.Error()+": the key needs a rule that allows it")
 }
 
-func (s *Server) logRefusal(op, at, key string, r *refusal) {
+func (s *Server) logRefusal(op, at, key string, r *denial) {
 	s.gate.refused.WithLabelValues(string(r.reason)).Inc()
 	if more, ok := s.gate.log.take(r.reason, time.Now()); ok {
 		s.log.Warn("a request was refused", "op", op, "key", key, "peer", at, "reason", string(r.reason),

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // A jsonDeadLetter is a dead letter in JSON.
@@ -132,7 +133,7 @@ func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, 
 		return 0, nil, q.err
 	}
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
-		return 0, nil, refuse(tidegate.CodeBadRequest, "all",
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
 			"dead letters are removed for good: give all=true, or which ones by topic, message_id, reason, since or before, not both")
 	}
 	done, err := s.b.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)

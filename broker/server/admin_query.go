@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // A query reads the parameters of a request's URL. The first one that is
@@ -32,7 +33,7 @@ func queryOf(r *http.Request, known ...string) *query {
 
 func (q *query) fail(name, format string, args ...any) {
 	if q.err == nil {
-		q.err = refuse(tidegate.CodeBadRequest, name, fmt.Sprintf("parameter %.100q: "+format, append([]any{name}, args...)...))
+		q.err = refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("parameter %.100q: "+format, append([]any{name}, args...)...))
 	}
 }
 

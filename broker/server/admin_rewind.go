@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // rewindRequest asks a group to go on from another position: to is
@@ -50,13 +51,13 @@ func (r rewindRequest) position() (p broker.Position, err error) {
 		p.Latest = true
 	default:
 		if p.Time, err = time.Parse(time.RFC3339, r.To); err != nil {
-			return p, refuse(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q: give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
+			return p, refusal.New(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q: give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
 		}
 	}
 	for text, offset := range r.Offsets {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return p, refuse(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q: give the numbers of queues", text))
+			return p, refusal.New(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q: give the numbers of queues", text))
 		}
 		if p.Offsets == nil {
 			p.Offsets = map[int]int64{}

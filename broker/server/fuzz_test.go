@@ -6,11 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // Whatever a client sends as a message is refused with a code, or stored and
@@ -37,16 +40,16 @@ func FuzzMessage(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		out, born, err := incoming(&m, 1<<20, time.Now())
+		out, born, err := wire.Message(&m, 1<<20, time.Now())
 		if err != nil {
-			if codeOf(err) == tidegate.CodeInternalServerError {
+			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
 				t.Fatalf("refused without a code of its own: %v", err)
 			}
 			return
 		}
 		in := []broker.Incoming{{Message: &out, BornAt: born}}
 		if err := e.b.Append(t.Context(), in)[0].Err; err != nil {
-			if codeOf(err) == tidegate.CodeInternalServerError {
+			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
 				t.Fatalf("the engine refused it: %v", err)
 			}
 			return

@@ -6,9 +6,11 @@ import (
 	"net/url"
 	"strings"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
-	"google.golang.org/grpc/metadata"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
@@ -21,9 +23,6 @@ const (
 
 	// maxReason bounds the reason of a dead letter, in bytes.
 	maxReason = 1 << 10
-
-	// languageNode is what RocketMQ's Node client calls itself.
-	languageNode = "HTTP"
 )
 
 // clientID returns the client's ID, which every request must carry. With keys,
@@ -33,9 +32,9 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 	id := header(ctx, headerClientID)
 	switch {
 	case strings.TrimSpace(id) == "":
-		return "", refuse(tidegate.CodeClientIDRequired, headerClientID, "the header "+headerClientID+" is missing or blank")
+		return "", refusal.New(tidegate.CodeClientIDRequired, headerClientID, "the header "+headerClientID+" is missing or blank")
 	case len(id) > maxClientID:
-		return "", refuse(tidegate.CodeClientIDRequired, headerClientID,
+		return "", refusal.New(tidegate.CodeClientIDRequired, headerClientID,
 			fmt.Sprintf("the header %s has %d bytes, at most %d are allowed", headerClientID, len(id), maxClientID))
 	}
 	return scoped(who, id), nil

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 func TestBefore503(t *testing.T) {
@@ -53,7 +55,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		}
 	}
 	err := ensure("one more")
-	if codeOf(err) != tidegate.CodeTooManyRequests || !strings.Contains(err.Error(), "100000") {
+	if refusal.CodeOf(err) != tidegate.CodeTooManyRequests || !strings.Contains(err.Error(), "100000") {
 		t.Errorf("%v; want 42900 with the limit", err)
 	}
 	if err := ensure("0"); err != nil {

@@ -2,19 +2,17 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
-	// maxMany bounds the messages or handles of one request over HTTP.
-	maxMany = 1000
-
 	// answerTime is how long writing an answer, or a part of a stream, may take
 	// when the client does not read.
 	answerTime = time.Minute
@@ -28,7 +26,7 @@ func httpClient(r *http.Request) (string, error) {
 		id = remoteHost(r)
 	}
 	if len(id) > maxClientID {
-		return "", tooLong(tidegate.CodeClientIDRequired, "header "+headerClientID, len(id), maxClientID)
+		return "", refusal.TooLong(tidegate.CodeClientIDRequired, "header "+headerClientID, len(id), maxClientID)
 	}
 	return scoped(identityOf(r), id), nil
 }
@@ -96,24 +94,10 @@ func (e *allFailed) Unwrap() error { return e.error }
 // many returns the answer of a request about several things: 200, or 207 if
 // some failed, or the failure itself if all failed with one code.
 func many[T any](results []T, errs []error) (int, any, error) {
-	var worst error // the one that asks for the longest wait
-	failed, alike := 0, true
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		failed++
-		if worst != nil && codeOf(err) != codeOf(worst) {
-			alike = false
-		}
-		if worst == nil || pushBackOf(err) > pushBackOf(worst) {
-			worst = err
-		}
+	if err := alike(errs); err != nil {
+		return 0, nil, &allFailed{err, results}
 	}
-	switch {
-	case failed > 0 && failed == len(errs) && alike:
-		return 0, nil, &allFailed{worst, results}
-	case failed > 0:
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		return http.StatusMultiStatus, manyResults[T]{results}, nil
 	}
 	return http.StatusOK, manyResults[T]{results}, nil
@@ -127,11 +111,7 @@ type manyResults[T any] struct {
 // alike returns the failure of a request if all of it failed with one code,
 // which is what a middleware is told, and nil otherwise.
 func alike(errs []error) error {
-	_, _, err := many([]struct{}(nil), errs)
-	if all, ok := errors.AsType[*allFailed](err); ok {
-		return all.error
-	}
-	return nil
+	return refusal.Common(len(errs), func(i int) error { return errs[i] })
 }
 
 // asProblem returns the problem of one of several things, or nil if it has none.
@@ -145,8 +125,8 @@ func asProblem(err error) *problem {
 
 // countOf refuses a number of things that one request cannot have.
 func countOf(field string, n int) error {
-	if n < 1 || n > maxMany {
-		return refuse(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, maxMany))
+	if n < 1 || n > refusal.MaxMany {
+		return refusal.New(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, refusal.MaxMany))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // Whatever is sent as JSON is decoded without loss, or refused as a bad
@@ -35,7 +36,7 @@ func FuzzHTTPSend(f *testing.F) {
 		if err == nil && json.Unmarshal(text, &plain) != nil {
 			t.Errorf("it is not JSON, but taken as %+v", m)
 		}
-		if err != nil && (codeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
+		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
 			t.Errorf("refused with %v", err)
 		}
 		for _, kind := range []string{typeJSON, typeNDJSON} {

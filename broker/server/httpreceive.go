@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -47,10 +48,10 @@ func (q *httpReceive) poll(group, topic string) (broker.Poll, error) {
 	case "SQL92":
 		p.Filter.SQL = true
 	default:
-		return p, refuse(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; there are TAG and SQL92", q.Filter.Type))
+		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; there are TAG and SQL92", q.Filter.Type))
 	}
 	if q.Wait != nil && *q.Wait < 0 {
-		return p, refuse(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it may not be negative", time.Duration(*q.Wait)))
+		return p, refusal.New(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it may not be negative", time.Duration(*q.Wait)))
 	}
 	return p, nil
 }
@@ -75,7 +76,7 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	from.poll.Max = 1
 	if req.Max != nil {
 		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > receiveBatchSize {
-			return 0, nil, refuse(tidegate.CodeBadRequest, "max",
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
 				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, receiveBatchSize, typeNDJSON))
 		}
 	}
@@ -158,9 +159,9 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 	s, left := f.s, -1
 	switch {
 	case req.AttemptID != "":
-		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
 	case req.Max != nil && *req.Max < 1:
-		return 0, nil, refuse(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for a stream without end", *req.Max))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for a stream without end", *req.Max))
 	case req.Max != nil:
 		left = *req.Max
 	}

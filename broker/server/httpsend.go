@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -47,7 +48,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 		return 0, nil, err
 	}
 	if raw := r.URL.RawQuery; raw != "" && (kind == typeJSON || kind == typeNDJSON) {
-		return 0, nil, refuse(tidegate.CodeBadRequest, "query",
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "query",
 			fmt.Sprintf("the query %.100q goes with a body of type %s or %s; in JSON the message says it", raw, typeBytes, typeText))
 	}
 	switch kind {
@@ -62,7 +63,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 			return to.one(r.Context(), &req.jsonMessage)
 		}
 		if !reflect.ValueOf(req.jsonMessage).IsZero() {
-			return 0, nil, refuse(tidegate.CodeBadRequest, "messages", "messages goes with no other key: each message in it has its own")
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "messages", "messages goes with no other key: each message in it has its own")
 		}
 		if err := countOf("messages", len(req.Messages)); err != nil {
 			return 0, nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
@@ -68,7 +69,7 @@ func (to *sending) end(out *lineWriter, err error) (int, any, error) {
 	case to.s.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
 		err = closing()
 	case late: // net/http has ended the request's context as well
-		err = refuse(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", idleTimeout))
+		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", idleTimeout))
 	default:
 		return 0, nil, gone(err)
 	}
@@ -91,7 +92,7 @@ func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
 		var m jsonMessage
 		switch {
 		case errors.Is(err, errLineTooLong):
-			err = refuse(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.max))
+			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.max))
 		case err != nil:
 			return b, err
 		case len(line) == 0:

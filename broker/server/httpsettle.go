@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // settlement reads a request about deliveries of a group, and returns the
@@ -109,7 +110,7 @@ func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, a
 		return 0, nil, err
 	}
 	if req.InvisibleDuration == nil {
-		return 0, nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			"invisible_duration is missing; give how long the message is to be kept from others, or \"0s\" to give it back")
 	}
 	var out changeResult
@@ -146,12 +147,12 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	var after time.Duration
 	switch {
 	case req.After != nil && req.Attempt != 0:
-		return 0, nil, refuse(tidegate.CodeBadRequest, "after",
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "after",
 			"after, the time until the next delivery, and attempt, for the group's own interval after that one, exclude one another")
 	case req.After != nil:
 		after = time.Duration(*req.After)
 	case req.Attempt < 0:
-		return 0, nil, refuse(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:
 		if _, err := s.b.Group(d.ConsumerGroup); err != nil {
 			return 0, nil, err

@@ -7,12 +7,15 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // A Call is what [Options].Intercept is told of a request. Every RPC but
@@ -112,7 +115,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error
 		if failure != nil {
 			return failure
 		}
-		return errorOf(resp.GetStatus())
+		return wire.ErrorOf(resp.GetStatus())
 	}, &done)
 	switch {
 	case err != nil:
@@ -137,7 +140,7 @@ func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (re
 	if gerr != nil {
 		return resp, gerr
 	}
-	setPushBack(ctx, pushBackOf(err))
+	setPushBack(ctx, refusal.PushBackOf(err))
 	return r.fail(req, st), nil
 }
 
@@ -145,14 +148,14 @@ func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (re
 func (s *Server) recovered(op string, err *error) {
 	if v := recover(); v != nil {
 		s.log.Error("panic", "op", op, "panic", v, "stack", string(debug.Stack()))
-		*err = refuse(tidegate.CodeInternalServerError, op, fmt.Sprintf("the broker failed inside: %v", v))
+		*err = refusal.New(tidegate.CodeInternalServerError, op, fmt.Sprintf("the broker failed inside: %v", v))
 	}
 }
 
 // asStatus turns what recovered made of a panic into a gRPC status, for streams.
 func asStatus(err *error) {
 	if e, ok := errors.AsType[*tidegate.Error](*err); ok {
-		*err = status.Error(codes.Internal, textOf(e))
+		*err = status.Error(codes.Internal, refusal.Text(e))
 	}
 }
 
@@ -161,6 +164,16 @@ func asStatus(err *error) {
 type grpcError struct{ status error }
 
 func (e *grpcError) Error() string { return e.status.Error() }
+
+// read has decode fill in the request. Its error is a *grpcError if it did not
+// come, and a refusal if it is too large.
+func read(decode func(any) error, request proto.Message) error {
+	refused, err := wire.Read(decode, request)
+	if err != nil {
+		return &grpcError{err}
+	}
+	return refused
+}
 
 // intercept runs the middleware. Its result is nil if next's answer is to be
 // sent, or else the failure to answer with.
@@ -175,7 +188,7 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 	}()
 	switch {
 	case err == nil && !*done:
-		return refuse(tidegate.CodeInternalServerError, call.Op, "Intercept returned nil but did not call next: there is no answer")
+		return refusal.New(tidegate.CodeInternalServerError, call.Op, "Intercept returned nil but did not call next: there is no answer")
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrNoAnswer):
@@ -192,12 +205,4 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 		return err
 	}
 	return &grpcError{status.Error(codes.Unavailable, err.Error())}
-}
-
-// errorOf returns the error that a status stands for: nil if nothing, or only a part, failed.
-func errorOf(st *rmqpb.Status) error {
-	if c := tidegate.Code(st.GetCode()); c != tidegate.CodeOK && c != tidegate.CodeMultipleResults {
-		return &tidegate.Error{Code: c, Message: st.GetMessage()}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
@@ -54,9 +55,9 @@ func (s *Server) maxRequest() int64 { return max(16<<20, 2*int64(s.maxBody)+maxA
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
+		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
 	} else if err != nil {
-		return nil, refuse(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+		return nil, refusal.New(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
 	}
 	return raw, nil
 }
@@ -66,7 +67,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 // refused with 415, unless it is among those.
 func contentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
-		return &withStatus{refuse(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
+		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return "", bad("the Content-Encoding is %.100q; send the body as it is", e)
@@ -84,7 +85,7 @@ func contentType(r *http.Request, types ...string) (string, error) {
 }
 
 func badBody(format string, args ...any) error {
-	return refuse(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
+	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
 }
 
 // decodeJSON reads one JSON object into v, and says where it is wrong.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // A jsonMessage is a message as it is sent over HTTP. What is missing, or
@@ -39,22 +40,22 @@ func (m *jsonMessage) message(topic string, now time.Time) (*tidegate.Message, e
 	}
 	switch {
 	case m.Body != nil && m.BodyText != nil:
-		return out, refuse(tidegate.CodeBadRequest, "body", "body and body_text exclude one another; give base64 as body, or text as body_text")
-	case len(m.ID) > maxMessageID:
-		return out, tooLong(tidegate.CodeIllegalMessageID, "id", len(m.ID), maxMessageID)
-	case len(m.TraceContext) > maxTraceContext:
-		return out, tooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), maxTraceContext)
-	case len(m.BornHost) > maxBornHost:
-		return out, tooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), maxBornHost)
+		return out, refusal.New(tidegate.CodeBadRequest, "body", "body and body_text exclude one another; give base64 as body, or text as body_text")
+	case len(m.ID) > refusal.MaxMessageID:
+		return out, refusal.TooLong(tidegate.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
+	case len(m.TraceContext) > refusal.MaxTraceContext:
+		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), refusal.MaxTraceContext)
+	case len(m.BornHost) > refusal.MaxBornHost:
+		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), refusal.MaxBornHost)
 	case m.DeliverAt != nil && m.DeliverAfter != nil:
-		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude one another")
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude one another")
 	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
-		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_after",
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_after",
 			fmt.Sprintf("deliver_after is %v; it may not be negative", time.Duration(*m.DeliverAfter)))
-	case m.DeliverAt != nil && !between(*m.DeliverAt):
-		return out, refuse(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
-	case m.BornAt != nil && !between(*m.BornAt):
-		return out, refuse(tidegate.CodeBadRequest, "born_at", outside("born_at", *m.BornAt))
+	case m.DeliverAt != nil && !refusal.Storable(*m.DeliverAt):
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
+	case m.BornAt != nil && !refusal.Storable(*m.BornAt):
+		return out, refusal.New(tidegate.CodeBadRequest, "born_at", outside("born_at", *m.BornAt))
 	}
 	if m.BodyText != nil {
 		out.Body = []byte(*m.BodyText)
@@ -67,11 +68,8 @@ func (m *jsonMessage) message(topic string, now time.Time) (*tidegate.Message, e
 	return out, nil
 }
 
-// between reports whether a time can be kept as nanoseconds since 1970.
-func between(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && !t.After(latest) }
-
 func outside(field string, t time.Time) string {
-	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), latest.Year())
+	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), refusal.LastYear)
 }
 
 // incoming returns a message with what only its producer knows.
@@ -80,7 +78,7 @@ func (m *jsonMessage) incoming(out *tidegate.Message, client, host string) broke
 	if m.BornAt != nil {
 		in.BornAt = *m.BornAt
 	}
-	if in.BornHost == "" && len(host) <= maxBornHost {
+	if in.BornHost == "" && len(host) <= refusal.MaxBornHost {
 		in.BornHost = host
 	}
 	return in
@@ -145,7 +143,7 @@ func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 	for key, values := range query {
 		last := values[len(values)-1]
 		bad := func(format string, args ...any) error {
-			return refuse(tidegate.CodeBadRequest, key, "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
+			return refusal.New(tidegate.CodeBadRequest, key, "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
 		}
 		name, property := strings.CutPrefix(key, "property.")
 		switch {

@@ -12,15 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // A wireCodec sends bytes as they are, in place of a message.
@@ -234,36 +235,6 @@ func TestDefaultMaxReceiveSize(t *testing.T) {
 	}
 }
 
-// Whatever a request is: if it is decoded, it has no more than the limits.
-func FuzzCheckSize(f *testing.F) {
-	good, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "id")}})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good, uint16(1))
-	f.Add([]byte{0x0a, 0}, uint16(maxMany+1))
-	f.Add([]byte{0x0a, 0, 0x0b}, uint16(maxMany))
-	f.Add(protowire.AppendBytes(protowire.AppendTag(nil, sendMessages, protowire.BytesType), make([]byte, maxBesideBody+1)), uint16(1))
-	f.Fuzz(func(t *testing.T, part []byte, times uint16) {
-		raw := bytes.Repeat(part, min(int(times), 1<<20/(len(part)+1)))
-		var q rmqpb.SendMessageRequest
-		fault, err := checkSize(&q, raw), proto.Unmarshal(raw, &q)
-		if err != nil {
-			return
-		}
-		over := len(q.GetMessages()) > maxMany
-		for _, m := range q.GetMessages() {
-			over = over || proto.Size(m)-len(m.GetBody()) > 2*maxBesideBody
-		}
-		if over && fault == nil {
-			t.Errorf("%d messages pass", len(q.GetMessages()))
-		}
-		if e, ok := errors.AsType[*tidegate.Error](fault); fault != nil && (!ok || e.Code == 0) {
-			t.Errorf("refused without a code: %v", fault)
-		}
-	})
-}
-
 // Millions of empty messages are found before they are decoded.
 func TestCrowdedJSON(t *testing.T) {
 	list := func(n int, of string) string { return "[" + strings.TrimSuffix(strings.Repeat(of+",", n), ",") + "]" }
@@ -290,7 +261,7 @@ func TestCrowdedJSON(t *testing.T) {
 	if n := allocated(func() { err = decodeJSON(raw, new(sendRequest)) }); n > 1 {
 		t.Errorf("5 000 000 messages cost %d MiB", n)
 	}
-	if codeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "16384") || !strings.Contains(err.Error(), "byte 12") {
+	if refusal.CodeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "16384") || !strings.Contains(err.Error(), "byte 12") {
 		t.Errorf("5 000 000 messages: %v", err)
 	}
 }
@@ -346,7 +317,7 @@ func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
 		if err := s.SetAccess(c.rules); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && codeOf(err) != c.want {
+		if _, err := s.admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
 			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -11,7 +12,7 @@ import (
 // that says so: a gRPC status would look like a broken connection.
 
 func notImplemented(op, instead string) error {
-	return refuse(tidegate.CodeNotImplemented, op, "this broker has no "+op+": "+instead)
+	return refusal.New(tidegate.CodeNotImplemented, op, "this broker has no "+op+": "+instead)
 }
 
 const (

@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -101,7 +100,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	var advertise *rmqpb.Endpoints
 	if o.Advertise != "" {
 		var err error
-		if advertise, err = parseEndpoints(o.Advertise); err != nil {
+		if advertise, err = wire.ParseEndpoints(o.Advertise); err != nil {
 			bad("Advertise is %q: %w", o.Advertise, err)
 		}
 	}
@@ -160,20 +159,4 @@ func setDefault[T comparable](v *T, d T) {
 	if *v == zero {
 		*v = d
 	}
-}
-
-// parseEndpoints reads host:port, the port being a number.
-func parseEndpoints(hostport string) (*rmqpb.Endpoints, error) {
-	host, port, err := net.SplitHostPort(hostport)
-	if err != nil {
-		return nil, errors.New("give host:port")
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n == 0 || host == "" {
-		return nil, errors.New("give host:port with a host and a port from 1 to 65535")
-	}
-	return &rmqpb.Endpoints{
-		Scheme:    schemeOf(host),
-		Addresses: []*rmqpb.Address{{Host: host, Port: int32(n)}},
-	}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // same tells pages of other origins by Origin and Sec-Fetch-Site.
@@ -20,11 +21,11 @@ var same = http.NewCrossOriginProtection()
 // for no keys. One of another origin may only read, which browsers do not let
 // it: fromPage refuses what it must not do. One whose name was made to point at this
 // machine (DNS rebinding) is of the same origin: forOther refuses that name.
-func fromPage(r *http.Request) *refusal {
+func fromPage(r *http.Request) *denial {
 	if same.Check(r) == nil {
 		return nil
 	}
-	return &refusal{reasonOrigin, refuse(tidegate.CodeForbidden, "origin",
+	return &denial{reasonOrigin, refusal.New(tidegate.CodeForbidden, "origin",
 		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))}
 }
 
@@ -32,11 +33,11 @@ func fromPage(r *http.Request) *refusal {
 // address and is for a name that somebody else may have given out. who is nil
 // where nothing is restricted. Over TLS the browser has compared the name with
 // the certificate, which nobody else can have for theirs.
-func (s *Server) forOther(r *http.Request, who *access.Identity) *refusal {
+func (s *Server) forOther(r *http.Request, who *access.Identity) *denial {
 	if s.o.AnyHost || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || s.ownHost(r.Host) {
 		return nil
 	}
-	return &refusal{reasonHost, refuse(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
+	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
 		"it has to be for an IP address, localhost, the advertised name or one of http_hosts, because a page in a browser can make up others; "+
 		"use one of these, or serve with --http-hosts and this name, with keys, or over TLS", r.Host))}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // A problem is an error over HTTP (RFC 9457), with RocketMQ's code and seed
@@ -56,7 +57,7 @@ func problemOf(err error) problem {
 	if !ok || e.Code == 0 {
 		e = &tidegate.Error{Code: tidegate.CodeInternalServerError, Err: err}
 	}
-	p := problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: textOf(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
+	p := problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: refusal.Text(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
 	if _, ok := errors.AsType[*notReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
 		p.Status = http.StatusServiceUnavailable
 	}

@@ -1,11 +1,14 @@
 package server
 
-import "github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+import (
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
 
 const (
 	// maxPublished bounds the topics that one client is remembered to publish. Its
 	// settings have room for no more: there, a topic takes 5 bytes and its namespace.
-	maxPublished = maxSmallRequest / 5
+	maxPublished = wire.MaxSmallRequest / 5
 
 	// publicationSize is about what one of them takes, in bytes.
 	publicationSize = 384

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // releaseTimeout is how long giving messages back may take after the client has gone.
@@ -30,7 +33,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	ctx := stream.Context()
 	// It fails only if the header is on its way, which is after this.
 	_ = stream.SetHeader(features)
-	f := &outgoing{}
+	f := &wire.Deliveries{}
 	ds, err := s.receive(ctx, raw.RecvMsg, f)
 	if err != nil {
 		if g, ok := errors.AsType[*grpcError](err); ok {
@@ -40,7 +43,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 		if gerr != nil {
 			return gerr
 		}
-		if d := pushBackOf(err); d > 0 {
+		if d := refusal.PushBackOf(err); d > 0 {
 			stream.SetTrailer(pushBack(d))
 		}
 		return writeEmpty(stream, st)
@@ -50,7 +53,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	}
 	// The frame that the client misses is never known for certain; but while it has not
 	// seen the last one, it has not taken any: RocketMQ's clients collect the whole stream.
-	if err = f.write(stream, ds); err == nil {
+	if err = writeMessages(stream, f, ds); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -75,35 +78,23 @@ func writeTime(stream receiveStream) error {
 	})
 }
 
-var okFrame = &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: statusOK}}
+var okFrame = &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: wire.OK}}
 
-// ready encodes ds, unless prepare did and not too long ago.
-func (f *outgoing) ready(ds []*tidegate.Delivery) error {
-	if len(f.list) == len(ds) && time.Since(f.at) <= maxFrameAge {
-		return nil
-	}
-	return f.encode(ds)
-}
-
-// write sends ds.
-func (f *outgoing) write(stream receiveStream, ds []*tidegate.Delivery) error {
-	if err := f.ready(ds); err != nil {
+// writeMessages sends ds, with the status before and the time behind them.
+func writeMessages(stream receiveStream, f *wire.Deliveries, ds []*tidegate.Delivery) error {
+	frames, err := f.Frames(ds)
+	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
 	if err := stream.Send(okFrame); err != nil {
 		return err
 	}
-	for i := range f.list {
-		if err := stream.SendMsg(&f.list[i]); err != nil {
+	for i := range frames {
+		if err := stream.SendMsg(&frames[i]); err != nil {
 			return err
 		}
 	}
 	return writeTime(stream)
-}
-
-// prepare encodes deliveries while the engine writes that it hands them out.
-func (f *outgoing) prepare(ds []*tidegate.Delivery) {
-	_ = f.encode(ds) // write meets the error again, and tells it
 }
 
 // release gives back what the client did not get.
@@ -115,7 +106,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 
 // receive reads a request and asks the engine, through the middleware if there is one.
 // Its error may be a *grpcError.
-func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoing) (ds []*tidegate.Delivery, err error) {
+func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	from, err := s.authenticate(ctx, time.Now(), rpcReceive)
 	if err != nil {
 		return nil, err
@@ -128,10 +119,10 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoin
 	if err != nil {
 		return nil, err
 	}
-	if err := shortNamespace(req.GetMessageQueue().GetTopic()); err != nil {
+	if err := wire.CheckNamespace(req.GetMessageQueue().GetTopic()); err != nil {
 		return nil, err
 	}
-	f.namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
+	f.Namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
 		return s.poll(ctx, client, from.under, req, f)
 	}
@@ -154,7 +145,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *outgoin
 
 // poll carries a receive out that was let in under some rules, and turns a panic
 // into an error. It returns none when other rules hold: the next receive is asked by them.
-func (s *Server) poll(ctx context.Context, client string, under *regime, req *rmqpb.ReceiveMessageRequest, f *outgoing) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *regime, req *rmqpb.ReceiveMessageRequest, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	parked, c, unpark, err := s.sessions.park(ctx, client)
 	if err != nil {
@@ -168,7 +159,8 @@ func (s *Server) poll(ctx context.Context, client string, under *regime, req *rm
 	if err != nil {
 		return nil, err
 	}
-	f.list, p.Prepare = nil, f.prepare
+	f.Forget()
+	p.Prepare = f.Prepare
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
@@ -199,18 +191,18 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 	// A push consumer names what QueryAssignment gave it.
 	if out.Push {
 		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
-			return out, refuse(tidegate.CodeBadRequest, "message_queue.id",
+			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
 				fmt.Sprintf("the message_queue.id is %d; give a queue's number, or -1 for all", out.Queue))
 		}
 	}
 	if req.GetBatchSize() < 0 {
-		return out, refuse(tidegate.CodeBadRequest, "batch_size",
+		return out, refusal.New(tidegate.CodeBadRequest, "batch_size",
 			fmt.Sprintf("the batch_size is %d; give 1 to %d", req.GetBatchSize(), receiveBatchSize))
 	}
 	if req.GetAutoRenew() {
 		out.Owner = client
 	} else if d := req.GetInvisibleDuration(); d.CheckValid() != nil {
-		return out, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or auto_renew")
+		return out, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or auto_renew")
 	}
 	switch f := req.GetFilterExpression(); f.GetType() {
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
@@ -218,13 +210,13 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 	case rmqpb.FilterType_SQL:
 		out.Filter = transport.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
-		return out, refuse(tidegate.CodeIllegalFilterExpression, "filter_expression",
+		return out, refusal.New(tidegate.CodeIllegalFilterExpression, "filter_expression",
 			fmt.Sprintf("the filter_expression is of type %d; there are TAG (1) and SQL (2)", f.GetType()))
 	}
 	var asked, left time.Duration = -1, -1
 	if d := req.GetLongPollingTimeout(); d != nil {
 		if asked = d.AsDuration(); d.CheckValid() != nil || asked < 0 {
-			return out, refuse(tidegate.CodeIllegalPollingTime, "long_polling_timeout",
+			return out, refusal.New(tidegate.CodeIllegalPollingTime, "long_polling_timeout",
 				fmt.Sprintf("the long_polling_timeout is %v; it may not be negative", asked))
 		}
 	}
@@ -237,7 +229,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 		if before503(header(ctx, headerClientVersion)) {
 			code = tidegate.CodeBadRequest
 		}
-		return out, refuse(code, "long_polling_timeout",
+		return out, refusal.New(code, "long_polling_timeout",
 			fmt.Sprintf("the request's deadline is in %v, but a long poll takes at least %v; give it more time", left, s.o.MinLongPolling))
 	}
 	return out, nil

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
+
+	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/grpc/peer"
 )
 
 // queryRoute tells where a topic's queues are: all of them here.
@@ -23,7 +25,7 @@ func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRoute
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())
 	accept := []rmqpb.MessageType{messageTypes[c.Type]}
-	out := &rmqpb.QueryRouteResponse{Status: statusOK, MessageQueues: make([]*rmqpb.MessageQueue, c.Queues)}
+	out := &rmqpb.QueryRouteResponse{Status: wire.OK, MessageQueues: make([]*rmqpb.MessageQueue, c.Queues)}
 	for i := range out.MessageQueues {
 		out.MessageQueues[i] = &rmqpb.MessageQueue{
 			Topic: req.GetTopic(), Id: int32(i), Permission: rmqpb.Permission_READ_WRITE, Broker: at, AcceptMessageTypes: accept,
@@ -41,15 +43,15 @@ const (
 
 // shortRoute refuses a request whose answer would repeat something too long.
 func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
-	if err := shortNamespace(topic); err != nil {
+	if err := wire.CheckNamespace(topic); err != nil {
 		return err
 	}
 	if n := len(at.GetAddresses()); n > maxAddresses {
-		return refuse(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses, at most %d are allowed", n, maxAddresses))
+		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses, at most %d are allowed", n, maxAddresses))
 	}
 	for _, a := range at.GetAddresses() {
 		if n := len(a.GetHost()); n > maxHost {
-			return tooLong(tidegate.CodeIllegalAccessPoint, "endpoints' host", n, maxHost)
+			return refusal.TooLong(tidegate.CodeIllegalAccessPoint, "endpoints' host", n, maxHost)
 		}
 	}
 	return nil
@@ -82,7 +84,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 			Topic: req.GetTopic(), Id: int32(queue), Permission: rmqpb.Permission_READ_WRITE, Broker: at,
 		}}
 	}
-	out := &rmqpb.QueryAssignmentResponse{Status: statusOK}
+	out := &rmqpb.QueryAssignmentResponse{Status: wire.OK}
 	if !group.FIFO {
 		out.Assignments = []*rmqpb.Assignment{assign(anyQueue)}
 		return out, nil
@@ -103,72 +105,7 @@ func (s *Server) brokerAt(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Br
 		if p, ok := peer.FromContext(ctx); ok {
 			local = p.LocalAddr
 		}
-		at = endpointsFor(asked, local)
+		at = wire.EndpointsFor(asked, local)
 	}
 	return &rmqpb.Broker{Name: s.o.BrokerName, Id: 0, Endpoints: at} // clients take ID 0 for the master
-}
-
-// endpointsFor returns where a client finds this broker: at the address that
-// it says it used, since that one is known to work from where it is. A client
-// with a list of addresses gets the one that its connection arrived at, if that
-// is among them, because the others may be other brokers. Without a usable
-// address it gets the connection's.
-func endpointsFor(asked *rmqpb.Endpoints, local net.Addr) *rmqpb.Endpoints {
-	var usable []*rmqpb.Address
-	for _, a := range asked.GetAddresses() {
-		if a.GetHost() != "" && a.GetPort() > 0 && a.GetPort() < 1<<16 {
-			usable = append(usable, a)
-		}
-	}
-	var here *rmqpb.Endpoints
-	if local != nil {
-		here, _ = parseEndpoints(local.String())
-	}
-	if len(usable) > 1 && here != nil {
-		for _, a := range usable {
-			if a.GetPort() == here.Addresses[0].GetPort() && sameHost(a.GetHost(), here.Addresses[0].GetHost()) {
-				return &rmqpb.Endpoints{Scheme: schemeOf(a.GetHost()), Addresses: []*rmqpb.Address{a}}
-			}
-		}
-	}
-	switch {
-	case len(usable) > 0:
-		scheme := schemeOf(usable[0].GetHost())
-		for _, a := range usable {
-			if schemeOf(a.GetHost()) != scheme {
-				scheme = rmqpb.AddressScheme_DOMAIN_NAME
-			}
-		}
-		if scheme == rmqpb.AddressScheme_DOMAIN_NAME {
-			usable = usable[:1] // Java and Python refuse more than one name
-		}
-		return &rmqpb.Endpoints{Scheme: scheme, Addresses: usable}
-	case here != nil:
-		return here
-	}
-	// A network without addresses, such as one in memory: any name will do.
-	return &rmqpb.Endpoints{
-		Scheme:    rmqpb.AddressScheme_DOMAIN_NAME,
-		Addresses: []*rmqpb.Address{{Host: "localhost", Port: 8081}},
-	}
-}
-
-func sameHost(a, b string) bool {
-	x, errX := netip.ParseAddr(a)
-	y, errY := netip.ParseAddr(b)
-	if errX == nil && errY == nil {
-		return x.Unmap() == y.Unmap()
-	}
-	return a == b
-}
-
-func schemeOf(host string) rmqpb.AddressScheme {
-	switch ip, err := netip.ParseAddr(host); {
-	case err != nil:
-		return rmqpb.AddressScheme_DOMAIN_NAME
-	case ip.Unmap().Is4():
-		return rmqpb.AddressScheme_IPv4
-	default:
-		return rmqpb.AddressScheme_IPv6
-	}
 }

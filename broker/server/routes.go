@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/nearest"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 // An endpoint carries out one request over HTTP. It returns the status and
@@ -157,7 +158,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil {
 			cut = true // the client gave up: it reads no answer
 		}
-		if !cut && err != nil && codeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
+		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
 			s.log.ErrorContext(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		switch {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -17,7 +19,7 @@ import (
 func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 	in := req.GetMessages()
 	if len(in) == 0 {
-		return nil, refuse(tidegate.CodeMessageCorrupted, "messages", "the request has no message")
+		return nil, refusal.New(tidegate.CodeMessageCorrupted, "messages", "the request has no message")
 	}
 	msgs := make([]tidegate.Message, len(in))
 	list := make([]broker.Incoming, len(in))
@@ -47,21 +49,21 @@ func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.Send
 func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now time.Time) (born time.Time, err error) {
 	topic := m.GetTopic().GetName()
 	if t := first.GetTopic().GetName(); topic != t {
-		return born, refuse(tidegate.CodeMessageCorrupted, "topic",
+		return born, refusal.New(tidegate.CodeMessageCorrupted, "topic",
 			fmt.Sprintf("its topic is %.130q and the first message's is %.130q; all messages of one request must have the same", topic, t))
 	}
-	if err := shortNamespace(m.GetTopic()); err != nil {
+	if err := wire.CheckNamespace(m.GetTopic()); err != nil {
 		return born, err
 	}
-	if *to, born, err = incoming(m, s.maxBody, now); err != nil {
+	if *to, born, err = wire.Message(m, s.maxBody, now); err != nil {
 		return born, err
 	}
-	if kind, odd := kindOf(m.GetSystemProperties()); odd {
+	if kind, odd := wire.OddKind(m.GetSystemProperties()); odd {
 		c, err := s.b.TopicSettings(topic)
 		if err != nil {
 			return born, err
 		}
-		return born, refuse(tidegate.CodeMessagePropertyConflict, "message_type",
+		return born, refusal.New(tidegate.CodeMessagePropertyConflict, "message_type",
 			fmt.Sprintf("the message is of type %v, but the topic's type is %s; this broker has no topics for such messages", kind, c.Type))
 	}
 	return born, nil
@@ -74,7 +76,7 @@ func oneOf(i, n int, err error) error {
 		return err
 	}
 	c := *e
-	c.Message = fmt.Sprintf("message %d of %d: %s", i+1, n, textOf(e))
+	c.Message = fmt.Sprintf("message %d of %d: %s", i+1, n, refusal.Text(e))
 	c.Err = nil
 	return &c
 }
@@ -82,10 +84,10 @@ func oneOf(i, n int, err error) error {
 // sent makes the answer. Where all messages failed in the same way there are no
 // entries, as with RocketMQ's proxy: the failure is the request's.
 func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []transport.SendResult) (*rmqpb.SendMessageResponse, error) {
-	if err := commonFailure(results); err != nil {
+	if err := refusal.Common(len(results), func(i int) error { return results[i].Err }); err != nil {
 		return nil, err
 	}
-	out := &rmqpb.SendMessageResponse{Status: statusOK, Entries: make([]*rmqpb.SendResultEntry, len(results))}
+	out := &rmqpb.SendMessageResponse{Status: wire.OK, Entries: make([]*rmqpb.SendResultEntry, len(results))}
 	entries := make([]rmqpb.SendResultEntry, len(results))
 	var wait time.Duration
 	for i := range results {
@@ -98,33 +100,16 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 				return nil, err
 			}
 			e.Status = st
-			wait = max(wait, pushBackOf(err))
+			wait = max(wait, refusal.PushBackOf(err))
 		} else {
-			e.Status = statusOK
+			e.Status = wire.OK
 			r := &results[i].Receipt
 			e.Offset, e.RecallHandle, e.TransactionId = r.Offset, r.RecallHandle, r.TransactionID
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
-			out.Status = multipleResults
+			out.Status = wire.MultipleResults
 		}
 	}
 	setPushBack(ctx, wait)
 	return out, nil
-}
-
-var multipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "see the status of each entry"}
-
-// commonFailure returns the failure of a request whose messages all failed with
-// one code: that one which asks for the longest wait. Nil if there is no such.
-func commonFailure(results []transport.SendResult) error {
-	worst := results[0].Err
-	for _, r := range results {
-		if r.Err == nil || codeOf(r.Err) != codeOf(worst) {
-			return nil
-		}
-		if pushBackOf(r.Err) > pushBackOf(worst) {
-			worst = r.Err
-		}
-	}
-	return worst
 }

@@ -10,11 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 const (
@@ -129,7 +131,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
-		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),

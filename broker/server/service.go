@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -84,7 +86,7 @@ var (
 			if err != nil {
 				return nil, err
 			}
-			return &rmqpb.RecallMessageResponse{Status: statusOK, MessageId: id}, nil
+			return &rmqpb.RecallMessageResponse{Status: wire.OK, MessageId: id}, nil
 		},
 		fail: func(_ *rmqpb.RecallMessageRequest, st *rmqpb.Status) *rmqpb.RecallMessageResponse {
 			return &rmqpb.RecallMessageResponse{Status: st}
@@ -119,7 +121,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	s.b.Touch(client) // it lives, known or not: what it received stays its own
 	c := s.sessions.get(client)
 	if c == nil || c.profile.Load() == nil {
-		return nil, refuse(tidegate.CodeUnrecognizedClientType, client,
+		return nil, refusal.New(tidegate.CodeUnrecognizedClientType, client,
 			"the client's settings are not known: open a Telemetry stream and send them")
 	}
 	if group := req.GetGroup().GetName(); group != "" {
@@ -129,19 +131,19 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	}
 	p := c.profile.Load()
 	if p == nil {
-		return &rmqpb.HeartbeatResponse{Status: statusOK}, nil
+		return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 	}
-	if p.language == languageNode {
+	if p.language == wire.LanguageNode {
 		// RocketMQ's Node client can lose the first settings, and then waits for others.
 		s.sessions.resend(c)
 	} else if now, err := s.settings(ctx, p); err == nil && digest(now) != c.sent.Load() {
 		s.sessions.resend(c) // the group was changed since
 	}
-	return &rmqpb.HeartbeatResponse{Status: statusOK}, nil
+	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 }
 
 // notifyClientTermination forgets the client and ends its parked receives.
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	s.sessions.terminate(client)
-	return &rmqpb.NotifyClientTerminationResponse{Status: statusOK}, nil
+	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
 }

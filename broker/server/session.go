@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -114,7 +115,7 @@ func (r *sessions) ensureLocked(id string) (*session, error) {
 	c := r.byID[id]
 	if c == nil {
 		if len(r.byID) >= maxSessions {
-			return nil, refuse(tidegate.CodeTooManyRequests, "clients",
+			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit", tidegate.ErrThrottled, len(r.byID)))
 		}
 		c = &session{id: id}
@@ -135,7 +136,7 @@ func (r *sessions) attach(id string, t *telemetry, p *profile, publishes []*rmqp
 		return nil, err
 	}
 	if r.kept-c.kept+len(p.settings)+len(publishes)*publicationSize > r.keptMost {
-		return nil, refuse(tidegate.CodeTooManyRequests, "clients",
+		return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.keptMost>>20))
 	}
 	if c.streams == nil {

@@ -7,13 +7,14 @@ import (
 	"math"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // receiveBatchSize is the most messages in one receive (RocketMQ: 32).
@@ -95,7 +96,7 @@ func profileOf(in *rmqpb.Settings, language string) (*profile, error) {
 		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
 			return bad("topics: %s", err)
 		}
-		if err := shortNamespace(topic); err != nil {
+		if err := wire.CheckNamespace(topic); err != nil {
 			return bad("topics: %s", err)
 		}
 	}
@@ -125,7 +126,7 @@ func (s *Server) settings(ctx context.Context, p *profile) (*rmqpb.Settings, err
 	if pub := out.GetPublishing(); pub != nil {
 		out.BackoffPolicy = &rmqpb.RetryPolicy{
 			MaxAttempts: int32(min(s.o.ProducerMaxAttempts, math.MaxInt32)),
-			Strategy:    exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
+			Strategy:    wire.Exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
 		}
 		pub.MaxBodySize = int32(min(s.maxBody, math.MaxInt32))
 		pub.ValidateMessageType = true
@@ -143,40 +144,6 @@ func (s *Server) settings(ctx context.Context, p *profile) (*rmqpb.Settings, err
 	for i, e := range sub.GetSubscriptions() {
 		topics[i] = e.GetTopic().GetName()
 	}
-	out.BackoffPolicy = retryPolicy(s.b.RetryPolicy(c, topics...), p.language)
+	out.BackoffPolicy = wire.RetryPolicy(s.b.RetryPolicy(c, topics...), p.language)
 	return out, nil
-}
-
-// retryPolicy returns a policy as a client of the language reads it.
-// RocketMQ's Node client knows only exponential policies, the others read
-// ladders (and Python nothing else).
-func retryPolicy(p broker.RetryPolicy, language string) *rmqpb.RetryPolicy {
-	steps := p.Ladder
-	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients refuse an empty list
-		steps = []time.Duration{0}
-	}
-	out := &rmqpb.RetryPolicy{MaxAttempts: math.MaxInt32} // for ever
-	if p.MaxAttempts > 0 {
-		out.MaxAttempts = int32(min(p.MaxAttempts, math.MaxInt32))
-	}
-	if language == languageNode {
-		multiplier := 2.0
-		if len(steps) == 1 {
-			multiplier = 1
-		}
-		out.Strategy = exponential(steps[0], max(steps[0], steps[len(steps)-1]), multiplier)
-		return out
-	}
-	next := make([]*durationpb.Duration, len(steps))
-	for i, d := range steps {
-		next[i] = durationpb.New(d)
-	}
-	out.Strategy = &rmqpb.RetryPolicy_CustomizedBackoff{CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: next}}
-	return out
-}
-
-func exponential(initial, longest time.Duration, multiplier float64) *rmqpb.RetryPolicy_ExponentialBackoff {
-	return &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
-		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: float32(multiplier),
-	}}
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -159,32 +157,4 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.kept, len(r.byID), len(r.publishers))
 		}
 	})
-}
-
-// The failure of a whole request asks for the longest wait that a message of it has to.
-func TestCommonFailure(t *testing.T) {
-	throttled := func(wait time.Duration) error {
-		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait}
-	}
-	short, long, other := throttled(time.Second), throttled(time.Minute), refuse(tidegate.CodeBadRequest, "", "")
-	for name, c := range map[string]struct {
-		in   []error
-		want error
-	}{
-		"one":            {[]error{short}, short},
-		"one stored":     {[]error{nil}, nil},
-		"the last waits": {[]error{short, short, long}, long},
-		"the first does": {[]error{long, short}, long},
-		"one is stored":  {[]error{short, nil}, nil},
-		"the first is":   {[]error{nil, short}, nil},
-		"two codes":      {[]error{short, other}, nil},
-	} {
-		var results []transport.SendResult
-		for _, err := range c.in {
-			results = append(results, transport.SendResult{Err: err})
-		}
-		if got := commonFailure(results); !errors.Is(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
 }

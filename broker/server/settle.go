@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -14,7 +16,7 @@ import (
 func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
 	in := req.GetEntries()
 	if len(in) == 0 {
-		return nil, refuse(tidegate.CodeBadRequest, "entries", "the request has no entries: there is nothing to acknowledge")
+		return nil, refusal.New(tidegate.CodeBadRequest, "entries", "the request has no entries: there is nothing to acknowledge")
 	}
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
 	if err != nil {
@@ -36,7 +38,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	for i, err := range results {
 		e := &entries[i]
 		out.Entries[i] = e
-		e.MessageId, e.ReceiptHandle, e.Status = in[i].GetMessageId(), in[i].GetReceiptHandle(), statusOK
+		e.MessageId, e.ReceiptHandle, e.Status = in[i].GetMessageId(), in[i].GetReceiptHandle(), wire.OK
 		if err != nil {
 			st, gerr := s.answer(ctx, "AckMessage", err)
 			if gerr != nil {
@@ -48,7 +50,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 		case i == 0:
 			out.Status = e.Status
 		case out.Status.GetCode() != e.Status.GetCode():
-			out.Status = multipleResults
+			out.Status = wire.MultipleResults
 		}
 	}
 	return out, nil
@@ -69,16 +71,16 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	}
 	d := req.GetInvisibleDuration()
 	if err := d.CheckValid(); err != nil {
-		return nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
+		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
 	}
 	after := d.AsDuration()
 	if after < 0 || after > maxChange {
-		return nil, refuse(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			fmt.Sprintf("the invisible_duration is %v; give 0 to %v", after, maxChange))
 	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
-	out := &rmqpb.ChangeInvisibleDurationResponse{Status: statusOK, ReceiptHandle: req.GetReceiptHandle()}
+	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	if s.sessions.push(client) && !req.GetSuspend() {
 		err = s.b.Retry(ctx, &delivery, after)
 	} else {
@@ -109,13 +111,13 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 		// RocketMQ's clients repeat this request for ever on any failure. The
 		// delivery is over, so there is nothing that they could do.
 		return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: &rmqpb.Status{
-			Code: rmqpb.Code_OK, Message: "nothing to do: " + textOf(e),
+			Code: rmqpb.Code_OK, Message: "nothing to do: " + refusal.Text(e),
 		}}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: statusOK}, nil
+	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: wire.OK}, nil
 }
 
 // names returns the group's and the topic's name, if they can be such.

@@ -7,11 +7,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 const (
@@ -97,7 +100,7 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 // used: its ResourceExhausted would say that a message is too large.
 func refuseStream(stream telemetryStream, err error) error {
 	e, _ := errors.AsType[*tidegate.Error](err)
-	return stream.Send(&rmqpb.TelemetryCommand{Status: statusOf(e)})
+	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.StatusOf(e)})
 }
 
 // admitSettings returns the ID of a client that may have these settings by the
@@ -117,7 +120,7 @@ func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
 	if g, ok := errors.AsType[*grpcError](err); ok {
 		return nil, g.status
 	} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return nil, status.Error(codes.InvalidArgument, "settings: "+textOf(e))
+		return nil, status.Error(codes.InvalidArgument, "settings: "+refusal.Text(e))
 	}
 	return cmd, err
 }
@@ -186,7 +189,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		case <-t.kick:
 			for _, c := range t.taken() {
 				if err := stream.Send(&rmqpb.TelemetryCommand{
-					Status: statusOK, Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: c},
+					Status: wire.OK, Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: c},
 				}); err != nil {
 					return err
 				}
@@ -215,10 +218,10 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 func (s *Server) sendSettings(ctx context.Context, c *session, p *profile, stream telemetryStream) error {
 	out, err := s.settings(ctx, p)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && errors.Is(err, tidegate.ErrInvalid) {
-		return status.Error(codes.InvalidArgument, textOf(e))
+		return status.Error(codes.InvalidArgument, refusal.Text(e))
 	} else if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	c.sent.Store(digest(out))
-	return stream.Send(&rmqpb.TelemetryCommand{Status: statusOK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
+	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
 }

@@ -1,4 +1,4 @@
-package server
+package wire
 
 import (
 	"crypto/md5"
@@ -8,11 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // generated says a delivery in the generated words: what the hand-written encoding must agree with.
@@ -49,7 +50,7 @@ func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Mess
 }
 
 // check encodes ds and compares every frame with what protobuf makes of it.
-func (f *outgoing) check(t *testing.T, ds []*tidegate.Delivery) {
+func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 	t.Helper()
 	if err := f.encode(ds); err != nil {
 		t.Fatal(err)
@@ -58,7 +59,7 @@ func (f *outgoing) check(t *testing.T, ds []*tidegate.Delivery) {
 		t.Fatalf("%d frames of %d deliveries", len(f.list), len(ds))
 	}
 	for i, d := range ds {
-		data, err := newCodec().Marshal(&f.list[i])
+		data, err := NewCodec().Marshal(&f.list[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func (f *outgoing) check(t *testing.T, ds []*tidegate.Delivery) {
 		if err := proto.Unmarshal(b, got); err != nil {
 			t.Fatalf("frame %d: %v", i, err)
 		}
-		want := &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: generated(f.namespace, d, f.at)}}
+		want := &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: generated(f.Namespace, d, f.at)}}
 		if len(d.Body) == 0 {
 			got.GetMessage().Body, want.GetMessage().Body = nil, nil
 		}
@@ -96,12 +97,12 @@ func TestOutgoing(t *testing.T) {
 	dead.Properties = map[string]string{tidegate.PropertyDeadLetterTopic: "from", tidegate.PropertyDeadLetterMessageID: "old", "z": "1"}
 	dead.InvisibleUntil = now.Add(-time.Hour)
 	empty := &tidegate.Delivery{}
-	f := &outgoing{namespace: "ns"}
+	f := &Deliveries{Namespace: "ns"}
 	// The same room serves again: nothing of an earlier message or batch may stay.
 	f.check(t, []*tidegate.Delivery{full, empty, &delayed, &dead, empty, full})
 	f.check(t, []*tidegate.Delivery{empty, &dead})
 	f.check(t, nil)
-	(&outgoing{}).check(t, []*tidegate.Delivery{full})
+	(&Deliveries{}).check(t, []*tidegate.Delivery{full})
 }
 
 // Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both refuse it.
@@ -114,7 +115,7 @@ func FuzzOutgoing(f *testing.F) {
 			Message: tidegate.Message{ID: k + v, Topic: topic, Tag: tag, Keys: []string{k, v}, Properties: map[string]string{k: v}, Body: body},
 			Offset:  offset, Attempt: attempt, Queue: queue, Handle: k, BornAt: time.Unix(at%(1<<36), at&0xffff), StoredAt: time.Unix(0, at),
 		}
-		o := &outgoing{namespace: namespace}
+		o := &Deliveries{Namespace: namespace}
 		if err := o.encode([]*tidegate.Delivery{d}); err != nil {
 			if _, perr := proto.Marshal(generated(namespace, d, o.at)); perr == nil || !errors.Is(err, errNotUTF8) {
 				t.Fatalf("refused with %v; protobuf says %v", err, perr)
@@ -129,19 +130,19 @@ func FuzzOutgoing(f *testing.F) {
 func TestOutgoingIsMadeAgain(t *testing.T) {
 	ds := []*tidegate.Delivery{{Message: tidegate.Message{ID: "1"}}, {Message: tidegate.Message{ID: "2"}}}
 	for name, c := range map[string]struct {
-		before func(f *outgoing)
+		before func(f *Deliveries)
 		fresh  bool
 	}{
-		"prepared":     {func(f *outgoing) { f.prepare(ds) }, true},
-		"not prepared": {func(*outgoing) {}, false},
-		"of fewer":     {func(f *outgoing) { f.prepare(ds[:1]) }, false},
-		"too old":      {func(f *outgoing) { f.prepare(ds); f.at = f.at.Add(-2 * maxFrameAge) }, false},
+		"prepared":     {func(f *Deliveries) { f.Prepare(ds) }, true},
+		"not prepared": {func(*Deliveries) {}, false},
+		"of fewer":     {func(f *Deliveries) { f.Prepare(ds[:1]) }, false},
+		"too old":      {func(f *Deliveries) { f.Prepare(ds); f.at = f.at.Add(-2 * maxFrameAge) }, false},
 	} {
-		f := &outgoing{}
+		f := &Deliveries{}
 		c.before(f)
 		before := f.at
-		if err := f.ready(ds); err != nil || len(f.list) != len(ds) {
-			t.Errorf("%s: %d frames, %v", name, len(f.list), err)
+		if frames, err := f.Frames(ds); err != nil || len(frames) != len(ds) {
+			t.Errorf("%s: %d frames, %v", name, len(frames), err)
 		}
 		if c.fresh != f.at.Equal(before) {
 			t.Errorf("%s: encoded again: %v", name, !f.at.Equal(before))
@@ -159,7 +160,7 @@ func BenchmarkOutgoing(b *testing.B) {
 	ds := slices.Repeat([]*tidegate.Delivery{d}, 32)
 	b.ReportAllocs()
 	for b.Loop() {
-		f := &outgoing{}
+		f := &Deliveries{}
 		if err := f.encode(ds); err != nil {
 			b.Fatal(err)
 		}

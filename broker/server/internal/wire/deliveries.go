@@ -1,4 +1,4 @@
-package server
+package wire
 
 import (
 	"crypto/md5"
@@ -7,28 +7,29 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// outgoing is the messages of a ReceiveMessage stream in the form of the wire,
-// as protobuf would make them of ReceiveMessageResponse. Deliveries are encoded
+// Deliveries are the messages of a ReceiveMessage stream in the form of the wire,
+// as protobuf would make them of ReceiveMessageResponse. They are encoded
 // straight from the engine's words, without generated structs in between, and
-// bodies are not copied.
-type outgoing struct {
-	namespace string // of the topics
+// bodies are not copied. The zero value is ready; one goroutine at a time uses it.
+type Deliveries struct {
+	Namespace string // of the topics, as the client names them
 
-	list []frame
+	list []Frame
 	at   time.Time // of the encoding: what is left of invisible times counts from here
 
 	head, sys, user []byte       // room for the parts of a message
 	bufs            []mem.Buffer // of all frames
 }
 
-// A frame is one encoded message of a stream; [codec] takes it as it is.
-type frame struct{ data mem.BufferSlice }
+// A Frame is one encoded message of a stream; [Codec] takes it as it is.
+type Frame struct{ data mem.BufferSlice }
 
 // maxFrameAge is how old frames may be when they are sent: invisible times are
 // told as what is left of them.
@@ -70,11 +71,30 @@ const (
 // headRoom is what a frame has beside the body, about.
 const headRoom = 512
 
-// encode makes the frames of ds, in place of those that there were. They refer
-// to the bodies of ds. It fails if a text is not UTF-8, which protobuf does not take.
-func (f *outgoing) encode(ds []*tidegate.Delivery) error {
+// Prepare encodes ds while the engine writes that it hands them out.
+func (f *Deliveries) Prepare(ds []*tidegate.Delivery) {
+	_ = f.encode(ds) // Frames meets the error again, and tells it
+}
+
+// Frames returns a message of the stream for each of ds: those that Prepare made,
+// if it made them of these and not too long ago. They refer to the bodies of ds. It
+// fails if a text is not UTF-8, which protobuf does not take.
+func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
+	if len(f.list) != len(ds) || time.Since(f.at) > maxFrameAge {
+		if err := f.encode(ds); err != nil {
+			return nil, err
+		}
+	}
+	return f.list, nil
+}
+
+// Forget drops what Prepare made.
+func (f *Deliveries) Forget() { f.list = nil }
+
+// encode makes the frames of ds, in place of those that there were.
+func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 	f.at = time.Now()
-	f.list = make([]frame, 0, len(ds))
+	f.list = make([]Frame, 0, len(ds))
 	f.bufs = make([]mem.Buffer, 0, 2*len(ds))
 	f.head = make([]byte, 0, headRoom*len(ds)) // gRPC may keep those that it was given
 	for _, d := range ds {
@@ -86,7 +106,7 @@ func (f *outgoing) encode(ds []*tidegate.Delivery) error {
 	return nil
 }
 
-func (f *outgoing) add(d *tidegate.Delivery) error {
+func (f *Deliveries) add(d *tidegate.Delivery) error {
 	user, dead := deadLetterQueue(d.Properties)
 	if err := f.validate(d, user); err != nil {
 		return err
@@ -97,13 +117,13 @@ func (f *outgoing) add(d *tidegate.Delivery) error {
 		f.user = appendPair(f.user, messageProperties, 1, k, 2, v)
 	}
 	// The topic comes first, the body last: what lies between has been encoded.
-	size := pairSize(messageTopic, resourceNamespace, f.namespace, resourceName, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
+	size := pairSize(messageTopic, resourceNamespace, f.Namespace, resourceName, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
 	if len(d.Body) > 0 {
 		size += bytesSize(messageBody, len(d.Body))
 	}
 	start := len(f.head)
 	b := appendTag(f.head, responseMessage, uint64(size))
-	b = appendPair(b, messageTopic, resourceNamespace, f.namespace, resourceName, d.Topic)
+	b = appendPair(b, messageTopic, resourceNamespace, f.Namespace, resourceName, d.Topic)
 	b = append(b, f.user...)
 	b = append(appendTag(b, messageSystem, uint64(len(f.sys))), f.sys...)
 	n := len(f.bufs)
@@ -115,12 +135,12 @@ func (f *outgoing) add(d *tidegate.Delivery) error {
 	if len(d.Body) > 0 {
 		f.bufs = append(f.bufs, mem.SliceBuffer(d.Body))
 	}
-	f.list = append(f.list, frame{f.bufs[n:len(f.bufs):len(f.bufs)]})
+	f.list = append(f.list, Frame{f.bufs[n:len(f.bufs):len(f.bufs)]})
 	return nil
 }
 
 // system encodes the SystemProperties into f.sys.
-func (f *outgoing) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
+func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 	b := appendText(f.sys[:0], sysTag, d.Tag)
 	for _, k := range d.Keys {
 		b = append(appendTag(b, sysKeys, uint64(len(k))), k...)
@@ -162,9 +182,9 @@ func (f *outgoing) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 }
 
 // validate refuses what is not UTF-8, as protobuf does.
-func (f *outgoing) validate(d *tidegate.Delivery, user map[string]string) error {
+func (f *Deliveries) validate(d *tidegate.Delivery, user map[string]string) error {
 	ok := true
-	for _, s := range [...]string{d.Topic, d.Tag, d.ID, d.BornHost, d.StoreHost, d.Handle, d.MessageGroup, d.TraceContext, f.namespace} {
+	for _, s := range [...]string{d.Topic, d.Tag, d.ID, d.BornHost, d.StoreHost, d.Handle, d.MessageGroup, d.TraceContext, f.Namespace} {
 		ok = ok && utf8.ValidString(s)
 	}
 	for _, k := range d.Keys {

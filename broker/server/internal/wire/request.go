@@ -1,24 +1,29 @@
-package server
+package wire
 
 import (
 	"fmt"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that ours hands on to
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // Decoding makes a hundred bytes of an empty message, which has two on the wire.
 // So what can be many is counted on the wire first, and the rest is small.
 const (
-	// maxSmallRequest bounds all requests but those of messages and
+	// MaxSmallRequest bounds all requests but those of messages and
 	// acknowledgements, in bytes. The largest of them are clients' settings, which
 	// name every topic that a client uses: some 2700 with names of 20 bytes.
-	maxSmallRequest = 64 << 10
+	MaxSmallRequest = 64 << 10
 
 	// maxAckRequest bounds an AckMessage, in bytes: 1 KiB for each entry.
-	maxAckRequest = maxMany << 10
+	maxAckRequest = refusal.MaxMany << 10
 
 	// maxBesideBody bounds what a message has beside its body, in bytes, as it
 	// arrives. All that the engine takes fits: at worst, with 16 KiB of keys of one
@@ -32,21 +37,22 @@ const (
 	ackEntries   = 3
 )
 
-// An unread is a request to be decoded by [codec], unless its size or its
+// An unread is a request to be decoded by [Codec], unless its size or its
 // counts are too large.
 type unread struct {
 	request proto.Message
 	fault   error // why it was not decoded, if it was not
 }
 
-// read has decode fill in the request. Its error is a *grpcError if it did not
-// come, and a refusal if it is too large.
-func read(decode func(any) error, request proto.Message) error {
+// Read has decode, which is to be gRPC's with a [Codec], fill in the request.
+// refused is what a client is told whose request is too large; err is decode's, if
+// the request did not come.
+func Read(decode func(any) error, request proto.Message) (refused, err error) {
 	u := unread{request: request}
 	if err := decode(&u); err != nil {
-		return &grpcError{err}
+		return nil, err
 	}
-	return u.fault
+	return u.fault, nil
 }
 
 // checkSize refuses a request that would be too large when decoded. What
@@ -61,7 +67,7 @@ func checkSize(request proto.Message, raw []byte) error {
 			beside := len(m)
 			_ = walk(m, messageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
 			if beside > maxBesideBody {
-				return refuse(tidegate.CodeMessagePropertiesTooLarge, "message",
+				return refusal.New(tidegate.CodeMessagePropertiesTooLarge, "message",
 					fmt.Sprintf("message %d has %d bytes beside its body, at most %d are allowed", i+1, beside, maxBesideBody))
 			}
 			return nil
@@ -72,18 +78,18 @@ func checkSize(request proto.Message, raw []byte) error {
 		}
 		return walk(raw, ackEntries, "entries", func(int, []byte) error { return nil })
 	}
-	return smaller(raw, maxSmallRequest)
+	return smaller(raw, MaxSmallRequest)
 }
 
 func smaller(raw []byte, limit int) error {
 	if len(raw) > limit {
-		return refuse(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", len(raw), limit))
+		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", len(raw), limit))
 	}
 	return nil
 }
 
 // walk calls f for each field of the number that holds bytes, up to the first
-// error or what is no protobuf. Those that have a name may not be more than maxMany.
+// error or what is no protobuf. Those that have a name may not be more than refusal.MaxMany.
 func walk(raw []byte, field protowire.Number, name string, f func(i int, value []byte) error) error {
 	for i := 0; len(raw) > 0; {
 		number, kind, n := protowire.ConsumeTag(raw)
@@ -103,8 +109,8 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 			return nil
 		}
 		raw = raw[n:]
-		if i == maxMany && name != "" {
-			return refuse(tidegate.CodeBadRequest, name, fmt.Sprintf("the request has more than %d %s, which is the limit", maxMany, name))
+		if i == refusal.MaxMany && name != "" {
+			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request has more than %d %s, which is the limit", refusal.MaxMany, name))
 		}
 		if err := f(i, value); err != nil {
 			return err
@@ -112,4 +118,33 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 		i++
 	}
 	return nil
+}
+
+// A Codec is gRPC's for protobuf, but takes a *Frame as it is, and looks at an
+// *unread before it decodes it.
+type Codec struct{ encoding.CodecV2 }
+
+// NewCodec returns the codec of a server, which goroutines may share.
+func NewCodec() Codec { return Codec{encoding.GetCodecV2("proto")} }
+
+// Marshal implements encoding.CodecV2.
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
+		return f.data, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	u, ok := v.(*unread)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	if u.fault = checkSize(u.request, buf.ReadOnlyData()); u.fault != nil {
+		return nil
+	}
+	return proto.Unmarshal(buf.ReadOnlyData(), u.request)
 }

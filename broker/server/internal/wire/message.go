@@ -1,4 +1,4 @@
-package server
+package wire
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -26,22 +27,15 @@ const (
 	// (RocketMQ's maxTransactionRecoverySecond).
 	maxRecovery = time.Hour
 
-	// Lengths that RocketMQ does not bound, but that are kept with each message, in bytes.
-	maxMessageID    = 255
-	maxTraceContext = 4 << 10
-	maxBornHost     = 255
-
 	// maxNamespace bounds the namespace of a topic, which answers repeat, in bytes.
 	maxNamespace = 255
 )
 
-// latest bounds the times that are kept as nanoseconds since 1970.
-var latest = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// incoming turns a message of the wire into the engine's, and refuses what
-// only the wire can get wrong; the rest is the engine's to check. The result
-// shares memory with m.
-func incoming(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message, born time.Time, _ error) {
+// Message turns a message of the wire into the engine's, and refuses what
+// only the wire can get wrong; the rest is the engine's to check. The body may
+// have maxBody bytes, unpacked. The result shares memory with m; born is when it
+// was made, zero if it does not say.
+func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message, born time.Time, _ error) {
 	p := m.GetSystemProperties()
 	out = tidegate.Message{
 		ID:           p.GetMessageId(),
@@ -55,33 +49,33 @@ func incoming(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Messag
 	}
 	switch {
 	case strings.TrimSpace(out.ID) == "":
-		return out, born, refuse(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank")
-	case len(out.ID) > maxMessageID:
-		return out, born, tooLong(tidegate.CodeIllegalMessageID, "message_id", len(out.ID), maxMessageID)
-	case len(out.TraceContext) > maxTraceContext:
-		return out, born, tooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), maxTraceContext)
-	case len(p.GetBornHost()) > maxBornHost:
-		return out, born, tooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), maxBornHost)
+		return out, born, refusal.New(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank")
+	case len(out.ID) > refusal.MaxMessageID:
+		return out, born, refusal.TooLong(tidegate.CodeIllegalMessageID, "message_id", len(out.ID), refusal.MaxMessageID)
+	case len(out.TraceContext) > refusal.MaxTraceContext:
+		return out, born, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), refusal.MaxTraceContext)
+	case len(p.GetBornHost()) > refusal.MaxBornHost:
+		return out, born, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), refusal.MaxBornHost)
 	}
 	if t := p.GetBornTimestamp(); t != nil {
-		if born = t.AsTime(); t.CheckValid() != nil || born.Before(time.Unix(0, 0)) || born.After(latest) {
-			return out, born, refuse(tidegate.CodeBadRequest, "born_timestamp",
-				fmt.Sprintf("the born_timestamp is %d s after 1970; give one between 1970 and %d", t.GetSeconds(), latest.Year()))
+		if born = t.AsTime(); t.CheckValid() != nil || !refusal.Storable(born) {
+			return out, born, refusal.New(tidegate.CodeBadRequest, "born_timestamp",
+				fmt.Sprintf("the born_timestamp is %d s after 1970; give one between 1970 and %d", t.GetSeconds(), refusal.LastYear))
 		}
 	}
 	if t := p.GetDeliveryTimestamp(); t != nil {
 		if err := t.CheckValid(); err != nil {
-			return out, born, refuse(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", err.Error())
+			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", err.Error())
 		}
 		out.DeliverAt = t.AsTime()
 		if ahead := out.DeliverAt.Sub(now); ahead > maxDelay {
-			return out, born, refuse(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
+			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
 				fmt.Sprintf("the delivery_timestamp is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay))
 		}
 	}
 	if d := p.GetOrphanedTransactionRecoveryDuration(); d != nil {
 		if v := d.AsDuration(); d.CheckValid() != nil || v < 0 || v > maxRecovery {
-			return out, born, refuse(tidegate.CodeBadRequest, "orphaned_transaction_recovery_duration",
+			return out, born, refusal.New(tidegate.CodeBadRequest, "orphaned_transaction_recovery_duration",
 				fmt.Sprintf("the orphaned_transaction_recovery_duration is %v; give 0 to %v", v, maxRecovery))
 		}
 	}
@@ -97,29 +91,25 @@ func incoming(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Messag
 		}
 		out.Body = body
 	default:
-		return out, born, refuse(tidegate.CodeMessageCorrupted, "body_encoding",
+		return out, born, refusal.New(tidegate.CodeMessageCorrupted, "body_encoding",
 			fmt.Sprintf("the body_encoding is %d; there are IDENTITY (1) and GZIP (2)", e))
 	}
 	return out, born, nil
 }
 
-// shortNamespace refuses the name of a topic whose namespace is too long to be
+// CheckNamespace refuses a topic whose namespace is too long to be
 // repeated in answers, or kept.
-func shortNamespace(topic *rmqpb.Resource) error {
+func CheckNamespace(topic *rmqpb.Resource) error {
 	if n := len(topic.GetResourceNamespace()); n > maxNamespace {
-		return tooLong(tidegate.CodeBadRequest, "resource_namespace", n, maxNamespace)
+		return refusal.TooLong(tidegate.CodeBadRequest, "resource_namespace", n, maxNamespace)
 	}
 	return nil
 }
 
-func tooLong(code tidegate.Code, field string, n, limit int) error {
-	return refuse(code, field, fmt.Sprintf("the %s has %d bytes, at most %d are allowed", field, n, limit))
-}
-
-// kindOf returns the kind of a message that no topic of this broker takes, and
+// OddKind returns the kind of a message that no topic of this broker takes, and
 // false for the others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO
 // or DELAY follows from its message group and delivery time alone, as on RocketMQ's proxy.
-func kindOf(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
+func OddKind(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 	switch {
 	case p == nil:
 		return 0, false
@@ -159,13 +149,13 @@ func checkDigest(d *rmqpb.Digest, body []byte) error {
 		sum := sha1.Sum(body)
 		have = strings.ToUpper(hex.EncodeToString(sum[:]))
 	default:
-		return refuse(tidegate.CodeMessageCorrupted, "body_digest",
+		return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
 			fmt.Sprintf("the body_digest is of type %d; there are CRC32 (1), MD5 (2) and SHA1 (3)", d.GetType()))
 	}
 	if strings.EqualFold(have, d.GetChecksum()) {
 		return nil
 	}
-	return refuse(tidegate.CodeMessageCorrupted, "body_digest",
+	return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
 		fmt.Sprintf("the body_digest is %v %.64q, but the %d bytes that arrived have %s", d.GetType(), d.GetChecksum(), len(body), have))
 }
 
@@ -175,7 +165,7 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 		return nil, nil // an empty body, which the engine refuses as such
 	}
 	corrupted := func(err error) error {
-		return refuse(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not: %v", len(packed), err))
+		return refusal.New(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not: %v", len(packed), err))
 	}
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -186,7 +176,7 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 	n, err := b.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case n > int64(limit):
-		return nil, refuse(tidegate.CodeMessageBodyTooLarge, "body",
+		return nil, refusal.New(tidegate.CodeMessageBodyTooLarge, "body",
 			fmt.Sprintf("the body of %d bytes unpacks to more than %d, which is the limit", len(packed), limit))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, corrupted(errors.New("it is cut off"))

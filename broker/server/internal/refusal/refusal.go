@@ -1,0 +1,82 @@
+package refusal
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// New returns the refusal of a request with a code: of what in it, and why.
+func New(code tidegate.Code, subject, text string) *tidegate.Error {
+	return &tidegate.Error{Code: code, Subject: subject, Message: text}
+}
+
+// TooLong refuses a field of n bytes that may have only so many.
+func TooLong(code tidegate.Code, field string, n, limit int) error {
+	return New(code, field, fmt.Sprintf("the %s has %d bytes, at most %d are allowed", field, n, limit))
+}
+
+// Text returns subject, text and cause of e, in one line.
+func Text(e *tidegate.Error) string {
+	text := e.Message
+	if e.Err != nil {
+		if text != "" {
+			text += ": "
+		}
+		text += strings.ReplaceAll(e.Err.Error(), "\n", "; ")
+	}
+	if e.Code == tidegate.CodeTooManyRequests {
+		// Seed 004's words, and clients may look for them at the beginning.
+		if prefix := tidegate.ErrThrottled.Error(); !strings.HasPrefix(text, prefix) {
+			text = strings.TrimSuffix(prefix+": "+text, ": ")
+		}
+		return text
+	}
+	switch {
+	case text == "" && e.Subject == "":
+		return e.Code.String()
+	case text == "":
+		return e.Subject + ": " + e.Code.String()
+	case e.Subject != "" && !strings.Contains(text, e.Subject):
+		return e.Subject + ": " + text
+	}
+	return text
+}
+
+// CodeOf returns the code of a failure that has one, or else that of an
+// unknown one.
+func CodeOf(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code != 0 {
+		return e.Code
+	}
+	return tidegate.CodeInternalServerError
+}
+
+// PushBackOf returns how long the client should wait before its next attempt;
+// 0 where the error does not say.
+func PushBackOf(err error) time.Duration {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.RetryAfter > 0 {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// Common returns the failure of a request about n things, at being that of each,
+// all of which failed with one code: that one which asks for the longest wait.
+// Nil if there is no such.
+func Common(n int, at func(i int) error) error {
+	var worst error
+	for i := range n {
+		err := at(i)
+		switch {
+		case err == nil, i > 0 && CodeOf(err) != CodeOf(worst):
+			return nil
+		case i == 0 || PushBackOf(err) > PushBackOf(worst):
+			worst = err
+		}
+	}
+	return worst
+}

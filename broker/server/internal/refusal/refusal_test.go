@@ -1,0 +1,34 @@
+package refusal
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// The failure of a whole request asks for the longest wait that a message of it has to.
+func TestCommon(t *testing.T) {
+	throttled := func(wait time.Duration) error {
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait}
+	}
+	short, long, other := throttled(time.Second), throttled(time.Minute), New(tidegate.CodeBadRequest, "", "")
+	for name, c := range map[string]struct {
+		in   []error
+		want error
+	}{
+		"none":           {nil, nil},
+		"one":            {[]error{short}, short},
+		"one stored":     {[]error{nil}, nil},
+		"the last waits": {[]error{short, short, long}, long},
+		"the first does": {[]error{long, short}, long},
+		"one is stored":  {[]error{short, nil}, nil},
+		"the first is":   {[]error{nil, short}, nil},
+		"two codes":      {[]error{short, other}, nil},
+	} {
+		if got := Common(len(c.in), func(i int) error { return c.in[i] }); !errors.Is(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

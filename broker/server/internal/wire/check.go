@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"crypto/md5"
+	"maps"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// propertyTransactionID is RocketMQ's name of the property that tells the
+// transaction ID in a check.
+const propertyTransactionID = "__transactionId__"
+
+// RecoverCommand is a check in the form of the wire. The message has all that
+// RocketMQ's clients want of one: Node a digest, Python an encoding.
+func RecoverCommand(c broker.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
+	m := c.Message
+	user := maps.Clone(m.Properties)
+	if user == nil {
+		user = map[string]string{}
+	}
+	user[broker.PropertyCheckTimes] = strconv.Itoa(c.Number)
+	user[propertyTransactionID] = c.TransactionID
+	p := &rmqpb.SystemProperties{
+		Keys: m.Keys, MessageId: m.ID, MessageType: rmqpb.MessageType_TRANSACTION, BodyEncoding: rmqpb.Encoding_IDENTITY,
+		BodyDigest:     &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: string(appendMD5(make([]byte, 0, 2*md5.Size), m.Body))},
+		BornTimestamp:  timestamppb.New(c.BornAt),
+		BornHost:       strings.ToValidUTF8(c.BornHost, "?"),
+		StoreTimestamp: timestamppb.New(c.StoredAt),
+	}
+	if m.Tag != "" {
+		p.Tag = &m.Tag
+	}
+	if m.TraceContext != "" {
+		p.TraceContext = &m.TraceContext
+	}
+	return &rmqpb.RecoverOrphanedTransactionCommand{
+		Message:       &rmqpb.Message{Topic: topic, UserProperties: user, SystemProperties: p, Body: m.Body},
+		TransactionId: c.TransactionID,
+	}
+}
