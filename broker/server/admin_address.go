@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // The administration of address settings (seed 002). In a path, the pattern's
@@ -23,7 +24,7 @@ func (s *Server) getAddressSettings(_ http.ResponseWriter, r *http.Request) (int
 func (s *Server) putAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	match := r.PathValue("match")
 	var a broker.AddressSettings
-	if err := readJSON(w, r, &a); err != nil {
+	if err := web.ReadJSON(w, r, &a); err != nil {
 		return 0, nil, err
 	}
 	_, missing := s.b.AddressSettings(match)

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // A jsonDeadLetter is a dead letter in JSON.
@@ -59,18 +60,18 @@ type deadLetterRedriveRequest struct {
 	In          string    `json:"dead_letter_topic"`
 }
 
-func deadLetterFilter(q *query) broker.DeadLetterFilter {
+func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
 	return broker.DeadLetterFilter{
-		Topic: q.text("topic"), MessageIDs: q.list("message_id"), Reason: q.text("reason"), Since: q.time("since"), Before: q.time("before"),
+		Topic: q.Text("topic"), MessageIDs: q.List("message_id"), Reason: q.Text("reason"), Since: q.Time("since"), Before: q.Time("before"),
 	}
 }
 
 func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "dead_letter_topic")
-	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.text("dead_letter_topic"), After: q.text("after"), Limit: q.number("limit")}
-	bodies := q.yes("bodies")
-	if q.err != nil {
-		return 0, nil, q.err
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "dead_letter_topic")
+	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	bodies := q.Yes("bodies")
+	if q.Err != nil {
+		return 0, nil, q.Err
 	}
 	page, err := s.b.DeadLetters(r.PathValue("group"), letters)
 	out := deadLetterPage{DeadLetters: make([]jsonDeadLetter, len(page.Letters)), Next: page.Next}
@@ -104,7 +105,7 @@ func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, a
 // anything; else the throttle is a part of the answer.
 func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req deadLetterRedriveRequest
-	if err := readJSON(w, r, &req); err != nil {
+	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
 	needs := access.OnServer(access.Admin) // they go to whatever topics they came from
@@ -126,11 +127,11 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 
 // purgeDeadLetters removes what is selected; all only if that is said.
 func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
-	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.text("dead_letter_topic"), After: q.text("after"), Limit: q.number("limit")}
-	all := q.yes("all")
-	if q.err != nil {
-		return 0, nil, q.err
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
+	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	all := q.Yes("all")
+	if q.Err != nil {
+		return 0, nil, q.Err
 	}
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",

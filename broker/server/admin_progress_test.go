@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -21,7 +22,7 @@ func adminCall(t *testing.T, e *env, method, path, body string, status int, word
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	if body != "" {
-		r.Header.Set("Content-Type", typeJSON)
+		r.Header.Set("Content-Type", web.TypeJSON)
 	}
 	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
 	if w.Code != status {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 func TestAdmin(t *testing.T) {
@@ -121,7 +122,7 @@ func TestAdmin(t *testing.T) {
 			want = ""
 		case c.status >= 400:
 			want = "application/problem+json"
-			var p problem
+			var p web.Problem
 			if err := json.Unmarshal([]byte(b.String()), &p); err != nil || p.Status != c.status || p.Title == "" || p.Detail == "" {
 				t.Errorf("%s: problem %+v, %v", name, p, err)
 			}

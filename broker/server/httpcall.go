@@ -2,20 +2,12 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
-	"slices"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-)
-
-const (
-	// answerTime is how long writing an answer, or a part of a stream, may take
-	// when the client does not read.
-	answerTime = time.Minute
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // httpClient returns who sends a request: the header x-mq-client-id, as over
@@ -81,52 +73,18 @@ func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop
 	}
 }
 
-// allFailed is the error of a request about several things all of which failed
-// with one code.
-type allFailed struct {
-	error
-	results any
-}
-
-// Unwrap returns the failure that the others are like.
-func (e *allFailed) Unwrap() error { return e.error }
-
-// many returns the answer of a request about several things: 200, or 207 if
-// some failed, or the failure itself if all failed with one code.
-func many[T any](results []T, errs []error) (int, any, error) {
-	if err := alike(errs); err != nil {
-		return 0, nil, &allFailed{err, results}
+// readRequest is web.ReadJSON for a request about messages: it has to have a
+// body, says that it is JSON, and may be larger.
+func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
+	if _, err := web.ContentType(r, web.TypeJSON); err != nil {
+		return err
 	}
-	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return http.StatusMultiStatus, manyResults[T]{results}, nil
+	raw, err := web.ReadBody(w, r, s.maxRequest())
+	if err != nil {
+		return err
 	}
-	return http.StatusOK, manyResults[T]{results}, nil
+	return web.Decode(raw, v)
 }
 
-// manyResults has a result for each thing that a request was about, in their order.
-type manyResults[T any] struct {
-	Results []T `json:"results"`
-}
-
-// alike returns the failure of a request if all of it failed with one code,
-// which is what a middleware is told, and nil otherwise.
-func alike(errs []error) error {
-	return refusal.Common(len(errs), func(i int) error { return errs[i] })
-}
-
-// asProblem returns the problem of one of several things, or nil if it has none.
-func asProblem(err error) *problem {
-	if err == nil {
-		return nil
-	}
-	p := problemOf(err)
-	return &p
-}
-
-// countOf refuses a number of things that one request cannot have.
-func countOf(field string, n int) error {
-	if n < 1 || n > refusal.MaxMany {
-		return refusal.New(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, refusal.MaxMany))
-	}
-	return nil
-}
+// maxRequest bounds one request about messages, in bytes: base64 makes four of three.
+func (s *Server) maxRequest() int64 { return max(16<<20, 2*int64(s.maxBody)+web.MaxAdminBody) }

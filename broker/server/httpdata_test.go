@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // One message over HTTP, with all that it can have, from the send to its end.
@@ -117,13 +118,13 @@ func TestHTTPDelay(t *testing.T) {
 func TestHTTPMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		var all manyResults[sendResult]
+		var all web.Results[sendResult]
 		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
 			t.Errorf("%d %+v", resp.StatusCode, all)
 		}
 		// One is refused alone.
-		var some manyResults[sendResult]
+		var some web.Results[sendResult]
 		resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"3","body":"eA=="},{"id":"4"},{"id":"5","body":"eA==","body_text":"x"},{"id":"6","body":"eA==","tag":"a|b"}]}`, &some)
 		if resp.StatusCode != 207 || len(some.Results) != 4 || some.Results[0].Error != nil || some.Results[0].Offset == nil {
 			t.Fatalf("%d %+v", resp.StatusCode, some)
@@ -139,7 +140,7 @@ func TestHTTPMany(t *testing.T) {
 			t.Errorf("results %+v", p.Results)
 		}
 		ds := x.take("normal", `{"max":32}`, 3)
-		var acks manyResults[ackResult]
+		var acks web.Results[ackResult]
 		resp = x.do("/v1/groups/g/acknowledge", `{"handles":["`+ds[0].Handle+`","nonsense","`+ds[1].Handle+`"]}`, &acks)
 		if resp.StatusCode != 207 || acks.Results[0].Error != nil || acks.Results[1].Error.Code != 40013 || acks.Results[1].Handle != "nonsense" || acks.Results[2].Error != nil {
 			t.Errorf("%d %+v", resp.StatusCode, acks)
@@ -177,7 +178,7 @@ func TestHTTPRaw(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	if resp := raw("?id=m&tag=a&key=1&key=2&property.Colour=r%C3%B6t&trace_context=t", typeBytes, "\x00{"); resp.StatusCode != 200 {
+	if resp := raw("?id=m&tag=a&key=1&key=2&property.Colour=r%C3%B6t&trace_context=t", web.TypeBytes, "\x00{"); resp.StatusCode != 200 {
 		t.Fatal(resp.Status)
 	}
 	d := x.take("normal", `{}`, 1)[0]
@@ -191,13 +192,13 @@ func TestHTTPRaw(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)
 		}
 	}
-	if resp := raw("", typeBytes, strings.Repeat("x", 4<<20)); resp.StatusCode != 200 {
+	if resp := raw("", web.TypeBytes, strings.Repeat("x", 4<<20)); resp.StatusCode != 200 {
 		t.Errorf("4 MiB: %s", resp.Status)
 	}
-	if resp := raw("", typeBytes, strings.Repeat("x", 4<<20+1)); resp.StatusCode != 413 {
+	if resp := raw("", web.TypeBytes, strings.Repeat("x", 4<<20+1)); resp.StatusCode != 413 {
 		t.Errorf("above 4 MiB: %s", resp.Status)
 	}
-	if resp := raw("", typeBytes, strings.Repeat("x", 5<<20)); resp.StatusCode != 413 {
+	if resp := raw("", web.TypeBytes, strings.Repeat("x", 5<<20)); resp.StatusCode != 413 {
 		t.Errorf("5 MiB: %s", resp.Status)
 	}
 }
@@ -285,19 +286,19 @@ func TestHTTPHeaders(t *testing.T) {
 	}{
 		{"POST", "/v1/topics/normal/messages", nil, 415, 40000, []string{"missing", "curl"}},
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, 40000, []string{"urlencoded", "application/x-ndjson"}},
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
-		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", typeJSON}, 400, 40000, []string{"tag=a"}},
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeJSON, headerClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
-		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", typeText}, 415, 40000, nil},
-		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", typeNDJSON}, 415, 40000, nil},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
+		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", web.TypeJSON}, 400, 40000, []string{"tag=a"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, headerClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
+		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", web.TypeText}, 415, 40000, nil},
+		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", web.TypeNDJSON}, 415, 40000, nil},
 		{"GET", "/v1/topics/normal/messages", nil, 405, 0, []string{"POST"}},
 		// What a page of another origin sends.
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", typeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
 		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},
 	} {
 		w := httptest.NewRecorder()
 		x.s.Handler().ServeHTTP(w, x.request(t.Context(), c.method, c.path, strings.NewReader(`{"body":"eA=="}`), c.header...))
-		var p problem
+		var p web.Problem
 		decode(t, w.Body.Bytes(), &p)
 		x.problem(c.method+" "+c.path+fmt.Sprint(c.header), w.Code, p, c.status, c.code, c.words...)
 	}
@@ -310,7 +311,7 @@ func TestHTTPThrottled(t *testing.T) {
 	}}
 	x := startWeb(t, Options{}, f)
 	for _, body := range []string{`{"body":"eA=="}`, `{"messages":[{"body":"eA=="},{"body":"eA=="}]}`} {
-		var p problem
+		var p web.Problem
 		resp := x.do("/v1/topics/normal/messages", body, &p)
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "2" || p.ReplyCode != 530 || p.Code != 42900 ||
 			p.RetryAfter != broker.Duration(1200*time.Millisecond) || p.Detail != "530 TOO_MANY_REQUESTS: enough" {

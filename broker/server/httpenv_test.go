@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // A webEnv is an env with a client over HTTP, on an in-memory network.
@@ -103,7 +104,7 @@ func (x *webEnv) request(ctx context.Context, method, path string, body io.Reade
 // do sends a JSON request and reads the answer into out, if it is not nil.
 func (x *webEnv) do(path, body string, out any, header ...string) *http.Response {
 	x.t.Helper()
-	resp, err := x.client.Do(x.request(x.t.Context(), "POST", path, strings.NewReader(body), append([]string{"Content-Type", typeJSON}, header...)...))
+	resp, err := x.client.Do(x.request(x.t.Context(), "POST", path, strings.NewReader(body), append([]string{"Content-Type", web.TypeJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -132,15 +133,15 @@ func (x *webEnv) ok(path, body string, out any, header ...string) {
 }
 
 // failed is do for a request that has to fail, and checks status, code and words of the text.
-func (x *webEnv) failed(path, body string, status, code int, words ...string) problem {
+func (x *webEnv) failed(path, body string, status, code int, words ...string) web.Problem {
 	x.t.Helper()
-	var p problem
+	var p web.Problem
 	resp := x.do(path, body, &p)
 	x.problem("POST "+path+" "+body, resp.StatusCode, p, status, code, words...)
 	return p
 }
 
-func (x *webEnv) problem(what string, got int, p problem, status, code int, words ...string) {
+func (x *webEnv) problem(what string, got int, p web.Problem, status, code int, words ...string) {
 	x.t.Helper()
 	what = what[:min(len(what), 150)]
 	if got != status || p.Code != code {
@@ -154,11 +155,11 @@ func (x *webEnv) problem(what string, got int, p problem, status, code int, word
 }
 
 type received struct {
-	Messages []jsonDelivery `json:"messages"`
+	Messages []web.Delivery `json:"messages"`
 }
 
 // take receives with the group "g" and fails the test unless there are n messages.
-func (x *webEnv) take(topic, body string, n int) []jsonDelivery {
+func (x *webEnv) take(topic, body string, n int) []web.Delivery {
 	x.t.Helper()
 	got := x.takeSome(topic, body)
 	if len(got) != n {
@@ -168,7 +169,7 @@ func (x *webEnv) take(topic, body string, n int) []jsonDelivery {
 }
 
 // takeSome receives with the group "g".
-func (x *webEnv) takeSome(topic, body string) []jsonDelivery {
+func (x *webEnv) takeSome(topic, body string) []web.Delivery {
 	x.t.Helper()
 	var got received
 	x.ok("/v1/groups/g/topics/"+topic+"/receive", body, &got)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // Faults around requests over HTTP are those of gRPC, under the same names.
@@ -23,7 +24,7 @@ func TestHTTPIntercept(t *testing.T) {
 			return m(ctx, call, next)
 		}})
 		post := func(ctx context.Context, path, body, accept string) (*http.Response, error) {
-			return x.client.Do(x.request(ctx, "POST", path, strings.NewReader(body), "Content-Type", typeJSON, "Accept", accept))
+			return x.client.Do(x.request(ctx, "POST", path, strings.NewReader(body), "Content-Type", web.TypeJSON, "Accept", accept))
 		}
 		var seen []Call
 		m = func(ctx context.Context, call Call, next func(context.Context) error) error {
@@ -107,7 +108,7 @@ func TestHTTPIntercept(t *testing.T) {
 		}
 		// Such messages stay in flight; and the server's end is not held up.
 		go func() {
-			if resp, err := post(t.Context(), "/v1/groups/h/topics/normal/receive", `{"max":32}`, typeNDJSON); err == nil {
+			if resp, err := post(t.Context(), "/v1/groups/h/topics/normal/receive", `{"max":32}`, web.TypeNDJSON); err == nil {
 				t.Errorf("an answer: %s", resp.Status)
 			}
 		}()
@@ -174,7 +175,7 @@ func TestHTTPAnswersAreCounted(t *testing.T) {
 		x := startWeb(t, Options{Access: c, Logger: logger}, &faulty{poll: wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", typeJSON))
+		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", web.TypeJSON))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", resp, err)
 		}

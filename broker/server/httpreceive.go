@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -70,14 +71,14 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 		return 0, nil, err
 	}
 	from := receiving{s: s, client: client, poll: p, text: req.Text}
-	if strings.Contains(r.Header.Get("Accept"), typeNDJSON) {
+	if strings.Contains(r.Header.Get("Accept"), web.TypeNDJSON) {
 		return from.stream(w, r, &req)
 	}
 	from.poll.Max = 1
 	if req.Max != nil {
 		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > receiveBatchSize {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
-				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, receiveBatchSize, typeNDJSON))
+				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, receiveBatchSize, web.TypeNDJSON))
 		}
 	}
 	if req.Wait != nil {
@@ -86,16 +87,16 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	rc := http.NewResponseController(w)
 	// The wait is not the client's slowness. Where there are no deadlines, there is none to move.
 	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Now().Add(from.poll.Wait + answerTime))
+	_ = rc.SetWriteDeadline(time.Now().Add(from.poll.Wait + web.AnswerTime))
 	ds, err := from.some(r)
 	if err != nil {
 		return 0, nil, err
 	}
 	answer, err := json.Marshal(struct {
-		Messages []jsonDelivery `json:"messages"`
+		Messages []web.Delivery `json:"messages"`
 	}{from.json(ds)})
 	if err == nil {
-		w.Header().Set("Content-Type", typeJSON)
+		w.Header().Set("Content-Type", web.TypeJSON)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		if _, err = w.Write(answer); err == nil {
@@ -145,10 +146,10 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	return ds, nil
 }
 
-func (f *receiving) json(ds []*tidegate.Delivery) []jsonDelivery {
-	out, now := make([]jsonDelivery, len(ds)), time.Now()
+func (f *receiving) json(ds []*tidegate.Delivery) []web.Delivery {
+	out, now := make([]web.Delivery, len(ds)), time.Now()
 	for i, d := range ds {
-		out[i] = delivered(d, f.text, now)
+		out[i] = web.DeliveryOf(d, f.text, now)
 	}
 	return out
 }
@@ -165,8 +166,8 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 	case req.Max != nil:
 		left = *req.Max
 	}
-	out := newLineWriter(w)
-	_ = out.rc.SetReadDeadline(time.Time{}) // the request was read; a stream may last
+	out := web.NewLineWriter(w)
+	_ = out.Control.SetReadDeadline(time.Time{}) // the request was read; a stream may last
 	begun, last := false, time.Now()
 	for {
 		f.poll.Max, f.poll.Wait = receiveBatchSize, s.o.MaxLongPolling
@@ -183,23 +184,23 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 			return 0, nil, err
 		}
 		if !begun {
-			out.begin()
+			out.Begin()
 			begun = true
 		}
 		switch _, cut := errors.AsType[*grpcError](err); {
 		case cut || r.Context().Err() != nil && err != nil:
 			return 0, nil, gone(err)
 		case err != nil:
-			return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+			return 0, nil, gone(out.End(err))
 		case len(ds) > 0:
-			if err = write(out, f.json(ds)...); err == nil {
+			if err = web.Write(out, f.json(ds)...); err == nil {
 				err = r.Context().Err()
 			}
 			last, left = time.Now(), left-len(ds)
 		case s.isDraining():
 			return 0, nil, nil
 		default:
-			err = out.alive()
+			err = out.Alive()
 		}
 		if err != nil {
 			s.release(r.Context(), ds)

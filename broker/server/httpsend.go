@@ -10,13 +10,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // A sendRequest is one message, or many.
 type sendRequest struct {
-	jsonMessage
-	Messages []jsonMessage `json:"messages"`
+	web.Message
+	Messages []web.Message `json:"messages"`
 }
 
 // A sendResult is what became of one message.
@@ -31,11 +32,11 @@ type sendResult struct {
 	// RecallHandle takes a message back whose delivery time is ahead.
 	RecallHandle string `json:"recall_handle,omitempty"`
 
-	Error *problem `json:"error,omitempty"`
+	Error *web.Problem `json:"error,omitempty"`
 }
 
 func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	kind, err := contentType(r, typeJSON, typeNDJSON, typeBytes, typeText)
+	kind, err := web.ContentType(r, web.TypeJSON, web.TypeNDJSON, web.TypeBytes, web.TypeText)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -47,38 +48,38 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 	if err := tidegate.ValidateTopic(to.topic); err != nil {
 		return 0, nil, err
 	}
-	if raw := r.URL.RawQuery; raw != "" && (kind == typeJSON || kind == typeNDJSON) {
+	if raw := r.URL.RawQuery; raw != "" && (kind == web.TypeJSON || kind == web.TypeNDJSON) {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.100q goes with a body of type %s or %s; in JSON the message says it", raw, typeBytes, typeText))
+			fmt.Sprintf("the query %.100q goes with a body of type %s or %s; in JSON the message says it", raw, web.TypeBytes, web.TypeText))
 	}
 	switch kind {
-	case typeNDJSON:
+	case web.TypeNDJSON:
 		return to.stream(w, r)
-	case typeJSON:
+	case web.TypeJSON:
 		var req sendRequest
 		if err := s.readRequest(w, r, &req); err != nil {
 			return 0, nil, err
 		}
 		if req.Messages == nil {
-			return to.one(r.Context(), &req.jsonMessage)
+			return to.one(r.Context(), &req.Message)
 		}
-		if !reflect.ValueOf(req.jsonMessage).IsZero() {
+		if !reflect.ValueOf(req.Message).IsZero() {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "messages", "messages goes with no other key: each message in it has its own")
 		}
-		if err := countOf("messages", len(req.Messages)); err != nil {
+		if err := web.CheckCount("messages", len(req.Messages)); err != nil {
 			return 0, nil, err
 		}
 		results, errs, err := to.all(r.Context(), req.Messages)
 		if err != nil {
 			return 0, nil, err
 		}
-		return many(results, errs)
+		return web.Many(results, errs)
 	}
-	m, err := messageOfQuery(r.URL.Query())
+	m, err := web.MessageOfQuery(r.URL.Query())
 	if err != nil {
 		return 0, nil, err
 	}
-	if m.Body, err = readBody(w, r, int64(s.maxBody)+1); err != nil { // one more is the engine's to refuse
+	if m.Body, err = web.ReadBody(w, r, int64(s.maxBody)+1); err != nil { // one more is the engine's to refuse
 		return 0, nil, err
 	}
 	return to.one(r.Context(), &m)
@@ -91,8 +92,8 @@ type sending struct {
 	client, host string
 }
 
-func (to *sending) one(ctx context.Context, m *jsonMessage) (int, any, error) {
-	results, errs, err := to.all(ctx, []jsonMessage{*m})
+func (to *sending) one(ctx context.Context, m *web.Message) (int, any, error) {
+	results, errs, err := to.all(ctx, []web.Message{*m})
 	if err == nil {
 		err = errs[0]
 	}
@@ -104,17 +105,17 @@ func (to *sending) one(ctx context.Context, m *jsonMessage) (int, any, error) {
 
 // all stores messages and returns a result for each, and its failure. The
 // error is that of a request that the middleware took the answer from.
-func (to *sending) all(ctx context.Context, in []jsonMessage) ([]sendResult, []error, error) {
+func (to *sending) all(ctx context.Context, in []web.Message) ([]sendResult, []error, error) {
 	results, errs := make([]sendResult, len(in)), make([]error, len(in))
 	list, at := make([]broker.Incoming, 0, len(in)), make([]int, 0, len(in))
 	call := Call{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
 	now := time.Now()
 	for i := range in {
-		m, err := in[i].message(to.topic, now)
+		m, err := in[i].Message(to.topic, now)
 		results[i].ID, errs[i] = m.ID, err
 		call.MessageIDs = append(call.MessageIDs, m.ID)
 		if err == nil {
-			list, at = append(list, in[i].incoming(m, to.client, to.host)), append(at, i)
+			list, at = append(list, in[i].Incoming(m, to.client, to.host)), append(at, i)
 		}
 	}
 	err := to.s.through(ctx, call, func(ctx context.Context) error {
@@ -130,16 +131,16 @@ func (to *sending) all(ctx context.Context, in []jsonMessage) ([]sendResult, []e
 				results[i].stored(sent[n].Receipt)
 			}
 		}
-		return alike(errs)
+		return web.Alike(errs)
 	})
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	if err != nil && alike(errs) != err { //nolint:errorlint // the very error that next returned
+	if err != nil && web.Alike(errs) != err { //nolint:errorlint // the very error that next returned
 		return nil, nil, err
 	}
 	for i, err := range errs {
-		if results[i].Error = asProblem(err); err != nil {
+		if results[i].Error = web.ProblemOf(err); err != nil {
 			results[i] = sendResult{ID: results[i].ID, Error: results[i].Error}
 		}
 	}

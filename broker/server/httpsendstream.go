@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 const (
@@ -23,31 +24,31 @@ const (
 // stream stores a message for each line and answers each with a line, in
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	s, out := to.s, newLineWriter(w)
-	lines := newLineReader(r.Body, 2*s.maxBody+maxAdminBody) // base64 makes four bytes of three
+	s, out := to.s, web.NewLineWriter(w)
+	lines := web.NewLineReader(r.Body, 2*s.maxBody+web.MaxAdminBody) // base64 makes four bytes of three
 	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
-	_ = out.rc.EnableFullDuplex()
+	_ = out.Control.EnableFullDuplex()
 	// A stream that waits for a line ends with the server.
-	defer context.AfterFunc(s.life, func() { _ = out.rc.SetReadDeadline(time.Now()) })()
+	defer context.AfterFunc(s.life, func() { _ = out.Control.SetReadDeadline(time.Now()) })()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
-		out.begin()
-		if err := out.rc.Flush(); err != nil {
+		out.Begin()
+		if err := out.Control.Flush(); err != nil {
 			return 0, nil, gone(err)
 		}
 	}
 	for {
-		_ = out.rc.SetReadDeadline(time.Now().Add(idleTimeout))
+		_ = out.Control.SetReadDeadline(time.Now().Add(idleTimeout))
 		if s.isDraining() {
 			return to.end(out, closing())
 		}
 		batch, end := to.gather(lines)
 		if len(batch.at) > 0 {
 			if err := s.stillAllowed(r); err != nil {
-				return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+				return 0, nil, gone(out.End(err))
 			}
 			results, err := batch.store(r.Context(), to)
 			if err == nil {
-				err = write(out, results...)
+				err = web.Write(out, results...)
 			}
 			if err != nil {
 				return 0, nil, gone(err)
@@ -62,7 +63,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 func closing() error { return fmt.Errorf("the broker is closed or closing: %w", tidegate.ErrClosed) }
 
 // end tells why a stream ends, unless it is complete.
-func (to *sending) end(out *lineWriter, err error) (int, any, error) {
+func (to *sending) end(out *web.LineWriter, err error) (int, any, error) {
 	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
 	case errors.Is(err, io.EOF):
 		return 0, nil, nil
@@ -73,38 +74,38 @@ func (to *sending) end(out *lineWriter, err error) (int, any, error) {
 	default:
 		return 0, nil, gone(err)
 	}
-	return 0, nil, gone(write(out, lastLine{problemOf(err)}))
+	return 0, nil, gone(out.End(err))
 }
 
 // A streamBatch is some lines of a stream. A line that could not be read has an error
 // in place of a message.
 type streamBatch struct {
-	messages []jsonMessage // of the lines without an error
+	messages []web.Message // of the lines without an error
 	at       []int         // numbers of the lines
 	errs     []error
 }
 
 // gather reads a line and those after it that have arrived already. The error,
 // which comes with the last lines, is io.EOF if there will be no more.
-func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
+func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 	for size := 0; len(b.at) < maxStreamBatch && size < maxStreamBytes; {
-		line, err := lines.next()
-		var m jsonMessage
+		line, err := lines.Next()
+		var m web.Message
 		switch {
-		case errors.Is(err, errLineTooLong):
-			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.max))
+		case errors.Is(err, web.ErrLineTooLong):
+			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.Max))
 		case err != nil:
 			return b, err
 		case len(line) == 0:
 			return b, nil // a sign of life
 		default:
-			err = decodeJSON(line, &m)
+			err = web.Decode(line, &m)
 		}
 		if err == nil {
 			b.messages = append(b.messages, m)
 		}
-		b.at, b.errs = append(b.at, lines.number), append(b.errs, err)
-		if size += len(line); !lines.ready() {
+		b.at, b.errs = append(b.at, lines.Number), append(b.errs, err)
+		if size += len(line); !lines.Ready() {
 			break
 		}
 	}
@@ -122,14 +123,14 @@ func (b *streamBatch) store(ctx context.Context, to *sending) ([]sendResult, err
 		} else if err != nil { // the middleware's answer is each message's
 			sent = make([]sendResult, len(b.messages))
 			for i := range sent {
-				sent[i] = sendResult{ID: b.messages[i].ID, Error: asProblem(err)}
+				sent[i] = sendResult{ID: b.messages[i].ID, Error: web.ProblemOf(err)}
 			}
 		}
 	}
 	results := make([]sendResult, len(b.at))
 	for i, err := range b.errs {
 		if err != nil {
-			results[i].Error = asProblem(err)
+			results[i].Error = web.ProblemOf(err)
 		} else {
 			results[i], sent = sent[0], sent[1:]
 		}

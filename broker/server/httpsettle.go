@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // settlement reads a request about deliveries of a group, and returns the
@@ -30,8 +31,8 @@ type ackRequest struct {
 
 // An ackResult is what became of one handle.
 type ackResult struct {
-	Handle string   `json:"handle"`
-	Error  *problem `json:"error,omitempty"`
+	Handle string       `json:"handle"`
+	Error  *web.Problem `json:"error,omitempty"`
 }
 
 func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -40,7 +41,7 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := countOf("handles", len(req.Handles)); err != nil {
+	if err := web.CheckCount("handles", len(req.Handles)); err != nil {
 		return 0, nil, err
 	}
 	ds, errs := make([]tidegate.Delivery, len(req.Handles)), make([]error, len(req.Handles))
@@ -61,17 +62,17 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 			for n, i := range at {
 				errs[i] = acked[n]
 			}
-			return alike(errs)
+			return web.Alike(errs)
 		})
-		if err != nil && alike(errs) != err { //nolint:errorlint // the very error that next returned
+		if err != nil && web.Alike(errs) != err { //nolint:errorlint // the very error that next returned
 			return 0, nil, err
 		}
 	}
 	results := make([]ackResult, len(req.Handles))
 	for i, h := range req.Handles {
-		results[i] = ackResult{h, asProblem(errs[i])}
+		results[i] = ackResult{h, web.ProblemOf(errs[i])}
 	}
-	return many(results, errs)
+	return web.Many(results, errs)
 }
 
 // A handleRequest is what every request about one delivery has.
@@ -222,4 +223,55 @@ func noContent(err error) (int, any, error) {
 		return 0, nil, err
 	}
 	return http.StatusNoContent, nil, nil
+}
+
+type reconsumeRequest struct {
+	handleRequest
+
+	Delay broker.Duration `json:"delay"`
+	Level int             `json:"level"`
+}
+
+// reconsumeLater has a delivery consumed later through the group's retry
+// topic: after a delay, after a level's delay, or, with neither, after that of
+// the next level (seed 001).
+func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req reconsumeRequest
+	d, client, err := s.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := s.permitReconsume(r, d); err != nil {
+		return 0, nil, err
+	}
+	var out broker.Reconsumed
+	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
+		out, err = s.b.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, out, nil
+}
+
+type negativeAckRequest struct {
+	handleRequest
+
+	Delay broker.Duration `json:"delay"`
+}
+
+// negativeAcknowledge has a delivery delivered again after a delay, or after the
+// group's.
+func (s *Server) negativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req negativeAckRequest
+	d, client, err := s.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	return noContent(s.through(r.Context(), call, func(ctx context.Context) error {
+		return s.b.NegativeAck(ctx, d, time.Duration(req.Delay))
+	}))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // A sendStream is the client's side of a stream of sends.
@@ -29,11 +30,11 @@ type sendStream struct {
 func (x *webEnv) sendStream(ctx context.Context, topic string, header ...string) *sendStream {
 	x.t.Helper()
 	r, w := io.Pipe()
-	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", typeNDJSON}, header...)...))
+	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", web.TypeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != typeNDJSON {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != web.TypeNDJSON {
 		x.t.Fatalf("%s %v", resp.Status, resp.Header)
 	}
 	s := &sendStream{t: x.t, in: w, out: bufio.NewScanner(resp.Body), body: resp.Body}
@@ -215,7 +216,7 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 func (x *webEnv) deliveryStream(ctx context.Context, topic, body string, header ...string) *http.Response {
 	x.t.Helper()
 	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/"+topic+"/receive", strings.NewReader(body),
-		append([]string{"Content-Type", typeJSON, "Accept", typeNDJSON}, header...)...))
+		append([]string{"Content-Type", web.TypeJSON, "Accept", web.TypeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
-		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != typeNDJSON {
+		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != web.TypeNDJSON {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
 		}
 		lines := bufio.NewReader(resp.Body)
@@ -244,7 +245,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 				if len(line) == 1 {
 					continue
 				}
-				var d jsonDelivery
+				var d web.Delivery
 				decode(t, line, &d)
 				x.ok("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, nil)
 				break
@@ -324,7 +325,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
 		gone.Store(true)
 		text, err := io.ReadAll(resp.Body)
-		var last lastLine
+		var last struct{ Error web.Problem }
 		if err == nil {
 			err = json.Unmarshal(text[strings.LastIndex(strings.TrimSpace(string(text)), "\n")+1:], &last)
 		}
@@ -336,7 +337,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 
 // What a client that has gone did not get is given back, and does not count as an attempt of a push consumer.
 func TestHTTPReceiveGone(t *testing.T) {
-	for _, accept := range []string{typeJSON, typeNDJSON} {
+	for _, accept := range []string{web.TypeJSON, web.TypeNDJSON} {
 		t.Run(accept, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var cancel context.CancelFunc
@@ -356,7 +357,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() {
 					resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-						strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", typeJSON, "Accept", accept))
+						strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", web.TypeJSON, "Accept", accept))
 					if err == nil {
 						_, err = io.ReadAll(resp.Body)
 						resp.Body.Close()
@@ -391,7 +392,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			if resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-				strings.NewReader(`{"wait":"20s"}`), "Content-Type", typeJSON)); err == nil {
+				strings.NewReader(`{"wait":"20s"}`), "Content-Type", web.TypeJSON)); err == nil {
 				resp.Body.Close()
 			}
 		}()
@@ -422,8 +423,8 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 		began := time.Now()
 		for range 4 {
 			if ds := x.takeSome("normal", `{"wait":"20s","push":true}`); len(ds) > 0 {
-				if time.Since(began) != answerTime || ds[0].Attempt != 1 {
-					t.Errorf("attempt %d after %v, want 1 after %v", ds[0].Attempt, time.Since(began), answerTime)
+				if time.Since(began) != web.AnswerTime || ds[0].Attempt != 1 {
+					t.Errorf("attempt %d after %v, want 1 after %v", ds[0].Attempt, time.Since(began), web.AnswerTime)
 				}
 				return
 			}

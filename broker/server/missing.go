@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
 )
 
 // What RocketMQ 5 has and this broker does not, yet. The answer has a status
@@ -85,3 +86,12 @@ var (
 type pullAnswer struct{ status *rmqpb.Status }
 
 func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
+
+// pullMessage answers with a status, since there is nothing else.
+func (s *Server) pullMessage(stream grpc.ServerStream) error {
+	a, err := pullMessage.serve(s, stream.Context(), stream.RecvMsg)
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(&rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: a.status}})
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 var document = sync.OnceValues(func() (*openapi3.T, error) {
@@ -73,7 +74,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"TopicConfig": broker.TopicConfig{}, "Topic": broker.Topic{}, "GroupConfig": broker.GroupConfig{}, "Group": broker.Group{},
 		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": broker.Limit{}, "Throttle": broker.Throttle{},
 		"LimitState": broker.LimitState{}, "Limits": broker.Limits{}, "Rate": broker.Rate{}, "Quota": broker.Quota{}, "Pressure": broker.Pressure{}, "ThrottleState": throttleState{},
-		"Problem": problem{}, "Message": jsonMessage{}, "SendResult": sendResult{}, "Delivery": jsonDelivery{},
+		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": sendResult{}, "Delivery": web.Delivery{},
 		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
 		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},
 		"ReconsumeRequest": reconsumeRequest{}, "Reconsumed": broker.Reconsumed{}, "NegativeAckRequest": negativeAckRequest{},
@@ -91,7 +92,7 @@ func TestOpenAPISchemas(t *testing.T) {
 			continue
 		}
 		have := properties(ref.Value)
-		_, want := jsonKeys(reflect.TypeOf(v))
+		_, want := web.Keys(reflect.TypeOf(v))
 		for _, key := range want {
 			if !have[key] {
 				t.Errorf("schema %s has no property %s, which %T has", name, key, v)
@@ -121,7 +122,7 @@ func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent []byte
-		if r.Header.Get("Content-Type") != typeNDJSON && r.Body != nil {
+		if r.Header.Get("Content-Type") != web.TypeNDJSON && r.Body != nil {
 			var err error
 			if sent, err = io.ReadAll(r.Body); err == nil {
 				r.Body = io.NopCloser(bytes.NewReader(sent))
@@ -157,9 +158,9 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	copied := r.Clone(context.WithoutCancel(r.Context()))
 	copied.Body = io.NopCloser(bytes.NewReader(sent))
-	stream := r.Header.Get("Content-Type") == typeNDJSON
+	stream := r.Header.Get("Content-Type") == web.TypeNDJSON
 	if r.Method == "PUT" && r.Header.Get("Content-Type") == "" {
-		copied.Header.Set("Content-Type", typeJSON) // PUT asks for none, and curl sends another
+		copied.Header.Set("Content-Type", web.TypeJSON) // PUT asks for none, and curl sends another
 	}
 	in := &openapi3filter.RequestValidationInput{
 		Request: copied, PathParams: params, Route: &route, Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeRequestBody: stream},
@@ -172,7 +173,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: rec.status, Header: rec.Header(), Options: in.Options,
 	}
-	if rec.Header().Get("Content-Type") == typeNDJSON {
+	if rec.Header().Get("Content-Type") == web.TypeNDJSON {
 		schema := "SendResult"
 		if route.Operation.OperationID == "receiveMessages" {
 			schema = "Delivery"
@@ -180,7 +181,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
 		return
 	}
-	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, typeText) {
+	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, web.TypeText) {
 		return
 	}
 	if err := openapi3filter.ValidateResponse(copied.Context(), out.SetBodyBytes(rec.tape.Bytes())); err != nil {

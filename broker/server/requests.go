@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -104,7 +105,7 @@ func (r *requests) observeHTTP(op string, begin time.Time, w *answered) {
 		label = "cut"
 	}
 	r.httpTotal.WithLabelValues(op, label).Inc()
-	if w.Header().Get("Content-Type") != typeNDJSON { // streams last as long as clients want
+	if w.Header().Get("Content-Type") != web.TypeNDJSON { // streams last as long as clients want
 		r.httpSeconds.WithLabelValues(op).Observe(time.Since(begin).Seconds())
 	}
 }

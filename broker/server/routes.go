@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/nearest"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // An endpoint carries out one request over HTTP. It returns the status and
@@ -106,12 +107,12 @@ func (s *Server) mux() http.Handler {
 	s.requests.expectHTTP(opOther, http.StatusNotFound)
 	for path, list := range methods {
 		add(route{op: opOther, path: path, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-			writeNotAllowed(w, r, list)
+			web.WriteNotAllowed(w, r, list)
 			return 0, nil, nil
 		}})
 	}
 	add(route{op: opOther, path: "/", serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-		writeProblem(w, problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
+		web.WriteProblem(w, &web.Problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
 		return 0, nil, nil
 	}})
 	return mux
@@ -166,12 +167,12 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			w.cut = true
 			panic(http.ErrAbortHandler)
 		case err != nil:
-			writeProblem(w, problemOf(err))
+			web.WriteProblem(w, web.ProblemOf(err))
 		case status == 0:
 		case body == nil:
 			w.WriteHeader(status)
 		default:
-			writeJSON(w, status, "application/json", body)
+			web.WriteJSON(w, status, "application/json", body)
 		}
 	}
 }

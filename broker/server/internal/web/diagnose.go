@@ -1,4 +1,4 @@
-package server
+package web
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
 	case special, t == reflect.TypeFor[[]byte]():
 	case t.Kind() == reflect.Struct:
 		return faultInObject(raw, path, func(key string) (reflect.Type, string) {
-			types, keys := jsonKeys(t)
+			types, keys := Keys(t)
 			if types[key] == nil {
 				for _, k := range keys {
 					if strings.EqualFold(k, key) {
@@ -161,9 +161,9 @@ func kindOfJSON(raw json.RawMessage) string {
 	return kind + " (" + string(raw) + ")"
 }
 
-// jsonKeys returns the keys of a struct in JSON, in the order of its fields,
+// Keys returns the keys of a struct in JSON, in the order of its fields,
 // and their types.
-func jsonKeys(t reflect.Type) (map[string]reflect.Type, []string) {
+func Keys(t reflect.Type) (map[string]reflect.Type, []string) {
 	types, keys := map[string]reflect.Type{}, []string(nil)
 	for _, f := range reflect.VisibleFields(t) {
 		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" && !slices.Contains(keys, key) {

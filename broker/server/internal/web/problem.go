@@ -1,4 +1,4 @@
-package server
+package web
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
-// A problem is an error over HTTP (RFC 9457), with RocketMQ's code and seed
+// A Problem is an error over HTTP (RFC 9457), with RocketMQ's code and seed
 // 004's reply code besides; both are 0 for what has none.
-type problem struct {
+type Problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
 	Status    int    `json:"status"`
@@ -36,12 +36,13 @@ type problem struct {
 	Results any `json:"results,omitempty"`
 }
 
-// notReady is why requests cannot be served now.
-type notReady struct{ cause error }
+// NotReady is why requests cannot be served now.
+type NotReady struct{ Cause error }
 
-func (e *notReady) Error() string { return "not ready: " + e.cause.Error() }
+func (e *NotReady) Error() string { return "not ready: " + e.Cause.Error() }
 
-func (e *notReady) Unwrap() error { return e.cause }
+// Unwrap returns the cause.
+func (e *NotReady) Unwrap() error { return e.Cause }
 
 // withStatus is an error with an HTTP status that its code does not tell.
 type withStatus struct {
@@ -52,13 +53,17 @@ type withStatus struct {
 // Unwrap returns the error itself.
 func (e *withStatus) Unwrap() error { return e.error }
 
-func problemOf(err error) problem {
+// ProblemOf says an error over HTTP; of none there is nil.
+func ProblemOf(err error) *Problem {
+	if err == nil {
+		return nil
+	}
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok || e.Code == 0 {
 		e = &tidegate.Error{Code: tidegate.CodeInternalServerError, Err: err}
 	}
-	p := problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: refusal.Text(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
-	if _, ok := errors.AsType[*notReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
+	p := &Problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: refusal.Text(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
+	if _, ok := errors.AsType[*NotReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
 		p.Status = http.StatusServiceUnavailable
 	}
 	if own, ok := errors.AsType[*withStatus](err); ok {
@@ -83,7 +88,8 @@ func httpStatus(c tidegate.Code) int {
 	return http.StatusInternalServerError
 }
 
-func writeProblem(w http.ResponseWriter, p problem) {
+// WriteProblem answers with p, whose type it fills in, and its title if there is none.
+func WriteProblem(w http.ResponseWriter, p *Problem) {
 	p.Type = "about:blank"
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
@@ -91,21 +97,22 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	if p.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(time.Duration(p.RetryAfter).Seconds()))))
 	}
-	writeJSON(w, p.Status, "application/problem+json", p)
+	WriteJSON(w, p.Status, "application/problem+json", p)
 }
 
-// writeNotAllowed answers a method that a path does not take.
-func writeNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
+// WriteNotAllowed answers a method that a path does not take.
+func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	if slices.Contains(methods, "GET") {
 		methods = append(slices.Clone(methods), "HEAD")
 	}
 	slices.Sort(methods)
 	list := strings.Join(methods, ", ")
 	w.Header().Set("Allow", list)
-	writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " takes " + list + ", not " + r.Method})
+	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " takes " + list + ", not " + r.Method})
 }
 
-func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+// WriteJSON answers with v, for people to read.
+func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // people read it, and browsers are told that it is no HTML

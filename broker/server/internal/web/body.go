@@ -1,4 +1,4 @@
-package server
+package web
 
 import (
 	"bytes"
@@ -17,42 +17,28 @@ import (
 )
 
 const (
-	// maxAdminBody bounds a request of the administration, in bytes.
-	maxAdminBody = 64 << 10
+	// MaxAdminBody bounds a request of the administration, in bytes.
+	MaxAdminBody = 64 << 10
 
-	typeJSON   = "application/json"
-	typeNDJSON = "application/x-ndjson"
-	typeBytes  = "application/octet-stream"
-	typeText   = "text/plain"
+	// What bodies are said to be.
+	TypeJSON   = "application/json"
+	TypeNDJSON = "application/x-ndjson"
+	TypeBytes  = "application/octet-stream"
+	TypeText   = "text/plain"
 )
 
-// readJSON reads the request's body into v: one JSON object whose keys are all
-// known, of at most maxAdminBody bytes. No body stands for an empty object.
-func readJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
-	raw, err := readBody(w, r, maxAdminBody)
+// ReadJSON reads the request's body into v: one JSON object whose keys are all
+// known, of at most MaxAdminBody bytes. No body stands for an empty object.
+func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
+	raw, err := ReadBody(w, r, MaxAdminBody)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
 		return err
 	}
-	return decodeJSON(raw, v)
+	return Decode(raw, v)
 }
 
-// readRequest is readJSON for a request about messages: it has to have a
-// body, says that it is JSON, and may be larger.
-func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
-	if _, err := contentType(r, typeJSON); err != nil {
-		return err
-	}
-	raw, err := readBody(w, r, s.maxRequest())
-	if err != nil {
-		return err
-	}
-	return decodeJSON(raw, v)
-}
-
-// maxRequest bounds one request about messages, in bytes: base64 makes four of three.
-func (s *Server) maxRequest() int64 { return max(16<<20, 2*int64(s.maxBody)+maxAdminBody) }
-
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+// ReadBody reads the request's body, and refuses one of more than limit bytes.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
@@ -62,10 +48,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return raw, nil
 }
 
-// contentType returns which of the types the request's body is said to be. A
+// ContentType returns which of the types the request's body is said to be. A
 // body of no type, or of one that a page in a browser may send anywhere, is
 // refused with 415, unless it is among those.
-func contentType(r *http.Request, types ...string) (string, error) {
+func ContentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
 		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
 	}
@@ -88,8 +74,8 @@ func badBody(format string, args ...any) error {
 	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
 }
 
-// decodeJSON reads one JSON object into v, and says where it is wrong.
-func decodeJSON(raw []byte, v any) error {
+// Decode reads one JSON object into v, and says where it is wrong.
+func Decode(raw []byte, v any) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
 	case len(raw) == 0:

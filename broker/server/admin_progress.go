@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // rewindRequest asks a group to go on from another position: to is
@@ -26,7 +27,7 @@ type rewindResult struct {
 
 func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req rewindRequest
-	if err := readJSON(w, r, &req); err != nil {
+	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
 	to, err := req.position()
@@ -65,4 +66,31 @@ func (r rewindRequest) position() (p broker.Position, err error) {
 		p.Offsets[int(n)] = offset
 	}
 	return p, nil
+}
+
+// parkedRedriveRequest sends parked message groups on: one, all of a topic, or
+// all. With dead_letter the failed message becomes a dead letter.
+type parkedRedriveRequest struct {
+	Topic        string `json:"topic"`
+	MessageGroup string `json:"message_group"`
+	DeadLetter   bool   `json:"dead_letter"`
+}
+
+func (s *Server) listParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := web.QueryOf(r, "topic", "after", "limit")
+	parked := broker.ParkedQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	if q.Err != nil {
+		return 0, nil, q.Err
+	}
+	page, err := s.b.Parked(r.PathValue("group"), parked)
+	return http.StatusOK, page, err
+}
+
+func (s *Server) redriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req parkedRedriveRequest
+	if err := web.ReadJSON(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	done, err := s.b.RedriveParked(r.Context(), r.PathValue("group"), broker.ParkedSelection(req))
+	return http.StatusOK, done, err
 }

@@ -1,4 +1,4 @@
-package server
+package web
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
-// A jsonMessage is a message as it is sent over HTTP. What is missing, or
+// A Message is a message as it is sent over HTTP. What is missing, or
 // null, has its zero value.
-type jsonMessage struct {
+type Message struct {
 	ID           string            `json:"id"`   // one is made if it is missing
 	Body         []byte            `json:"body"` // base64
 	BodyText     *string           `json:"body_text"`
@@ -28,9 +28,9 @@ type jsonMessage struct {
 	BornHost     string            `json:"born_host"`
 }
 
-// message says m in the engine's words, and refuses what only HTTP can get
+// Message says m in the engine's words, and refuses what only HTTP can get
 // wrong; the rest is the engine's to check. Its ID is set even then.
-func (m *jsonMessage) message(topic string, now time.Time) (*tidegate.Message, error) {
+func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error) {
 	out := &tidegate.Message{
 		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
@@ -72,8 +72,8 @@ func outside(field string, t time.Time) string {
 	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), refusal.LastYear)
 }
 
-// incoming returns a message with what only its producer knows.
-func (m *jsonMessage) incoming(out *tidegate.Message, client, host string) broker.Incoming {
+// Incoming returns a message with what only its producer knows.
+func (m *Message) Incoming(out *tidegate.Message, client, host string) broker.Incoming {
 	in := broker.Incoming{Message: out, BornHost: m.BornHost, Client: client}
 	if m.BornAt != nil {
 		in.BornAt = *m.BornAt
@@ -84,8 +84,8 @@ func (m *jsonMessage) incoming(out *tidegate.Message, client, host string) broke
 	return in
 }
 
-// A jsonDelivery is a delivery as it is received over HTTP.
-type jsonDelivery struct {
+// A Delivery is a delivery as it is received over HTTP.
+type Delivery struct {
 	ID           string            `json:"id"`
 	Topic        string            `json:"topic"`
 	Body         *[]byte           `json:"body,omitempty"`
@@ -114,9 +114,9 @@ type jsonDelivery struct {
 	InvisibleFor   broker.Duration `json:"invisible_for"`
 }
 
-// delivered says d in JSON's words; a body that is UTF-8 as text, if asked for.
-func delivered(d *tidegate.Delivery, text bool, now time.Time) jsonDelivery {
-	out := jsonDelivery{
+// DeliveryOf says d in JSON's words; a body that is UTF-8 as text, if asked for.
+func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
+	out := Delivery{
 		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
 		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
 		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
@@ -133,10 +133,10 @@ func delivered(d *tidegate.Delivery, text bool, now time.Time) jsonDelivery {
 	return out
 }
 
-// messageOfQuery reads what a URL says of a message whose body is the
+// MessageOfQuery reads what a URL says of a message whose body is the
 // request's: id, tag, key (several), message_group, deliver_at, deliver_after,
 // trace_context, and property.NAME.
-func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
+func MessageOfQuery(query map[string][]string) (m Message, err error) {
 	one := map[string]*string{
 		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
 	}

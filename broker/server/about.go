@@ -1,0 +1,39 @@
+package server
+
+import (
+	_ "embed" // for openapiYAML
+	"net/http"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+)
+
+//go:embed openapi.yaml
+var openapiYAML []byte
+
+// openapi answers with the description of everything over HTTP.
+func (s *Server) openapi(w http.ResponseWriter, _ *http.Request) (int, any, error) {
+	w.Header().Set("Content-Type", "application/yaml")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, err := w.Write(openapiYAML)
+	return 0, nil, err
+}
+
+type state struct {
+	Status string `json:"status"`
+}
+
+func (s *Server) healthz(http.ResponseWriter, *http.Request) (int, any, error) {
+	return http.StatusOK, state{"ok"}, nil
+}
+
+func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
+	err := s.b.Healthy()
+	if err == nil && s.isDraining() {
+		err = tidegate.ErrClosed
+	}
+	if err != nil {
+		return 0, nil, &web.NotReady{Cause: err}
+	}
+	return http.StatusOK, state{"ready"}, nil
+}

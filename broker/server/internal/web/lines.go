@@ -1,0 +1,124 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// AnswerTime is how long writing an answer, or a part of a stream, may take when
+// the client does not read.
+const AnswerTime = time.Minute
+
+// A LineReader reads lines of bounded length.
+type LineReader struct {
+	Max    int // bytes of a line
+	Number int // of the line returned last, from 1
+
+	r   *bufio.Reader
+	buf []byte
+}
+
+// ErrLineTooLong is what [LineReader.Next] returns in place of a line above the limit.
+var ErrLineTooLong = errors.New("the line is too long")
+
+// NewLineReader returns a reader of lines of at most limit bytes.
+func NewLineReader(r io.Reader, limit int) *LineReader {
+	return &LineReader{Max: limit, r: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// Next returns the next line without its end; it is valid until the next call.
+// A line that is too long is passed over, with ErrLineTooLong. The last line
+// needs no end, but one that was cut off is not returned: only io.EOF tells
+// that the text is complete.
+func (l *LineReader) Next() ([]byte, error) {
+	l.buf = l.buf[:0]
+	seen, tooLong := false, false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		seen = seen || len(part) > 0
+		if end := bytes.TrimRight(part, "\r\n"); tooLong || len(l.buf)+len(end) > l.Max {
+			tooLong = true
+			l.buf = l.buf[:0]
+		} else {
+			l.buf = append(l.buf, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && (!errors.Is(err, io.EOF) || !seen):
+			return nil, err
+		}
+		l.Number++
+		if tooLong {
+			return nil, ErrLineTooLong
+		}
+		return bytes.TrimRight(l.buf, "\r\n"), nil
+	}
+}
+
+// Ready reports whether Next would return without reading.
+func (l *LineReader) Ready() bool {
+	b, _ := l.r.Peek(l.r.Buffered()) // it has these
+	return bytes.IndexByte(b, '\n') >= 0
+}
+
+// A LineWriter writes the lines of an answer, and each batch of them at once.
+type LineWriter struct {
+	Control *http.ResponseController // of the connection
+
+	w http.ResponseWriter
+	e *json.Encoder
+}
+
+// NewLineWriter returns a writer to w, which has written nothing yet.
+func NewLineWriter(w http.ResponseWriter) *LineWriter {
+	return &LineWriter{w: w, Control: http.NewResponseController(w), e: json.NewEncoder(w)}
+}
+
+// Begin makes the answer a stream.
+func (l *LineWriter) Begin() {
+	h := l.w.Header()
+	h.Set("Content-Type", TypeNDJSON)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	l.w.WriteHeader(http.StatusOK)
+}
+
+// Write writes values, a line each, and sends them.
+func Write[T any](l *LineWriter, values ...T) error {
+	l.allow()
+	for i := range values {
+		if err := l.e.Encode(&values[i]); err != nil {
+			return err
+		}
+	}
+	return l.Control.Flush()
+}
+
+// Alive sends an empty line: whoever is between here and the client learns
+// that the stream goes on, and this side whether the client is still there.
+func (l *LineWriter) Alive() error {
+	l.allow()
+	if _, err := l.w.Write([]byte("\n")); err != nil {
+		return err
+	}
+	return l.Control.Flush()
+}
+
+// allow gives the client time to take what is written next.
+func (l *LineWriter) allow() {
+	// Where there are no deadlines, such as in a test, there is none to move.
+	_ = l.Control.SetWriteDeadline(time.Now().Add(AnswerTime))
+}
+
+// End writes the last line of a stream that could not go on because of err.
+func (l *LineWriter) End(err error) error { return Write(l, lastLine{ProblemOf(err)}) }
+
+type lastLine struct {
+	Error *Problem `json:"error"`
+}

@@ -1,0 +1,89 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+)
+
+// A Query reads the parameters of a request's URL. One that is missing has its
+// zero value.
+type Query struct {
+	Err error // of the first parameter that is wrong, nil if none is
+
+	values url.Values
+}
+
+// QueryOf refuses parameters that are not known, and known ones that are repeated, but for lists.
+func QueryOf(r *http.Request, known ...string) *Query {
+	q := &Query{values: r.URL.Query()}
+	for name := range q.values {
+		if !slices.Contains(known, name) {
+			q.fail(name, "it is unknown; there are %s", strings.Join(known, ", "))
+		}
+	}
+	return q
+}
+
+func (q *Query) fail(name, format string, args ...any) {
+	if q.Err == nil {
+		q.Err = refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("parameter %.100q: "+format, append([]any{name}, args...)...))
+	}
+}
+
+// Text takes a parameter as it is.
+func (q *Query) Text(name string) string {
+	if len(q.values[name]) > 1 {
+		q.fail(name, "it is given %d times: give it once", len(q.values[name]))
+	}
+	return q.values.Get(name)
+}
+
+// List takes a parameter that may be repeated.
+func (q *Query) List(name string) []string { return q.values[name] }
+
+// Number takes a whole number.
+func (q *Query) Number(name string) int {
+	s := q.Text(name)
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		q.fail(name, "%.100q is not a whole number", s)
+	}
+	return n
+}
+
+// Yes takes true or false.
+func (q *Query) Yes(name string) bool {
+	switch s := q.Text(name); s {
+	case "", "false":
+		return false
+	case "true":
+		return true
+	default:
+		q.fail(name, "%.100q: give true or false", s)
+	}
+	return false
+}
+
+// Time takes a time as in RFC 3339.
+func (q *Query) Time(name string) time.Time {
+	s := q.Text(name)
+	if s == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		q.fail(name, "%.100q is not a time such as 2026-01-31T12:00:00Z", s)
+	}
+	return t
+}
