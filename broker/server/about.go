@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -36,4 +37,21 @@ func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
 		return 0, nil, &web.NotReady{Cause: err}
 	}
 	return http.StatusOK, state{"ready"}, nil
+}
+
+// metered is what package metrics tells of a server.
+type metered struct {
+	engine
+	s *Server
+}
+
+// Serving implements metrics.Source.
+func (m metered) Serving() bool { return !m.s.isDraining() }
+
+// Clients implements metrics.Source.
+func (m metered) Clients() int { return m.s.sessions.len() }
+
+// metricsHandler answers GET /metrics.
+func (s *Server) metricsHandler() http.Handler {
+	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.refused)
 }

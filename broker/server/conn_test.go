@@ -115,7 +115,7 @@ func TestOddConnections(t *testing.T) {
 		if d := time.Since(began); d > 6*time.Second {
 			t.Errorf("the last one ended after %v; want 5s", d)
 		}
-		if n := e.s.sniffer.pending.len(); n != 0 {
+		if n := e.s.sniffer.Pending(); n != 0 {
 			t.Errorf("%d connections are still pending", n)
 		}
 	})
@@ -149,45 +149,6 @@ func TestCloseWithSilentConnections(t *testing.T) {
 				t.Errorf("the end took %v", d)
 			}
 		})
-	}
-}
-
-// Silent connections are bounded: the oldest makes room.
-func TestPendingIsBounded(t *testing.T) {
-	p := &pending{}
-	first, other := net.Pipe()
-	defer other.Close()
-	if _, err := p.add(first); err != nil {
-		t.Fatal(err)
-	}
-	var settle func()
-	for range maxPending {
-		a, b := net.Pipe()
-		defer a.Close()
-		defer b.Close()
-		var err error
-		if settle, err = p.add(a); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := p.len(); n != maxPending {
-		t.Errorf("%d pending; want %d", n, maxPending)
-	}
-	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the oldest is not closed: %v", err)
-	}
-	settle()
-	settle()
-	if n := p.len(); n != maxPending-1 {
-		t.Errorf("%d pending after one settled; want %d", n, maxPending-1)
-	}
-	p.close()
-	settle()
-	if _, err := p.add(first); !errors.Is(err, tidegate.ErrClosed) {
-		t.Errorf("add after close: %v", err)
-	}
-	if n := p.len(); n != 0 {
-		t.Errorf("%d pending after close", n)
 	}
 }
 
@@ -314,11 +275,4 @@ func TestOptionsAreChecked(t *testing.T) {
 	if at := s.brokerAt(t.Context(), nil).GetEndpoints(); at.GetAddresses()[0].GetHost() != "broker.example" || at.GetScheme() != rmqpb.AddressScheme_DOMAIN_NAME {
 		t.Errorf("advertised %v", at)
 	}
-}
-
-// len returns how many are pending.
-func (p *pending) len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.conns.Len()
 }

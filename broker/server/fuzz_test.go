@@ -1,8 +1,6 @@
 package server
 
 import (
-	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -61,39 +59,5 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("sent %v, received %v", &m, got)
 		}
 		e.ack(got)
-	})
-}
-
-// Whatever a connection begins with, the handshake ends and gives it again.
-func FuzzSniff(f *testing.F) {
-	for _, s := range []string{"", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00", "\x16", "\x16\x03\x01\x00\x05hello", "\x00"} {
-		f.Add([]byte(s))
-	}
-	c, err := selfSigned()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s := newSniffer(c)
-		client, server := net.Pipe()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			client.Write(b)
-			client.Close()
-		}()
-		go io.Copy(io.Discard, client) // what TLS answers
-		conn, _, err := s.ServerHandshake(server)
-		if err == nil {
-			got, _ := io.ReadAll(conn)
-			if string(got) != string(b) {
-				t.Errorf("read %q; want %q", got, b)
-			}
-			conn.Close()
-		}
-		<-done
-		if n := s.pending.len(); n != 0 {
-			t.Errorf("%d are still pending", n)
-		}
 	})
 }

@@ -80,7 +80,7 @@ type rpc[Q proto.Message, R interface{ GetStatus() *rmqpb.Status }] struct {
 // serve answers one request, which decode reads. It never panics, and its error is a gRPC status.
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error) (resp R, err error) {
 	begin := time.Now()
-	defer func() { s.requests.observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
+	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
 	_ = grpc.SetHeader(ctx, features)
 	var req Q

@@ -341,19 +341,6 @@ func TestMetricsOfAClosedBroker(t *testing.T) {
 	compare(t, got, map[string]float64{"tidegate_store_healthy": 0, "tidegate_ready": 0, `tidegate_topic_stored_messages{topic="normal"}`: 0})
 }
 
-func TestCodeLabel(t *testing.T) {
-	for st, want := range map[rmqpb.Code]string{
-		rmqpb.Code_OK: "OK", rmqpb.Code_TOO_MANY_REQUESTS: "TOO_MANY_REQUESTS", 12345: "OTHER", -1: "OTHER",
-	} {
-		if got := codeLabel(st, nil); got != want {
-			t.Errorf("code %d: %q, want %q", st, got, want)
-		}
-	}
-	if got := codeLabel(rmqpb.Code_OK, t.Context().Err()); got != "OK" {
-		t.Errorf("no error: %q", got)
-	}
-}
-
 func TestMetricsTakesGet(t *testing.T) {
 	e := start(t, Options{})
 	for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "DELETE": 405} {

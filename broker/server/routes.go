@@ -96,7 +96,7 @@ func (s *Server) mux() http.Handler {
 	var paths []string
 	add := func(rt route) { mux.HandleFunc(rt.pattern(), s.run(rt)) }
 	for _, rt := range s.routes() {
-		s.requests.expectHTTP(rt.op, http.StatusOK)
+		s.requests.ExpectHTTP(rt.op, http.StatusOK)
 		add(rt)
 		if methods[rt.path] == nil {
 			paths = append(paths, rt.path)
@@ -104,7 +104,7 @@ func (s *Server) mux() http.Handler {
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	slices.Sort(paths)
-	s.requests.expectHTTP(opOther, http.StatusNotFound)
+	s.requests.ExpectHTTP(opOther, http.StatusNotFound)
 	for path, list := range methods {
 		add(route{op: opOther, path: path, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 			web.WriteNotAllowed(w, r, list)
@@ -146,7 +146,7 @@ func nothingAt(path string, paths []string) string {
 func (s *Server) run(rt route) http.HandlerFunc {
 	return func(writer http.ResponseWriter, r *http.Request) {
 		begin, w := time.Now(), &answered{ResponseWriter: writer}
-		defer func() { s.requests.observeHTTP(rt.op, begin, w) }()
+		defer func() { s.requests.ObserveHTTP(rt.op, begin, w.outcome(), w.stream()) }()
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
@@ -183,6 +183,17 @@ type answered struct {
 	status int  // 0: not yet
 	cut    bool // the connection was cut instead
 }
+
+// outcome returns the status that the client got, 0 if it got none.
+func (a *answered) outcome() int {
+	if a.cut {
+		return 0
+	}
+	return a.status
+}
+
+// stream reports whether the answer lasts as long as the client wants.
+func (a *answered) stream() bool { return a.Header().Get("Content-Type") == web.TypeNDJSON }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answered) WriteHeader(status int) {

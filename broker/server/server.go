@@ -15,6 +15,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -64,8 +66,8 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the client's own
 	maxBody   int              // bytes
 	sessions  *sessions
-	sniffer   *sniffer
-	requests  *requests
+	sniffer   *sniff.Credentials
+	requests  *metrics.Requests
 	grpc      *grpc.Server
 	http      http.Handler
 	gate      *gate
@@ -94,7 +96,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	if o.TLS == nil {
-		if o.TLS, err = selfSigned(); err != nil {
+		if o.TLS, err = sniff.SelfSigned(); err != nil {
 			return nil, err
 		}
 	}
@@ -109,22 +111,23 @@ func newServer(b engine, o Options) (*Server, error) {
 		log:       o.Logger,
 		advertise: advertise,
 		maxBody:   wants.MaxBodySize,
-		sniffer:   newSniffer(o.TLS),
 		draining:  make(chan struct{}),
-		requests:  newRequests(),
+		requests:  metrics.NewRequests(),
 		gate:      newGate(),
 		sessions:  newSessions(b.Forget),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
+	var refused func(net.Addr)
 	if o.RequireTLS {
-		s.sniffer.refuse = s.refusedPlainText
+		refused = s.refusedPlainText
 	}
+	s.sniffer = sniff.New(o.TLS, refused)
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
-		grpc.StreamInterceptor(s.requests.stream),
+		grpc.StreamInterceptor(s.requests.Stream),
 		grpc.ConnectionTimeout(o.HandshakeTimeout),
 		grpc.MaxRecvMsgSize(o.MaxReceiveSize),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -203,7 +206,7 @@ func (s *Server) drain() {
 		close(s.draining)
 		s.endLife()
 		s.stopChecks()
-		s.sniffer.pending.close()
+		s.sniffer.Close()
 		s.sessions.drain()
 	})
 }

@@ -182,3 +182,9 @@ func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 		return f(s, stream)
 	}
 }
+
+// Names of the RPCs that are streams.
+const (
+	rpcReceive   = "ReceiveMessage"
+	rpcTelemetry = "Telemetry"
+)

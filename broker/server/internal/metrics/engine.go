@@ -1,4 +1,4 @@
-package server
+package metrics
 
 import (
 	"fmt"
@@ -16,7 +16,32 @@ import (
 // A collector tells Prometheus what the engine says of itself. It keeps
 // nothing between scrapes, so what was deleted vanishes from the output.
 type collector struct {
-	s *Server
+	of Source
+}
+
+// A Source is what is told of.
+type Source interface {
+	// The engine's.
+	Stats() broker.Stats
+	Throttles() []broker.LimitState
+	Healthy() error
+
+	// Serving reports whether the server takes requests, and Clients how many gave
+	// a sign of life of late.
+	Serving() bool
+	Clients() int
+}
+
+// Handler answers GET /metrics: with what the source says, the other collectors, the
+// Go runtime's metrics and the process's. It logs what goes wrong.
+func Handler(of Source, log *slog.Logger, others ...prometheus.Collector) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(&collector{of}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(others...)
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelError),
+		ErrorHandling: promhttp.ContinueOnError,
+	})
 }
 
 // Labels have names of topics and groups and fixed words as values, never
@@ -132,7 +157,7 @@ func (out scrape) histogram(d *prometheus.Desc, h broker.Histogram, labels ...st
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out := scrape(to)
-	st := c.s.b.Stats()
+	st := c.of.Stats()
 	for i := range st.Topics {
 		out.topic(&st.Topics[i])
 	}
@@ -146,7 +171,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		out.counter(descThrottled, n, strings.ReplaceAll(limit, " ", "_"))
 	}
 	reached := map[string]int64{}
-	for _, l := range c.s.b.Throttles() {
+	for _, l := range c.of.Throttles() {
 		reached[l.Limit] += one(l.On)
 	}
 	for limit := range st.Throttled {
@@ -162,10 +187,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out.store(&st.Groups, "groups")
 	out.counter(descCacheHits, st.CacheHits)
 	out.counter(descCacheMisses, st.CacheMisses)
-	healthy := c.s.b.Healthy() == nil
+	healthy := c.of.Healthy() == nil
 	out.gauge(descHealthy, one(healthy))
-	out.gauge(descReady, one(healthy && !c.s.isDraining()))
-	out.gauge(descSessions, int64(c.s.sessions.len()))
+	out.gauge(descReady, one(healthy && c.of.Serving()))
+	out.gauge(descSessions, int64(c.of.Clients()))
 }
 
 func (out scrape) topic(t *broker.TopicStats) {
@@ -250,16 +275,4 @@ func one(b bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// metricsHandler answers GET /metrics: the engine's and the server's metrics, the Go
-// runtime's and the process's.
-func (s *Server) metricsHandler() http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{s}, s.requests.seconds, s.requests.total, s.requests.httpSeconds, s.requests.httpTotal, s.gate.refused,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelError),
-		ErrorHandling: promhttp.ContinueOnError,
-	})
 }

@@ -1,4 +1,4 @@
-package server
+package sniff
 
 import (
 	"crypto/ecdsa"
@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// selfSigned makes a TLS configuration with a certificate of its own, for
+// SelfSigned makes a TLS configuration with a certificate of its own, for
 // clients that speak TLS and verify nothing.
-func selfSigned() (*tls.Config, error) {
+func SelfSigned() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make a key for TLS: %w", err)

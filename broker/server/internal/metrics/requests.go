@@ -1,4 +1,4 @@
-package server
+package metrics
 
 import (
 	"strconv"
@@ -9,13 +9,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// requests counts the RPCs that were answered, by name and status, and how
-// long they took.
-type requests struct {
+// Requests count the requests that were answered, by name and status, and how
+// long they took. Goroutines may share them.
+type Requests struct {
 	seconds *prometheus.HistogramVec
 	total   *prometheus.CounterVec
 	byRPC   map[string]request // not changed
@@ -30,14 +29,16 @@ type request struct {
 	ok      prometheus.Counter
 }
 
+// Names of the RPCs that are streams.
 const (
 	rpcReceive   = "ReceiveMessage"
 	rpcTelemetry = "Telemetry"
 )
 
-func newRequests() *requests {
+// NewRequests returns the counts of a server that has answered nothing yet.
+func NewRequests() *Requests {
 	buckets := []float64{0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
-	r := &requests{
+	r := &Requests{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "tidegate_rpc_duration_seconds",
 			Help:    "Time until an RPC was answered. For ReceiveMessage that includes the wait for a message.",
@@ -74,9 +75,9 @@ func newRequests() *requests {
 	return r
 }
 
-// observe counts one RPC that began at begin and ended with st or, if err is
+// Observe counts one RPC that began at begin and ended with st or, if err is
 // not nil, without an answer.
-func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error) {
+func (r *Requests) Observe(op string, begin time.Time, st rmqpb.Code, err error) {
 	q, known := r.byRPC[op]
 	if !known {
 		return
@@ -91,21 +92,22 @@ func (r *requests) observe(op string, begin time.Time, st rmqpb.Code, err error)
 	r.total.WithLabelValues(op, codeLabel(st, err)).Inc()
 }
 
-// expectHTTP makes an operation known before its first request: a rate counts
+// ExpectHTTP makes an operation known before its first request: a rate counts
 // from what was there before.
-func (r *requests) expectHTTP(op string, status int) {
+func (r *Requests) ExpectHTTP(op string, status int) {
 	r.httpTotal.WithLabelValues(op, strconv.Itoa(status))
 	r.httpSeconds.WithLabelValues(op)
 }
 
-// observeHTTP counts one request over HTTP that began at begin.
-func (r *requests) observeHTTP(op string, begin time.Time, w *answered) {
-	label := strconv.Itoa(w.status)
-	if w.cut || w.status == 0 {
+// ObserveHTTP counts one request over HTTP that began at begin and was answered
+// with the status, 0 if it got no answer; stream tells whether the answer was one.
+func (r *Requests) ObserveHTTP(op string, begin time.Time, status int, stream bool) {
+	label := strconv.Itoa(status)
+	if status == 0 {
 		label = "cut"
 	}
 	r.httpTotal.WithLabelValues(op, label).Inc()
-	if w.Header().Get("Content-Type") != web.TypeNDJSON { // streams last as long as clients want
+	if !stream { // it lasts as long as the client wants
 		r.httpSeconds.WithLabelValues(op).Observe(time.Since(begin).Seconds())
 	}
 }
@@ -124,8 +126,8 @@ func codeLabel(st rmqpb.Code, err error) string {
 	return "OTHER"
 }
 
-// stream counts the streams; unary RPCs are counted where they are served.
-func (r *requests) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// Stream is gRPC's interceptor that counts the streams; unary RPCs are counted where they are served.
+func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	begin := time.Now()
 	var op string
 	switch info.FullMethod {
@@ -138,7 +140,7 @@ func (r *requests) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	}
 	m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
 	err := handler(srv, m)
-	r.observe(op, begin, m.code, err)
+	r.Observe(op, begin, m.code, err)
 	return err
 }
 
@@ -160,4 +162,22 @@ func (m *meteredStream) SendMsg(v any) error {
 		m.code = f.GetStatus().GetCode()
 	}
 	return m.ServerStream.SendMsg(v)
+}
+
+// Describe implements prometheus.Collector.
+func (r *Requests) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range r.collectors() {
+		c.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (r *Requests) Collect(out chan<- prometheus.Metric) {
+	for _, c := range r.collectors() {
+		c.Collect(out)
+	}
+}
+
+func (r *Requests) collectors() []prometheus.Collector {
+	return []prometheus.Collector{r.seconds, r.total, r.httpSeconds, r.httpTotal}
 }

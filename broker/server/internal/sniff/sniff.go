@@ -1,4 +1,4 @@
-package server
+package sniff
 
 import (
 	"container/list"
@@ -27,22 +27,31 @@ const (
 	maxPending = 1024
 )
 
-// A sniffer is gRPC's transport security for one port: TLS for clients that
-// begin with a TLS handshake, plain text for the others. gRPC calls it once for each
+// Credentials are gRPC's transport security for one port: TLS for clients that
+// begin with a TLS handshake, plain text for the others. gRPC calls them once for each
 // connection, in a goroutine of its own and under the handshake deadline, so a
 // silent client holds up nobody.
-type sniffer struct {
+type Credentials struct {
 	tls, plain credentials.TransportCredentials
 	pending    *pending
-	refuse     func(net.Addr) // called for a connection in plain text, which then ends; nil: these are taken
+	refuse     func(net.Addr) // nil: plain text is taken
 }
 
-func newSniffer(c *tls.Config) *sniffer {
-	return &sniffer{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{}}
+// New returns credentials that answer TLS by c. If refuse is not nil, a connection
+// in plain text ends after a call to it with the client's address.
+func New(c *tls.Config, refuse func(net.Addr)) *Credentials {
+	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{}, refuse: refuse}
 }
+
+// Close closes the connections that have not said yet what they want, and every
+// one that comes.
+func (s *Credentials) Close() { s.pending.close() }
+
+// Pending returns how many connections have not said yet what they want.
+func (s *Credentials) Pending() int { return s.pending.len() }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (s *sniffer) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	settle, err := s.pending.add(raw)
 	if err != nil {
 		raw.Close()
@@ -74,18 +83,18 @@ func (s *sniffer) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 }
 
 // ClientHandshake implements credentials.TransportCredentials. A server makes none.
-func (s *sniffer) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s *Credentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("server: these credentials are for a server only")
 }
 
 // Info implements credentials.TransportCredentials.
-func (s *sniffer) Info() credentials.ProtocolInfo { return s.tls.Info() }
+func (s *Credentials) Info() credentials.ProtocolInfo { return s.tls.Info() }
 
 // Clone implements credentials.TransportCredentials.
-func (s *sniffer) Clone() credentials.TransportCredentials { return s }
+func (s *Credentials) Clone() credentials.TransportCredentials { return s }
 
 // OverrideServerName implements credentials.TransportCredentials: only clients have one.
-func (s *sniffer) OverrideServerName(string) error { return nil }
+func (s *Credentials) OverrideServerName(string) error { return nil }
 
 // A peekedConn gives the first byte again.
 type peekedConn struct {
@@ -172,4 +181,11 @@ func (p *pending) close() {
 	for _, c := range conns {
 		c.Close()
 	}
+}
+
+// len returns how many are pending.
+func (p *pending) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns.Len()
 }

@@ -1,0 +1,83 @@
+package sniff
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Silent connections are bounded: the oldest makes room.
+func TestPendingIsBounded(t *testing.T) {
+	p := &pending{}
+	first, other := net.Pipe()
+	defer other.Close()
+	if _, err := p.add(first); err != nil {
+		t.Fatal(err)
+	}
+	var settle func()
+	for range maxPending {
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		var err error
+		if settle, err = p.add(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := p.len(); n != maxPending {
+		t.Errorf("%d pending; want %d", n, maxPending)
+	}
+	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the oldest is not closed: %v", err)
+	}
+	settle()
+	settle()
+	if n := p.len(); n != maxPending-1 {
+		t.Errorf("%d pending after one settled; want %d", n, maxPending-1)
+	}
+	p.close()
+	settle()
+	if _, err := p.add(first); !errors.Is(err, tidegate.ErrClosed) {
+		t.Errorf("add after close: %v", err)
+	}
+	if n := p.len(); n != 0 {
+		t.Errorf("%d pending after close", n)
+	}
+}
+
+// Whatever a connection begins with, the handshake ends and gives it again.
+func FuzzSniff(f *testing.F) {
+	for _, s := range []string{"", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00", "\x16", "\x16\x03\x01\x00\x05hello", "\x00"} {
+		f.Add([]byte(s))
+	}
+	c, err := SelfSigned()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := New(c, nil)
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			client.Write(b)
+			client.Close()
+		}()
+		go io.Copy(io.Discard, client) // what TLS answers
+		conn, _, err := s.ServerHandshake(server)
+		if err == nil {
+			got, _ := io.ReadAll(conn)
+			if string(got) != string(b) {
+				t.Errorf("read %q; want %q", got, b)
+			}
+			conn.Close()
+		}
+		<-done
+		if n := s.Pending(); n != 0 {
+			t.Errorf("%d are still pending", n)
+		}
+	})
+}
