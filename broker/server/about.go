@@ -53,5 +53,5 @@ func (m metered) Clients() int { return m.s.sessions.len() }
 
 // metricsHandler answers GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.refused)
+	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals())
 }

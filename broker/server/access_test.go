@@ -22,6 +22,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -54,7 +55,7 @@ func signature(key, secret, dateTime string) string {
 // signed returns a context with the headers of a client and a signature by its key.
 func signed(ctx context.Context, key string) context.Context {
 	at := time.Now().UTC().Format("20060102T150405Z")
-	return as(ctx, "client", headerLanguage, "GO", headerDateTime, at, headerAuthorization, signature(key, secretMark+key, at))
+	return as(ctx, "client", wire.HeaderLanguage, "GO", wire.HeaderDateTime, at, wire.HeaderAuthorization, signature(key, secretMark+key, at))
 }
 
 // call makes the RPC of a name with an empty request, and returns the first status.
@@ -108,8 +109,8 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 		for who, ctx := range map[string]context.Context{
 			"nobody":        e.ctx(),
 			"nobody at all": t.Context(), // without a client ID: that is asked for afterwards
-			"wrong secret":  as(t.Context(), "client", headerDateTime, at, headerAuthorization, signature("root", "wrong", at)),
-			"two headers":   as(signed(t.Context(), "root"), "client", headerAuthorization, "x"),
+			"wrong secret":  as(t.Context(), "client", wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("root", "wrong", at)),
+			"two headers":   as(signed(t.Context(), "root"), "client", wire.HeaderAuthorization, "x"),
 		} {
 			st, err := e.call(ctx, name)
 			if err != nil {
@@ -243,7 +244,7 @@ func TestRights(t *testing.T) {
 					t.Fatal(err)
 				}
 				refused(named{t, name + ", change"}, r.GetStatus(), c.code)
-				f, err := e.ForwardMessageToDeadLetterQueue(as(consumer, "client", headerReason, "x"), &rmqpb.ForwardMessageToDeadLetterQueueRequest{
+				f, err := e.ForwardMessageToDeadLetterQueue(as(consumer, "client", wire.HeaderReason, "x"), &rmqpb.ForwardMessageToDeadLetterQueueRequest{
 					Topic: res(c.topic), Group: res(c.group), ReceiptHandle: c.handle,
 				})
 				if err != nil {

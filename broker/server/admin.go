@@ -58,7 +58,7 @@ func (s *Server) putGroup(w http.ResponseWriter, r *http.Request) (int, any, err
 	if to := c.RetryTopic.DeadLetterTopic; to != "" {
 		needs = append(needs, access.ToSend(to))
 	}
-	if err := s.permit(r, needs...); err != nil {
+	if err := s.gate.Permit(r, needs...); err != nil {
 		return 0, nil, err
 	}
 	_, missing := s.b.Group(name)

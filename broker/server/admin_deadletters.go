@@ -112,7 +112,7 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	if to := cmp.Or(req.To, req.Topic); to != "" {
 		needs = access.ToSend(to)
 	}
-	if err := s.permit(r, needs); err != nil {
+	if err := s.gate.Permit(r, needs); err != nil {
 		return 0, nil, err
 	}
 	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{

@@ -36,7 +36,7 @@ func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, 
 	}
 	group := r.PathValue("group")
 	// A group that is put at a topic's beginning can throttle who sends to it.
-	if err := s.permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
+	if err := s.gate.Permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
 		return 0, nil, err
 	}
 	queues, err := s.b.Rewind(r.Context(), group, req.Topic, to)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -110,7 +111,7 @@ func start(t testing.TB, o Options, faults ...*faulty) *env {
 
 // as returns a context with the headers of a client.
 func as(ctx context.Context, id string, more ...string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, append([]string{headerClientID, id}, more...)...)
+	return metadata.AppendToOutgoingContext(ctx, append([]string{wire.HeaderClientID, id}, more...)...)
 }
 
 func (e *env) ctx() context.Context { return as(e.t.Context(), "client") }

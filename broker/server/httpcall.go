@@ -5,23 +5,13 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 // httpClient returns who sends a request: the header x-mq-client-id, as over
 // gRPC, or else the client's address; with keys, the key before it.
-func httpClient(r *http.Request) (string, error) {
-	id := r.Header.Get(headerClientID)
-	if id == "" {
-		id = remoteHost(r)
-	}
-	if len(id) > maxClientID {
-		return "", refusal.TooLong(tidegate.CodeClientIDRequired, "header "+headerClientID, len(id), maxClientID)
-	}
-	return scoped(identityOf(r), id), nil
-}
+func httpClient(r *http.Request) (string, error) { return gate.ClientOf(r, remoteHost(r)) }
 
 func remoteHost(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -65,7 +55,7 @@ func gone(err error) error {
 func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
 	drained := context.AfterFunc(s.life, func() { cancel(errDraining) })
-	changed := context.AfterFunc(s.gate.current.Load().over, func() { cancel(errNewRules) })
+	changed := context.AfterFunc(s.gate.Regime().Over(), func() { cancel(errNewRules) })
 	return parked, func() {
 		drained()
 		changed()

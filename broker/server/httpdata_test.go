@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
 
 // One message over HTTP, with all that it can have, from the send to its end.
@@ -288,7 +289,7 @@ func TestHTTPHeaders(t *testing.T) {
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, 40000, []string{"urlencoded", "application/x-ndjson"}},
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
 		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", web.TypeJSON}, 400, 40000, []string{"tag=a"}},
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, headerClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, wire.HeaderClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
 		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", web.TypeText}, 415, 40000, nil},
 		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", web.TypeNDJSON}, 415, 40000, nil},
 		{"GET", "/v1/topics/normal/messages", nil, 405, 0, []string{"POST"}},
@@ -335,7 +336,7 @@ func TestHTTPClient(t *testing.T) {
 		return nil
 	}})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
-	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil, headerClientID, "me")
+	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil, wire.HeaderClientID, "me")
 	if len(clients) != 2 || clients[0] == "" || clients[1] != "me" {
 		t.Errorf("clients %q", clients)
 	}

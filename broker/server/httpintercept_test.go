@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
 
 // Faults around requests over HTTP are those of gRPC, under the same names.
@@ -31,7 +32,7 @@ func TestHTTPIntercept(t *testing.T) {
 			seen = append(seen, call)
 			return next(ctx)
 		}
-		x.ok("/v1/topics/normal/messages", `{"messages":[{"id":"a","body":"eA=="},{"id":"b","body":"eA=="}]}`, nil, headerClientID, "c")
+		x.ok("/v1/topics/normal/messages", `{"messages":[{"id":"a","body":"eA=="},{"id":"b","body":"eA=="}]}`, nil, wire.HeaderClientID, "c")
 		d := x.take("normal", `{"max":2,"push":true}`, 2)[0]
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"0s"}`, nil)
 		d = x.take("normal", `{}`, 1)[0]

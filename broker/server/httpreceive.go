@@ -139,7 +139,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.s.stillAllowed(r); err != nil {
+	if err := f.s.gate.StillAllowed(r); err != nil {
 		f.s.release(r.Context(), ds)
 		return nil, err
 	}

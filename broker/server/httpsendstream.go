@@ -43,7 +43,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		}
 		batch, end := to.gather(lines)
 		if len(batch.at) > 0 {
-			if err := s.stillAllowed(r); err != nil {
+			if err := s.gate.StillAllowed(r); err != nil {
 				return 0, nil, gone(out.End(err))
 			}
 			results, err := batch.store(r.Context(), to)

@@ -82,9 +82,9 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
-	_ = grpc.SetHeader(ctx, features)
+	_ = grpc.SetHeader(ctx, wire.Features)
 	var req Q
-	from, err := s.authenticate(ctx, begin, r.op)
+	from, err := s.gate.Authenticate(ctx, begin, r.op)
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
@@ -94,7 +94,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
-	client, err := s.admit(ctx, r.op, from, req)
+	client, err := s.gate.Admit(ctx, r.op, from, req)
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
@@ -205,4 +205,31 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 		return err
 	}
 	return &grpcError{status.Error(codes.Unavailable, err.Error())}
+}
+
+// answer turns a request's failure into what the client gets: a status inside
+// the answer or, where there can be no answer, a gRPC status.
+func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Status, error) {
+	e, known := errors.AsType[*tidegate.Error](err)
+	switch {
+	case known && e.Code != 0:
+		if e.Code == tidegate.CodeInternalServerError && e.Err != nil && !errors.Is(err, tidegate.ErrClosed) {
+			s.log.ErrorContext(ctx, "request failed", "op", op, "error", err) // the disk, most likely
+		}
+		return wire.StatusOf(e), nil
+	case ctx.Err() != nil:
+		// The client gave up, or its time is over: it reads no answer.
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case errors.Is(err, tidegate.ErrClosed):
+		return nil, status.Error(codes.Unavailable, "the broker is closed")
+	}
+	s.log.ErrorContext(ctx, "request failed", "op", op, "error", err)
+	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: op + ": " + err.Error()}, nil
+}
+
+func setPushBack(ctx context.Context, d time.Duration) {
+	if d > 0 {
+		// It fails only if the answer is on its way, which is after this.
+		_ = grpc.SetTrailer(ctx, wire.PushBack(d))
+	}
 }

@@ -250,14 +250,14 @@ func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
 		if err := s.SetAccess(someAccess()); err != nil {
 			t.Fatal(err)
 		}
-		from, err := s.authenticate(ctx, time.Now(), rpcReceive)
+		from, err := s.gate.Authenticate(ctx, time.Now(), rpcReceive)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetAccess(c.rules); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
+		if _, err := s.gate.Admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
 			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -105,7 +107,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		}
 	}
 	for _, h := range o.HTTPHosts {
-		if !isHostName(h) {
+		if !gate.IsHostName(h) {
 			bad("HTTPHosts has %q: give names of hosts without scheme and port, such as broker.example", h)
 		}
 	}
@@ -159,4 +161,13 @@ func setDefault[T comparable](v *T, d T) {
 	if *v == zero {
 		*v = d
 	}
+}
+
+// hosts returns whom requests without credentials may be for.
+func (o *Options) hosts() gate.Hosts {
+	names := o.HTTPHosts
+	if o.Advertise != "" {
+		names = append(slices.Clip(names), o.Advertise)
+	}
+	return gate.Hosts{Any: o.AnyHost, Names: names}
 }

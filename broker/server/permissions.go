@@ -153,6 +153,21 @@ func moveDeadLetters(r *http.Request) []access.Need {
 	return need(access.OnGroup(access.Admin, group))
 }
 
+// enter returns a request with who it is from, if it may be served. What that
+// takes stands in httpNeeds: a route cannot be added without.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
+	needs, known := httpNeeds[rt.pattern()]
+	switch {
+	case rt.op == opOther: // it only says that there is nothing
+		needs = func(*http.Request) []access.Need { return need(access.Signed()) }
+	case !known:
+		needs = onServer(access.Admin)
+	case needs == nil:
+		return r, nil // open
+	}
+	return s.gate.Enter(w, r, rt.pattern(), needs)
+}
+
 // needsOf returns what an RPC needs.
 func needsOf(op string, req any) []access.Need {
 	if f := rpcNeeds[op]; f != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -32,7 +33,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	stream := receiveStream(&grpc.GenericServerStream[rmqpb.ReceiveMessageRequest, rmqpb.ReceiveMessageResponse]{ServerStream: raw})
 	ctx := stream.Context()
 	// It fails only if the header is on its way, which is after this.
-	_ = stream.SetHeader(features)
+	_ = stream.SetHeader(wire.Features)
 	f := &wire.Deliveries{}
 	ds, err := s.receive(ctx, raw.RecvMsg, f)
 	if err != nil {
@@ -44,7 +45,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 			return gerr
 		}
 		if d := refusal.PushBackOf(err); d > 0 {
-			stream.SetTrailer(pushBack(d))
+			stream.SetTrailer(wire.PushBack(d))
 		}
 		return writeEmpty(stream, st)
 	}
@@ -107,7 +108,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 // receive reads a request and asks the engine, through the middleware if there is one.
 // Its error may be a *grpcError.
 func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
-	from, err := s.authenticate(ctx, time.Now(), rpcReceive)
+	from, err := s.gate.Authenticate(ctx, time.Now(), rpcReceive)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	if err := read(decode, req); err != nil {
 		return nil, err
 	}
-	client, err := s.admit(ctx, rpcReceive, from, req)
+	client, err := s.gate.Admit(ctx, rpcReceive, from, req)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	}
 	f.Namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
-		return s.poll(ctx, client, from.under, req, f)
+		return s.poll(ctx, client, from.Under(), req, f)
 	}
 	call := Call{
 		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
@@ -134,7 +135,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	var failure error
 	err = s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, from.under, req, f)
+		ds, failure = s.poll(ctx, client, from.Under(), req, f)
 		return failure
 	}, &done)
 	if err == nil {
@@ -145,14 +146,14 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 
 // poll carries a receive out that was let in under some rules, and turns a panic
 // into an error. It returns none when other rules hold: the next receive is asked by them.
-func (s *Server) poll(ctx context.Context, client string, under *regime, req *rmqpb.ReceiveMessageRequest, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	parked, c, unpark, err := s.sessions.park(ctx, client)
 	if err != nil {
 		return nil, err
 	}
 	defer unpark()
-	if s.gate.current.Load() != under { // rules that change from here on find it parked
+	if s.gate.Regime() != under { // rules that change from here on find it parked
 		return nil, nil
 	}
 	p, err := s.pollOf(ctx, client, c, req)
@@ -226,7 +227,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 	var ok bool
 	if out.Wait, ok = longPoll(asked, left, c.profile.Load().requestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
 		code := tidegate.CodeIllegalPollingTime
-		if before503(header(ctx, headerClientVersion)) {
+		if wire.Before503(wire.Header(ctx, wire.HeaderClientVersion)) {
 			code = tidegate.CodeBadRequest
 		}
 		return out, refusal.New(code, "long_polling_timeout",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -156,7 +157,7 @@ func TestReceiveTiming(t *testing.T) {
 			cancel()
 		}
 		// A client of before 5.0.3 does not know ILLEGAL_POLLING_TIME.
-		ctx, cancel := context.WithTimeout(as(t.Context(), "old", headerClientVersion, "5.0.0"), time.Second)
+		ctx, cancel := context.WithTimeout(as(t.Context(), "old", wire.HeaderClientVersion, "5.0.0"), time.Second)
 		defer cancel()
 		st, _ := e.receive(ctx, receiveRequest("normal"))
 		refused(t, st, tidegate.CodeBadRequest, "5s")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
@@ -231,8 +232,8 @@ func TestSendBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := header.Get(headerFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter" {
-			t.Errorf("%s: %q", headerFeatures, got)
+		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter" {
+			t.Errorf("%s: %q", wire.HeaderFeatures, got)
 		}
 		if len(r.GetEntries()) != 5 {
 			t.Fatalf("%d entries; want 5", len(r.GetEntries()))
@@ -289,7 +290,7 @@ func TestSendThrottled(t *testing.T) {
 			if len(r.GetEntries()) != 0 {
 				t.Errorf("%d messages: entries %v; want none", n, r.GetEntries())
 			}
-			if got := trailer.Get(trailerPushBack); len(got) != 0 {
+			if got := trailer.Get(wire.TrailerPushBack); len(got) != 0 {
 				t.Errorf("push-back %q although nothing drains", got)
 			}
 		}
@@ -298,7 +299,7 @@ func TestSendThrottled(t *testing.T) {
 		e.ack(m)
 		r, trailer := try(1)
 		refused(t, r.GetStatus(), tidegate.CodeTooManyRequests)
-		if got := trailer.Get(trailerPushBack); len(got) != 1 || got[0] == "0" {
+		if got := trailer.Get(wire.TrailerPushBack); len(got) != 1 || got[0] == "0" {
 			t.Errorf("push-back %q; want a time", got)
 		}
 	})
@@ -349,7 +350,7 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 		}
 		var trailer metadata.MD
 		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}}, grpc.Trailer(&trailer))
-		if err != nil || r.GetStatus().GetMessage() != "530 TOO_MANY_REQUESTS" || trailer.Get(trailerPushBack)[0] != "2" {
+		if err != nil || r.GetStatus().GetMessage() != "530 TOO_MANY_REQUESTS" || trailer.Get(wire.TrailerPushBack)[0] != "2" {
 			t.Errorf("%v, %v, trailer %v; want 530 TOO_MANY_REQUESTS, and 2 ms", r, err, trailer)
 		}
 		f.append = nil

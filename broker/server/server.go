@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -70,7 +71,7 @@ type Server struct {
 	requests  *metrics.Requests
 	grpc      *grpc.Server
 	http      http.Handler
-	gate      *gate
+	gate      *gate.Gate
 
 	stopChecks func() // no check comes from the engine any more
 
@@ -113,7 +114,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
-		gate:      newGate(),
+		gate:      gate.New(o.Logger, needsOf, o.hosts()),
 		sessions:  newSessions(b.Forget),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
@@ -121,7 +122,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	}
 	var refused func(net.Addr)
 	if o.RequireTLS {
-		refused = s.refusedPlainText
+		refused = s.gate.RefusedPlainText
 	}
 	s.sniffer = sniff.New(o.TLS, refused)
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -157,4 +158,33 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.kept, len(r.byID), len(r.publishers))
 		}
 	})
+}
+
+// What is remembered of clients is bounded, and the refusal is one that a
+// client comes back from.
+func TestSessionsAreBounded(t *testing.T) {
+	r := newSessions(func(string) {})
+	defer r.close()
+	ensure := func(id string) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_, err := r.ensureLocked(id)
+		return err
+	}
+	for i := range maxSessions {
+		if err := ensure(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := ensure("one more")
+	if refusal.CodeOf(err) != tidegate.CodeTooManyRequests || !strings.Contains(err.Error(), "100000") {
+		t.Errorf("%v; want 42900 with the limit", err)
+	}
+	if err := ensure("0"); err != nil {
+		t.Errorf("one that is known: %v", err)
+	}
+	r.terminate("0")
+	if err := ensure("one more"); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
 }

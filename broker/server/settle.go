@@ -99,7 +99,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 		return nil, err
 	}
 	s.sessions.get(client)
-	why, ours := reason(ctx)
+	why, ours := wire.Reason(ctx)
 	if why == "" {
 		why = fmt.Sprintf("the consumer gave it up after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -158,7 +159,7 @@ func TestForwardToDeadLetterQueue(t *testing.T) {
 			ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
 		}
 		for i := range 3 {
-			r, err := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", headerReason, "it%20is%20%C3%BCbel"), req)
+			r, err := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", wire.HeaderReason, "it%20is%20%C3%BCbel"), req)
 			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
 				t.Fatalf("call %d: %v, %v", i, r, err)
 			}
@@ -183,7 +184,7 @@ func TestForwardToDeadLetterQueue(t *testing.T) {
 		if r, _ := e.ForwardMessageToDeadLetterQueue(e.ctx(), req); r.GetStatus().GetCode() != rmqpb.Code_OK {
 			t.Errorf("stale handle from RocketMQ's client: %v", r)
 		}
-		r, _ := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", headerReason, ""), req)
+		r, _ := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", wire.HeaderReason, ""), req)
 		refused(t, r.GetStatus(), tidegate.CodeInvalidReceiptHandle)
 	})
 }

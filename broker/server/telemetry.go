@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -82,16 +83,16 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer s.recovered(rpcTelemetry, &err)
 	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
 	// At once: RocketMQ's Rust client waits for the headers before it goes on.
-	if err := stream.SendHeader(features); err != nil {
+	if err := stream.SendHeader(wire.Features); err != nil {
 		return err
 	}
 	ctx := stream.Context()
-	began, under := time.Now(), s.gate.current.Load()
+	began, under := time.Now(), s.gate.Regime()
 	id, err := s.admitSettings(ctx, began, nil)
 	if err != nil {
 		return refuseStream(stream, err)
 	}
-	t := newTelemetry(func(topic string) bool { return s.mayStillSend(ctx, began, topic) })
+	t := newTelemetry(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
 	defer s.sessions.detach(id, t)
 	return s.converse(ctx, id, began, under, t, stream)
 }
@@ -106,11 +107,11 @@ func refuseStream(stream telemetryStream, err error) error {
 // admitSettings returns the ID of a client that may have these settings by the
 // rules that hold now; nil are those of a stream that begins.
 func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.Settings) (id string, err error) {
-	from, err := s.authenticate(ctx, began, rpcTelemetry)
+	from, err := s.gate.Authenticate(ctx, began, rpcTelemetry)
 	if err != nil {
 		return "", err
 	}
-	return s.admit(ctx, rpcTelemetry, from, in)
+	return s.gate.Admit(ctx, rpcTelemetry, from, in)
 }
 
 // receiveCommand reads what the client sends next.
@@ -127,7 +128,7 @@ func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
 
 // converse answers the client's settings until the stream or the server ends,
 // or access rules hold that do not allow it.
-func (s *Server) converse(ctx context.Context, id string, began time.Time, under *regime, t *telemetry, stream telemetryStream) error {
+func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *telemetry, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var readErr error // written before commands is closed
 	s.wg.Go(func() {
@@ -144,7 +145,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		}
 	})
-	language := header(ctx, headerLanguage)
+	language := wire.Header(ctx, wire.HeaderLanguage)
 	var last *profile // what it said last
 	for {
 		select {
@@ -194,8 +195,8 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 					return err
 				}
 			}
-		case <-under.over.Done():
-			under = s.gate.current.Load()
+		case <-under.Over().Done():
+			under = s.gate.Regime()
 			in, err := last.decoded()
 			if err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -111,7 +112,7 @@ func TestTelemetrySettings(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				_, got := e.telemetry(as(t.Context(), "client", headerLanguage, c.language), c.in)
+				_, got := e.telemetry(as(t.Context(), "client", wire.HeaderLanguage, c.language), c.in)
 				if n := got.GetBackoffPolicy().GetMaxAttempts(); n != c.attempts {
 					t.Errorf("max_attempts %d; want %d", n, c.attempts)
 				}
@@ -239,7 +240,7 @@ func TestTelemetryStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := st.Header(); err != nil || len(h.Get(headerFeatures)) != 1 {
+		if h, err := st.Header(); err != nil || len(h.Get(wire.HeaderFeatures)) != 1 {
 			t.Errorf("headers %v, %v", h, err)
 		}
 		// What is no settings is ignored; settings are answered every time.
@@ -279,8 +280,8 @@ func TestHeartbeat(t *testing.T) {
 		}
 		refused(t, beat("stranger"), tidegate.CodeUnrecognizedClientType, "settings", "stranger")
 
-		goStream, _ := e.telemetry(as(t.Context(), "go", headerLanguage, "GO"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
-		nodeStream, _ := e.telemetry(as(t.Context(), "node", headerLanguage, "HTTP"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		goStream, _ := e.telemetry(as(t.Context(), "go", wire.HeaderLanguage, "GO"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		nodeStream, _ := e.telemetry(as(t.Context(), "node", wire.HeaderLanguage, "HTTP"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		var toGo, toNode atomic.Int64
 		for st, n := range map[stream]*atomic.Int64{goStream: &toGo, nodeStream: &toNode} {
 			go func() {

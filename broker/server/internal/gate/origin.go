@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"fmt"
@@ -13,6 +13,13 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
+
+// Hosts are whom requests over HTTP may be for that have no credentials and
+// arrive in plain text at a loopback address.
+type Hosts struct {
+	Any   bool     // whoever it is
+	Names []string // these, with or without a port, beside IP addresses and localhost
+}
 
 // same tells pages of other origins by Origin and Sec-Fetch-Site.
 var same = http.NewCrossOriginProtection()
@@ -33,8 +40,8 @@ func fromPage(r *http.Request) *denial {
 // address and is for a name that somebody else may have given out. who is nil
 // where nothing is restricted. Over TLS the browser has compared the name with
 // the certificate, which nobody else can have for theirs.
-func (s *Server) forOther(r *http.Request, who *access.Identity) *denial {
-	if s.o.AnyHost || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || s.ownHost(r.Host) {
+func (g *Gate) forOther(r *http.Request, who *access.Identity) *denial {
+	if g.hosts.Any || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || g.hosts.own(r.Host) {
 		return nil
 	}
 	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
@@ -48,9 +55,9 @@ func overLoopback(r *http.Request) bool {
 	return ok && at.IP.IsLoopback()
 }
 
-// ownHost reports whether a Host header names an IP address, this machine
+// own reports whether a Host header names an IP address, this machine
 // (RFC 6761 §6.3), or what the options give as its name. Browsers always send one.
-func (s *Server) ownHost(host string) bool {
+func (h Hosts) own(host string) bool {
 	name := hostName(host)
 	if name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true
@@ -58,13 +65,12 @@ func (s *Server) ownHost(host string) bool {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}
-	return s.o.Advertise != "" && name == hostName(s.o.Advertise) ||
-		slices.ContainsFunc(s.o.HTTPHosts, func(own string) bool { return name == hostName(own) })
+	return slices.ContainsFunc(h.Names, func(own string) bool { return name == hostName(own) })
 }
 
-// isHostName reports whether name can be that of a host, as a Host header has it
+// IsHostName reports whether name can be that of a host, as a Host header has it
 // without a port: letters, digits, hyphens and underscores, with dots between.
-func isHostName(name string) bool {
+func IsHostName(name string) bool {
 	return len(name) <= 255 && hostNames.MatchString(name)
 }
 

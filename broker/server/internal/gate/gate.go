@@ -1,0 +1,142 @@
+// Package gate is what every request passes, on either wire: it finds out who
+// asks, refuses what the rules of package access do not allow, and what a page in a
+// browser must not do, and counts and logs what it refused. What a request
+// needs to be allowed is told by who serves it.
+package gate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+)
+
+// A Gate lets requests in. Goroutines share it.
+type Gate struct {
+	log   *slog.Logger
+	needs func(op string, req any) []access.Need
+	hosts Hosts
+
+	current atomic.Pointer[Regime]
+	refused *prometheus.CounterVec
+	lines   refusalLog
+}
+
+// New returns a gate that restricts nothing until [Gate.Begin], but for pages in
+// browsers. needs says what an RPC needs to be allowed, by its name and request.
+func New(log *slog.Logger, needs func(op string, req any) []access.Need, hosts Hosts) *Gate {
+	g := &Gate{log: log, needs: needs, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tidegate_access_refusals_total",
+		Help: "Requests refused with UNAUTHORIZED or FORBIDDEN, and connections refused because they were not encrypted, by reason.",
+	}, []string{"reason"})}
+	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost) {
+		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
+	}
+	g.Begin(nil)
+	return g
+}
+
+// A Regime is who may do what for a time. What lasts longer is asked again
+// when it is over.
+type Regime struct {
+	policy *access.Policy  // nil: everything is allowed
+	over   context.Context //nolint:containedctx // ends when another regime begins
+	end    context.CancelFunc
+}
+
+// Over returns a context that ends when other rules hold.
+func (r *Regime) Over() context.Context { return r.over }
+
+// Begin makes p hold, nil restricting nothing, and ends what held before.
+func (g *Gate) Begin(p *access.Policy) {
+	r := &Regime{policy: p}
+	r.over, r.end = context.WithCancel(context.Background()) // no request's
+	if before := g.current.Swap(r); before != nil {
+		before.end()
+	}
+}
+
+// Regime returns what holds now.
+func (g *Gate) Regime() *Regime { return g.current.Load() }
+
+func (g *Gate) policy() *access.Policy { return g.current.Load().policy }
+
+// Refusals counts, by reason, what was refused.
+func (g *Gate) Refusals() prometheus.Collector { return g.refused }
+
+// Reasons that no rule has a part in.
+const (
+	reasonPlainText access.Reason = "plain_text" // why a connection is refused, not a request
+	reasonOrigin    access.Reason = "origin"     // a page of another origin would change something
+	reasonHost      access.Reason = "host"       // for a name that a page may have made up
+)
+
+// A denial is why a request is not served, and what the client is told.
+type denial struct {
+	reason access.Reason
+	answer *tidegate.Error
+}
+
+// decide returns nil if who may do all that is needed.
+func decide(p *access.Policy, who access.Identity, reason access.Reason, needs []access.Need) *denial {
+	var forbidden error
+	if reason == "" {
+		if forbidden = p.Allows(who, needs...); forbidden == nil {
+			return nil
+		}
+		reason = access.Forbidden
+		if who.Anonymous() {
+			reason = access.NoCredentials
+		}
+	}
+	return &denial{reason, refusalError(p, reason, forbidden)}
+}
+
+// refusalError is what the client is told. It repeats nothing that the client
+// gave as credentials: a secret may stand in the wrong place.
+func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tidegate.Error {
+	unauthorized := func(subject, text string) *tidegate.Error {
+		return refusal.New(tidegate.CodeUnauthorized, subject, text)
+	}
+	switch reason {
+	case access.NoCredentials:
+		return unauthorized(wire.HeaderAuthorization, fmt.Sprintf("the request has no credentials, and %v: give the client an access key and its secret", forbidden))
+	case access.Malformed:
+		return unauthorized(wire.HeaderAuthorization, "the credentials cannot be read: the header authorization has the form "+access.Algorithm+
+			" Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX, and x-mq-date-time the form 20060102T150405Z")
+	case access.WrongCredentials:
+		return unauthorized(wire.HeaderAuthorization, "the access key is unknown, or the secret is not its own")
+	case access.ClockSkew:
+		return unauthorized(wire.HeaderDateTime, fmt.Sprintf("the signed time is more than %v away from the broker's: "+
+			"set the client's clock, or name its time zone in the broker's access.time_zones", p.MaxClockSkew()))
+	case access.PlainPassword:
+		return unauthorized(wire.HeaderAuthorization, "a secret came over plain text from another machine, where others can read it: use TLS, or sign the request; and change this secret")
+	}
+	return refusal.New(tidegate.CodeForbidden, "access", forbidden.Error()+": the key needs a rule that allows it")
+}
+
+func (g *Gate) deny(op, at, key string, r *denial) {
+	g.refused.WithLabelValues(string(r.reason)).Inc()
+	if more, ok := g.lines.take(r.reason, time.Now()); ok {
+		g.log.Warn("a request was refused", "op", op, "key", key, "peer", at, "reason", string(r.reason),
+			"error", r.answer.Message, "refused_unlogged", more)
+	}
+}
+
+// RefusedPlainText counts a connection that was refused for being one, and logs it.
+func (g *Gate) RefusedPlainText(at net.Addr) {
+	g.refused.WithLabelValues(string(reasonPlainText)).Inc()
+	if more, ok := g.lines.take(reasonPlainText, time.Now()); ok {
+		g.log.Warn("a connection in plain text was refused", "peer", at.String(), "refused_unlogged", more)
+	}
+}

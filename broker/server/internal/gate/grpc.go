@@ -1,0 +1,153 @@
+package gate
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+)
+
+// A Caller is who a gRPC request is from.
+type Caller struct {
+	under *Regime
+	who   access.Identity
+	began time.Time // when its signature was to be fresh
+}
+
+// Under returns the rules by which the caller was let in.
+func (c Caller) Under() *Regime { return c.under }
+
+// Authenticate finds out who a request is from that began at that time, by its
+// headers alone. It refuses credentials that are not right, and none if no
+// request may do without: before the request is read, so that whoever may do
+// nothing costs nothing.
+func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c Caller, err error) {
+	c = Caller{under: g.current.Load(), began: began}
+	if c.under.policy == nil {
+		return c, nil
+	}
+	from, _ := peer.FromContext(ctx)
+	who, reason := identify(ctx, c.under.policy, from, began)
+	c.who = who
+	return c, g.judge(ctx, op, c, reason)
+}
+
+// Admit returns the client's ID, if its caller may do what the request asks for.
+func (g *Gate) Admit(ctx context.Context, op string, c Caller, req any) (client string, err error) {
+	if g.current.Load() != c.under { // it changed while the request was read
+		if c, err = g.Authenticate(ctx, c.began, op); err != nil {
+			return "", err
+		}
+	}
+	if c.under.policy == nil {
+		return clientID(ctx, nil)
+	}
+	if err := g.judge(ctx, op, c, "", g.needs(op, req)...); err != nil {
+		return "", err
+	}
+	return clientID(ctx, &c.who)
+}
+
+// judge returns nil if the caller may do all that is needed.
+func (g *Gate) judge(ctx context.Context, op string, c Caller, reason access.Reason, needs ...access.Need) error {
+	err := decide(c.under.policy, c.who, reason, needs)
+	if err == nil {
+		return nil
+	}
+	var at string
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		at = from.Addr.String()
+	}
+	name := c.who.String()
+	if err.reason.OfCredentials() {
+		name = c.under.policy.ClaimedBy(wire.Header(ctx, wire.HeaderAuthorization))
+	}
+	g.deny(op, at, name, err)
+	return err.answer
+}
+
+// MayStillSend reports whether the client of a stream that began at that time
+// may send to a topic by the rules that hold now.
+func (g *Gate) MayStillSend(ctx context.Context, began time.Time, topic string) bool {
+	p := g.policy()
+	if p == nil {
+		return true
+	}
+	from, _ := peer.FromContext(ctx)
+	who, reason := identify(ctx, p, from, began)
+	return reason == "" && p.Allows(who, access.ToSend(topic)) == nil
+}
+
+// identify tells who a gRPC request is from that began at that time: by its
+// signature, or else by the client certificate of its connection.
+func identify(ctx context.Context, p *access.Policy, from *peer.Peer, began time.Time) (access.Identity, access.Reason) {
+	authorization := metadata.ValueFromIncomingContext(ctx, wire.HeaderAuthorization)
+	dateTime := metadata.ValueFromIncomingContext(ctx, wire.HeaderDateTime)
+	if len(authorization) > 1 || len(dateTime) > 1 {
+		return access.Identity{}, access.Malformed // a proxy may have looked at another one
+	}
+	if len(authorization) == 1 {
+		signed := ""
+		if len(dateTime) == 1 {
+			signed = dateTime[0]
+		}
+		if who, reason := p.Signature(authorization[0], signed, began); reason != "" || !who.Anonymous() {
+			return who, reason
+		}
+	}
+	if from != nil {
+		if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
+			return p.Certificate(certificateNames(info.State.VerifiedChains)), ""
+		}
+	}
+	return access.Identity{}, ""
+}
+
+// certificateNames returns all names of a verified client certificate.
+func certificateNames(verified [][]*x509.Certificate) []string {
+	if len(verified) == 0 || len(verified[0]) == 0 {
+		return nil
+	}
+	c := verified[0][0]
+	names := []string{c.Subject.CommonName}
+	names = append(names, c.DNSNames...)
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	return append(names, c.EmailAddresses...)
+}
+
+// MaxClientID bounds what is remembered of each client, in bytes.
+const MaxClientID = 255
+
+// clientID returns the client's ID, which every request must carry. With keys,
+// an ID is one of its key: nobody can speak for a client of another key. who is nil
+// without keys.
+func clientID(ctx context.Context, who *access.Identity) (string, error) {
+	id := wire.Header(ctx, wire.HeaderClientID)
+	switch {
+	case strings.TrimSpace(id) == "":
+		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")
+	case len(id) > MaxClientID:
+		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID,
+			fmt.Sprintf("the header %s has %d bytes, at most %d are allowed", wire.HeaderClientID, len(id), MaxClientID))
+	}
+	return scoped(who, id), nil
+}
+
+// scoped puts the key before a client's ID.
+func scoped(who *access.Identity, id string) string {
+	if who == nil {
+		return id
+	}
+	return who.String() + "/" + id
+}

@@ -1,0 +1,189 @@
+package gate
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+)
+
+// Enter returns a request over HTTP with who it is from, if it may be served:
+// pattern is its route's and needs what that takes. Where it may not, the header says
+// how to show credentials.
+func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, needs func(*http.Request) []access.Need) (*http.Request, error) {
+	if bad := fromPage(r); bad != nil {
+		g.deny(pattern, r.RemoteAddr, claimedBy(g.policy(), r), bad)
+		return nil, bad.answer
+	}
+	a := &admission{pattern: pattern, needs: needs, began: time.Now()}
+	if err := g.readmit(r, a); err != nil {
+		if err.Code == tidegate.CodeUnauthorized {
+			w.Header()["Www-Authenticate"] = challenges(r)
+		}
+		return nil, err
+	}
+	if bad := g.forOther(r, a.who); bad != nil {
+		g.deny(pattern, r.RemoteAddr, access.Identity{}.String(), bad)
+		return nil, bad.answer
+	}
+	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
+}
+
+// An admission is that of one request, whose goroutine alone uses it.
+type admission struct {
+	pattern string
+	needs   func(*http.Request) []access.Need
+	began   time.Time // when its signature was to be fresh
+
+	under *Regime
+	who   *access.Identity // nil: nothing is restricted
+}
+
+// admissionKey is where a request's context has its *admission.
+type admissionKey struct{}
+
+func identityOf(r *http.Request) *access.Identity {
+	if a, ok := r.Context().Value(admissionKey{}).(*admission); ok {
+		return a.who
+	}
+	return nil
+}
+
+// StillAllowed refuses to go on with a request that the rules that hold now
+// would not let in.
+func (g *Gate) StillAllowed(r *http.Request) error {
+	a, ok := r.Context().Value(admissionKey{}).(*admission)
+	if !ok || a.under == g.current.Load() {
+		return nil
+	}
+	if err := g.readmit(r, a); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (g *Gate) readmit(r *http.Request, a *admission) *tidegate.Error {
+	a.under = g.current.Load()
+	var err *tidegate.Error
+	a.who, err = g.admitHTTP(a.pattern, r, a.under.policy, a.began, a.needs)
+	return err
+}
+
+// Restricts reports whether rules hold for the request.
+func (g *Gate) Restricts(r *http.Request) bool { return identityOf(r) != nil && g.policy() != nil }
+
+// Allows reports whether who the request is from may do all that is needed.
+// Unlike Permit it neither counts nor logs.
+func (g *Gate) Allows(r *http.Request, needs ...access.Need) bool {
+	who, p := identityOf(r), g.policy()
+	return who == nil || p == nil || p.Allows(*who, needs...) == nil
+}
+
+// ClientOf returns the ID of the client that sends a request: the header
+// x-mq-client-id, as over gRPC, or else otherwise; with keys, the key before it.
+func ClientOf(r *http.Request, otherwise string) (string, error) {
+	id := r.Header.Get(wire.HeaderClientID)
+	if id == "" {
+		id = otherwise
+	}
+	if len(id) > MaxClientID {
+		return "", refusal.TooLong(tidegate.CodeClientIDRequired, "header "+wire.HeaderClientID, len(id), MaxClientID)
+	}
+	return scoped(identityOf(r), id), nil
+}
+
+// Permit refuses what a request asks for in its body, which the table of
+// needs does not see, if it is not allowed to who the request is from.
+func (g *Gate) Permit(r *http.Request, needs ...access.Need) error {
+	who, p := identityOf(r), g.policy()
+	if who == nil || p == nil {
+		return nil // nothing is restricted
+	}
+	if err := decide(p, *who, "", needs); err != nil {
+		g.deny(r.Pattern, r.RemoteAddr, who.String(), err)
+		return err.answer
+	}
+	return nil
+}
+
+// admitHTTP returns who the request is from, if it may be served: nil if
+// nothing is restricted.
+func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, began time.Time, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
+	if p == nil {
+		return nil, nil
+	}
+	who, reason := identifyHTTP(p, r, began)
+	if err := decide(p, who, reason, needs(r)); err != nil {
+		name := who.String()
+		if err.reason.OfCredentials() {
+			name = claimedBy(p, r)
+		}
+		g.deny(pattern, r.RemoteAddr, name, err)
+		return nil, err.answer
+	}
+	return &who, nil
+}
+
+// claimedBy is what may be told of who a request says it is from.
+func claimedBy(p *access.Policy, r *http.Request) string {
+	authorization := r.Header.Get(wire.HeaderAuthorization)
+	if p == nil || authorization == "" {
+		return access.Identity{}.String()
+	}
+	if user, _, ok := r.BasicAuth(); ok {
+		return p.Claimed(user)
+	}
+	return p.ClaimedBy(authorization)
+}
+
+// identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret in
+// Basic, by the signature that gRPC requests have, or by a client certificate.
+func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
+	authorization, dateTime := r.Header.Values(wire.HeaderAuthorization), r.Header.Values(wire.HeaderDateTime)
+	if len(authorization) > 1 || len(dateTime) > 1 {
+		return access.Identity{}, access.Malformed
+	}
+	if len(authorization) == 1 {
+		if scheme, _, _ := strings.Cut(authorization[0], " "); strings.EqualFold(scheme, "Basic") {
+			name, secret, ok := r.BasicAuth()
+			switch {
+			case !ok:
+				return access.Identity{}, access.Malformed
+			case !private(r):
+				return access.Identity{}, access.PlainPassword
+			}
+			return p.Password(name, secret)
+		}
+		who, reason := p.Signature(authorization[0], r.Header.Get(wire.HeaderDateTime), began)
+		if reason != "" || !who.Anonymous() {
+			return who, reason
+		}
+	}
+	if r.TLS != nil {
+		return p.Certificate(certificateNames(r.TLS.VerifiedChains)), ""
+	}
+	return access.Identity{}, ""
+}
+
+// private reports whether nobody between the client and here can read the request.
+func private(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// challenges are the ways to show credentials (RFC 9110 §11.6.1).
+func challenges(r *http.Request) []string {
+	if !private(r) {
+		return []string{access.Algorithm}
+	}
+	return []string{`Basic realm="tidegate", charset="UTF-8"`, access.Algorithm}
+}

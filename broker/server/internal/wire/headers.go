@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+)
+
+// Names of headers that RocketMQ's clients send.
+const (
+	HeaderAuthorization = "authorization"
+	HeaderDateTime      = "x-mq-date-time"
+	HeaderClientID      = "x-mq-client-id"
+	HeaderLanguage      = "x-mq-language"
+	HeaderClientVersion = "x-mq-client-version"
+)
+
+// Metadata that tidegate's broker and its SDK agree on.
+const (
+	HeaderFeatures  = "x-tidegate-features"
+	HeaderReason    = "x-tidegate-reason"
+	TrailerPushBack = "grpc-retry-pushback-ms"
+)
+
+// Features are the headers of every answer: what this broker can do beyond
+// RocketMQ's. They are shared and never changed.
+var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter")
+
+// maxReason bounds the reason of a dead letter, in bytes.
+const maxReason = 1 << 10
+
+// Header returns the first value of a request header, or "".
+func Header(ctx context.Context, name string) string {
+	if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// Reason returns why the client gave a message up, and whether it said so.
+// A text that is not percent-encoded as it should be is taken as it is.
+func Reason(ctx context.Context) (string, bool) {
+	v := metadata.ValueFromIncomingContext(ctx, HeaderReason)
+	if len(v) == 0 {
+		return "", false
+	}
+	text, err := url.PathUnescape(v[0])
+	if err != nil {
+		text = v[0]
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "")
+	}
+	return text, true
+}
+
+// Before503 reports whether a client's version is below 5.0.3, which is when
+// clients learnt ILLEGAL_POLLING_TIME. Versions that cannot be read are new.
+func Before503(version string) bool {
+	v, ok := strings.CutPrefix(version, "5.0.")
+	if !ok || v == "" {
+		return false
+	}
+	return v[0] >= '0' && v[0] <= '2' && (len(v) == 1 || v[1] < '0' || v[1] > '9')
+}
+
+// PushBack returns the trailer that tells d, rounded up to a millisecond.
+func PushBack(d time.Duration) metadata.MD {
+	ms := (d + time.Millisecond - 1) / time.Millisecond
+	return metadata.Pairs(TrailerPushBack, strconv.FormatInt(int64(ms), 10))
+}
