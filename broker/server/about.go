@@ -49,7 +49,7 @@ type metered struct {
 func (m metered) Serving() bool { return !m.s.isDraining() }
 
 // Clients implements metrics.Source.
-func (m metered) Clients() int { return m.s.sessions.len() }
+func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler answers GET /metrics.
 func (s *Server) metricsHandler() http.Handler {

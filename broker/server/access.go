@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 )
 
 // An AccessConfig says who may do what; see [Options].Access. The zero value restricts
@@ -52,7 +53,7 @@ func (s *Server) SetAccess(c AccessConfig) error {
 		}
 	}
 	s.gate.Begin(p)
-	s.sessions.endPolls(errNewRules)
+	s.sessions.EndPolls(session.ErrNewRules)
 	return nil
 }
 

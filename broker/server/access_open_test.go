@@ -41,7 +41,7 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 			if err := e.s.SetAccess(teams(c.after)); err != nil {
 				t.Fatal(err)
 			}
-			if n := len(e.s.sessions.publishing("tx")); n != 1 { // at once
+			if n := len(e.s.sessions.Publishing("tx")); n != 1 { // at once
 				t.Errorf("%s: %d streams are asked, want 1", name, n)
 			}
 			half := msg("tx", "m", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))

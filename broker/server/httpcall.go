@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -49,13 +50,13 @@ func gone(err error) error {
 	return &grpcError{err}
 }
 
-// whileAllowed returns a context that ends with ctx, with errDraining as its
-// cause when the server ends, or with errNewRules when other access rules hold.
+// whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
+// cause when the server ends, or with session.ErrNewRules when other access rules hold.
 // stop must be called.
 func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
-	drained := context.AfterFunc(s.life, func() { cancel(errDraining) })
-	changed := context.AfterFunc(s.gate.Regime().Over(), func() { cancel(errNewRules) })
+	drained := context.AfterFunc(s.life, func() { cancel(session.ErrDraining) })
+	changed := context.AfterFunc(s.gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
 	return parked, func() {
 		drained()
 		changed()

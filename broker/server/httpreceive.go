@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -131,7 +132,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		parked, stop := f.s.whileAllowed(ctx)
 		defer stop()
 		ds, err = f.s.b.Poll(parked, f.poll)
-		if err != nil && ctx.Err() == nil && endedHere(parked) {
+		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 			return nil
 		}
 		return err

@@ -240,7 +240,7 @@ func TestMetricsOfAStory(t *testing.T) {
 		if h := families["tidegate_store_commit_records"].GetMetric()[1].GetHistogram(); h.GetSampleSum() < 6+2*2 {
 			t.Errorf("the commits of the message log had %v records; there were 6 messages and 2 dead letters with their marks", h.GetSampleSum())
 		}
-		e.s.sessions.terminate("c2")
+		e.s.sessions.Terminate("c2")
 		if _, err := frames(parked, nil); err != nil {
 			t.Error(err)
 		}

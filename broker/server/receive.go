@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -148,7 +149,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 // into an error. It returns none when other rules hold: the next receive is asked by them.
 func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
-	parked, c, unpark, err := s.sessions.park(ctx, client)
+	parked, c, unpark, err := s.sessions.Park(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -165,16 +166,16 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
-	if err != nil && ctx.Err() == nil && endedHere(parked) {
+	if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 		return nil, nil
 	}
 	return ds, err
 }
 
 // pollOf checks a receive and says it in the engine's words.
-func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
 	if req.GetAutoRenew() {
-		c.renews.Store(true)
+		c.AutoRenews()
 	}
 	out := broker.Poll{
 		ReceiveRequest: transport.ReceiveRequest{
@@ -184,7 +185,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 			Max:               min(int(req.GetBatchSize()), receiveBatchSize),
 			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
 			AttemptID:         req.GetAttemptId(),
-			Push:              c.push(),
+			Push:              c.IsPush(),
 		},
 	}
 	// RocketMQ's proxy ignores the queue, and its simple consumers rely on it:
@@ -225,7 +226,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session, req *rmq
 		left = max(time.Until(deadline), 0)
 	}
 	var ok bool
-	if out.Wait, ok = longPoll(asked, left, c.profile.Load().requestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
+	if out.Wait, ok = longPoll(asked, left, c.Profile().RequestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
 		code := tidegate.CodeIllegalPollingTime
 		if wire.Before503(wire.Header(ctx, wire.HeaderClientVersion)) {
 			code = tidegate.CodeBadRequest

@@ -40,7 +40,7 @@ func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.Send
 		return nil, fmt.Errorf("the engine gave %d results for %d messages", len(results), len(in))
 	}
 	if half && results[0].Err == nil {
-		s.sessions.publishes(client, in[0].GetTopic())
+		s.sessions.Publishes(client, in[0].GetTopic())
 	}
 	return s.sent(ctx, msgs, results)
 }

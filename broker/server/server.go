@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -66,7 +67,7 @@ type Server struct {
 	log       *slog.Logger
 	advertise *rmqpb.Endpoints // nil: the client's own
 	maxBody   int              // bytes
-	sessions  *sessions
+	sessions  *session.Clients
 	sniffer   *sniff.Credentials
 	requests  *metrics.Requests
 	grpc      *grpc.Server
@@ -115,7 +116,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
 		gate:      gate.New(o.Logger, needsOf, o.hosts()),
-		sessions:  newSessions(b.Forget),
+		sessions:  session.New(b.Forget),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
@@ -208,13 +209,13 @@ func (s *Server) drain() {
 		s.endLife()
 		s.stopChecks()
 		s.sniffer.Close()
-		s.sessions.drain()
+		s.sessions.Drain()
 	})
 }
 
 func (s *Server) finish() {
 	s.wg.Wait()
-	s.sessions.close()
+	s.sessions.Close()
 }
 
 func (s *Server) isDraining() bool {

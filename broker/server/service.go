@@ -120,8 +120,8 @@ var (
 // heartbeat takes a sign of life.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // it lives, known or not: what it received stays its own
-	c := s.sessions.get(client)
-	if c == nil || c.profile.Load() == nil {
+	c := s.sessions.Get(client)
+	if c == nil || c.Profile() == nil {
 		return nil, refusal.New(tidegate.CodeUnrecognizedClientType, client,
 			"the client's settings are not known: open a Telemetry stream and send them")
 	}
@@ -130,22 +130,22 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 			return nil, err
 		}
 	}
-	p := c.profile.Load()
+	p := c.Profile()
 	if p == nil {
 		return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 	}
-	if p.language == wire.LanguageNode {
+	if p.Language == wire.LanguageNode {
 		// RocketMQ's Node client can lose the first settings, and then waits for others.
-		s.sessions.resend(c)
-	} else if now, err := s.settings(ctx, p); err == nil && digest(now) != c.sent.Load() {
-		s.sessions.resend(c) // the group was changed since
+		s.sessions.Resend(c)
+	} else if now, err := s.settings(ctx, p); err == nil && !c.Told(now) {
+		s.sessions.Resend(c) // the group was changed since
 	}
 	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 }
 
 // notifyClientTermination forgets the client and ends its parked receives.
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
-	s.sessions.terminate(client)
+	s.sessions.Terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
 }
 

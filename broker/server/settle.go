@@ -28,7 +28,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 		fill(&ds[i], group, topic, e.GetMessageId(), e.GetReceiptHandle())
 		list[i] = &ds[i]
 	}
-	s.sessions.get(client)
+	s.sessions.Get(client)
 	results := s.b.Ack(ctx, list)
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
@@ -81,7 +81,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
-	if s.sessions.push(client) && !req.GetSuspend() {
+	if s.sessions.IsPush(client) && !req.GetSuspend() {
 		err = s.b.Retry(ctx, &delivery, after)
 	} else {
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
@@ -98,7 +98,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	if err != nil {
 		return nil, err
 	}
-	s.sessions.get(client)
+	s.sessions.Get(client)
 	why, ours := wire.Reason(ctx)
 	if why == "" {
 		why = fmt.Sprintf("the consumer gave it up after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,66 +13,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
-
-const (
-	// maxChecks and maxCheckBytes bound what waits to be written to one stream.
-	maxChecks     = 1024
-	maxCheckBytes = 8 << 20
-)
-
-// A telemetry is one Telemetry stream. One goroutine reads; everything is
-// written by the handler's own.
-type telemetry struct {
-	maySend func(topic string) bool // whether its client may, now
-
-	again chan struct{} // capacity 1: a wish for the settings, once more
-	kick  chan struct{} // capacity 1: there are checks
-
-	mu     sync.Mutex
-	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
-	bytes  int                                        // guarded by mu: their size
-}
-
-func newTelemetry(maySend func(topic string) bool) *telemetry {
-	return &telemetry{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
-}
-
-// push has a check of that size written to the stream, and returns false if
-// too many wait already. It never blocks.
-func (t *telemetry) push(c *rmqpb.RecoverOrphanedTransactionCommand, size int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.checks) >= maxChecks || len(t.checks) > 0 && t.bytes+size > maxCheckBytes {
-		return false
-	}
-	t.checks, t.bytes = append(t.checks, c), t.bytes+size
-	select {
-	case t.kick <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-// taken returns the checks that wait, and forgets them.
-func (t *telemetry) taken() []*rmqpb.RecoverOrphanedTransactionCommand {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := t.checks
-	t.checks, t.bytes = nil, 0
-	return out
-}
-
-// resend asks the stream for the settings once more. It never blocks: one
-// wish at a time is enough.
-func (t *telemetry) resend() {
-	select {
-	case t.again <- struct{}{}:
-	default:
-	}
-}
 
 type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
 
@@ -92,8 +35,8 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	if err != nil {
 		return refuseStream(stream, err)
 	}
-	t := newTelemetry(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
-	defer s.sessions.detach(id, t)
+	t := session.NewStream(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
+	defer s.sessions.Detach(id, t)
 	return s.converse(ctx, id, began, under, t, stream)
 }
 
@@ -128,7 +71,7 @@ func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
 
 // converse answers the client's settings until the stream or the server ends,
 // or access rules hold that do not allow it.
-func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *telemetry, stream telemetryStream) error {
+func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *session.Stream, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var readErr error // written before commands is closed
 	s.wg.Go(func() {
@@ -146,7 +89,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		}
 	})
 	language := wire.Header(ctx, wire.HeaderLanguage)
-	var last *profile // what it said last
+	var last *session.Profile // what it said last
 	for {
 		select {
 		case cmd, ok := <-commands:
@@ -157,7 +100,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				return readErr
 			}
 			s.b.Touch(id)
-			s.sessions.get(id)
+			s.sessions.Get(id)
 			in := cmd.GetSettings()
 			if in == nil {
 				continue // an answer to a command that this server never gives, or nothing
@@ -165,30 +108,30 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if _, err := s.admitSettings(ctx, began, in); err != nil {
 				return refuseStream(stream, err)
 			}
-			p, err := profileOf(in, language)
+			p, err := session.ProfileOf(in, language)
 			if err != nil {
 				return err
 			}
 			last = p
-			c, err := s.sessions.attach(id, t, p, in.GetPublishing().GetTopics())
+			c, err := s.sessions.Attach(id, t, p, in.GetPublishing().GetTopics())
 			if err != nil {
 				return refuseStream(stream, err)
 			}
 			if err := s.sendSettings(ctx, c, p, stream); err != nil {
 				return err
 			}
-		case <-t.again:
-			c := s.sessions.get(id)
+		case <-t.Again():
+			c := s.sessions.Get(id)
 			if c == nil {
 				continue
 			}
-			if p := c.profile.Load(); p != nil {
+			if p := c.Profile(); p != nil {
 				if err := s.sendSettings(ctx, c, p, stream); err != nil {
 					return err
 				}
 			}
-		case <-t.kick:
-			for _, c := range t.taken() {
+		case <-t.Kick():
+			for _, c := range t.Taken() {
 				if err := stream.Send(&rmqpb.TelemetryCommand{
 					Status: wire.OK, Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: c},
 				}); err != nil {
@@ -197,7 +140,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		case <-under.Over().Done():
 			under = s.gate.Regime()
-			in, err := last.decoded()
+			in, err := last.Settings()
 			if err != nil {
 				return err
 			}
@@ -216,13 +159,13 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-func (s *Server) sendSettings(ctx context.Context, c *session, p *profile, stream telemetryStream) error {
+func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) error {
 	out, err := s.settings(ctx, p)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && errors.Is(err, tidegate.ErrInvalid) {
 		return status.Error(codes.InvalidArgument, refusal.Text(e))
 	} else if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	c.sent.Store(digest(out))
+	c.Tell(out)
 	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
@@ -171,13 +172,13 @@ func TestTelemetryProducerOptions(t *testing.T) {
 func TestTelemetryOfOneClientTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		e.s.sessions.mu.Lock()
-		for i := range maxSessions {
-			if _, err := e.s.sessions.ensureLocked(fmt.Sprint(i)); err != nil {
+		for i := range session.MaxClients {
+			_, _, unpark, err := e.s.sessions.Park(t.Context(), fmt.Sprint(i))
+			if err != nil {
 				t.Fatal(err)
 			}
+			unpark()
 		}
-		e.s.sessions.mu.Unlock()
 		st, err := e.Telemetry(e.ctx())
 		if err != nil {
 			t.Fatal(err)
@@ -367,12 +368,12 @@ func TestSessionsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		closing.Recv()
-		time.Sleep(sessionTimeout - time.Second)
-		if n := e.s.sessions.len(); n != 2 {
+		time.Sleep(session.Timeout - time.Second)
+		if n := e.s.sessions.Len(); n != 2 {
 			t.Errorf("%d sessions before the timeout; want 2", n)
 		}
-		time.Sleep(sweepInterval + time.Second)
-		if n := e.s.sessions.len(); n != 1 {
+		time.Sleep(time.Minute)
+		if n := e.s.sessions.Len(); n != 1 {
 			t.Errorf("%d sessions after the timeout; want 1", n)
 		}
 		r, err := e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{})

@@ -33,7 +33,7 @@ var resolutions = map[rmqpb.TransactionResolution]broker.Resolution{
 }
 
 func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-	s.sessions.get(client)
+	s.sessions.Get(client)
 	how, ok := resolutions[req.GetResolution()]
 	if !ok {
 		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
@@ -49,9 +49,9 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 
 // check passes a check on to a client that publishes its topic.
 func (s *Server) check(c broker.TransactionCheck) bool {
-	for _, p := range s.sessions.publishing(c.Message.Topic) {
-		cmd := wire.RecoverCommand(c, p.topic)
-		if p.stream.push(cmd, proto.Size(cmd)) {
+	for _, p := range s.sessions.Publishing(c.Message.Topic) {
+		cmd := wire.RecoverCommand(c, p.Topic)
+		if p.Stream.Offer(cmd, proto.Size(cmd)) {
 			return true
 		}
 	}

@@ -169,7 +169,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 		streams := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if n := len(e.s.sessions.publishing("tx")); n != want {
+			if n := len(e.s.sessions.Publishing("tx")); n != want {
 				t.Errorf("%d streams can be asked, want %d", n, want)
 			}
 		}
@@ -181,35 +181,9 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 		if c := e.check(other); c.GetTransactionId() != id {
 			t.Errorf("check %v", c)
 		}
-		e.s.sessions.terminate("other")
+		e.s.sessions.Terminate("other")
 		streams(0)
-		time.Sleep(sessionTimeout + 2*sweepInterval)
-		synctest.Wait()
-		e.s.sessions.mu.Lock()
-		defer e.s.sessions.mu.Unlock()
-		if n := len(e.s.sessions.publishers); n != 0 {
-			t.Errorf("%d topics are remembered", n)
-		}
 	})
-}
-
-// What waits for a stream that nobody reads is bounded.
-func TestChecksOfASlowProducerAreBounded(t *testing.T) {
-	s := newTelemetry(func(string) bool { return true })
-	c := &rmqpb.RecoverOrphanedTransactionCommand{}
-	if !s.push(c, 2*maxCheckBytes) || s.push(c, 1) {
-		t.Error("one check has room, however large, and then none")
-	}
-	if n := len(s.taken()); n != 1 {
-		t.Errorf("%d were taken", n)
-	}
-	n := 0
-	for s.push(c, 1) {
-		n++
-	}
-	if n != maxChecks || len(s.taken()) != n || len(s.taken()) != 0 {
-		t.Errorf("%d have room, want %d", n, maxChecks)
-	}
 }
 
 // The answer to a commit is lost: a repeated one says that the transaction has ended, and the message is there once.

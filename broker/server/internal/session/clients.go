@@ -1,4 +1,4 @@
-package server
+package session
 
 import (
 	"context"
@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// sessionTimeout is how long a client without a Telemetry stream and
+	// Timeout is how long a client without a Telemetry stream and
 	// without a word is remembered (RocketMQ's proxy: 120 s).
-	sessionTimeout = 2 * time.Minute
+	Timeout = 2 * time.Minute
 
 	// sweepInterval is how often forgotten clients are looked for.
 	sweepInterval = 30 * time.Second
 
-	// maxSessions bounds the clients remembered at once.
-	maxSessions = 100_000
+	// MaxClients bounds the clients remembered at once.
+	MaxClients = 100_000
 
 	// maxKept bounds what is kept of the settings of all of them, in bytes: 2.6 KiB
 	// for each of so many. Of a client with one topic it is a fifth of that.
@@ -31,57 +31,70 @@ const (
 
 // Why a parked receive ends before its time.
 var (
-	errTerminated = errors.New("the client said that it ends")
-	errDraining   = errors.New("the server ends")
-	errNewRules   = errors.New("the access rules changed")
+	ErrTerminated = errors.New("the client said that it ends")
+	ErrDraining   = errors.New("the server ends")
+	ErrNewRules   = errors.New("the access rules changed")
 )
 
-// endedHere reports whether a parked receive was ended by the server, so that
+// EndedHere reports whether a parked receive was ended by the server, so that
 // it is answered as empty.
-func endedHere(parked context.Context) bool {
+func EndedHere(parked context.Context) bool {
 	why := context.Cause(parked)
-	return errors.Is(why, errTerminated) || errors.Is(why, errDraining) || errors.Is(why, errNewRules)
+	return errors.Is(why, ErrTerminated) || errors.Is(why, ErrDraining) || errors.Is(why, ErrNewRules)
 }
 
-// A session is one client, by its ID.
-type session struct {
+// A Client is one client, by its ID. Goroutines may share it.
+type Client struct {
 	id      string
 	seen    atomic.Int64            // the last sign of life, in ns since 1970
-	profile atomic.Pointer[profile] // nil until its settings are known
+	profile atomic.Pointer[Profile] // nil until its settings are known
 	sent    atomic.Uint64           // the digest of what it was told last; 0 if nothing
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
-	// guarded by sessions.mu
-	streams map[*telemetry]struct{}
+	// guarded by Clients.mu
+	streams map[*Stream]struct{}
 	polls   map[*poll]struct{}
-	topics  []string // that it is in sessions.publishers for
-	kept    int      // its part of sessions.kept
+	topics  []string // that it is in Clients.publishers for
+	kept    int      // its part of Clients.kept
 }
 
-// push reports whether the client takes messages to handlers. Its settings may
+// IsPush reports whether the client takes messages to handlers. Its settings may
 // be lost with a server that ended, and come again only after minutes
 // (RocketMQ's Go client: 5); until then its receives tell.
-func (c *session) push() bool {
+func (c *Client) IsPush() bool {
 	if p := c.profile.Load(); p != nil {
-		return p.push()
+		return p.IsPush()
 	}
 	return c.renews.Load()
 }
 
+// Profile returns what the client said of itself, nil until it did.
+func (c *Client) Profile() *Profile { return c.profile.Load() }
+
+// AutoRenews notes that the client received with auto_renew.
+func (c *Client) AutoRenews() { c.renews.Store(true) }
+
+// Tell notes what settings the client is told.
+func (c *Client) Tell(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
+
+// Told reports whether the client was told these settings last.
+func (c *Client) Told(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
+
 // A poll is one parked receive.
 type poll struct{ cancel context.CancelCauseFunc }
 
-// sessions are the clients that gave a sign of life of late.
-type sessions struct {
+// Clients are the clients that gave a sign of life of late. Goroutines may share
+// them; after Close no timer runs.
+type Clients struct {
 	forget func(id string) // tells the engine that a client is gone
 
 	mu       sync.Mutex
-	byID     map[string]*session // guarded by mu
-	timer    *time.Timer         // guarded by mu; runs while there are sessions
-	draining bool                // guarded by mu: no poll may park any more
-	closed   bool                // guarded by mu
+	byID     map[string]*Client // guarded by mu
+	timer    *time.Timer        // guarded by mu; runs while there are sessions
+	draining bool               // guarded by mu: no poll may park any more
+	closed   bool               // guarded by mu
 
-	publishers map[string]map[*session]string // guarded by mu: of each topic, with the namespace that they name it in
+	publishers map[string]map[*Client]string // guarded by mu: of each topic, with the namespace that they name it in
 
 	kept     int // guarded by mu: what is kept of the settings of all clients, in bytes
 	keptMost int // the limit of it
@@ -89,12 +102,14 @@ type sessions struct {
 	sweeping sync.WaitGroup // the timer, and what it runs
 }
 
-func newSessions(forget func(id string)) *sessions {
-	return &sessions{forget: forget, byID: map[string]*session{}, publishers: map[string]map[*session]string{}, keptMost: maxKept}
+// New returns clients of which there are none yet. forget is called, without a
+// lock, with the ID of each that is gone.
+func New(forget func(id string)) *Clients {
+	return &Clients{forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{}, keptMost: maxKept}
 }
 
-// get returns the client's session, or nil, and takes the call as a sign of life.
-func (r *sessions) get(id string) *session {
+// Get returns the client's session, or nil, and takes the call as a sign of life.
+func (r *Clients) Get(id string) *Client {
 	r.mu.Lock()
 	c := r.byID[id]
 	r.mu.Unlock()
@@ -104,21 +119,21 @@ func (r *sessions) get(id string) *session {
 	return c
 }
 
-// push reports whether the client is known to take messages to handlers.
-func (r *sessions) push(id string) bool {
-	c := r.get(id)
-	return c != nil && c.push()
+// IsPush reports whether the client is known to take messages to handlers.
+func (r *Clients) IsPush(id string) bool {
+	c := r.Get(id)
+	return c != nil && c.IsPush()
 }
 
 // ensureLocked returns the client's session and makes one if there is none.
-func (r *sessions) ensureLocked(id string) (*session, error) {
+func (r *Clients) ensureLocked(id string) (*Client, error) {
 	c := r.byID[id]
 	if c == nil {
-		if len(r.byID) >= maxSessions {
+		if len(r.byID) >= MaxClients {
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit", tidegate.ErrThrottled, len(r.byID)))
 		}
-		c = &session{id: id}
+		c = &Client{id: id}
 		r.byID[id] = c
 		r.armLocked()
 	}
@@ -126,9 +141,9 @@ func (r *sessions) ensureLocked(id string) (*session, error) {
 	return c, nil
 }
 
-// attach adds a Telemetry stream to the client's session and sets its profile
+// Attach adds a Telemetry stream to the client's session and sets its profile
 // and the topics that it publishes.
-func (r *sessions) attach(id string, t *telemetry, p *profile, publishes []*rmqpb.Resource) (*session, error) {
+func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Resource) (*Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, err := r.ensureLocked(id)
@@ -140,7 +155,7 @@ func (r *sessions) attach(id string, t *telemetry, p *profile, publishes []*rmqp
 			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.keptMost>>20))
 	}
 	if c.streams == nil {
-		c.streams = map[*telemetry]struct{}{}
+		c.streams = map[*Stream]struct{}{}
 	}
 	c.streams[t] = struct{}{}
 	c.profile.Store(p)
@@ -152,9 +167,9 @@ func (r *sessions) attach(id string, t *telemetry, p *profile, publishes []*rmqp
 	return c, nil
 }
 
-// detach removes a Telemetry stream. What the client said stays known for a
+// Detach removes a Telemetry stream. What the client said stays known for a
 // while: it may come back with another stream.
-func (r *sessions) detach(id string, t *telemetry) {
+func (r *Clients) Detach(id string, t *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.byID[id]; c != nil {
@@ -163,9 +178,9 @@ func (r *sessions) detach(id string, t *telemetry) {
 	}
 }
 
-// park registers a receive of the client. The context that it returns ends
+// Park registers a receive of the client. The context that it returns ends
 // with ctx, or when the client or the server ends; unpark must be called.
-func (r *sessions) park(ctx context.Context, id string) (parked context.Context, c *session, unpark func(), err error) {
+func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, c *Client, unpark func(), err error) {
 	p := &poll{}
 	parked, p.cancel = context.WithCancelCause(ctx)
 	r.mu.Lock()
@@ -175,7 +190,7 @@ func (r *sessions) park(ctx context.Context, id string) (parked context.Context,
 		return nil, nil, nil, err
 	}
 	if r.draining {
-		p.cancel(errDraining)
+		p.cancel(ErrDraining)
 	}
 	if c.polls == nil {
 		c.polls = map[*poll]struct{}{}
@@ -190,8 +205,8 @@ func (r *sessions) park(ctx context.Context, id string) (parked context.Context,
 	}, nil
 }
 
-// terminate forgets what the client said and ends its parked receives at once.
-func (r *sessions) terminate(id string) {
+// Terminate forgets what the client said and ends its parked receives at once.
+func (r *Clients) Terminate(id string) {
 	r.mu.Lock()
 	var polls []*poll
 	if c := r.byID[id]; c != nil {
@@ -206,56 +221,56 @@ func (r *sessions) terminate(id string) {
 	}
 	r.mu.Unlock()
 	for _, p := range polls {
-		p.cancel(errTerminated)
+		p.cancel(ErrTerminated)
 	}
 	r.forget(id)
 }
 
-// pushGroup makes the Telemetry streams of a group's consumers send settings again.
-func (r *sessions) pushGroup(group string) {
+// ResendGroup makes the Telemetry streams of a group's consumers send settings again.
+func (r *Clients) ResendGroup(group string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.byID {
-		if p := c.profile.Load(); p != nil && p.group == group {
+		if p := c.profile.Load(); p != nil && p.Group == group {
 			c.resendLocked()
 		}
 	}
 }
 
-// pushAll makes the Telemetry streams of all consumers send settings again.
-func (r *sessions) pushAll() {
+// ResendAll makes the Telemetry streams of all consumers send settings again.
+func (r *Clients) ResendAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.byID {
-		if p := c.profile.Load(); p != nil && p.group != "" {
+		if p := c.profile.Load(); p != nil && p.Group != "" {
 			c.resendLocked()
 		}
 	}
 }
 
-// resend makes the client's Telemetry streams send settings again.
-func (r *sessions) resend(c *session) {
+// Resend makes the client's Telemetry streams send settings again.
+func (r *Clients) Resend(c *Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.resendLocked()
 }
 
-func (c *session) resendLocked() {
+func (c *Client) resendLocked() {
 	for t := range c.streams {
 		t.resend()
 	}
 }
 
-// drain ends every parked receive, and every one that comes.
-func (r *sessions) drain() {
+// Drain ends every parked receive, and every one that comes.
+func (r *Clients) Drain() {
 	r.mu.Lock()
 	r.draining = true
 	r.mu.Unlock()
-	r.endPolls(errDraining)
+	r.EndPolls(ErrDraining)
 }
 
-// endPolls ends every parked receive.
-func (r *sessions) endPolls(why error) {
+// EndPolls ends every parked receive, with why as its context's cause.
+func (r *Clients) EndPolls(why error) {
 	r.mu.Lock()
 	var polls []*poll
 	for _, c := range r.byID {
@@ -269,8 +284,8 @@ func (r *sessions) endPolls(why error) {
 	}
 }
 
-// close stops the timer and returns when nothing of it runs.
-func (r *sessions) close() {
+// Close stops the timer and returns when nothing of it runs.
+func (r *Clients) Close() {
 	r.mu.Lock()
 	r.closed = true
 	if r.timer != nil && r.timer.Stop() {
@@ -281,7 +296,7 @@ func (r *sessions) close() {
 	r.sweeping.Wait()
 }
 
-func (r *sessions) armLocked() {
+func (r *Clients) armLocked() {
 	if r.timer != nil || r.closed {
 		return
 	}
@@ -292,12 +307,12 @@ func (r *sessions) armLocked() {
 	})
 }
 
-// sweep drops the clients that gave no sign of life for sessionTimeout.
-func (r *sessions) sweep(now time.Time) {
+// sweep drops the clients that gave no sign of life for Timeout.
+func (r *Clients) sweep(now time.Time) {
 	var gone []string
 	r.mu.Lock()
 	for id, c := range r.byID {
-		if len(c.streams) == 0 && len(c.polls) == 0 && now.UnixNano()-c.seen.Load() >= int64(sessionTimeout) {
+		if len(c.streams) == 0 && len(c.polls) == 0 && now.UnixNano()-c.seen.Load() >= int64(Timeout) {
 			delete(r.byID, id)
 			r.retractLocked(c)
 			gone = append(gone, id)
@@ -313,7 +328,8 @@ func (r *sessions) sweep(now time.Time) {
 	}
 }
 
-func (r *sessions) len() int {
+// Len returns how many clients there are.
+func (r *Clients) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.byID)

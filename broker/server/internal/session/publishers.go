@@ -1,4 +1,4 @@
-package server
+package session
 
 import (
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -17,32 +17,32 @@ const (
 	maxAsked = 8
 )
 
-// A publisher is a Telemetry stream of a client that publishes a topic.
-type publisher struct {
-	stream *telemetry
-	topic  *rmqpb.Resource // as the client names it
+// A Publisher is a Telemetry stream of a client that publishes a topic.
+type Publisher struct {
+	Stream *Stream
+	Topic  *rmqpb.Resource // as the client names it
 }
 
 // publishLocked notes that a client publishes a topic.
-func (r *sessions) publishLocked(c *session, topic *rmqpb.Resource) {
+func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 	name := topic.GetName()
 	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.kept+publicationSize > r.keptMost {
 		return
 	}
 	if r.publishers[name] == nil {
-		r.publishers[name] = map[*session]string{}
+		r.publishers[name] = map[*Client]string{}
 	}
 	r.publishers[name][c] = topic.GetResourceNamespace()
 	c.topics = append(c.topics, name)
 	r.keepLocked(c, publicationSize)
 }
 
-func (r *sessions) keepLocked(c *session, bytes int) {
+func (r *Clients) keepLocked(c *Client, bytes int) {
 	c.kept, r.kept = c.kept+bytes, r.kept+bytes
 }
 
 // retractLocked forgets what a client said in its settings, and what it publishes.
-func (r *sessions) retractLocked(c *session) {
+func (r *Clients) retractLocked(c *Client) {
 	for _, name := range c.topics {
 		if delete(r.publishers[name], c); len(r.publishers[name]) == 0 {
 			delete(r.publishers, name)
@@ -52,9 +52,9 @@ func (r *sessions) retractLocked(c *session) {
 	r.keepLocked(c, -c.kept)
 }
 
-// publishes notes that a client sends half messages to a topic, which its
+// Publishes notes that a client sends half messages to a topic, which its
 // settings need not name.
-func (r *sessions) publishes(id string, topic *rmqpb.Resource) {
+func (r *Clients) Publishes(id string, topic *rmqpb.Resource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.byID[id]; c != nil {
@@ -62,19 +62,19 @@ func (r *sessions) publishes(id string, topic *rmqpb.Resource) {
 	}
 }
 
-// publishing returns Telemetry streams of clients that publish a topic, and
+// Publishing returns Telemetry streams of clients that publish a topic, and
 // may, in no order, so that all of them are asked in turn.
-func (r *sessions) publishing(topic string) []publisher {
+func (r *Clients) Publishing(topic string) []Publisher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []publisher
+	var out []Publisher
 	for c, namespace := range r.publishers[topic] {
 		for t := range c.streams {
 			if len(out) == maxAsked {
 				return out
 			}
 			if t.maySend(topic) {
-				out = append(out, publisher{t, &rmqpb.Resource{ResourceNamespace: namespace, Name: topic}})
+				out = append(out, Publisher{t, &rmqpb.Resource{ResourceNamespace: namespace, Name: topic}})
 			}
 		}
 	}

@@ -1,0 +1,110 @@
+package session
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// A Profile is what a client said of itself in its settings. It is not changed.
+// There is one for each client, so the settings are kept as they travel: decoded
+// they are ten times as large, and they are needed only to be sent again.
+type Profile struct {
+	clientType rmqpb.ClientType
+	Language   string // x-mq-language
+	Group      string // of a consumer
+	timeout    time.Duration
+	settings   []byte // a rmqpb.Settings
+}
+
+// IsPush reports whether the client takes messages to handlers, so that a
+// message that comes back waits by the group's ladder.
+func (p *Profile) IsPush() bool {
+	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
+}
+
+// Settings returns the client's settings, nil if it said nothing. It fails only
+// if they did not come from Marshal, as they do.
+func (p *Profile) Settings() (*rmqpb.Settings, error) {
+	if p == nil {
+		return nil, nil
+	}
+	out := &rmqpb.Settings{}
+	if err := proto.Unmarshal(p.settings, out); err != nil {
+		return nil, fmt.Errorf("read the client's settings: %w", err)
+	}
+	return out, nil
+}
+
+// RequestTimeout returns the client's time for a request, 3 s if it did not say.
+func (p *Profile) RequestTimeout() time.Duration {
+	if p != nil && p.timeout > 0 {
+		return p.timeout
+	}
+	return 3 * time.Second
+}
+
+// ProfileOf checks a client's settings. Its error is a gRPC status, which ends
+// the stream, as RocketMQ's proxy does.
+func ProfileOf(in *rmqpb.Settings, language string) (*Profile, error) {
+	p := &Profile{clientType: in.GetClientType(), Language: language}
+	bad := func(format string, args ...any) (*Profile, error) {
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("settings: "+format, args...))
+	}
+	var topics []*rmqpb.Resource
+	switch pubSub := in.GetPubSub().(type) {
+	case *rmqpb.Settings_Publishing:
+		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
+			p.clientType = rmqpb.ClientType_PRODUCER
+		}
+		if p.clientType != rmqpb.ClientType_PRODUCER {
+			return bad("client_type is %v, but pub_sub is publishing", p.clientType)
+		}
+		topics = pubSub.Publishing.GetTopics()
+	case *rmqpb.Settings_Subscription:
+		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
+			p.clientType = rmqpb.ClientType_SIMPLE_CONSUMER
+		}
+		if p.clientType == rmqpb.ClientType_PRODUCER {
+			return bad("client_type is %v, but pub_sub is subscription", p.clientType)
+		}
+		p.Group = pubSub.Subscription.GetGroup().GetName()
+		if err := tidegate.ValidateGroup(p.Group); err != nil {
+			return bad("subscription.group: %s", err)
+		}
+		for _, e := range pubSub.Subscription.GetSubscriptions() {
+			topics = append(topics, e.GetTopic())
+		}
+	default:
+		return bad("there is no publishing or subscription data in them: set pub_sub")
+	}
+	for _, topic := range topics {
+		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
+			return bad("topics: %s", err)
+		}
+		if err := wire.CheckNamespace(topic); err != nil {
+			return bad("topics: %s", err)
+		}
+	}
+	p.timeout = in.GetRequestTimeout().AsDuration()
+	var err error
+	if p.settings, err = proto.Marshal(in); err != nil {
+		return bad("%s", err)
+	}
+	return p, nil
+}
+
+// digestSeed and digest tell settings apart that a client was told before.
+var digestSeed = maphash.MakeSeed()
+
+func digest(s *rmqpb.Settings) uint64 {
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(s) // it fails only on text that is not UTF-8, which did not arrive
+	return maphash.Bytes(digestSeed, b)
+}

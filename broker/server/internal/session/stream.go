@@ -1,0 +1,72 @@
+package session
+
+import (
+	"sync"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// maxChecks and maxCheckBytes bound what waits to be written to one stream.
+	maxChecks     = 1024
+	maxCheckBytes = 8 << 20
+)
+
+// A Stream is what waits to be written to one Telemetry stream. Its handler's
+// goroutine takes it, others add.
+type Stream struct {
+	maySend func(topic string) bool // whether its client may, now
+
+	again chan struct{} // capacity 1: a wish for the settings, once more
+	kick  chan struct{} // capacity 1: there are checks
+
+	mu     sync.Mutex
+	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
+	bytes  int                                        // guarded by mu: their size
+}
+
+// NewStream returns a stream that nothing waits for. maySend tells whether its
+// client may send to a topic now; it must not block.
+func NewStream(maySend func(topic string) bool) *Stream {
+	return &Stream{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+}
+
+// Offer has a check of that size written to the stream, and returns false if
+// too many wait already. It never blocks.
+func (t *Stream) Offer(c *rmqpb.RecoverOrphanedTransactionCommand, size int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.checks) >= maxChecks || len(t.checks) > 0 && t.bytes+size > maxCheckBytes {
+		return false
+	}
+	t.checks, t.bytes = append(t.checks, c), t.bytes+size
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Taken returns the checks that wait, and forgets them.
+func (t *Stream) Taken() []*rmqpb.RecoverOrphanedTransactionCommand {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := t.checks
+	t.checks, t.bytes = nil, 0
+	return out
+}
+
+// resend asks the stream for the settings once more. It never blocks: one
+// wish at a time is enough.
+func (t *Stream) resend() {
+	select {
+	case t.again <- struct{}{}:
+	default:
+	}
+}
+
+// Again is where a value comes when the settings are to be sent once more.
+func (t *Stream) Again() <-chan struct{} { return t.again }
+
+// Kick is where a value comes when there are checks to take.
+func (t *Stream) Kick() <-chan struct{} { return t.kick }
