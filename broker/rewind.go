@@ -49,7 +49,8 @@ type QueueRewind struct {
 // are refused (40013), attempts count from 1 again, message groups are not
 // parked any more, and a message that became a dead letter can become another
 // one. Dead letters stay where they are. The group's backlog follows at once, and with it throttling;
-// its measured drain rate does not count what is skipped.
+// its measured drain rate does not count what is skipped. It waits while messages
+// are being removed, by retention or a purge; ctx ends that wait.
 //
 // A group that is not there is an error (40403), as are a topic (40402) and a
 // position that is not one (40000); a group that never received from the
@@ -75,11 +76,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	if err != nil {
 		return nil, err
 	}
-	targets, err := s.targets(to)
-	if err != nil {
-		return nil, err
-	}
-	done, flight, err := s.rewind(targets, time.Now())
+	done, flight, err := s.rewindTo(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +85,27 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	}
 	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
 	return done, nil
+}
+
+// rewindTo finds a position's offsets and moves the cursors there while nothing
+// is removed: what the group has again is not among what a sweep takes for consumed, and no
+// target is before its queue's beginning.
+func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.Flight, error) {
+	t := s.topic
+	if !t.retention.lock(ctx) {
+		return nil, nil, context.Cause(ctx)
+	}
+	defer t.retention.unlock()
+	targets, err := s.targets(to)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	done, flight, err := s.rewind(targets, now)
+	if err == nil && t.watched.Load() { // what is skipped or dropped may have been all that kept messages
+		t.retention.arm(t, now.Add(sweepPause))
+	}
+	return done, flight, err
 }
 
 func (p Position) validate() error {
@@ -176,7 +194,8 @@ func (b *Broker) bytesBefore(t *topic, q *queue, offset int64) (int64, error) {
 	return all, nil
 }
 
-// rewind moves cursors and drops what is before and behind them, in one write.
+// rewind moves cursors and drops what is before and behind them, in one write. The
+// caller has the token of retention.
 func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewind, flight *store.Flight, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,9 +210,6 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 	dropped, droppedBytes := s.dropAll(moved)
 	for _, t := range targets {
 		c := s.cursors[t.queue.number]
-		if low := t.queue.low.Load(); t.next < low.Offset { // retention was here meanwhile
-			t.next, t.bytes = low.Offset, low.Bytes
-		}
 		done = append(done, QueueRewind{Queue: int(t.queue.number), From: c.next, To: t.next, Dropped: dropped[c]})
 		s.doneMessages.Add(t.next - c.next + dropped[c])
 		s.doneBytes.Add(t.bytes - c.bytes + droppedBytes[c])

@@ -1,0 +1,87 @@
+package broker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A rewind while retention looks for what all groups have consumed: either it is removed
+// before, and the rewind says that it is not there any more, or it comes anew. Nothing of it is lost.
+func TestRewindWhileRetentionPlans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Consumed: true}})
+		const n = 100
+		sendN(t, b, "t", n, 1)
+		for range 4 {
+			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+		}
+		release := hold(b.store.Messages) // which the plan asks where the queue ends
+		elapse(2 * sweepPause)
+		done := make(chan []QueueRewind)
+		go func() {
+			q, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true})
+			if err != nil {
+				t.Error(err)
+			}
+			done <- q
+		}()
+		synctest.Wait()
+		release()
+		q := <-done
+		elapse(2 * sweepPause)
+		var got int64
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+			if len(ds) == 0 {
+				break
+			}
+			got += int64(len(ds))
+		}
+		if s := subscriptionOf(t, b, "g"); len(q) != 1 || q[0].To+got != n || s.Overtaken != 0 {
+			t.Errorf("%d came after %+v; %d were removed before the group had them", got, q, s.Overtaken)
+		}
+	})
+}
+
+// What a rewind skips, or drops, is removed soon where nothing else would have retention look.
+func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
+	for name, c := range map[string]struct {
+		retention          Retention
+		inflight           int
+		before, afterwards int64
+	}{
+		"consumed by all": {Retention{Time: -1, Consumed: true}, 0, 10, 0},
+		"kept in flight":  {Retention{Time: -1, Bytes: 40}, 2, 6, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1})
+				putGroup(t, b, "g", GroupConfig{})
+				if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+					t.Fatal(err)
+				}
+				sendN(t, b, "t", 10, 10)
+				for range c.inflight {
+					one(t, b, "g", "t")
+				}
+				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: c.retention})
+				elapse(10 * time.Second)
+				if n := stored(t, b, "t"); n != c.before {
+					t.Fatalf("%d messages at first, want %d", n, c.before)
+				}
+				if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+					t.Fatal(err)
+				}
+				elapse(2 * sweepPause)
+				if n := stored(t, b, "t"); n != c.afterwards {
+					t.Errorf("%d messages after the rewind, want %d", n, c.afterwards)
+				}
+			})
+		})
+	}
+}
