@@ -6,21 +6,24 @@ import (
 	"time"
 )
 
-// An alarm calls a function at the earliest of the times that it was set to.
+// lookAgain is the most that an alarm waits before it looks at the clock again.
+const lookAgain = time.Minute
+
+// An alarm calls a function at the earliest of the times that it was set to. A
+// time without a monotonic reading, as what is stored has, is one of the wall clock: where that is
+// set ahead, or the machine was suspended, the alarm is at most lookAgain late.
 type alarm struct {
-	mu    sync.Mutex
-	at    time.Time // guarded by mu: what timer is set to; zero if it is not
-	timer *time.Timer
+	f func()
+
+	mu      sync.Mutex
+	at      time.Time // guarded by mu: when to call f; zero for never
+	timer   *time.Timer
+	stopped bool // guarded by mu
 }
 
 func newAlarm(f func()) *alarm {
-	a := &alarm{}
-	a.timer = time.AfterFunc(time.Hour, func() {
-		a.mu.Lock()
-		a.at = time.Time{}
-		a.mu.Unlock()
-		f()
-	})
+	a := &alarm{f: f}
+	a.timer = time.AfterFunc(time.Hour, a.look)
 	a.timer.Stop()
 	return a
 }
@@ -29,17 +32,43 @@ func newAlarm(f func()) *alarm {
 func (a *alarm) set(at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.at.IsZero() || at.Before(a.at) {
+	if !a.stopped && (a.at.IsZero() || at.Before(a.at)) {
 		a.at = at
-		a.timer.Reset(time.Until(at))
+		a.timer.Reset(waitFor(at, time.Now()))
 	}
 }
 
-// stop forgets the time. A call under way is not waited for.
+// waitFor returns how long to wait for a time before looking at the clock
+// again, which may be set meanwhile.
+func waitFor(at, now time.Time) time.Duration { return min(at.Sub(now), lookAgain) }
+
+// look calls the function if it is time. The timer calls it.
+func (a *alarm) look() {
+	if a.isTime() {
+		a.f()
+	}
+}
+
+func (a *alarm) isTime() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	switch {
+	case a.at.IsZero():
+		return false
+	case a.at.After(now):
+		a.timer.Reset(waitFor(a.at, now))
+		return false
+	}
+	a.at = time.Time{}
+	return true
+}
+
+// stop ends it for good. A call under way is not waited for.
 func (a *alarm) stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.at = time.Time{}
+	a.at, a.stopped = time.Time{}, true
 	a.timer.Stop()
 }
 

@@ -276,7 +276,7 @@ func (b *Broker) Close() error {
 	b.delays.alarm.stop()
 	b.halves.alarm.stop()
 	b.forgetting.stop()
-	b.retention.timer.Stop()
+	b.retention.alarm.stop()
 	b.sweeper.timer.Stop()
 	b.mu.RLock()
 	for _, s := range b.subs.all() {

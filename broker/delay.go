@@ -73,11 +73,11 @@ func newDelays(b *Broker) *delays {
 	return d
 }
 
-// wake has messages moved that are due at that time or later. What is written
+// wake has messages moved that are due at that time or later, by the wall clock. What is written
 // is on disk by then.
 func (d *delays) wake(due time.Time) {
 	d.from.note(due)
-	d.alarm.set(due)
+	d.alarm.set(due.Round(0))
 }
 
 // due moves every message whose time has come, and arms for the next one.

@@ -86,10 +86,10 @@ func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func(
 	}
 }
 
-// wake has half messages checked that are due at that time or later.
+// wake has half messages checked that are due at that time or later, by the wall clock.
 func (h *halves) wake(due time.Time) {
 	h.from.note(due)
-	h.alarm.set(due)
+	h.alarm.set(due.Round(0))
 }
 
 // claim makes the caller the only one who may end or check a half message,

@@ -109,7 +109,7 @@ func (l *lease) holds(keep time.Duration, now time.Time) bool {
 	return true
 }
 
-// retention removes messages of all topics. One timer is set to the first
+// retention removes messages of all topics. One alarm is set to the first
 // moment at which there may be something to do.
 type retention struct {
 	broker *Broker
@@ -117,10 +117,9 @@ type retention struct {
 	// sweeping is held, as a token, by who removes messages.
 	sweeping chan struct{}
 
-	mu    sync.Mutex
-	armed time.Time // guarded by mu: what timer is set to; zero if it is not
-	timer *time.Timer
+	alarm *alarm
 
+	mu         sync.Mutex
 	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
 	unqueued   store.Unqueued        // guarded by mu: what was in no queue yet among them
 	ranges     map[rangeKey][2]int64 // guarded by mu: where
@@ -135,8 +134,7 @@ type rangeKey struct {
 
 func newRetention(b *Broker) *retention {
 	r := &retention{broker: b, sweeping: make(chan struct{}, 1), ranges: map[rangeKey][2]int64{}}
-	r.timer = time.AfterFunc(time.Hour, r.due)
-	r.timer.Stop()
+	r.alarm = newAlarm(r.due)
 	return r
 }
 
@@ -152,16 +150,7 @@ func (r *retention) arm(t *topic, at time.Time) {
 			break
 		}
 	}
-	r.set(at)
-}
-
-func (r *retention) set(at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.armed.IsZero() || at.Before(r.armed) {
-		r.armed = at
-		r.timer.Reset(time.Until(at))
-	}
+	r.alarm.set(at.Round(0)) // stored times are of the wall clock
 }
 
 // stored is told of new messages of a topic that nothing is due for, or that
@@ -200,16 +189,13 @@ func (t *topic) soon(now time.Time) time.Time {
 	return now
 }
 
-// due looks at every topic that it is time for. The timer calls it.
+// due looks at every topic that it is time for. The alarm calls it.
 func (r *retention) due() {
 	b := r.broker
 	if !b.begin() {
 		return
 	}
 	defer b.end()
-	r.mu.Lock()
-	r.armed = time.Time{}
-	r.mu.Unlock()
 	if !r.lock(b.life) {
 		return
 	}
@@ -233,7 +219,7 @@ func (r *retention) due() {
 	}
 	r.unlock()
 	if next != math.MaxInt64 {
-		r.set(time.Unix(0, next))
+		r.alarm.set(time.Unix(0, next))
 	}
 	r.reclaim()
 }
@@ -274,8 +260,8 @@ func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
 	r.unqueued |= kind
 }
 
-// reclaimSoon has the timer call reclaim.
-func (r *retention) reclaimSoon() { r.set(time.Now()) }
+// reclaimSoon has the alarm call reclaim.
+func (r *retention) reclaimSoon() { r.alarm.set(time.Now()) }
 
 // reclaim has the store give back disk if much was removed.
 func (r *retention) reclaim() {
@@ -304,6 +290,6 @@ func (r *retention) reclaim() {
 	r.mu.Unlock()
 	if err != nil && r.broker.life.Err() == nil {
 		r.broker.logger.Error("the disk of removed messages is not given back yet; it is tried again in a minute", "error", err)
-		r.set(time.Now().Add(time.Minute))
+		r.alarm.set(time.Now().Add(time.Minute))
 	}
 }
