@@ -21,8 +21,8 @@ const (
 	DefaultDeadLetterQueuePrefix     = "DLQ."
 )
 
-// maxSetDelay bounds delays in settings: due times must fit a stored time.
-const maxSetDelay = Milliseconds(100 * 365 * 24 * time.Hour / time.Millisecond)
+// maxSetDelay is maxDuration.
+const maxSetDelay = Milliseconds(maxDuration / time.Millisecond)
 
 // Milliseconds is a number of milliseconds, the unit of seed 002's settings. JSON
 // has it as that number, and may give a text such as "5s" too.

@@ -108,6 +108,7 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration %v: neither may be negative, nor the first above the second",
 			o.MinInvisibleDuration, o.MaxInvisibleDuration))
 	}
+	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
 	if o.CacheBytes < 0 {
 		errs = append(errs, fmt.Errorf("CacheBytes is %d: it may not be negative", o.CacheBytes))
 	}

@@ -19,6 +19,17 @@ const (
 	ResumePercent = 80
 )
 
+// maxDuration bounds the durations of settings: a time that is as far ahead, or ago, must fit a stored one.
+const maxDuration = 100 * 365 * 24 * time.Hour
+
+// atMost returns what is wrong with a duration of a setting that is above maxDuration.
+func atMost[D ~int64](field string, d D) error {
+	if time.Duration(d) <= maxDuration {
+		return nil
+	}
+	return fmt.Errorf("%s is %v: give at most %v", field, time.Duration(d), maxDuration)
+}
+
 // minAge is the smallest limit of an age.
 const minAge = Duration(100 * time.Millisecond)
 
@@ -42,6 +53,7 @@ func (l Limit) validate(field string) error {
 	if l.Age != 0 && l.Age < minAge {
 		errs = append(errs, fmt.Errorf("%s.age is %v: give %v or more; 0 is no limit", field, time.Duration(l.Age), time.Duration(minAge)))
 	}
+	errs = append(errs, atMost(field+".age", l.Age))
 	return errors.Join(errs...)
 }
 
@@ -53,7 +65,7 @@ func badConfig(op, name string, err error) error {
 }
 
 // A Duration is a time.Duration that JSON writes as "1m30s" and reads from
-// such a text.
+// such a text. In settings it is at most 876 000 h, 100 years.
 type Duration time.Duration
 
 // MarshalJSON returns the quoted text of d; "-1s" for all that is negative,

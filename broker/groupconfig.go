@@ -137,9 +137,13 @@ func (c GroupConfig) Validate() error {
 	if err := c.Retry.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("retry: %w", err))
 	}
+	for i, d := range c.Retry {
+		errs = append(errs, atMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
+	}
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
 	}
+	errs = append(errs, atMost("fifo_retry_interval", c.FIFORetryInterval))
 	if c.Start != StartEarliest && c.Start != StartLatest {
 		errs = append(errs, fmt.Errorf("start is %q: give earliest or latest", c.Start))
 	}

@@ -56,7 +56,7 @@ const (
 )
 
 func (p Pressure) validate(field string) error {
-	var errs []error
+	errs := []error{atMost(field+".max_write_stall", p.MaxWriteStall)}
 	for _, x := range []struct {
 		name         string
 		value, least int64

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -67,10 +68,11 @@ type Retention struct {
 }
 
 func (r Retention) validate() error {
+	errs := []error{atMost("retention.time", r.Time)}
 	if r.Bytes < 0 {
-		return fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes)
+		errs = append(errs, fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // keepFor returns how long the topic's messages are kept; math.MaxInt64 for ever.

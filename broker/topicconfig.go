@@ -78,6 +78,6 @@ func (c TopicConfig) Validate() error {
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate(), c.Transaction.validate("transaction"))
+	errs = append(errs, atMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.validate("max_backlog"), c.MaxRate.validate("max_rate"), c.Retention.validate(), c.Transaction.validate("transaction"))
 	return errors.Join(errs...)
 }

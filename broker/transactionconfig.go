@@ -72,6 +72,7 @@ func (c TransactionConfig) validate(field string) error {
 	if c.CheckMax < -1 {
 		errs = append(errs, fmt.Errorf("%s.check_max is %d: give 1 or more, -1 for no end, or 0 for the default", field, c.CheckMax))
 	}
+	errs = append(errs, atMost(field+".timeout", c.Timeout), atMost(field+".check_interval", c.CheckInterval))
 	return errors.Join(errs...)
 }
 

@@ -92,3 +92,7 @@ func fromNanos(n uint64) time.Time {
 	}
 	return time.Unix(0, int64(n))
 }
+
+// keyNanos is nanos within a key, whose order is that of the times from 1970 on. One of before, as the bound
+// of a search may be, comes first.
+func keyNanos(t time.Time) uint64 { return uint64(max(0, nanos(t))) }

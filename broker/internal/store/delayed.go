@@ -20,7 +20,7 @@ type Delayed struct {
 
 func (d Delayed) appendKey(k []byte) []byte {
 	k = append(k, prefixDelayed)
-	k = binary.BigEndian.AppendUint64(k, uint64(nanos(d.Due)))
+	k = binary.BigEndian.AppendUint64(k, keyNanos(d.Due))
 	k = binary.BigEndian.AppendUint32(k, d.Topic)
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
@@ -37,7 +37,7 @@ func splitDelayedKey(k []byte) (Delayed, error) {
 func (d Delayed) storedKey(stored time.Time) []byte {
 	k := append(make([]byte, 0, delayedKeyLen), prefixDelayedStored)
 	k = binary.BigEndian.AppendUint32(k, d.Topic)
-	k = binary.BigEndian.AppendUint64(k, uint64(nanos(stored)))
+	k = binary.BigEndian.AppendUint64(k, keyNanos(stored))
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 

@@ -53,7 +53,7 @@ func splitHalfKey(k []byte) (HalfID, error) {
 
 func (d DueHalf) key() []byte {
 	k := append(make([]byte, 0, dueHalfKeyLen), prefixHalfDue)
-	k = binary.BigEndian.AppendUint64(k, uint64(nanos(d.Due)))
+	k = binary.BigEndian.AppendUint64(k, keyNanos(d.Due))
 	k = binary.BigEndian.AppendUint32(k, d.Topic)
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }

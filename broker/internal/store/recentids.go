@@ -38,7 +38,7 @@ func (r RecentIDs) First() int64 { return r.End - int64(len(r.Hashes)) }
 
 // Its key sorts by time within the topic, so that what is too old is one range.
 func (r RecentIDs) appendKey(k []byte, topic uint32) []byte {
-	k = binary.BigEndian.AppendUint64(appendRecentTopic(k, topic), uint64(nanos(r.At)))
+	k = binary.BigEndian.AppendUint64(appendRecentTopic(k, topic), keyNanos(r.At))
 	k = binary.BigEndian.AppendUint16(k, r.Queue)
 	return binary.BigEndian.AppendUint64(k, uint64(r.End))
 }
