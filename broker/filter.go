@@ -28,9 +28,9 @@ func compileFilter(f transport.Filter) (*filter.Filter, error) {
 // are not its to pass over. In a retry topic for one topic, those of others are of another group,
 // whose retry topic happens to have the same name: topic-group-RETRY may be cut in two ways.
 func (p *Poll) wants(m *store.Message) bool {
-	if real := realTopic(m, ""); p.shared && real != p.Topic {
+	if of := realTopic(m, ""); p.shared && of != p.Topic {
 		return true
-	} else if p.retry && real != "" && real != p.Topic {
+	} else if p.retry && of != "" && of != p.Topic {
 		return false
 	}
 	return p.match.Match(m.Tag, m.Properties)

@@ -10,5 +10,5 @@ func openFiles() uint64 {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return 0
 	}
-	return uint64(l.Cur) // not unsigned everywhere
+	return uint64(l.Cur) //nolint:unconvert // it is signed on FreeBSD
 }
