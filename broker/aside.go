@@ -123,11 +123,11 @@ func (s *subscription) callBack(mg *messageGroup) {
 }
 
 // block sets aside what follows a message that is retried after its last
-// attempt, and has retention keep the message itself until it is done. mu is held.
+// attempt, and notes that in its lease: retention keeps the message itself until it is done. mu is held.
 func (s *subscription) block(l *lease) {
 	mg := s.fifo[l.Group]
-	if !l.Keep {
-		l.Keep = true
+	if !l.Blocked {
+		l.Blocked = true
 		s.save(l)
 	}
 	if mg.rest != nil && mg.rest.away {
@@ -288,12 +288,11 @@ func (s *subscription) restoreAside(p store.Place, name string, rec store.Lease)
 
 // resume goes on, once everything is restored, with what was under way. mu is held.
 func (s *subscription) resume() {
-	policy := s.policy()
 	for name, mg := range s.fifo {
 		switch {
 		case mg.head == nil:
 			s.fetch(name, mg)
-		case mg.head.state() == StateWaitingRetry && policy.exhaustion(eventDue, mg.head) == thenBlock:
+		case mg.head.Blocked:
 			s.block(mg.head)
 		}
 	}

@@ -88,7 +88,7 @@ func (s *subscription) park(l *lease, reason string, now time.Time) *parking {
 	full := s.counts[stateHeld] >= maxHeld
 	moved := s.closeOff(s.fifo[l.Group], reason)
 	s.set(l, StateParked)
-	l.Due, l.Owner = now, "" // parked since
+	l.Due, l.Owner, l.Blocked = now, "", false // parked since
 	p := &parking{sub: s, messageGroup: l.Group, place: s.place(l), attempts: l.Attempt, reason: reason}
 	p.flight = s.broker.store.Groups.Add(func(w *store.Batch) {
 		w.PutLease(s.group.id, p.place, &l.Lease)

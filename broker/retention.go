@@ -101,7 +101,7 @@ func past(t time.Time, d time.Duration) (time.Time, bool) {
 // retention is past.
 func (l *lease) holds(keep time.Duration, now time.Time) bool {
 	switch {
-	case l.Keep:
+	case l.Keep || l.Blocked:
 		return true
 	case l.state() == stateHeld:
 		return false

@@ -1,0 +1,86 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A blocked message group is blocked after a restart, whatever its head is at
+// then; also where nothing had come yet that is behind it: retention leaves that alone.
+func TestBlockedAcrossARestart(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(t *testing.T, b *Broker) // after the head has blocked, and before the restart
+		blocked   int64
+	}{
+		"waiting": {func(*testing.T, *Broker) {}, 1},
+		"ready":   {func(*testing.T, *Broker) { elapse(DefaultFIFORetryInterval) }, 1},
+		"in flight": {func(t *testing.T, b *Broker) {
+			elapse(DefaultFIFORetryInterval)
+			one(t, b, "g", "t")
+		}, 1},
+		"given back": {func(t *testing.T, b *Broker) {
+			elapse(DefaultFIFORetryInterval)
+			b.Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
+			synctest.Wait()
+		}, 1},
+		"negatively acknowledged": {func(t *testing.T, b *Broker) {
+			elapse(DefaultFIFORetryInterval)
+			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+		"done": {func(t *testing.T, b *Broker) {
+			elapse(DefaultFIFORetryInterval)
+			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Hour)}})
+				putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock, NegativeAck: NegativeAckConfig{MaxRedeliveries: 1}})
+				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
+				if err := b.Retry(t.Context(), one(t, b, "g", "t"), DefaultFIFORetryInterval); err != nil {
+					t.Fatal(err)
+				}
+				c.meanwhile(t, b)
+				before := subscriptionOf(t, b, "g")
+				if before.BlockedGroups != c.blocked {
+					t.Fatalf("before: %+v", before)
+				}
+				b = reopen(t, b, fs)
+				synctest.Wait()
+				after := subscriptionOf(t, b, "g")
+				if after.BlockedGroups != c.blocked || after.Ready != before.Ready || after.Inflight != before.Inflight || after.WaitingRetry != before.WaitingRetry {
+					t.Fatalf("after the restart: %+v, before %+v", after, before)
+				}
+				if c.blocked == 0 {
+					return
+				}
+				for i := 1; i <= 2; i++ {
+					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
+				}
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second}) // passes over them
+				elapse(3 * time.Hour)
+				for i := range 3 {
+					d := one(t, b, "g", "t")
+					if d.ID != fmt.Sprint(i) {
+						t.Fatalf("%s was delivered, want %d", d.ID, i)
+					}
+					ackDeliveries(t, b, []*tidegate.Delivery{d})
+				}
+				if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 0 || s.Overtaken != 0 || s.Backlog != (Backlog{}) {
+					t.Errorf("at last: %+v", s)
+				}
+			})
+		})
+	}
+}
