@@ -75,7 +75,8 @@ type DeadLetterPurge struct {
 // A topic whose backlog throttles stops it: the error is tidegate.ErrThrottled, and beside it is
 // what was done, with Next to go on later. The other errors: those of DeadLetters, and 40402 for a
 // To that is not there. One redrive or purge runs at a time; ctx ends the wait
-// for it, and the redrive between two writes.
+// for it, and the redrive between two writes, as the end of the broker does (tidegate.ErrClosed); what was
+// done is told then too.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	var done DeadLetterRedrive
 	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
@@ -154,7 +155,10 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	scan := letterScan{broker: b, topic: t, group: group, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
 	for left > 0 && !scan.over() {
 		before := scan.position()
-		if ctx.Err() != nil || b.life.Err() != nil {
+		if b.life.Err() != nil {
+			return before, closedError()
+		}
+		if ctx.Err() != nil {
 			return before, context.Cause(ctx)
 		}
 		letters, err := scan.next(left)

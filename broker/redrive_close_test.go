@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it came and
+// where to go on.
+func TestCloseStopsARedrive(t *testing.T) {
+	const n = 3 * browseChunk
+	for name, move := range map[string]func(t *testing.T, b *Broker) (moved int64, next string, err error){
+		"redrive": func(t *testing.T, b *Broker) (int64, string, error) {
+			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{To: "t", Limit: n})
+			return done.Redriven, done.Next, err
+		},
+		"purge": func(t *testing.T, b *Broker) (int64, string, error) {
+			done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: n})
+			return done.Purged, done.Next, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{})
+				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+				sendN(t, b, "%DLQ%g", n, 1)
+				release := hold(b.store.Messages)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					moved, next, err := move(t, b)
+					if !errors.Is(err, tidegate.ErrClosed) || moved == 0 || moved == n || next == "" {
+						t.Errorf("%d of %d, go on at %q, %v", moved, n, next, err)
+					}
+				}()
+				synctest.Wait()
+				go b.Close()
+				synctest.Wait()
+				release()
+				<-ended
+			})
+		})
+	}
+}
