@@ -55,8 +55,8 @@ type TopicStats struct {
 	Throttle *Throttle
 
 	// Accepted is what it took since the broker was opened, dead letters
-	// included. A message counts when it is written, just before it is on disk;
-	// a half message once it is committed.
+	// included. A message counts when it is written to a queue, just before it is on disk: a
+	// delayed one when its time has come, a half message once it is committed, also if they were sent before.
 	Accepted Backlog
 
 	// Removed is how many messages were removed since the broker was opened, by

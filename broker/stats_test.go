@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -93,6 +95,27 @@ func TestStats(t *testing.T) {
 		st = b.Stats()
 		if st.Topics[0].Accepted != (Backlog{}) || st.Topics[0].Stored != (Backlog{5, 100}) || st.Subscriptions[0].Backlog != (Backlog{5, 100}) {
 			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Subscriptions)
+		}
+	})
+}
+
+// What waits for its delivery time is accepted when that comes, also after a restart.
+func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: files})
+		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		for _, after := range []time.Duration{time.Minute, time.Hour} {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(after)})
+		}
+		for i, after := range []time.Duration{0, time.Minute, time.Hour} {
+			if i == 2 {
+				b = reopen(t, b, files)
+			}
+			elapse(after)
+			if st := b.Stats().Topics[0]; st.Accepted.Messages != int64(min(i, 1)) || st.Delayed.Messages != int64(2-i) {
+				t.Errorf("after %v: %+v", after, st)
+			}
 		}
 	})
 }
