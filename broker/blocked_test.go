@@ -16,28 +16,25 @@ import (
 // then; also where nothing had come yet that is behind it: retention leaves that alone.
 func TestBlockedAcrossARestart(t *testing.T) {
 	for name, c := range map[string]struct {
-		meanwhile func(t *testing.T, b *Broker) // after the head has blocked, and before the restart
+		wait      time.Duration                 // after the head has blocked
+		meanwhile func(t *testing.T, b *Broker) // after that, and before the restart
 		blocked   int64
 	}{
-		"waiting": {func(*testing.T, *Broker) {}, 1},
-		"ready":   {func(*testing.T, *Broker) { elapse(DefaultFIFORetryInterval) }, 1},
-		"in flight": {func(t *testing.T, b *Broker) {
-			elapse(DefaultFIFORetryInterval)
+		"waiting": {0, func(*testing.T, *Broker) {}, 1},
+		"ready":   {DefaultFIFORetryInterval, func(*testing.T, *Broker) {}, 1},
+		"in flight": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			one(t, b, "g", "t")
 		}, 1},
-		"given back": {func(t *testing.T, b *Broker) {
-			elapse(DefaultFIFORetryInterval)
+		"given back": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			b.Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
-		"negatively acknowledged": {func(t *testing.T, b *Broker) {
-			elapse(DefaultFIFORetryInterval)
+		"negatively acknowledged": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}, 1},
-		"done": {func(t *testing.T, b *Broker) {
-			elapse(DefaultFIFORetryInterval)
+		"done": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
 		}, 0},
 	} {
@@ -51,6 +48,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				if err := b.Retry(t.Context(), one(t, b, "g", "t"), DefaultFIFORetryInterval); err != nil {
 					t.Fatal(err)
 				}
+				elapse(c.wait)
 				c.meanwhile(t, b)
 				before := subscriptionOf(t, b, "g")
 				if before.BlockedGroups != c.blocked {
