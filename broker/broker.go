@@ -258,6 +258,19 @@ func (b *Broker) begin() bool {
 
 func (b *Broker) end() { b.operating.Done() }
 
+// beginWith is begin for a call whose ctx may have ended before: the cause is
+// the error then, as it is that the broker is closing. end must be called without one.
+func (b *Broker) beginWith(ctx context.Context) (end func(), err error) {
+	if !b.begin() {
+		return nil, closedError()
+	}
+	if ctx.Err() != nil {
+		b.end()
+		return nil, &tidegate.Error{Err: context.Cause(ctx)}
+	}
+	return b.end, nil
+}
+
 // Close refuses new calls, ends waiting receives with tidegate.ErrClosed,
 // waits for what is under way, and closes the store. Everything answered is
 // kept. It waits for no room on a full disk: what is under way and needs some fails then, and an error says so.

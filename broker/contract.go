@@ -12,13 +12,23 @@ var _ transport.Transport = (*Broker)(nil)
 
 // ProducerSettings returns what this broker wants of producers: the defaults
 // of seed 004, and the largest body.
-func (b *Broker) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+func (b *Broker) ProducerSettings(ctx context.Context, _ string) (transport.ProducerSettings, error) {
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return transport.ProducerSettings{}, err
+	}
+	defer end()
 	return transport.ProducerSettings{MaxAttempts: 3, Backoff: backoff.Default(), MaxBodySize: b.opts.MaxBodySize}, nil
 }
 
 // ConsumerSettings returns the group's settings, with those of the topic's
 // address, and makes the group if there is none.
 func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return transport.ConsumerSettings{}, err
+	}
+	defer end()
 	c, err := b.EnsureGroup(ctx, group)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
@@ -30,7 +40,12 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 }
 
 // Queues returns AnyQueue: one receive serves all queues; 40402 if there is no such topic.
-func (b *Broker) Queues(_ context.Context, _, topic string) ([]int, error) {
+func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	if _, err := b.topic(topic); err != nil {
 		return nil, err
 	}

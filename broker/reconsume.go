@@ -168,15 +168,16 @@ func (r *retried) message(m *store.Message, topic string) {
 // group's MaxAttempts nor the delays of address settings count: only
 // NegativeAck.MaxRedeliveries, after which the message becomes a dead letter.
 // 40011 for a delay that is negative or above 864 000 s, 40013 if the handle is not valid any more.
-func (b *Broker) NegativeAck(_ context.Context, d *tidegate.Delivery, delay time.Duration) error {
+func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
 	const op = "NegativeAck"
 	if delay < 0 || delay > MaxReconsumeDelay {
 		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay))
 	}
-	if !b.begin() {
-		return withOp(op, closedError())
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return withOp(op, err)
 	}
-	defer b.end()
+	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
 		return withOp(op, err)
@@ -184,7 +185,7 @@ func (b *Broker) NegativeAck(_ context.Context, d *tidegate.Delivery, delay time
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	return withOp(op, s.settle(h, eventNegativeAck, func(l *lease, now time.Time) {
+	return withOp(op, s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) {
 		l.Due, l.Negative = now.Add(delay), true
 	}, ""))
 }

@@ -93,15 +93,18 @@ func (s *subscription) current(h handle.Receipt, now time.Time) (*lease, error) 
 
 // Ack marks deliveries as consumed, and returns an error for each, in their
 // order, once that is on disk: 40013 for a handle that is not valid any more.
-func (b *Broker) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+// If ctx ends while the disk is waited for, they may be consumed all the same,
+// as MaybeStored says; so it is with every other settlement.
+func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
-	if !b.begin() {
+	end, err := b.beginWith(ctx)
+	if err != nil {
 		for i := range errs {
-			errs[i] = closedError()
+			errs[i] = withOp("AckMessage", err)
 		}
 		return errs
 	}
-	defer b.end()
+	defer end()
 	flights := make([]*store.Flight, len(ds))
 	for i := 0; i < len(ds); {
 		s, _, err := b.locate(ds[i])
@@ -114,8 +117,8 @@ func (b *Broker) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	}
 	for i, f := range flights {
 		if errs[i] == nil {
-			if err := f.WaitSynced(); err != nil {
-				errs[i] = withOp("AckMessage", storeError(err))
+			if err := f.WaitSyncedContext(ctx); err != nil {
+				errs[i] = withOp("AckMessage", unsettled(ctx, err))
 			}
 		}
 	}
@@ -159,11 +162,11 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 // address settings give its topic a redelivery-delay, after that; or it becomes a dead letter at once if it
 // had its last attempt; Retry returns when that is on disk. 40013 if the handle is not
 // valid any more.
-func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
+func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
 	if after < 0 || after > b.opts.MaxInvisibleDuration {
 		return withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, b.opts.MaxInvisibleDuration))
 	}
-	return withOp("Retry", b.settle(d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, ""))
+	return withOp("Retry", b.settle(ctx, d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, ""))
 }
 
 // ChangeInvisibleDuration keeps the message invisible for another dur from
@@ -171,7 +174,7 @@ func (b *Broker) Retry(_ context.Context, d *tidegate.Delivery, after time.Durat
 // message back: for a simple consumer that is a time-out; a push consumer,
 // whose failures are told by Retry, has not handled it, and the attempt does
 // not count. 40013 if the handle is not valid any more.
-func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
@@ -181,7 +184,7 @@ func (b *Broker) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery
 	if dur == 0 {
 		e = eventGiveBack
 	}
-	err := b.settle(d, e, func(l *lease, now time.Time) {
+	err := b.settle(ctx, d, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Serial++
 		serial = l.Serial
@@ -204,40 +207,67 @@ const maxClaimedAttempt = 1 << 20
 // returns when that is on disk. Repeating it, or calling it for a message that
 // the group is done with, does nothing. It may come after the invisible
 // duration, as long as nobody else received the message.
-func (b *Broker) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
-	return withOp("ForwardMessageToDeadLetterQueue", b.settle(d, eventDeadLetter, func(l *lease, _ time.Time) {
+func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	return withOp("ForwardMessageToDeadLetterQueue", b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) {
 		// A consumer that retries by itself has counted further than we did.
 		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
 	}, reason))
 }
 
 // settle applies an event to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) error {
-	if !b.begin() {
-		return closedError()
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) error {
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return err
 	}
-	defer b.end()
+	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
 		return err
 	}
-	return s.settle(h, e, change, reason)
+	return s.settle(ctx, h, e, change, reason)
 }
 
 // settle applies an event to the delivery that h names, and waits until that is
 // on disk. change, called under the lock, sets what the event changes beside the state.
-func (s *subscription) settle(h handle.Receipt, e event, change func(*lease, time.Time), reason string) error {
+func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time), reason string) error {
 	flight, end, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
 		return err
 	case end != nil:
-		return end.end(s.broker)
+		return s.broker.finish(ctx, end)
 	}
-	if err := flight.WaitSynced(); err != nil {
-		return storeError(err)
+	if err := flight.WaitSyncedContext(ctx); err != nil {
+		return unsettled(ctx, err)
 	}
 	return nil
+}
+
+// finish carries out a closing, whether ctx ends or not: what is begun is not
+// left half done. Its caller has begun a call.
+func (b *Broker) finish(ctx context.Context, c closing) error {
+	done := make(chan error, 1)
+	b.operating.Add(1)
+	go func() {
+		defer b.end()
+		done <- c.end(b)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return unsettled(ctx, context.Cause(ctx))
+	}
+}
+
+// unsettled is the error of a settlement whose wait for the disk ended with
+// err, which is the cause of ctx or the store's.
+func unsettled(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
+		return storeError(err)
+	}
+	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }
 
 var errDone = errors.New("done already")

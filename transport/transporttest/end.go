@@ -65,7 +65,17 @@ var endCases = []testCase{
 		e.setup(Normal)
 		ctx, cancel := context.WithCancelCause(e.Context())
 		cancel(errEnough)
-		e.send(newMessage("x"))
+		for range 4 {
+			e.send(newMessage("to be settled"))
+		}
+		r := e.request()
+		r.InvisibleDuration = 4 * e.unit // longer than the case takes
+		var ds []*tidegate.Delivery
+		for range 4 {
+			ds = append(ds, e.oneOf(r))
+		}
+		kept := newMessage("x")
+		e.send(kept)
 		if ds, err := e.Transport.Receive(ctx, e.request()); len(ds) != 0 || !errors.Is(err, errEnough) {
 			e.Errorf("Receive: %s, %v; want the cause of the context", describe(ds), err)
 		}
@@ -74,7 +84,29 @@ var endCases = []testCase{
 				e.Errorf("Send: %v; want the cause of the context", r.Err)
 			}
 		}
-		e.one()
+		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.unit)
+		if handle != "" {
+			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
+		}
+		for name, err := range map[string]error{
+			"Ack":                     e.Transport.Ack(ctx, ds[:1])[0],
+			"Retry":                   e.Transport.Retry(ctx, ds[1], 0),
+			"ChangeInvisibleDuration": change,
+			"DeadLetter":              e.Transport.DeadLetter(ctx, ds[3], "nobody waits"),
+		} {
+			if !errors.Is(err, errEnough) {
+				e.Errorf("%s: %v; want the cause of the context", name, err)
+			}
+		}
+		if d := e.oneOf(r); d.ID != kept.ID || d.Attempt != 1 {
+			e.Errorf("received %s, want what was sent with a live context", describe([]*tidegate.Delivery{d}))
+		}
+		for i, d := range ds { // nothing was done
+			if err := e.ack(d); err != nil {
+				e.Errorf("delivery %d, settled with a dead context only: Ack: %v", i+1, err)
+			}
+		}
+		e.none(r)
 	}},
 	{name: "CloseEndsReceives", run: func(e *env) {
 		e.setup(Normal)
@@ -103,6 +135,9 @@ var endCases = []testCase{
 		ctx := e.Context()
 		_, receive := e.Transport.Receive(ctx, e.request())
 		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.unit)
+		_, producer := e.Transport.ProducerSettings(ctx, topic)
+		_, consumer := e.Transport.ConsumerSettings(ctx, group, topic)
+		_, queues := e.Transport.Queues(ctx, group, topic)
 		for name, err := range map[string]error{
 			"Send":                    e.Transport.Send(ctx, []*tidegate.Message{newMessage("y")})[0].Err,
 			"Receive":                 receive,
@@ -110,6 +145,9 @@ var endCases = []testCase{
 			"Retry":                   e.Transport.Retry(ctx, d, 0),
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              e.Transport.DeadLetter(ctx, d, "closed"),
+			"ProducerSettings":        producer,
+			"ConsumerSettings":        consumer,
+			"Queues":                  queues,
 		} {
 			if !errors.Is(err, tidegate.ErrClosed) {
 				e.Errorf("%s after Close: %v, want ErrClosed", name, err)

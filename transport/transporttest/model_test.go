@@ -201,6 +201,9 @@ func hash(s string) (h int32) {
 
 // take returns what can be delivered now, and when to look again.
 func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery, next time.Time) {
+	if m.fault == "give one at a time" {
+		r.Max = 1
+	}
 	blocked := map[string]bool{}
 	for i := 0; i < len(m.log); i++ {
 		d := m.log[i]
@@ -296,11 +299,14 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 }
 
 // settle finds the copy that d's handle names now and changes it.
-func (m *model) settle(d *tidegate.Delivery, change func(i int, c *subCopy)) error {
+func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i int, c *subCopy)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.isClosed() && m.fault != "open after Close" {
 		return tidegate.ErrClosed
+	}
+	if ctx.Err() != nil && m.fault != "settle with a dead ctx" {
+		return context.Cause(ctx)
 	}
 	i := int(d.Offset)
 	c := m.copy(d.ConsumerGroup, i)
@@ -314,16 +320,16 @@ func (m *model) settle(d *tidegate.Delivery, change func(i int, c *subCopy)) err
 	return nil
 }
 
-func (m *model) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	for i, d := range ds {
-		errs[i] = m.settle(d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
+		errs[i] = m.settle(ctx, d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
 	}
 	return errs
 }
 
-func (m *model) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration) error {
-	return m.settle(d, func(i int, c *subCopy) {
+func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+	return m.settle(ctx, d, func(i int, c *subCopy) {
 		c.held, c.handle, c.due = false, "", time.Now().Add(after)
 		switch m.fault {
 		case "retry early":
@@ -339,8 +345,8 @@ func (m *model) Retry(_ context.Context, d *tidegate.Delivery, after time.Durati
 	})
 }
 
-func (m *model) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	err = m.settle(d, func(_ int, c *subCopy) {
+func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	err = m.settle(ctx, d, func(_ int, c *subCopy) {
 		m.serial++
 		if m.fault == "change counts from the receipt" {
 			c.due = c.due.Add(dur)
@@ -359,33 +365,56 @@ func (m *model) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery,
 	return handle, err
 }
 
-func (m *model) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) error {
+func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	m.mu.Lock()
 	over := m.copy(d.ConsumerGroup, int(d.Offset)).done && !m.isClosed()
 	m.mu.Unlock()
 	if over {
 		return nil
 	}
-	return m.settle(d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
+	return m.settle(ctx, d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
+}
+
+// settingsClosed is the error of the Configurer's methods after Close.
+func (m *model) settingsClosed() error {
+	if m.isClosed() && m.fault != "open settings after Close" {
+		return tidegate.ErrClosed
+	}
+	return nil
 }
 
 func (m *model) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.settingsClosed(); err != nil {
+		return transport.ProducerSettings{}, err
+	}
 	m.told = m.fault != "tell no capabilities"
-	return transport.ProducerSettings{}, nil
+	if m.fault == "forget the settings" {
+		return transport.ProducerSettings{}, nil
+	}
+	return transport.ProducerSettings{MaxAttempts: 3, Backoff: ladderSteps{time.Second}, MaxBodySize: 4 << 20}, nil
 }
 
 func (m *model) ConsumerSettings(_ context.Context, group, _ string) (transport.ConsumerSettings, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.settingsClosed(); err != nil {
+		return transport.ConsumerSettings{}, err
+	}
 	c := m.groups[group]
+	if m.fault == "forget the settings" {
+		return transport.ConsumerSettings{FIFO: c.FIFO}, nil
+	}
 	return transport.ConsumerSettings{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: ladderSteps(c.Retry)}, nil
 }
 
 func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.settingsClosed(); err != nil {
+		return nil, err
+	}
 	if m.topics[topic] == "" {
 		return nil, fault(tidegate.CodeTopicNotFound)
 	}

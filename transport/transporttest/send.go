@@ -212,6 +212,9 @@ var sendCases = []testCase{
 		if s.Backoff != nil && s.Backoff.Delay(0) < 0 {
 			e.Errorf("the pushed backoff begins with %v", s.Backoff.Delay(0))
 		}
+		if e.beyond() && (s.MaxAttempts == 0 || s.MaxBodySize == 0 || s.Backoff == nil) {
+			e.Errorf("got %+v, want attempts, a largest body and a backoff", s)
+		}
 	}},
 }
 

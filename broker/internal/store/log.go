@@ -59,8 +59,23 @@ func (f *Flight) Wait() error {
 // the reason why it is not: no power failure takes it back. Calls that wait at the
 // same time share one fsync, and nothing else waits for that. A nil Flight was
 // refused: the Log is closed.
-func (f *Flight) WaitSynced() error {
-	if err := f.Wait(); err != nil || f.log.lazy == nil {
+func (f *Flight) WaitSynced() error { return f.waitSynced(nil) }
+
+// WaitSyncedContext is WaitSynced, but returns the cause of ctx if that ends
+// first; the batch comes to disk all the same, with a later one at the latest.
+func (f *Flight) WaitSyncedContext(ctx context.Context) error {
+	err := f.waitSynced(ctx.Done())
+	if errors.Is(err, errStopped) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (f *Flight) waitSynced(stop <-chan struct{}) error {
+	if f == nil {
+		return errLogClosed
+	}
+	if err := f.wait(stop); err != nil || f.log.lazy == nil {
 		return err
 	}
 	r, err := f.log.lazy.sync(f.at)
@@ -70,6 +85,8 @@ func (f *Flight) WaitSynced() error {
 	select {
 	case <-r.done:
 		return r.err
+	case <-stop:
+		return errStopped
 	case <-f.log.failed:
 		return f.log.fatal()
 	}

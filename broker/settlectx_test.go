@@ -1,0 +1,140 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A standingFS lets no fsync of a log go on while it stands.
+type standingFS struct {
+	vfs.FS
+	mu    sync.Mutex
+	stand chan struct{} // guarded by mu; nil: it goes
+}
+
+func (fs *standingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return standingFile{f, fs}, nil
+}
+
+type standingFile struct {
+	vfs.File
+	fs *standingFS
+}
+
+func (f standingFile) wait() {
+	f.fs.mu.Lock()
+	stand := f.fs.stand
+	f.fs.mu.Unlock()
+	if stand != nil {
+		<-stand
+	}
+}
+
+func (f standingFile) Sync() error {
+	f.wait()
+	return f.File.Sync()
+}
+
+func (f standingFile) SyncData() error {
+	f.wait()
+	return f.File.SyncData()
+}
+
+func (f standingFile) SyncTo(n int64) (bool, error) {
+	f.wait()
+	return f.File.SyncTo(n)
+}
+
+var errImpatient = errors.New("impatient")
+
+// Transport's contract: a call ends with its ctx, although the disk does not answer. What it
+// was to do is done all the same, as MaybeStored says.
+func TestSettlementsEndWithTheirContext(t *testing.T) {
+	for name, settle := range map[string]func(*Broker, context.Context, *tidegate.Delivery) error{
+		"Ack": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			return b.Ack(ctx, []*tidegate.Delivery{d})[0]
+		},
+		"Retry": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Retry(ctx, d, time.Hour) },
+		"ChangeInvisibleDuration": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			h, err := b.ChangeInvisibleDuration(ctx, d, time.Hour)
+			if err != nil && h != "" {
+				return errors.New("a handle beside an error")
+			}
+			return err
+		},
+		"DeadLetter": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.DeadLetter(ctx, d, "") },
+		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			return b.NegativeAck(ctx, d, time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := &standingFS{FS: vfs.NewMem()}
+				b := open(t, Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+				putTopic(t, b, "t", TopicConfig{Queues: 1})
+				putGroup(t, b, "g", GroupConfig{})
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute})
+				if err != nil || len(ds) != 1 {
+					t.Fatal(ds, err)
+				}
+
+				dead, cancel := context.WithCancelCause(t.Context())
+				cancel(errImpatient)
+				var e *tidegate.Error
+				if err := settle(b, dead, ds[0]); !errors.Is(err, errImpatient) || !errors.As(err, &e) || e.MaybeStored {
+					t.Errorf("with a dead context: %v, want its cause, and that nothing is done", err)
+				}
+
+				fs.mu.Lock()
+				fs.stand = make(chan struct{})
+				fs.mu.Unlock()
+				start := time.Now()
+				ctx, cancelLate := context.WithTimeoutCause(t.Context(), 3*time.Second, errImpatient)
+				defer cancelLate()
+				err = settle(b, ctx, ds[0])
+				if d := time.Since(start); d != 3*time.Second {
+					t.Errorf("returned after %v, want 3s", d)
+				}
+				if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
+					t.Errorf("%v, want the cause of the context, and that it may be done", err)
+				}
+				close(fs.stand)
+				fs.mu.Lock()
+				fs.stand = nil
+				fs.mu.Unlock()
+				synctest.Wait()
+				if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+					t.Errorf("acknowledged afterwards: %v, want ErrInvalidHandle: it was settled", err)
+				}
+				if letters := b.sent(t, tidegate.DeadLetterTopic("g")); (letters == 1) != (name == "DeadLetter") {
+					t.Errorf("%d dead letters", letters)
+				}
+			})
+		})
+	}
+}
+
+// sent returns how many messages a topic has, 0 if there is none.
+func (b *Broker) sent(t *testing.T, name string) int64 {
+	t.Helper()
+	topic, err := b.topic(name)
+	if err != nil {
+		return 0
+	}
+	return topic.messages.Load()
+}
