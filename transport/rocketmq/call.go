@@ -93,7 +93,7 @@ func call[Req any, Res answer](
 // after an attempt's share of the time.
 func (e *endpoint) blame(ctx context.Context, err *tidegate.Error) {
 	if err.Code == 0 && (ctx.Err() == nil || errors.Is(context.Cause(ctx), tidegate.ErrUnavailable)) {
-		e.failed.Store(time.Now().UnixNano())
+		e.failed.Store(e.age(time.Now()))
 	}
 }
 

@@ -47,9 +47,14 @@ type endpoint struct {
 	link atomic.Pointer[link]
 
 	features atomic.Pointer[transport.Capabilities] // nil until the first answer
-	failed   atomic.Int64                           // time of the last failed call in Unix ns; 0 after a good one
-	knocked  atomic.Int64                           // time of the last knock in Unix ns
+	born     time.Time
+	failed   atomic.Int64 // when the last call failed, by age; 0 after a good one
+	knocked  atomic.Int64 // when the last knock was, by age; 0 before the first
 }
+
+// age returns the time since the endpoint was made, in ns, at least 1. The
+// machine's clock may be set back meanwhile; this goes on.
+func (e *endpoint) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
 
 // A link is a connection, with the stub over it.
 type link struct {
@@ -70,7 +75,8 @@ func (e *endpoint) capabilities() transport.Capabilities {
 // shaky reports whether a call failed lately, with no good one since.
 func (e *endpoint) shaky(now time.Time) bool {
 	at := e.failed.Load()
-	return at != 0 && now.Sub(time.Unix(0, at)) < avoid
+	ago := time.Duration(e.age(now) - at)
+	return at != 0 && ago >= 0 && ago < avoid
 }
 
 // parseEndpoints reads addresses, host:port, joined by ";" or ",".
@@ -147,7 +153,7 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*endpoint, error) {
 	if err != nil {
 		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
 	}
-	e := &endpoint{key: key, pb: pb}
+	e := &endpoint{key: key, pb: pb, born: time.Now()}
 	e.link.Store(l)
 	c.endpoints[key] = e
 	return e, nil
@@ -197,21 +203,28 @@ func (c *Client) dial(addrs []string) (*link, error) {
 	return &link{conn: conn, api: rmqpb.NewMessagingServiceClient(conn)}, nil
 }
 
-// reconnect gives e a new connection, and closes the old one when the calls
-// that are under way on it have had time to end.
-func (c *Client) reconnect(e *endpoint) {
+// reconnect gives e a new connection in place of old, which it closes when the
+// calls that are under way on it have had time to end. Where another session was
+// asked for the same before, that is done.
+func (c *Client) reconnect(e *endpoint, old *link) {
+	if e.link.Load() != old {
+		return
+	}
 	addrs, _ := addressesOf(e.pb)
 	l, err := c.dial(addrs)
 	if err != nil {
 		return // cannot happen: the same call worked before
 	}
+	if !e.link.CompareAndSwap(old, l) {
+		l.conn.Close()
+		return
+	}
 	ok := c.spawn(func() {
-		old := e.link.Swap(l)
 		defer old.conn.Close()
 		_ = backoff.Sleep(c.ctx, oldConnection)
 	})
 	if !ok {
-		l.conn.Close()
+		old.conn.Close()
 	}
 }
 
@@ -225,8 +238,8 @@ func (e *endpoint) knock(ctx context.Context) {
 	if conn.GetState() != connectivity.TransientFailure {
 		return
 	}
-	now, last := time.Now(), e.knocked.Load()
-	if now.Sub(time.Unix(0, last)) >= minReopen && e.knocked.CompareAndSwap(last, now.UnixNano()) {
+	now, last := e.age(time.Now()), e.knocked.Load()
+	if (last == 0 || time.Duration(now-last) >= minReopen) && e.knocked.CompareAndSwap(last, now) {
 		conn.ResetConnectBackoff()
 	}
 	ctx, cancel := context.WithTimeout(ctx, minReopen)

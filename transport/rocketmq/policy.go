@@ -70,8 +70,8 @@ func exceeds(p policy, least backoff.Exponential) bool {
 			return true // in the end
 		}
 		delay = p.Base
-	case backoff.Steps:
-		steps = len(p)
+	case spreadSteps:
+		delay, steps = p.steps.Delay, len(p.steps)
 	}
 	// From where least is at its longest, no exponential delay is longer that was not before.
 	for n := 0; n < steps || least.Base(n-1) < least.Max; n++ {
@@ -135,11 +135,29 @@ func delayer(p *rmqpb.RetryPolicy, jitter float64) policy {
 		}
 		steps = append(steps, d.AsDuration())
 	}
-	if len(steps) == 0 || steps.Validate() != nil {
+	switch {
+	case len(steps) == 0 || steps.Validate() != nil:
 		return nil
+	case jitter > 0:
+		return spreadSteps{steps, jitter}
 	}
 	return steps
 }
+
+// spreadSteps are steps with jitter, a share of each.
+type spreadSteps struct {
+	steps  backoff.Steps
+	jitter float64
+}
+
+func (s spreadSteps) step(n int) backoff.Exponential {
+	d := s.steps.Delay(n)
+	return backoff.Exponential{Initial: d, Multiplier: 1, Jitter: s.jitter, Max: d}
+}
+
+func (s spreadSteps) Delay(n int) time.Duration { return s.step(n).Delay(0) }
+
+func (s spreadSteps) Range(n int) (lo, hi time.Duration) { return s.step(n).Range(0) }
 
 // decimal returns the number that was meant by f: 1.6, where float64(f) is a little more.
 func decimal(f float32) float64 {

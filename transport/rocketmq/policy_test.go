@@ -42,9 +42,10 @@ func TestPushedThrottleBackoff(t *testing.T) {
 		{"flat and short", wireExponential(s/2, 1000*s, 1), transport.Capabilities{}, nil},
 		{"flat and long", wireExponential(2*s, 2*s, 1), transport.Capabilities{}, map[int]bounds{0: {1600 * time.Millisecond, 2400 * time.Millisecond}}},
 		{"steps that end below", wireLadder(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 119), transport.Capabilities{}, nil},
-		{"steps that end above", wireLadder(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 120, 120, 121), transport.Capabilities{}, map[int]bounds{13: {121 * s, 144 * s}}},
+		{"steps that end above", wireLadder(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 120, 120, 121), transport.Capabilities{}, map[int]bounds{13: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
 		{"short steps", wireLadder(0, 0, 1), transport.Capabilities{}, nil},
-		{"long steps", wireLadder(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {300 * s, 300 * s}}},
+		{"long steps", wireLadder(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {240 * s, 360 * s}}},
+		{"steps of ours", wireLadder(0, 0, 10), ours, map[int]bounds{0: {0, 0}, 1: {8 * s, 12 * s}, 9: {8 * s, 12 * s}}},
 		{"nothing", nil, transport.Capabilities{}, nil},
 		{"nothing of ours", nil, ours, nil},
 	} {

@@ -330,7 +330,7 @@ func TestCloseBounded(t *testing.T) {
 		n.mu.Lock()
 		n.hang = true
 		n.mu.Unlock()
-		c.reconnect(c.access) // so that the good-bye has to connect, and cannot
+		c.reconnect(c.access, c.access.link.Load()) // so that the good-bye has to connect, and cannot
 		synctest.Wait()
 		begin := time.Now()
 		c.Close()

@@ -37,8 +37,8 @@ type part struct {
 }
 
 // Send sends msgs as [transport.Sender] says. The
-// protocol does not tell the queue: receipts have its number only if the topic
-// has one queue, and the message does not wait for its delivery time.
+// protocol does not tell the queue, so receipts do not either; their offset is
+// that within the queue, 0 for a message that waits for its delivery time.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
@@ -94,14 +94,19 @@ func (s *sending) split() []part {
 		return []part{{queue: q, batch: q.ep.capabilities().Batch, indexes: []int{0}}}
 	}
 	var parts []part
-	place := map[string]int{} // of a road's part
-	var shared queue          // of all messages without a group that go in one request
+	place := map[string]int{}   // of a road's part
+	can := map[*endpoint]bool{} // take several at once: asked once, since an answer may change it meanwhile
+	var shared queue            // of all messages without a group that go in one request
 	for i, m := range s.msgs {
 		q := shared
 		if m.MessageGroup != "" || q.ep == nil {
 			q = s.choose(m)
 		}
-		batch := q.ep.capabilities().Batch
+		batch, asked := can[q.ep]
+		if !asked {
+			batch = q.ep.capabilities().Batch
+			can[q.ep] = batch
+		}
 		if batch && m.MessageGroup == "" {
 			shared = q
 		}
@@ -223,9 +228,6 @@ func (s *sending) request(q queue, indexes []int) {
 		// A message that waits is in no queue: RocketMQ tells where in its timer.
 		if waits := receipt.RecallHandle != "" || s.msgs[i].DeliverAt.After(born.AsTime()); !waits {
 			receipt.Offset = entry.GetOffset()
-			if len(s.r.byGroup) == 1 {
-				receipt.Queue = int(q.id)
-			}
 		}
 		s.results[i].Receipt = receipt
 	}

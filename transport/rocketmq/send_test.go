@@ -54,7 +54,7 @@ func TestSend(t *testing.T) {
 		}
 		due := message("due")
 		due.DeliverAt = time.Now()
-		if r, err := sendOne(t.Context(), c, due); err != nil || r != (tidegate.Receipt{MessageID: "due", Topic: "t", Offset: 40, Endpoint: testAddr}) {
+		if r, err := sendOne(t.Context(), c, due); err != nil || r != (tidegate.Receipt{MessageID: "due", Topic: "t", Queue: -1, Offset: 40, Endpoint: testAddr}) {
 			t.Errorf("receipt %+v, %v, of a message that is due", r, err)
 		}
 		pb := s.of("SendMessage")[0].req.(*rmqpb.SendMessageRequest).GetMessages()[0]

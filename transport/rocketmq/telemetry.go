@@ -44,7 +44,8 @@ func (s *session) stream() *tidegate.Error {
 }
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
-	st, err := s.ep.api().Telemetry(s.c.headers.outgoing(ctx, s.id))
+	on := s.ep.link.Load()
+	st, err := on.api.Telemetry(s.c.headers.outgoing(ctx, s.id))
 	if err != nil {
 		return s.streamError(err)
 	}
@@ -83,7 +84,7 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 			if !ok {
 				return s.streamError(recvErr)
 			}
-			if stop, err := s.obey(st, cmd); stop {
+			if stop, err := s.obey(on, st, cmd); stop {
 				return err
 			}
 			if s.isReady() {
@@ -109,8 +110,9 @@ func (s *session) streamError(err error) *tidegate.Error {
 	return transportError(s.ctx, opTelemetry, s.role.group, s.ep.key, err, false, false)
 }
 
-// obey does what the server says, and reports whether the stream must end.
-func (s *session) obey(st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
+// obey does what the server says over a connection, and reports whether the
+// stream must end.
+func (s *session) obey(on *link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
 	log := s.c.opts.Logger.With("endpoint", s.ep.key, "group", s.role.group)
 	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
 		err := statusError(opTelemetry, s.role.group, s.ep.key, cmd.GetStatus(), nil)
@@ -124,7 +126,7 @@ func (s *session) obey(st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bo
 	case cmd.GetSettings() != nil:
 		s.learn(st, cmd.GetSettings())
 	case cmd.GetReconnectEndpointsCommand() != nil:
-		s.c.reconnect(s.ep)
+		s.c.reconnect(s.ep, on)
 		e := fail(opTelemetry, s.role.group, 0, "the server asked for a new connection")
 		e.Endpoint, e.Err = s.ep.key, tidegate.ErrUnavailable
 		return true, e

@@ -1,0 +1,105 @@
+package rocketmq
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// What a server can do becomes known, or changes, while a Send is divided: its
+// message groups stay on one road each.
+func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
+	ep := &endpoint{key: testAddr}
+	s := &sending{t: &topic{}, r: &route{byGroup: []queue{{ep: ep}}, inTurn: []queue{{ep: ep}}}}
+	for i := range 200 {
+		s.msgs = append(s.msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), message(fmt.Sprint("n", i)))
+	}
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			ep.features.Store(&transport.Capabilities{Batch: true})
+			ep.features.Store(&transport.Capabilities{})
+		}
+	}()
+	defer func() { <-done }()
+	defer stop.Store(true)
+	for range 2000 {
+		at := map[string]int{} // the part of a group
+		for i, p := range s.split() {
+			for _, m := range p.indexes {
+				group := s.msgs[m].MessageGroup
+				if before, ok := at[group]; ok && before != i && group != "" {
+					t.Fatalf("group %q is in two parts", group)
+				}
+				at[group] = i
+			}
+		}
+	}
+}
+
+// A clock that was set back makes nothing that was seem to come.
+func TestClockSetBack(t *testing.T) {
+	now := time.Now()
+	ep := &endpoint{born: now.Add(-2 * time.Hour)}
+	for ago, want := range map[time.Duration]bool{0: true, avoid - 1: true, avoid: false, -time.Hour: false} {
+		if ep.failed.Store(ep.age(now.Add(-ago))); ep.shaky(now) != want {
+			t.Errorf("failed %v ago: shaky is %t", ago, !want)
+		}
+	}
+	ep.blame(t.Context(), &tidegate.Error{})
+	if !ep.shaky(time.Now()) {
+		t.Error("not shaky after a failed call")
+	}
+	// Times without a monotonic part are those that a clock that is set changes.
+	if at := ep.failed.Load(); at < int64(2*time.Hour) || at > int64(3*time.Hour) {
+		t.Errorf("failed at %v of the endpoint's age, want 2h", time.Duration(at))
+	}
+}
+
+// A server that asks every session for a new connection gets one.
+func TestReconnectOnceForAllSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		asked := time.Now().Add(time.Minute)
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			if left := time.Until(asked); left > 0 {
+				time.AfterFunc(left, func() {
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ReconnectEndpointsCommand{
+						ReconnectEndpointsCommand: &rmqpb.ReconnectEndpointsCommand{}}})
+				})
+			}
+			return s.answerSettings(st)
+		}
+		var dials atomic.Int64
+		c := newClient(t, n, func(o *Options) {
+			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+				dials.Add(1)
+				return n.dial(ctx, addr)
+			}
+		})
+		const groups = 5
+		for i := range groups {
+			if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		if got := dials.Load(); got != 2 {
+			t.Errorf("%d connections, want the first and the one that was asked for", got)
+		}
+		if got := len(s.of("Telemetry")); got != 2*groups {
+			t.Errorf("%d streams, want %d: each opened once more", got, 2*groups)
+		}
+	})
+}
