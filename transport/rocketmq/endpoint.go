@@ -48,6 +48,7 @@ type endpoint struct {
 
 	features atomic.Pointer[transport.Capabilities] // nil until the first answer
 	born     time.Time
+	unused   int          // refreshes in a row in which nothing named it; guarded by Client.mu
 	failed   atomic.Int64 // when the last call failed, by age; 0 after a good one
 	knocked  atomic.Int64 // when the last knock was, by age; 0 before the first
 }
@@ -147,6 +148,7 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*endpoint, error) {
 		return nil, tidegate.ErrClosed
 	}
 	if e := c.endpoints[key]; e != nil {
+		e.unused = 0
 		return e, nil
 	}
 	l, err := c.dial(addrs)

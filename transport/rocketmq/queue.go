@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -141,7 +142,7 @@ func (t *topic) nextQueue(r *route, now time.Time) queue {
 }
 
 // Queue numbers. The contract names a queue by one number, RocketMQ by broker
-// and id. A broker's place in topic.brokers makes one of the two:
+// and id. A broker's place in the topic makes one of the two:
 //
 //	number      queue
 //	-1          any queue of the brokers in turn (transport.AnyQueue)
@@ -149,20 +150,29 @@ func (t *topic) nextQueue(r *route, now time.Time) queue {
 //	b<<20 | id  queue id of broker b, so with one broker the id itself
 const brokerShift = 20
 
-// noteBrokers gives every broker of r a place. t.mu is held.
-func (t *topic) noteBrokers(r *route) {
-	for _, b := range r.readers {
-		t.place(b.pb.GetName())
-	}
+// A place is a broker's part of queue numbers. Nobody gets another's.
+type place struct {
+	number int
+	seen   time.Time // in a route
 }
 
-// place returns the broker's place. t.mu is held.
-func (t *topic) place(name string) int {
-	if i := slices.Index(t.brokers, name); i >= 0 {
-		return i
+// noteBrokers gives every broker of r a place, and forgets those of brokers that
+// were in no route for forgetAfter refreshes. t.mu is held.
+func (t *topic) noteBrokers(r *route, refresh time.Duration) {
+	now := time.Now()
+	for _, b := range r.readers {
+		p := t.places[b.pb.GetName()]
+		if p == nil {
+			p = &place{number: t.placed}
+			t.placed++
+			if t.places == nil {
+				t.places = map[string]*place{}
+			}
+			t.places[b.pb.GetName()] = p
+		}
+		p.seen = now
 	}
-	t.brokers = append(t.brokers, name)
-	return len(t.brokers) - 1
+	maps.DeleteFunc(t.places, func(_ string, p *place) bool { return now.Sub(p.seen)/forgetAfter > refresh })
 }
 
 // source returns what the queue number means: a broker of r, and the queue's id there.
@@ -174,18 +184,19 @@ func (t *topic) source(r *route, number int) (b broker, id int32, ok bool) {
 		n := t.poll.Add(1) - 1
 		return r.readers[n%uint64(len(r.readers))], transport.AnyQueue, true
 	}
-	place := number >> brokerShift
+	wanted := number >> brokerShift
 	id = int32(number & (1<<brokerShift - 1))
 	if number < 0 {
-		place, id = -2-number, transport.AnyQueue
+		wanted, id = -2-number, transport.AnyQueue
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if place >= len(t.brokers) {
-		return b, 0, false
+	for _, b := range r.readers {
+		if p := t.places[b.pb.GetName()]; p != nil && p.number == wanted {
+			return b, id, true
+		}
 	}
-	b, ok = r.by[t.brokers[place]]
-	return b, id, ok
+	return broker{}, 0, false
 }
 
 // Queues returns numbers that mean something to Receive of this client only:
@@ -223,17 +234,17 @@ func (t *topic) numbers(r *route, assigned []*rmqpb.Assignment) []int {
 	for _, a := range assigned {
 		mq := a.GetMessageQueue()
 		name := mq.GetBroker().GetName()
-		if _, known := r.by[name]; !known {
+		p := t.places[name]
+		if _, known := r.by[name]; !known || p == nil {
 			continue
 		}
-		place := t.place(name)
 		switch {
 		case mq.GetId() >= 0:
-			numbers = append(numbers, place<<brokerShift|int(mq.GetId()))
+			numbers = append(numbers, p.number<<brokerShift|int(mq.GetId()))
 		case len(r.readers) == 1:
 			numbers = append(numbers, transport.AnyQueue)
 		default:
-			numbers = append(numbers, -2-place)
+			numbers = append(numbers, -2-p.number)
 		}
 	}
 	slices.Sort(numbers)

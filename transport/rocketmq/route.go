@@ -2,6 +2,8 @@ package rocketmq
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +20,8 @@ const (
 	// parallelRefreshes bounds the routes asked for at the same time.
 	parallelRefreshes = 8
 
-	// forgetAfter is after how many refreshes without use a route is dropped.
+	// forgetAfter is after how many refreshes without use a route is dropped,
+	// and a server that nothing names any more.
 	forgetAfter = 10
 )
 
@@ -34,7 +37,9 @@ type topic struct {
 	inflight *fetching // nil if no route is being asked for
 	tried    time.Time // when the last one was asked for
 	unused   int       // refreshes in a row without use
-	brokers  []string  // every name ever seen; its index is part of queue numbers
+
+	places map[string]*place // of the brokers in routes of late, by name
+	placed int               // how many brokers ever got one
 }
 
 // fetching is a route being asked for. route and err are valid once done is closed.
@@ -118,7 +123,7 @@ func (c *Client) fetch(t *topic) *fetching {
 		t.inflight = nil
 		if f.err == nil {
 			t.route = f.route
-			t.noteBrokers(f.route)
+			t.noteBrokers(f.route, c.opts.RouteRefresh)
 		}
 		kept := t.route != nil
 		t.mu.Unlock()
@@ -156,6 +161,7 @@ func (c *Client) refreshRoutes() {
 		case <-c.ctx.Done():
 			return
 		}
+		c.dropEndpoints()
 		slots := make(chan struct{}, parallelRefreshes)
 		for _, t := range c.topicsInUse() {
 			select {
@@ -204,6 +210,48 @@ func (c *Client) topicsInUse() []*topic {
 		delete(c.topics, name)
 	}
 	return list
+}
+
+// dropEndpoints closes the connections to servers that no route and no session
+// has named for a while: a session stays until what it received is settled. Where
+// servers come and go under new addresses, there would be ever more of them.
+func (c *Client) dropEndpoints() {
+	named := map[*endpoint]bool{c.access: true}
+	c.mu.Lock()
+	topics := slices.Collect(maps.Values(c.topics))
+	c.mu.Unlock()
+	for _, t := range topics {
+		t.mu.Lock()
+		r := t.route
+		t.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		for _, q := range r.byGroup {
+			named[q.ep] = true
+		}
+		for _, b := range r.readers {
+			named[b.ep] = true
+		}
+	}
+	c.mu.Lock()
+	for _, s := range c.sessions {
+		named[s.ep] = true
+	}
+	var gone []*endpoint
+	for key, e := range c.endpoints {
+		if e.unused++; named[e] {
+			e.unused = 0
+		}
+		if e.unused >= forgetAfter {
+			delete(c.endpoints, key)
+			gone = append(gone, e)
+		}
+	}
+	c.mu.Unlock()
+	for _, e := range gone {
+		e.link.Load().conn.Close()
+	}
 }
 
 func (c *Client) queryRoute(name string) (*route, *tidegate.Error) {

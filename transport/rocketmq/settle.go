@@ -39,7 +39,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 		return request{}, closedError(op, d.Topic)
 	}
 	if ep == nil {
-		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "the delivery did not come from a server of this client: settle it where it came from")
+		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "the delivery did not come from a server that this client knows, or knew of late: settle it where it came from")
 		e.Endpoint = d.Endpoint
 		return request{}, e
 	}
