@@ -150,9 +150,10 @@ func TestManyTopicsInTurn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		topics, named int // how many, and how many the settings name at most
 		pace          time.Duration
+		filter        int // bytes of each topic's, so that few topics are enough
 	}{
-		"slowly":  {300, 31, 20 * time.Second}, // those of 10 min
-		"at once": {1000, 400, 0},
+		"slowly":  {60, 31, 20 * time.Second, 1}, // those of 10 min
+		"at once": {100, 50, 0, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -176,14 +177,15 @@ func TestManyTopicsInTurn(t *testing.T) {
 				c := newClient(t, n, nil)
 				r := request1
 				r.Wait = 0
+				r.Filter.Expression = strings.Repeat("x", tt.filter)
 				for i := range tt.topics {
-					r.Topic = fmt.Sprintf("job-%096d", i)
+					r.Topic = fmt.Sprintf("job-%d", i)
 					if _, err := c.Receive(t.Context(), r); err != nil {
 						t.Fatalf("topic %d: %v", i, err)
 					}
 					time.Sleep(tt.pace)
 				}
-				r.Topic = fmt.Sprintf("job-%096d", 0)
+				r.Topic = fmt.Sprintf("job-%d", 0)
 				if _, err := c.Receive(t.Context(), r); err != nil {
 					t.Fatalf("the first topic again: %v", err)
 				}
@@ -236,12 +238,12 @@ func TestNamedSize(t *testing.T) {
 		for _, topic := range []string{"t", strings.Repeat("t", 127), strings.Repeat("t", 128)} {
 			for _, ns := range []string{"", "ns", strings.Repeat("n", 200)} {
 				res := &rmqpb.Resource{Name: topic, ResourceNamespace: ns}
-				real := proto.Size(&rmqpb.Subscription{Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res, Expression: f}}})
+				travels := proto.Size(&rmqpb.Subscription{Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res, Expression: f}}})
 				if f == nil {
-					real = proto.Size(&rmqpb.Publishing{Topics: []*rmqpb.Resource{res}})
+					travels = proto.Size(&rmqpb.Publishing{Topics: []*rmqpb.Resource{res}})
 				}
-				if got := namedSize(topic, ns, f); got < real || got > real+24 {
-					t.Errorf("topic of %d, namespace of %d bytes: %d, want %d", len(topic), len(ns), got, real)
+				if got := namedSize(topic, ns, f); got < travels || got > travels+24 {
+					t.Errorf("topic of %d, namespace of %d bytes: %d, want %d", len(topic), len(ns), got, travels)
 				}
 			}
 		}
