@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +59,7 @@ type combined struct {
 	fs   *vfs.MemFS
 	b    *Broker
 	boot int
+	anew atomic.Int64 // the step in which a group was deleted and made anew last
 
 	mu       sync.Mutex // of all below
 	step, n  int
