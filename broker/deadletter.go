@@ -107,12 +107,14 @@ func (b *Broker) endSome(ds []*deadLetter) []error {
 // delivered as if nobody had ever had it.
 func (b *Broker) startDying(ds []*deadLetter) {
 	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
-	if err == nil {
-		err = b.store.Messages.Room(b.life, nil)
-	}
 	for _, d := range ds {
+		bytes := d.lease.Size * int64(len(d.topics))
+		if err == nil {
+			err = b.store.Messages.Room(b.life, bytes, nil)
+		}
 		if d.err = err; err == nil {
 			d.start(b)
+			b.store.Messages.Release(bytes)
 		}
 	}
 }

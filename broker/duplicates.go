@@ -113,7 +113,13 @@ func (t *topic) halfAt(l recent.Location) store.HalfID {
 // its message group was held back for.
 func (a *appending) appendAll(ctx context.Context) error {
 	for {
+		bytes := a.bytes()
+		if limit, err := a.broker.room(ctx, bytes); err != nil {
+			a.refuseAll(err, limit)
+			return nil
+		}
 		flight := a.broker.store.Messages.Add(a.write, a.publish)
+		a.broker.store.Messages.Release(bytes)
 		if flight == nil {
 			return tidegate.ErrClosed
 		}
@@ -136,4 +142,14 @@ func (a *appending) appendAll(ctx context.Context) error {
 		}
 		a.topics, a.suspects, a.wrote = again, nil, false
 	}
+}
+
+// bytes returns how much there is to write.
+func (a *appending) bytes() (n int64) {
+	for i, t := range a.topics {
+		if t != nil {
+			n += int64(len(a.msgs[i].Body))
+		}
+	}
+	return n
 }

@@ -167,7 +167,7 @@ func (b *Broker) removeSomeHalves(ctx context.Context, t *topic, ids []store.Hal
 			return removed, err
 		}
 		claims = append(claims, r)
-		m, state, ok, err := b.store.GetHalf(id)
+		state, ok, err := b.store.HalfState(id)
 		if err != nil && !store.IsDamage(err) {
 			release()
 			return removed, storeError(err)
@@ -175,7 +175,7 @@ func (b *Broker) removeSomeHalves(ctx context.Context, t *topic, ids []store.Hal
 		if ok || err != nil {
 			states[id] = state
 			removed.Messages++
-			removed.Bytes += int64(len(m.Body))
+			removed.Bytes += state.Size
 		}
 	}
 	flight := b.store.Messages.Add(func(w *store.Batch) {

@@ -97,3 +97,69 @@ func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
 		}
 	})
 }
+
+// Commits make room in memory no more than sends do: those that find the next
+// batch full are refused where the store stands, and can be repeated.
+func TestCommitsWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 40
+		fs := &stallingFS{FS: vfs.NewMem()}
+		b := open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})
+		ids := map[string]bool{}
+		for range n {
+			r := b.SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, 4<<20)}, time.Hour)
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			ids[r.Receipt.TransactionID] = true
+		}
+		fs.hold(true)
+		type result struct {
+			id  string
+			err error
+		}
+		done := make(chan result, n)
+		for id := range ids {
+			go func() {
+				done <- result{id, b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: id, Resolution: ResolutionCommit})}
+			}()
+			synctest.Wait()
+		}
+		if !b.store.Messages.Full() {
+			t.Fatalf("%d MiB do not fill it", 4*n)
+		}
+		time.Sleep(2 * time.Second)
+		answered, refused := len(done), 0
+		for range answered {
+			if r := <-done; r.err != nil {
+				ids[r.id] = false
+				refused++
+				if !errors.Is(r.err, tidegate.ErrThrottled) || !strings.Contains(r.err.Error(), "write stall") {
+					t.Errorf("who finds no room: %v", r.err)
+				}
+			}
+		}
+		if refused < n/2 {
+			t.Errorf("%d of %d are refused", refused, n)
+		}
+		fs.hold(false)
+		for range n - answered {
+			if r := <-done; r.err != nil {
+				t.Error(r.err)
+			}
+		}
+		time.Sleep(time.Second)
+		for id, ended := range ids {
+			if ended {
+				continue
+			}
+			if err := b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: id, Resolution: ResolutionCommit}); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := stored(t, b, "t"); got != n {
+			t.Errorf("%d messages are committed, want %d", got, n)
+		}
+	})
+}

@@ -73,10 +73,6 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 			b.observe(t, now)
 		}
 	}
-	if limit, err := b.room(ctx); err != nil {
-		a.refuseAll(err, limit)
-		return results
-	}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
 		return failAll(results, closedError())
 	} else if err != nil {

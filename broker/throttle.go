@@ -195,10 +195,10 @@ func (b *Broker) throttleAll() *Throttle {
 	return b.pressure.throttle.Load()
 }
 
-// room waits until the log has room for more. Who would wait is refused if the
-// storage refuses all sends, or comes to that meanwhile; limit is then set.
-func (b *Broker) room(ctx context.Context) (limit string, err error) {
-	err = b.store.Messages.Room(ctx, func() error {
+// room waits until the log has room for so many bytes more; Release gives it back. Who would wait is
+// refused if the storage refuses all sends, or comes to that meanwhile; limit is then set.
+func (b *Broker) room(ctx context.Context, bytes int64) (limit string, err error) {
+	err = b.store.Messages.Room(ctx, bytes, func() error {
 		b.pressure.look(b, time.Now())
 		th := b.throttleAll()
 		if th == nil {

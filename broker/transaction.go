@@ -53,6 +53,7 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 // EndTransaction ends a transaction, and returns when that is on disk:
 // committed, its message is in a queue, exactly once; rolled back, it is gone.
 // ResolutionUnknown changes nothing. Errors: 40008 for an empty transaction ID, or one of another message;
+// tidegate.ErrThrottled for a commit while the storage refuses all sends and would have it wait: the half message stays as it is;
 // 50001, as RocketMQ has it, for a transaction that is not there: it never was, or has ended, perhaps
 // by an earlier call of the same end whose answer was lost. If ctx
 // ends while the disk is waited for, the transaction ends all the same.
@@ -83,23 +84,49 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if err != nil {
 		return err
 	}
-	m, state, ok, err := b.store.GetHalf(id)
-	switch {
-	case err != nil:
-		err = storeError(err)
-	case !ok:
-		err = noTransaction(e)
-	case e.MessageID != "" && e.MessageID != m.ID:
-		err = newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is of message %.130q, not of %.130q", m.ID, e.MessageID)
-	}
-	if err != nil || e.Resolution == ResolutionUnknown {
+	end := ending{topic: t, id: id}
+	flight, err := b.writeEnd(ctx, e, &end, release)
+	if flight == nil {
 		release()
 		return err
 	}
-	end := ending{topic: t, id: id, state: state, message: &m}
+	if err := flight.WaitContext(ctx); err != nil {
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
+			Message: "the broker could not make sure that the end of the transaction is on disk"}
+	}
+	return end.err
+}
+
+// writeEnd adds the end of a transaction to the message log; no flight if there
+// is none to add. The half message is claimed; release is called once its end is written.
+func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending, release func()) (*store.Flight, error) {
+	state, ok, err := b.store.HalfState(end.id)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	read := b.store.HalfHeader
+	if ok && e.Resolution == ResolutionCommit {
+		if _, err := b.room(ctx, state.Size); err != nil {
+			return nil, err
+		}
+		defer b.store.Messages.Release(state.Size)
+		read = b.store.GetHalf
+	}
+	m, state, ok, err := read(end.id)
+	switch {
+	case err != nil:
+		return nil, storeError(err)
+	case !ok:
+		return nil, noTransaction(e)
+	case e.MessageID != "" && e.MessageID != m.ID:
+		return nil, newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is of message %.130q, not of %.130q", m.ID, e.MessageID)
+	case e.Resolution == ResolutionUnknown:
+		return nil, nil //nolint:nilnil // nothing is to be written, and nothing is wrong
+	}
+	end.state, end.message = state, &m
 	flight := b.store.Messages.Add(func(w *store.Batch) {
-		if t.deleted.Load() {
-			end.err = topicNotFound(t.name)
+		if end.topic.deleted.Load() {
+			end.err = topicNotFound(end.topic.name)
 			return
 		}
 		end.write(w, e.Resolution, time.Now())
@@ -108,14 +135,9 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 		end.publish(err)
 	})
 	if flight == nil {
-		release()
-		return closedError()
+		return nil, closedError()
 	}
-	if err := flight.WaitContext(ctx); err != nil {
-		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
-			Message: "the broker could not make sure that the end of the transaction is on disk"}
-	}
-	return end.err
+	return flight, nil
 }
 
 // An ending is one transaction on its way to its end.

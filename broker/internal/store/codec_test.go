@@ -98,7 +98,7 @@ func FuzzDecodeLease(f *testing.F) {
 
 // Invariants: as above.
 func FuzzDecodeHalfState(f *testing.F) {
-	f.Add(HalfState{Due: time.Unix(5, 6), Checks: 300, Stored: time.Unix(7, 8), IDHash: 9}.encode())
+	f.Add(HalfState{Due: time.Unix(5, 6), Checks: 300, Stored: time.Unix(7, 8), IDHash: 9, Size: 1 << 20}.encode())
 	f.Add(HalfState{}.encode())
 	f.Add(append(make([]byte, 24), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	f.Fuzz(func(t *testing.T, b []byte) {

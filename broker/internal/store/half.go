@@ -29,6 +29,7 @@ type HalfState struct {
 
 	Stored time.Time // when the message was stored
 	IDHash uint64    // see Message
+	Size   int64     // of its body, in bytes
 }
 
 // A DueHalf is an entry of the index by time. It is out of date if the half
@@ -65,12 +66,12 @@ func splitDueHalfKey(k []byte) (DueHalf, error) {
 	return DueHalf{HalfID{binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, fromNanos(binary.BigEndian.Uint64(k[1:]))}, nil
 }
 
-// The form of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks.
+// The form of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks, Size.
 func (s HalfState) encode() []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 26), uint64(nanos(s.Due)))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 30), uint64(nanos(s.Due)))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(s.Stored)))
 	b = binary.BigEndian.AppendUint64(b, s.IDHash)
-	return binary.AppendUvarint(b, uint64(s.Checks))
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Checks)), uint64(s.Size))
 }
 
 func decodeHalfState(v []byte) (HalfState, error) {
@@ -78,19 +79,19 @@ func decodeHalfState(v []byte) (HalfState, error) {
 		return HalfState{}, fmt.Errorf("%w: the state of a half message has %d bytes", errCorrupt, len(v))
 	}
 	r := reader{b: v, off: 24}
-	n := r.uvarint()
-	if r.err == nil && (r.off != len(v) || n > math.MaxInt32) {
+	n, size := r.uvarint(), r.uvarint()
+	if r.err == nil && (r.off != len(v) || n > math.MaxInt32 || size > math.MaxInt32) {
 		r.fail("a state of a half message that cannot be")
 	}
 	return HalfState{
 		Due: fromNanos(binary.BigEndian.Uint64(v)), Checks: int(n),
-		Stored: fromNanos(binary.BigEndian.Uint64(v[8:])), IDHash: binary.BigEndian.Uint64(v[16:]),
+		Stored: fromNanos(binary.BigEndian.Uint64(v[8:])), IDHash: binary.BigEndian.Uint64(v[16:]), Size: int64(size),
 	}, r.err
 }
 
-// PutHalf writes a half message, whose Stored and IDHash are set.
+// PutHalf writes a half message, and of its state what is known of the message.
 func (b *Batch) PutHalf(id HalfID, m *Message, s HalfState) {
-	s.Stored, s.IDHash = m.StoredAt, m.IDHash
+	s.Stored, s.IDHash, s.Size = m.StoredAt, m.IDHash, int64(len(m.Body))
 	op := b.pebble().SetDeferred(halfKeyLen, m.size())
 	id.appendKey(op.Key[:0], prefixHalf)
 	m.encode(op.Value[:0])
@@ -130,13 +131,34 @@ func (b *Batch) deleteHalves(topic uint32) {
 
 // GetHalf returns a half message with its state, and false if there is none.
 func (s *Store) GetHalf(id HalfID) (m Message, st HalfState, ok bool, err error) {
+	return s.half(id, decodeMessage)
+}
+
+// HalfHeader is GetHalf without the body.
+func (s *Store) HalfHeader(id HalfID) (m Message, st HalfState, ok bool, err error) {
+	return s.half(id, func(v []byte, m *Message) error {
+		_, err := decodeHeader(v, m)
+		return err
+	})
+}
+
+// HalfState returns the state of a half message, and false if there is none.
+func (s *Store) HalfState(id HalfID) (st HalfState, ok bool, err error) {
 	ok, err = s.read(id.appendKey(nil, prefixHalfState), func(v []byte) error {
 		st, err = decodeHalfState(v)
 		return err
 	})
-	if ok && err == nil {
-		ok, err = s.read(id.appendKey(nil, prefixHalf), func(v []byte) error { return decodeMessage(v, &m) })
+	if err != nil {
+		err = fmt.Errorf("reading a half message: %w", err)
 	}
+	return st, ok, err
+}
+
+func (s *Store) half(id HalfID, decode func(v []byte, m *Message) error) (m Message, st HalfState, ok bool, err error) {
+	if st, ok, err = s.HalfState(id); err != nil || !ok {
+		return m, st, false, err
+	}
+	ok, err = s.read(id.appendKey(nil, prefixHalf), func(v []byte) error { return decode(v, &m) })
 	if err != nil {
 		return m, st, false, fmt.Errorf("reading a half message: %w", err)
 	}

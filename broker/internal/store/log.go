@@ -17,14 +17,15 @@ import (
 type Log struct {
 	db    *pebble.DB
 	name  string
-	fatal func() error // why the database can no longer write; nil while it can
+	store *Store // says whether the database can still write
 
-	failed <-chan struct{} // closed once fatal returns an error
 	meter  *logMeter
 	lazy   *lazyFS             // of a database whose log is synced later; nil: a commit is on disk
 	before func(*pebble.Batch) // sees each batch that is about to be committed; may be nil
 
-	gathered atomic.Int64 // bytes in next
+	gathered atomic.Int64  // bytes in next
+	aside    atomic.Int64  // bytes that Room has set aside in it
+	freed    chan struct{} // size 1: Room may find some
 
 	mu     sync.Mutex
 	next   *Flight // guarded by mu; nil after close
@@ -39,7 +40,6 @@ type Flight struct {
 	log   *Log
 	batch *pebble.Batch
 	after []func(error)
-	taken chan struct{} // closed when it gathers no more
 	done  chan struct{}
 	err   error // valid once done is closed
 	at    int64 // valid once done is closed: what lazyFS must sync for the batch to be on disk
@@ -87,8 +87,8 @@ func (f *Flight) waitSynced(stop <-chan struct{}) error {
 		return r.err
 	case <-stop:
 		return errStopped
-	case <-f.log.failed:
-		return f.log.fatal()
+	case <-f.log.store.failed:
+		return f.log.store.Broken()
 	}
 }
 
@@ -100,13 +100,13 @@ func (f *Flight) wait(stop <-chan struct{}) error {
 		return f.err
 	case <-stop:
 		return errStopped
-	case <-f.log.failed:
+	case <-f.log.store.failed:
 	}
 	select {
 	case <-f.done:
 		return f.err
 	default:
-		return f.log.fatal()
+		return f.log.store.Broken()
 	}
 }
 
@@ -114,40 +114,59 @@ var errStopped = errors.New("the wait was stopped")
 
 var errLogClosed = errors.New("the store is closed")
 
-func newLog(db *pebble.DB, name string, fatal func() error, failed <-chan struct{}, meter *logMeter, lazy *lazyFS) *Log {
-	l := &Log{db: db, name: name, fatal: fatal, failed: failed, meter: meter, lazy: lazy, kick: make(chan struct{}, 1), done: make(chan struct{})}
+func newLog(db *pebble.DB, name string, s *Store, meter *logMeter, lazy *lazyFS) *Log {
+	l := &Log{db: db, name: name, store: s, meter: meter, lazy: lazy, kick: make(chan struct{}, 1), done: make(chan struct{}), freed: make(chan struct{}, 1)}
 	l.next = l.newFlight()
 	go l.run()
 	return l
 }
 
 func (l *Log) newFlight() *Flight {
-	return &Flight{log: l, batch: l.db.NewBatch(), taken: make(chan struct{}), done: make(chan struct{})}
+	return &Flight{log: l, batch: l.db.NewBatch(), done: make(chan struct{})}
 }
 
 // Add puts writes into the next batch. write encodes them and must not wait;
 // the calls of all goroutines are one after another, so write may also give out offsets.
 // after, if not nil, is called once the batch is committed, or with the error
 // why not, before Wait returns; the calls are in the order of the writes.
-// A nil return means that the Log is closed; neither function was called.
+// A nil return means that the Log is closed; neither function was called. If write
+// panics the store is broken: a part of what belongs together must not be committed.
 func (l *Log) Add(write func(*Batch), after func(error)) *Flight {
+	f := l.add(write, after)
+	if f != nil {
+		signal(l.kick)
+	}
+	return f
+}
+
+func (l *Log) add(write func(*Batch), after func(error)) *Flight {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	f := l.next
 	if f == nil {
-		l.mu.Unlock()
 		return nil
 	}
+	whole := false
+	defer func() {
+		if !whole {
+			l.store.fail(fmt.Errorf("a write to %s was not encoded whole", l.name))
+		}
+	}()
 	write((*Batch)(f.batch))
+	whole = true
 	l.gathered.Store(int64(f.batch.Len()))
 	if after != nil {
 		f.after = append(f.after, after)
 	}
-	l.mu.Unlock()
+	return f
+}
+
+// signal wakes one who waits, or comes to.
+func signal(c chan<- struct{}) {
 	select {
-	case l.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-	return f
 }
 
 func (l *Log) run() {
@@ -162,7 +181,7 @@ func (l *Log) run() {
 		}
 		l.gathered.Store(0)
 		l.mu.Unlock()
-		close(f.taken)
+		signal(l.freed)
 		l.commit(f)
 		if l.next == nil { // only this goroutine changes next, so reading it needs no lock
 			return
@@ -171,7 +190,7 @@ func (l *Log) run() {
 }
 
 func (l *Log) commit(f *Flight) {
-	if err := l.fatal(); err != nil {
+	if err := l.store.Broken(); err != nil {
 		f.err = err
 	} else if !f.batch.Empty() {
 		if l.before != nil {
@@ -179,7 +198,7 @@ func (l *Log) commit(f *Flight) {
 		}
 		if err := l.meter.apply(l.db, f.batch); err != nil {
 			f.err = fmt.Errorf("writing to %s: %w", l.name, err)
-		} else if err := l.fatal(); err != nil {
+		} else if err := l.store.Broken(); err != nil {
 			// Pebble reports a failed commit to its logger, not to the caller.
 			f.err = err
 		}
@@ -206,14 +225,11 @@ func (l *Log) close() bool {
 	l.mu.Lock()
 	l.closed = errLogClosed
 	l.mu.Unlock()
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
+	signal(l.kick)
 	select {
 	case <-l.done:
 		return true
-	case <-l.failed:
+	case <-l.store.failed:
 	}
 	select {
 	case <-l.done:
@@ -241,36 +257,57 @@ func (f *Flight) WaitContext(ctx context.Context) error {
 const maxGathered = 32 << 20
 
 // Full reports whether the batch that gathers is full: Room would wait.
-func (l *Log) Full() bool { return l.gathered.Load() >= maxGathered }
+func (l *Log) Full() bool { return l.gathered.Load()+l.aside.Load() >= maxGathered }
 
 // roomLook is how often Room asks whether to go on waiting.
 const roomLook = 50 * time.Millisecond
 
-// Room returns when the batch that gathers is not full, or with the cause of
-// ctx if that ends first. Callers that come at the same time can each add to
-// it, so the bound is exceeded by what they have. refused, if not nil, is asked before
+// Room returns when the batch that gathers is not full, and n bytes of it are set aside
+// for the caller, who calls Release once it has added them, or will not. So
+// the bound is exceeded by what one caller has, however many come. An error, the cause of
+// ctx or what refused has returned, sets nothing aside. refused, if not nil, is asked before
 // and during the wait; an error of it ends that.
-func (l *Log) Room(ctx context.Context, refused func() error) error {
-	for l.Full() {
+func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
+	waited := false
+	for ; !l.setAside(n); waited = true {
 		if refused != nil {
 			if err := refused(); err != nil {
 				return err
 			}
 		}
-		l.mu.Lock()
-		f := l.next
-		l.mu.Unlock()
-		if f == nil {
-			return nil // closed, which Add tells
-		}
 		select {
-		case <-f.taken:
+		case <-l.freed:
 		case <-time.After(roomLook):
-		case <-l.failed:
-			return nil // likewise
+		case <-l.done:
+			l.aside.Add(n) // it is closed, which Add tells
+			return nil
+		case <-l.store.failed:
+			l.aside.Add(n) // likewise
+			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+	if waited {
+		signal(l.freed) // for the next one
+	}
 	return nil
+}
+
+func (l *Log) setAside(n int64) bool {
+	for {
+		aside := l.aside.Load()
+		if l.gathered.Load()+aside >= maxGathered {
+			return false
+		}
+		if l.aside.CompareAndSwap(aside, aside+n) {
+			return true
+		}
+	}
+}
+
+// Release gives back what Room has set aside. What was added by then counts as gathered.
+func (l *Log) Release(n int64) {
+	l.aside.Add(-n)
+	signal(l.freed)
 }

@@ -137,9 +137,9 @@ func (s *Store) openAll(o Options) (err error) {
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
 	}
-	s.Messages = newLog(s.messages, "the message log", s.Broken, s.failed, messages, nil)
+	s.Messages = newLog(s.messages, "the message log", s, messages, nil)
 	s.Messages.before = s.tail.apply
-	s.Groups = newLog(s.groups, "the groups' progress", s.Broken, s.failed, groups, lazy)
+	s.Groups = newLog(s.groups, "the groups' progress", s, groups, lazy)
 	return nil
 }
 
