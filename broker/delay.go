@@ -81,6 +81,7 @@ func (d *delays) wake(due time.Time) {
 }
 
 // due moves every message whose time has come, and arms for the next one.
+// While the disk is short of room it moves none.
 func (d *delays) due() {
 	b := d.broker
 	if !b.begin() {
@@ -88,6 +89,10 @@ func (d *delays) due() {
 	}
 	defer b.end()
 	for {
+		if b.shortOfDisk() != nil {
+			d.alarm.set(time.Now().Add(shortLook))
+			return
+		}
 		moved, next, err := d.move()
 		if err != nil {
 			b.logger.Error("delayed messages could not be moved to their queues; it is tried again in a second", "error", err)

@@ -150,6 +150,7 @@
 // # A disk that is full or damaged
 //
 // A write that finds no room has all sends refused and is tried again until there is room; consumers go on, on a reserve.
+// So that it stays theirs, commits are refused meanwhile, and delayed messages that come due wait.
 // A message that is damaged is logged, counted and passed over. Damaged settings, or logs of a broker
 // that was closed in order and have changed since, refuse to open.
 //

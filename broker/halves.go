@@ -29,6 +29,9 @@ const (
 	// checkBatch and checkBytes bound what is checked in one write.
 	checkBatch = 256
 	checkBytes = 8 << 20
+
+	// giveUpPause is how much later a transaction is given up if the disk is short of room.
+	giveUpPause = time.Minute
 )
 
 // halves asks the producers of half messages what became of their
@@ -175,6 +178,7 @@ type checking struct {
 	asks  bool // or gives the transaction up
 	again bool // it could not be given up: it is due still
 	lost  bool // it is damaged: there is nothing to check or to deliver, and it is removed
+	later bool // it is to be given up, and there is no room for that now
 }
 
 // check checks one batch, and returns how many that were and when to come
@@ -231,7 +235,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 		return nil, next, err
 	}
 	var letters *topic
-	if slices.ContainsFunc(batch, func(c *checking) bool { return !c.stale && !c.asks }) {
+	if slices.ContainsFunc(batch, func(c *checking) bool { return !c.stale && !c.asks && !c.later }) {
 		if letters, err = b.topic(AbandonedTransactions); err != nil {
 			release()
 			return nil, next, errNoLetters
@@ -255,7 +259,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 	}
 	done = len(batch) == len(due)
 	for _, c := range batch {
-		if !c.stale && c.asks {
+		if !c.stale && (c.asks || c.later) {
 			h.from.note(c.after.Due)
 		}
 		done = done && !c.again
@@ -274,6 +278,7 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 		}
 	}
 	topics := b.topicsByID()
+	short := b.shortOfDisk() != nil
 	left := int64(checkBytes)
 	for _, d := range due {
 		if left <= 0 {
@@ -302,8 +307,12 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 			c.stale = true
 		default:
 			var giveUp bool
-			c.after, giveUp = b.transactionConfig(c.topic).next(state, time.Now())
+			now := time.Now()
+			c.after, giveUp = b.transactionConfig(c.topic).next(state, now)
 			c.asks = !giveUp
+			if giveUp && short {
+				c.later, c.after.Due = true, now.Add(giveUpPause)
+			}
 		}
 		batch = append(batch, c)
 	}
@@ -322,7 +331,7 @@ func (c *checking) write(w *store.Batch, letters *topic, now time.Time) {
 			t.halves.waiting.Add(-1)
 			t.recent.Forget(c.state.IDHash)
 		}
-	case c.asks:
+	case c.asks || c.later:
 		w.ChangeHalf(c.id, c.state, c.after)
 	case letters.deleted.Load(): // just now: the next batch makes it anew
 		c.stale, c.again = true, true
@@ -357,7 +366,7 @@ func (c *checking) properties() map[string]string {
 func (h *halves) follow(c *checking) {
 	b := h.broker
 	switch {
-	case c.stale:
+	case c.stale || c.later:
 	case !c.asks:
 		b.logger.Warn("a transaction was given up: its producer did not end it", "topic", c.topic.name, "message", c.message.ID,
 			"checks", c.state.Checks, "sent", c.message.StoredAt, "kept_in", AbandonedTransactions)

@@ -15,7 +15,7 @@ import (
 // they are the cure. Without a data directory only MaxColdReads holds.
 type Pressure struct {
 	// MinFreeDisk is how many bytes the disk must have free; sends are taken
-	// again at a quarter more. What is kept free is the reserve that
+	// again at a quarter more. Commits of transactions are refused with them, and delayed messages that come due stay where they are until then. What is kept free is the reserve that
 	// consumers' progress is written to, and that tables are rewritten in. 0: 1 GiB or, if
 	// that is less, 5 % of the disk, but at least 256 MiB, which is what the stores' own
 	// buffers can take at once. -1: no limit.

@@ -195,6 +195,20 @@ func (b *Broker) throttleAll() *Throttle {
 	return b.pressure.throttle.Load()
 }
 
+// shortLook is how long what waits for room on the disk waits until it looks again.
+const shortLook = time.Second
+
+// shortOfDisk returns the limit that is reached if the room that is left on the disk is for
+// what consumers do, and nil if it is for all. Who writes bodies otherwise, which are in
+// the store already, asks before, under no lock, and does it later: the reserve would go to it at once.
+func (b *Broker) shortOfDisk() *Throttle {
+	b.pressure.look(b, time.Now())
+	if th := b.throttleAll(); th != nil && (th.Limit == limitDiskFull || th.Limit == limitFreeDisk) {
+		return th
+	}
+	return nil
+}
+
 // room waits until the log has room for so many bytes more; Release gives it back. Who would wait is
 // refused if the storage refuses all sends, or comes to that meanwhile; limit is then set.
 func (b *Broker) room(ctx context.Context, bytes int64) (limit string, err error) {

@@ -53,7 +53,7 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 // EndTransaction ends a transaction, and returns when that is on disk:
 // committed, its message is in a queue, exactly once; rolled back, it is gone.
 // ResolutionUnknown changes nothing. Errors: 40008 for an empty transaction ID, or one of another message;
-// tidegate.ErrThrottled for a commit while the storage refuses all sends and would have it wait: the half message stays as it is;
+// tidegate.ErrThrottled for a commit while the disk is short of room, or would have it wait while all sends are refused: the half message stays as it is;
 // 50001, as RocketMQ has it, for a transaction that is not there: it never was, or has ended, perhaps
 // by an earlier call of the same end whose answer was lost. If ctx
 // ends while the disk is waited for, the transaction ends all the same.
@@ -106,6 +106,9 @@ func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending, re
 	}
 	read := b.store.HalfHeader
 	if ok && e.Resolution == ResolutionCommit {
+		if th := b.shortOfDisk(); th != nil {
+			return nil, throttledError(*th)
+		}
 		if _, err := b.room(ctx, state.Size); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,113 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// What comes due on a full disk leaves the reserve to the consumers, and is
+// delivered once there is room.
+func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n, acks = 1000, 300
+				fs := newQuotaFS()
+				b := open(t, Options{Dir: "data", fs: fs, memTable: 1 << 20, Pressure: Pressure{MinFreeDisk: -1}})
+				putTopic(t, b, "t", TopicConfig{Queues: 2})
+				putTopic(t, b, "later", TopicConfig{Type: TopicDelay, Queues: 2})
+				var handle string
+				for i := range n {
+					r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "later", Body: make([]byte, 50_000), DeliverAt: time.Now().Add(time.Hour)})[0]
+					if r.Err != nil {
+						t.Fatal(r.Err)
+					}
+					handle = r.Receipt.RecallHandle
+				}
+				sendN(t, b, "t", acks, 10)
+				var ds []*tidegate.Delivery
+				for len(ds) < acks {
+					ds = append(ds, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: 12 * time.Hour, Wait: time.Minute})...)
+				}
+				fs.leave(0)
+				if known {
+					fill(t, b, "full")
+				}
+				elapse(2 * time.Hour)
+				start := time.Now()
+				for _, d := range ds {
+					if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+						t.Fatal(err)
+					}
+				}
+				if id, err := b.Recall(t.Context(), "later", handle); err != nil || id != fmt.Sprint(n-1) {
+					t.Errorf("recalling: %q, %v", id, err)
+				}
+				if d := time.Since(start); d > time.Second {
+					t.Errorf("they took %v", d)
+				}
+				moved := stored(t, b, "later")
+				if moved > 512 || known && moved > 0 {
+					t.Errorf("%d messages were moved on a full disk", moved)
+				}
+				fs.leave(1 << 30)
+				elapse(5 * time.Second)
+				if moved := stored(t, b, "later"); moved != n-1 {
+					t.Errorf("%d messages came when there was room, want %d", moved, n-1)
+				}
+			})
+		})
+	}
+}
+
+// A disk that is short of room takes no commit and gives no transaction up, but
+// rolls back; and all of it goes on when there is room.
+func TestShortDiskPutsTransactionsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newQuotaFS()
+		b := open(t, Options{Dir: "data", fs: fs, Transaction: TransactionConfig{Timeout: Duration(time.Minute), CheckInterval: Duration(time.Minute), CheckMax: 1}})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		var ids []string
+		for i := range 3 {
+			r := b.SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1000)}, 0)
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			ids = append(ids, r.Receipt.TransactionID)
+		}
+		end := func(i int, r Resolution) error {
+			return b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: ids[i], Resolution: r})
+		}
+		fs.leave(100 << 20) // less than MinFreeDisk
+		time.Sleep(time.Second)
+		if err := end(0, ResolutionCommit); !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "free disk") {
+			t.Errorf("commit: %v", err)
+		}
+		if err := end(0, ResolutionUnknown); err != nil {
+			t.Errorf("it is there still: %v", err)
+		}
+		if err := end(1, ResolutionRollback); err != nil {
+			t.Errorf("rollback: %v", err)
+		}
+		elapse(10 * time.Minute)
+		if _, err := b.Topic(AbandonedTransactions); err == nil {
+			t.Error("a transaction was given up")
+		}
+		fs.leave(1 << 40)
+		time.Sleep(time.Second)
+		if err := end(0, ResolutionCommit); err != nil {
+			t.Errorf("commit when there is room: %v", err)
+		}
+		elapse(2 * time.Minute)
+		if got, given := stored(t, b, "t"), stored(t, b, AbandonedTransactions); got != 1 || given != 1 {
+			t.Errorf("%d are committed and %d given up, want one each", got, given)
+		}
+	})
+}
