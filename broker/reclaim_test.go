@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -116,6 +118,40 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		t.Logf("%d MiB before, %d after", before/mb, after/mb)
 		if before < 30*mb || after > 6*mb || freedBytes(b) != 0 {
 			t.Errorf("%d bytes on disk before, %d after", before, after)
+		}
+	})
+}
+
+// Disk that gets free while other disk is given back is given back after it.
+func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &stallingFS{FS: vfs.NewMem()}
+		b := open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		reclaiming := func() bool {
+			b.retention.mu.Lock()
+			defer b.retention.mu.Unlock()
+			return b.retention.reclaiming
+		}
+		fs.hold(true)
+		for _, name := range []string{"a", "b"} {
+			putTopic(t, b, name, TopicConfig{Queues: 1})
+			sendN(t, b, name, 2, 100)
+			b.retention.note(9, 0, 0, 1, reclaimBytes)
+			if err := b.DeleteTopic(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			elapse(time.Second)
+			if !reclaiming() {
+				t.Fatal("it does not reclaim")
+			}
+		}
+		if n := freedBytes(b); n < reclaimBytes {
+			t.Fatalf("%d bytes wait", n)
+		}
+		fs.hold(false)
+		elapse(time.Second)
+		if n := freedBytes(b); n != 0 || reclaiming() {
+			t.Errorf("%d bytes are left to be given back", n)
 		}
 	})
 }

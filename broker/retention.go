@@ -282,6 +282,7 @@ func (r *retention) reclaim() {
 	err := r.broker.store.Reclaim(r.broker.life, ranges, unqueued)
 	r.mu.Lock()
 	r.reclaiming = false
+	again := r.freed >= reclaimBytes
 	if err != nil {
 		r.freed += freed
 		r.unqueued |= unqueued
@@ -290,8 +291,12 @@ func (r *retention) reclaim() {
 		}
 	}
 	r.mu.Unlock()
-	if err != nil && r.broker.life.Err() == nil {
+	switch {
+	case r.broker.life.Err() != nil:
+	case err != nil:
 		r.broker.logger.Error("the disk of removed messages is not given back yet; it is tried again in a minute", "error", err)
 		r.alarm.set(time.Now().Add(time.Minute))
+	case again: // what was removed meanwhile, which may be all for long
+		r.reclaimSoon()
 	}
 }
