@@ -155,3 +155,40 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// Topics that are made and deleted again and again leave little behind: one that
+// was empty nothing, any other one a number, until there are many.
+func TestDeletedTopicsLeaveLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		left := func() (ranges, topics int) {
+			b.retention.mu.Lock()
+			defer b.retention.mu.Unlock()
+			return len(b.retention.ranges), len(b.retention.topics)
+		}
+		for i := range uint32(reclaimTopics - 5) {
+			b.retention.topics[1<<31+i] = struct{}{}
+		}
+		for i := range 20 {
+			putTopic(t, b, "t", TopicConfig{Queues: 16, DuplicateWindow: -1})
+			if i%2 == 0 {
+				sendN(t, b, "t", 3, 10)
+			}
+			if i%4 == 0 {
+				if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := b.DeleteTopic(t.Context(), "t"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if ranges, topics := left(); ranges > 0 || topics > reclaimTopics {
+				t.Fatalf("%d ranges and %d topics are remembered", ranges, topics)
+			}
+		}
+		if _, topics := left(); topics != 5 || freedBytes(b) > 1000 {
+			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freedBytes(b))
+		}
+	})
+}

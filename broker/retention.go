@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +37,9 @@ const (
 	// reclaimBytes is how much is removed before the store is told to give
 	// the disk back. What is less the store gives back by and by.
 	reclaimBytes = 32 << 20
+
+	// reclaimTopics is how many deleted topics are remembered until then.
+	reclaimTopics = 1024
 )
 
 // A Retention says when a topic's messages are removed, the oldest of each
@@ -124,7 +129,8 @@ type retention struct {
 	mu         sync.Mutex
 	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
 	unqueued   store.Unqueued        // guarded by mu: what was in no queue yet among them
-	ranges     map[rangeKey][2]int64 // guarded by mu: where
+	ranges     map[rangeKey][2]int64 // guarded by mu: where, in topics that are there
+	topics     map[uint32]struct{}   // guarded by mu: those that were deleted, and had messages
 	reclaiming bool                  // guarded by mu
 }
 
@@ -135,7 +141,7 @@ type rangeKey struct {
 }
 
 func newRetention(b *Broker) *retention {
-	r := &retention{broker: b, sweeping: make(chan struct{}, 1), ranges: map[rangeKey][2]int64{}}
+	r := &retention{broker: b, sweeping: make(chan struct{}, 1), ranges: map[rangeKey][2]int64{}, topics: map[uint32]struct{}{}}
 	r.alarm = newAlarm(r.due)
 	return r
 }
@@ -254,6 +260,19 @@ func (r *retention) join(k rangeKey, at [2]int64) {
 	r.ranges[k] = at
 }
 
+// noteTopic is note for all queues of a topic, which is deleted.
+func (r *retention) noteTopic(t *topic) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range *t.queues.Load() {
+		delete(r.ranges, rangeKey{t.id, q.number})
+		if q.nextOffset > 0 {
+			r.freed += q.nextBytes - q.low.Load().Bytes
+			r.topics[t.id] = struct{}{}
+		}
+	}
+}
+
 // noteUnqueued is note for messages that were in no queue yet.
 func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
 	r.mu.Lock()
@@ -265,10 +284,13 @@ func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
 // reclaimSoon has the alarm call reclaim.
 func (r *retention) reclaimSoon() { r.alarm.set(time.Now()) }
 
+// enough reports whether so much was removed that the disk is to be given back. mu is held.
+func (r *retention) enough() bool { return r.freed >= reclaimBytes || len(r.topics) >= reclaimTopics }
+
 // reclaim has the store give back disk if much was removed.
 func (r *retention) reclaim() {
 	r.mu.Lock()
-	if r.freed < reclaimBytes || r.reclaiming {
+	if !r.enough() || r.reclaiming {
 		r.mu.Unlock()
 		return
 	}
@@ -276,14 +298,15 @@ func (r *retention) reclaim() {
 	for k, at := range r.ranges {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
 	}
-	freed, unqueued, removed := r.freed, r.unqueued, r.ranges
-	r.freed, r.ranges, r.unqueued, r.reclaiming = 0, map[rangeKey][2]int64{}, 0, true
+	freed, unqueued, removed, topics := r.freed, r.unqueued, r.ranges, r.topics
+	r.freed, r.ranges, r.topics, r.unqueued, r.reclaiming = 0, map[rangeKey][2]int64{}, map[uint32]struct{}{}, 0, true
 	r.mu.Unlock()
-	err := r.broker.store.Reclaim(r.broker.life, ranges, unqueued)
+	err := r.broker.store.Reclaim(r.broker.life, ranges, slices.Collect(maps.Keys(topics)), unqueued)
 	r.mu.Lock()
 	r.reclaiming = false
-	again := r.freed >= reclaimBytes
+	again := r.enough()
 	if err != nil {
+		maps.Copy(r.topics, topics)
 		r.freed += freed
 		r.unqueued |= unqueued
 		for k, at := range removed {

@@ -299,9 +299,7 @@ func (b *Broker) describe(t *topic) Topic {
 
 // noteDeleted has the disk of a topic that was deleted given back.
 func (b *Broker) noteDeleted(t *topic) {
-	for _, q := range *t.queues.Load() {
-		b.retention.note(t.id, q.number, 0, max(1, q.nextOffset), q.nextBytes-q.low.Load().Bytes)
-	}
+	b.retention.noteTopic(t)
 	if t.halves.waiting.Load() > 0 {
 		b.retention.noteUnqueued(store.Halves, 0) // their bytes are not known
 	}

@@ -318,9 +318,9 @@ const (
 	Halves
 )
 
-// Reclaim gives back the disk of messages that were removed in the ranges of queues, and of
+// Reclaim gives back the disk of messages that were removed in the ranges of queues and in the queues of whole topics, and of
 // those that were in none. It takes as long as rewriting what is left beside them; the end of ctx stops it.
-func (s *Store) Reclaim(ctx context.Context, ranges []Range, unqueued Unqueued) error {
+func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, unqueued Unqueued) error {
 	for kind, prefix := range map[Unqueued]byte{Delays: prefixDelayed, Halves: prefixHalf} {
 		if unqueued&kind == 0 {
 			continue
@@ -332,6 +332,12 @@ func (s *Store) Reclaim(ctx context.Context, ranges []Range, unqueued Unqueued) 
 	for _, r := range ranges {
 		from, to := appendMessageKey(nil, Place{r.Topic, r.Queue, r.From}), appendMessageKey(nil, Place{r.Topic, r.Queue, r.To})
 		if err := s.messages.Compact(ctx, from, to, false); err != nil {
+			return fmt.Errorf("giving back disk: %w", err)
+		}
+	}
+	for _, t := range topics {
+		p := binary.BigEndian.AppendUint32([]byte{prefixMessage}, t)
+		if err := s.messages.Compact(ctx, p, after(p), false); err != nil {
 			return fmt.Errorf("giving back disk: %w", err)
 		}
 	}
