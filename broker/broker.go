@@ -52,7 +52,7 @@ type Options struct {
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
 	// CacheBytes is the size of the cache for messages read from disk.
-	// 0: 8 MiB, or 1 MiB in memory; the operating system caches the files besides.
+	// 0: 4 MiB, or 1 MiB in memory; the operating system caches the files besides.
 	CacheBytes int64
 
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
