@@ -119,7 +119,7 @@ func (c *combined) auditTopic(t *topic) {
 		c.t.Errorf("%s counts %+v in all; it is %+v", t.name, got, all)
 	}
 	var delayed Backlog
-	_, waiting, err := c.b.store.DelayedOf(t.id, store.Delayed{}, 1<<20)
+	waiting, err := c.b.store.DelayedOf(t.id, store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		c.t.Fatal(err)
 	}

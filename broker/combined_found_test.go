@@ -164,7 +164,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
 		d, _ := b.topic("d")
-		waiting, _, err := b.store.DelayedOf(d.id, store.Delayed{}, 10)
+		waiting, err := b.store.DelayedOf(d.id, store.StoredDelayed{}, 10)
 		if err != nil || len(waiting) != 3 {
 			t.Fatal(waiting, err)
 		}

@@ -346,7 +346,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ds, _, err := b.store.DelayedOf(tp.id, store.Delayed{}, 2)
+		ds, err := b.store.DelayedOf(tp.id, store.StoredDelayed{}, 2)
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}

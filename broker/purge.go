@@ -83,40 +83,52 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	return removed, nil
 }
 
-// removeDelayed removes the delayed messages of a topic and returns what was removed.
+// removeDelayed removes the delayed messages of a topic and returns what was
+// removed. Others are delivered and recalled meanwhile, after each write.
 func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, err error) {
+	var from store.StoredDelayed
+	for {
+		n, last, err := b.removeSomeDelayed(ctx, t, from)
+		removed.Messages += n.Messages
+		removed.Bytes += n.Bytes
+		if err != nil || last == from {
+			return removed, err
+		}
+		from = last
+		b.retention.noteUnqueued(store.Delays, n.Bytes)
+	}
+}
+
+// removeSomeDelayed removes some that were stored after from, and returns the last one; from if there was none.
+func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from store.StoredDelayed) (removed Backlog, last store.StoredDelayed, err error) {
 	select {
 	case b.delays.moving <- struct{}{}:
 		defer func() { <-b.delays.moving }()
 	case <-ctx.Done():
-		return removed, context.Cause(ctx)
+		return removed, from, context.Cause(ctx)
 	}
-	var from store.Delayed
-	for {
-		ds, stored, err := b.store.DelayedOf(t.id, from, delayedBatch)
-		if err != nil {
-			return removed, storeError(err)
-		}
-		if len(ds) == 0 {
-			return removed, nil
-		}
-		var bytes int64
-		for _, m := range stored {
-			bytes += m.Size
-		}
-		if err := b.store.Messages.Add(func(w *store.Batch) {
-			for i, d := range ds {
-				w.DeleteDelayed(d, stored[i].At)
-			}
-			t.delayed(w, -int64(len(ds)), -bytes)
-		}, nil).WaitContext(ctx); err != nil {
-			return removed, storeUnless(ctx, err)
-		}
-		from = ds[len(ds)-1]
-		removed.Messages += int64(len(ds))
-		removed.Bytes += bytes
-		b.retention.noteUnqueued(store.Delays, bytes)
+	ds, err := b.store.DelayedOf(t.id, from, delayedBatch)
+	if err != nil {
+		return removed, from, storeError(err)
 	}
+	if len(ds) == 0 {
+		return removed, from, nil
+	}
+	for _, d := range ds {
+		if !d.Gone {
+			removed.Messages++
+			removed.Bytes += d.Size
+		}
+	}
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		for _, d := range ds {
+			w.DeleteDelayed(d.Delayed, d.Stored)
+		}
+		t.delayed(w, -removed.Messages, -removed.Bytes)
+	}, nil).Wait(); err != nil { // whatever becomes of ctx: nothing is moved before this is written
+		return Backlog{}, from, storeError(err)
+	}
+	return removed, ds[len(ds)-1], nil
 }
 
 // removeHalves removes the half messages of a topic up to a number, and

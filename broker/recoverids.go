@@ -123,9 +123,9 @@ func (r *idRecovery) indexTail(q *queue, tail []recent.Stored) {
 // waiting remembers the delayed and the half messages.
 func (r *idRecovery) waiting() error {
 	left := recent.Capacity
-	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(hash uint64, d store.Delayed) bool {
-		if hash != 0 {
-			r.topic.recent.Put(hash, delayedLocation(d))
+	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(d *store.StoredDelayed) bool {
+		if d.IDHash != 0 {
+			r.topic.recent.Put(d.IDHash, delayedLocation(d.Delayed))
 		}
 		left--
 		return left > 0

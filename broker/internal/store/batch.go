@@ -85,10 +85,10 @@ func (b *Batch) PutNumber(n uint32) {
 }
 
 // DeleteTopic removes a topic's settings and messages, but for what groups
-// left behind (DeleteSubscriptionOfTopic) and for its delayed messages.
+// left behind (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	for _, prefix := range []byte{prefixMessage, prefixMark, prefixDelayedStored, prefixRemoved, prefixWaiting, prefixRecentIDs} {
+	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, after(p), nil))
 	}

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -41,13 +43,32 @@ func (d Delayed) storedKey(stored time.Time) []byte {
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 
-// splitStored reads what storedKey made, and what is beside it: the due time, and the hash of the ID.
-func splitStored(k, v []byte) (Delayed, uint64, error) {
-	if len(k) != delayedKeyLen || len(v) != 16 {
-		return Delayed{}, 0, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
+// A StoredDelayed is what is known of a delayed message without reading it.
+type StoredDelayed struct {
+	Delayed
+	Stored time.Time
+	IDHash uint64 // see Message
+	Size   int64  // of its body, in bytes
+
+	// Gone: it does not wait any more, and only this is left of it, since it was
+	// damaged when its time came. Only DelayedOf looks.
+	Gone bool
+}
+
+// The form of its record, by storedKey: Due in nanoseconds since 1970, IDHash, Size.
+func splitStored(k, v []byte) (d StoredDelayed, err error) {
+	if len(k) != delayedKeyLen || len(v) < 16 {
+		return d, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
 	}
-	d := Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])}
-	return d, binary.BigEndian.Uint64(v[8:]), nil
+	r := reader{b: v, off: 16}
+	size := r.uvarint()
+	if r.err == nil && (r.off != len(v) || size > math.MaxInt32) {
+		r.fail("the size of a delayed message cannot be")
+	}
+	return StoredDelayed{
+		Delayed: Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])},
+		Stored:  fromNanos(binary.BigEndian.Uint64(k[5:])), IDHash: binary.BigEndian.Uint64(v[8:]), Size: int64(size),
+	}, r.err
 }
 
 // PutDelayed writes a message that is to be delivered later.
@@ -56,8 +77,9 @@ func (b *Batch) PutDelayed(d Delayed, m *Message) {
 	d.appendKey(op.Key[:0])
 	m.encode(op.Value[:0])
 	must(op.Finish())
-	v := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(nanos(d.Due)))
-	must(b.pebble().Set(d.storedKey(m.StoredAt), binary.BigEndian.AppendUint64(v, m.IDHash), nil))
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 21), uint64(nanos(d.Due)))
+	v = binary.BigEndian.AppendUint64(v, m.IDHash)
+	must(b.pebble().Set(d.storedKey(m.StoredAt), binary.AppendUvarint(v, uint64(len(m.Body))), nil))
 }
 
 // DeleteDelayed removes one that was stored at that time: it is due, or it was recalled.
@@ -66,9 +88,9 @@ func (b *Batch) DeleteDelayed(d Delayed, stored time.Time) {
 	must(b.pebble().Delete(d.storedKey(stored), nil))
 }
 
-// NewestDelayed calls f with the hash of the ID and the place of the delayed messages of a
-// topic that were stored after since, the last one first, until f returns false. It reads none of them.
-func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(idHash uint64, d Delayed) bool) error {
+// NewestDelayed calls f with the delayed messages of a topic that were stored after since, the last
+// one first, until f returns false. It reads none of them.
+func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDelayed) bool) error {
 	lower := Delayed{Topic: topic}.storedKey(since)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower[:5])})
 	if err != nil {
@@ -80,15 +102,49 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(idHash uint6
 		if err != nil {
 			return fmt.Errorf("reading delayed messages: %w", err)
 		}
-		d, hash, err := splitStored(it.Key(), v)
+		d, err := splitStored(it.Key(), v)
 		if err != nil {
 			return err
 		}
-		if !f(hash, d) {
+		if !f(&d) {
 			break
 		}
 	}
 	return it.Error()
+}
+
+// DelayedOf returns up to limit delayed messages of a topic in the order in which they were
+// stored: those behind from, or from the first on if from is zero. It looks at no other topic's, and reads none.
+func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []StoredDelayed, err error) {
+	lower := binary.BigEndian.AppendUint32([]byte{prefixDelayedStored}, topic)
+	upper := after(lower)
+	if from != (StoredDelayed{}) {
+		lower = append(from.storedKey(from.Stored), 0)
+	}
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, fmt.Errorf("reading delayed messages: %w", err)
+	}
+	defer it.Close()
+	waiting, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixDelayed}, UpperBound: []byte{prefixDelayed + 1}})
+	if err != nil {
+		return nil, fmt.Errorf("reading delayed messages: %w", err)
+	}
+	defer waiting.Close()
+	for ok := it.First(); ok && len(ds) < limit; ok = it.Next() {
+		v, err := value(it)
+		if err != nil {
+			return nil, fmt.Errorf("reading delayed messages: %w", err)
+		}
+		d, err := splitStored(it.Key(), v)
+		if err != nil {
+			return nil, err
+		}
+		k := d.appendKey(nil)
+		d.Gone = !waiting.SeekGE(k) || !bytes.Equal(waiting.Key(), k)
+		ds = append(ds, d)
+	}
+	return ds, errors.Join(it.Error(), waiting.Error())
 }
 
 // GetDelayed returns a message that waits, and false if it does not.

@@ -10,7 +10,7 @@ import "encoding/binary"
 //	a pattern                             the address settings of a pattern
 //	n                                     the last number given to a topic or group
 //	y due(8) topic(4) number(8)           a message to deliver later
-//	r topic(4) stored(8) number(8)        when such a message is due, by the time at which it was stored
+//	r topic(4) stored(8) number(8)        what is known of such a message, by the time at which it was stored
 //	h topic(4) number(8)                  a half message
 //	i topic(4) number(8)                  its state
 //	x due(8) topic(4) number(8)           when its producer is asked next

@@ -18,7 +18,7 @@ func FuzzKeys(f *testing.F) {
 	f.Add(appendLeaseKey(nil, prefixLease, 8, p), []byte{})
 	f.Add(appendCursorKey(nil, prefixCursor, 8, 1, 2), make([]byte, 16))
 	f.Add(d.appendKey(nil), []byte{})
-	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 16))
+	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 17))
 	f.Add(RecentIDs{Queue: 1, End: 2, At: time.Unix(3, 4)}.appendKey(nil, 5), make([]byte, 12))
 	f.Add([]byte{}, make([]byte, 16))
 	f.Fuzz(func(t *testing.T, k, v []byte) {
@@ -43,8 +43,10 @@ func FuzzKeys(f *testing.F) {
 		} else {
 			same(d.appendKey(nil))
 		}
-		if _, _, err := splitStored(k, v); err != nil {
+		if d, err := splitStored(k, v); err != nil {
 			damaged(err)
+		} else if same(d.storedKey(d.Stored)); d.Size < 0 {
+			t.Fatalf("the delayed message is %+v", d)
 		}
 		var ids RecentIDs
 		if err := decodeRecentIDs(k, v, &ids); err != nil {

@@ -276,39 +276,6 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 	return r.From + int64(n), failure
 }
 
-// DelayedOf returns up to limit delayed messages of a topic that are behind from,
-// or of those from the first on if from is zero, and what is stored of each:
-// nothing of one that is damaged.
-func (s *Store) DelayedOf(topic uint32, from Delayed, limit int) (ds []Delayed, stored []Stored, err error) {
-	lower := []byte{prefixDelayed}
-	if from != (Delayed{}) {
-		lower = append(from.appendKey(nil), 0)
-	}
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixDelayed + 1}})
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading delayed messages: %w", err)
-	}
-	defer it.Close()
-	for ok := it.First(); ok && len(ds) < limit; ok = it.Next() {
-		d, err := splitDelayedKey(it.Key())
-		if err != nil {
-			return nil, nil, err
-		}
-		if d.Topic == topic {
-			var m Stored
-			v, err := value(it)
-			if err == nil {
-				m, err = decodeStored(v)
-			}
-			if err != nil && !IsDamage(err) {
-				return nil, nil, fmt.Errorf("reading the delayed message due at %v: %w", d.Due, err)
-			}
-			ds, stored = append(ds, d), append(stored, m)
-		}
-	}
-	return ds, stored, it.Error()
-}
-
 // Unqueued says which messages that are in no queue yet are meant. Its zero value is none.
 type Unqueued uint8
 

@@ -1,0 +1,84 @@
+package broker
+
+import (
+	"encoding/binary"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// The delayed messages of other topics, however many or whatever is wrong with them, do
+// not concern a purge or the deletion of a topic; and none of its own is left.
+func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		for _, name := range []string{"a", "b"} {
+			putTopic(t, b, name, TopicConfig{Type: TopicDelay, Queues: 1})
+		}
+		overwrite(t, b, []byte("y, which is no key of a delayed message"))
+		later := func(i int) time.Time { return time.Now().Add(time.Duration(1+i%50) * time.Minute) }
+		for i := range delayedBatch + 5 {
+			mustSend(t, b, &tidegate.Message{Topic: "a", Body: make([]byte, 1+i%7), DeliverAt: later(i)})
+			if i%1000 == 0 {
+				mustSend(t, b, &tidegate.Message{Topic: "b", Body: []byte("x"), DeliverAt: later(i)})
+			}
+		}
+		r := send(t, b, &tidegate.Message{ID: "recalled", Topic: "b", Body: []byte("x"), DeliverAt: later(7)})[0]
+		a, err := b.topic("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := a.delays.waiting()
+		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != delayedBatch+5 {
+			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "a", Body: []byte("x"), DeliverAt: later(0)})
+		if err := b.DeleteTopic(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := b.store.DelayedOf(a.id, store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
+			t.Errorf("%+v are left, %v", left, err)
+		}
+		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
+			t.Errorf("recalled %q, %v", id, err)
+		}
+		if other, err := b.topic("b"); err != nil || other.delays.waiting() != (Backlog{5, 5}) {
+			t.Errorf("%+v wait in the other topic, %v", other.delays.waiting(), err)
+		}
+	})
+}
+
+// What is left of a message that was damaged when it came due is removed by a purge, and counted no more.
+func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		for range 3 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
+		}
+		tp, err := b.topic("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ds, err := b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10)
+		if err != nil || len(ds) != 3 {
+			t.Fatal(ds, err)
+		}
+		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(ds[1].Due.UnixNano()))
+		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, tp.id), ds[1].Number))
+		elapse(2 * time.Hour)
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
+		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
+			t.Errorf("%+v are there, %v", ds, err)
+		}
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{3, 3}) {
+			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
+		}
+		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || tp.delays.waiting() != (Backlog{}) {
+			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.delays.waiting())
+		}
+	})
+}
