@@ -56,7 +56,7 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 // tidegate.ErrThrottled for a commit while the disk is short of room, or would have it wait while all sends are refused: the half message stays as it is;
 // 50001, as RocketMQ has it, for a transaction that is not there: it never was, or has ended, perhaps
 // by an earlier call of the same end whose answer was lost. If ctx
-// ends while the disk is waited for, the transaction ends all the same.
+// ends while the disk is waited for, the transaction may end all the same.
 func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
 	return withOp("EndTransaction", b.endTransaction(ctx, e))
 }
