@@ -232,7 +232,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		fail := func() {
 			t.Helper()
 			mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-			if err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0); err != nil {
+			if _, err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -301,11 +301,11 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
-		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute); err != nil {
+		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
 		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
-		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute); err != nil {
+		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
 		failed := time.Now()
@@ -313,7 +313,7 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
 			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
 		}
-		if err := b.Retry(t.Context(), d, 0); err != nil {
+		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
 			t.Fatal(err)
 		}
 		putAddress(t, b, "t", AddressSettings{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
@@ -361,7 +361,7 @@ func TestExpiry(t *testing.T) {
 		putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
-		if err := b.Retry(t.Context(), receive(t, b, r)[0], time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "untried", Body: []byte("x")})

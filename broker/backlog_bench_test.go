@@ -143,7 +143,7 @@ func BenchmarkDueRetry(b *testing.B) {
 			var wg sync.WaitGroup
 			for i, d := range receive(b, br, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Push: true}) {
 				wg.Go(func() {
-					if err := br.Retry(b.Context(), d, after(done+i)); err != nil {
+					if _, err := br.Retry(b.Context(), d, after(done+i), ""); err != nil {
 						b.Error(err)
 					}
 				})

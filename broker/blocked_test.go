@@ -45,7 +45,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Hour)}})
 				putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock, NegativeAck: NegativeAckConfig{MaxRedeliveries: 1}})
 				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
-				if err := b.Retry(t.Context(), one(t, b, "g", "t"), DefaultFIFORetryInterval); err != nil {
+				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), DefaultFIFORetryInterval, ""); err != nil {
 					t.Fatal(err)
 				}
 				elapse(c.wait)

@@ -105,7 +105,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 		var err error
 		switch rnd.IntN(7) {
 		case 0:
-			err = c.b.Retry(ctx, h.Delivery, dur)
+			_, err = c.b.Retry(ctx, h.Delivery, dur, "")
 		case 1:
 			err = c.b.NegativeAck(ctx, h.Delivery, dur)
 		case 2:

@@ -230,7 +230,7 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		f.kind = "retry"
 		r.note(f)
 		f.until = time.Now().Add(dur)
-		err = r.b.Retry(ctx, d, dur)
+		_, err = r.b.Retry(ctx, d, dur, "")
 	case 4:
 		f.kind = "change"
 		r.note(f)

@@ -98,7 +98,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 				break
 			}
 			deliveries++
-			if err := b.Retry(t.Context(), ds[0], time.Second); err != nil {
+			if _, err := b.Retry(t.Context(), ds[0], time.Second, ""); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -107,7 +107,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		if err := b.Retry(t.Context(), d, time.Minute); err != nil {
+		if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
 		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})

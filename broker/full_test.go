@@ -43,7 +43,7 @@ func consume(t *testing.T, b *Broker, n int) (ids []string) {
 		for i, d := range ds {
 			var err error
 			if i%5 == 0 && d.Attempt == 1 {
-				err = b.Retry(t.Context(), d, time.Second)
+				_, err = b.Retry(t.Context(), d, time.Second, "")
 			} else {
 				err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
 				ids = append(ids, d.ID)

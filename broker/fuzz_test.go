@@ -22,9 +22,10 @@ func FuzzHandle(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, s string) {
 		d := &tidegate.Delivery{Handle: s}
+		_, retried := b.Retry(t.Context(), d, 0, "")
 		_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Second)
 		for name, err := range map[string]error{
-			"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": b.Retry(t.Context(), d, 0), "change": changed,
+			"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "change": changed,
 		} {
 			if !errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Fatalf("%s with handle %q: %v", name, s, err)

@@ -38,7 +38,7 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 		}},
 		"redrive of what is parked": {GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, func(t *testing.T, b *Broker) {
 			for range 10 {
-				if err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second, ""); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -44,7 +44,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 				for i := range 4 {
 					mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 					for _, g := range []string{"g", "other"} {
-						if err := b.Retry(t.Context(), one(t, b, g, "t"), 0); err != nil {
+						if _, err := b.Retry(t.Context(), one(t, b, g, "t"), 0, ""); err != nil {
 							t.Fatal(err)
 						}
 					}

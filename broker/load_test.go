@@ -49,7 +49,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 							}
 							for _, d := range ds {
 								if deliveries.Add(1)%17 == 0 {
-									if err := b.Retry(ctx, d, time.Millisecond); err != nil {
+									if _, err := b.Retry(ctx, d, time.Millisecond, ""); err != nil {
 										t.Error(err)
 									}
 									continue

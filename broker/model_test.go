@@ -187,7 +187,7 @@ func (m *model) answer() {
 		err = m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]
 		want.state = StateCommit
 	case 1:
-		err = m.b.Retry(m.t.Context(), d, dur)
+		_, err = m.b.Retry(m.t.Context(), d, dur, "")
 		if want.state, want.due = StateWaitingRetry, now.Add(dur); last {
 			want.state = StateDeadLetter
 		}

@@ -39,7 +39,7 @@ func TestParkingAcrossPowerLoss(t *testing.T) {
 		for range rnd.IntN(60) {
 			for _, d := range receive(t, b, request) {
 				if rnd.IntN(4) == 0 {
-					err = b.Retry(t.Context(), d, 0)
+					_, err = b.Retry(t.Context(), d, 0, "")
 				} else if err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err == nil {
 					acked[d.MessageGroup]++
 				}

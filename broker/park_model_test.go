@@ -100,7 +100,7 @@ func (m *parkModel) settle(good bool) {
 				m.finish(group, n)
 			}
 		case op < 7:
-			err = m.b.Retry(m.t.Context(), d, 0)
+			_, err = m.b.Retry(m.t.Context(), d, 0, "")
 		case op < 8:
 			m.b.Release(m.t.Context(), []*tidegate.Delivery{d})
 		case op < 9:

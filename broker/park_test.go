@@ -48,7 +48,7 @@ func idsOf(ds []*tidegate.Delivery) string {
 func failDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, d := range ds {
-		if err := b.Retry(t.Context(), d, 0); err != nil {
+		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		slices.SortFunc(ds, func(x, y *tidegate.Delivery) int { return strings.Compare(x.ID, y.ID) })
 		ackDeliveries(t, b, ds[1:])
 		failDeliveries(t, b, ds[:1])
-		if err := b.Retry(t.Context(), ds[0], 0); err == nil {
+		if _, err := b.Retry(t.Context(), ds[0], 0, ""); err == nil {
 			t.Error("a parked message's handle is taken")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:2/1"))

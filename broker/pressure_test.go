@@ -119,7 +119,8 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		if len(ds) != 10 {
 			t.Fatalf("%d received", len(ds))
 		}
-		if err := errors.Join(b.DeadLetter(t.Context(), ds[0], "no"), b.Retry(t.Context(), ds[1], time.Second), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
+		_, err := b.Retry(t.Context(), ds[1], time.Second, "")
+		if err := errors.Join(err, b.DeadLetter(t.Context(), ds[0], "no"), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
 			t.Error(err)
 		}
 		free(5 * gib / 4)

@@ -42,7 +42,8 @@ func TestPurgeTopic(t *testing.T) {
 				if len(ds) != 4 {
 					t.Fatalf("%d deliveries", len(ds))
 				}
-				if err := errors.Join(b.Ack(t.Context(), ds[:1])[0], b.Retry(t.Context(), ds[1], time.Minute), b.DeadLetter(t.Context(), ds[2], "r")); err != nil {
+				_, err := b.Retry(t.Context(), ds[1], time.Minute, "")
+				if err := errors.Join(err, b.Ack(t.Context(), ds[:1])[0], b.DeadLetter(t.Context(), ds[2], "r")); err != nil {
 					t.Fatal(err)
 				}
 				elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
@@ -176,7 +177,7 @@ func TestPurgeInUse(t *testing.T) {
 						case 0:
 							err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
 						case 1:
-							err = b.Retry(t.Context(), d, time.Second)
+							_, err = b.Retry(t.Context(), d, time.Second, "")
 						case 2:
 							err = b.DeadLetter(t.Context(), d, "r")
 						}

@@ -185,9 +185,10 @@ func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	return withOp(op, s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) {
+	_, err = s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) {
 		l.Due, l.Negative = now.Add(delay), true
-	}, ""))
+	}, "")
+	return withOp(op, err)
 }
 
 // retrySubscription returns the group's subscription to its retry topic for

@@ -225,7 +225,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
-		if err := b.Retry(t.Context(), d, time.Second); err != nil { // no ReconsumeLater
+		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil { // no ReconsumeLater
 			t.Fatal(err)
 		}
 		if d = one(t, b, "g", "t"); d.Attempt != 2 || d.Properties["RETRY_TOPIC"] != "" {

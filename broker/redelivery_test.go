@@ -30,7 +30,7 @@ func failures(t *testing.T, b *Broker, group, topic string) (waits []time.Durati
 		waits = append(waits, time.Since(last))
 		last = time.Now()
 		// The consumer's wish does not count here.
-		if err := b.Retry(t.Context(), ds[0], 7*time.Minute); err != nil {
+		if _, err := b.Retry(t.Context(), ds[0], 7*time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 			}
 			return ds[0]
 		}
-		if err := b.Retry(t.Context(), take(), time.Hour); err != nil {
+		if _, err := b.Retry(t.Context(), take(), time.Hour, ""); err != nil {
 			t.Fatal(err)
 		}
 		failed := time.Now()
@@ -135,7 +135,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		start := time.Now()
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32, InvisibleDuration: time.Second})
 		for _, d := range ds[:4] { // the others time out
-			if err := b.Retry(t.Context(), d, 0); err != nil {
+			if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}

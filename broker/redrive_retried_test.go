@@ -29,7 +29,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 			}
 		}},
 		"last attempt": {TopicNormal, func(t *testing.T, b *Broker) {
-			if err := b.Retry(t.Context(), one(t, b, "g", "t"), 0); err != nil {
+			if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}},

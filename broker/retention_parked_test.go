@@ -23,7 +23,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r Retention, n int) *Broker {
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
-	if err := b.Retry(t.Context(), d, 0); err != nil {
+	if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
@@ -117,7 +117,7 @@ func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 		}
 		for started := time.Now(); time.Since(started) < time.Hour; {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
-			if err := b.Retry(t.Context(), d, time.Minute); err != nil {
+			if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -131,7 +131,7 @@ func (k *keeper) settle() {
 		purged := slices.ContainsFunc(k.messages, func(m *keptMessage) bool { return m.id == d.ID && m.purged })
 		switch k.rnd.IntN(6) {
 		case 0:
-			_ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second)
+			_, _ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second, "")
 		case 1:
 			k.b.Release(k.t.Context(), []*tidegate.Delivery{d})
 		default:

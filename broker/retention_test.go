@@ -199,7 +199,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 					req := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 6 * time.Hour, Push: true, Max: 1}
 					inflight := receive(t, b, req)[0]
 					waiting := receive(t, b, req)[0]
-					if err := b.Retry(t.Context(), waiting, 6*time.Hour); err != nil {
+					if _, err := b.Retry(t.Context(), waiting, 6*time.Hour, ""); err != nil {
 						t.Fatal(err)
 					}
 					req.InvisibleDuration, req.Push = 270*time.Minute, false
@@ -233,7 +233,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 					if len(ds) != 1 || string(ds[0].Body) != "waiting" || ds[0].Attempt != 2 {
 						t.Fatalf("received %v", ds)
 					}
-					if err := b.Retry(t.Context(), ds[0], time.Hour); err != nil { // the last attempt
+					if _, err := b.Retry(t.Context(), ds[0], time.Hour, ""); err != nil { // the last attempt
 						t.Error(err)
 					}
 					if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || string(ds[0].Body) != "waiting" {
@@ -367,7 +367,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 			}
 			b.Ack(t.Context(), ds)
 		}
-		if err := b.Retry(t.Context(), failed, 5*time.Hour); err != nil {
+		if _, err := b.Retry(t.Context(), failed, 5*time.Hour, ""); err != nil {
 			t.Fatal(err)
 		}
 		elapse(2 * time.Second)

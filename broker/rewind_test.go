@@ -78,7 +78,7 @@ func (m *rewindModel) settle() {
 				m.tries[k] = 100 // done: may not come again
 			}
 		case 1:
-			if err := m.b.Retry(m.t.Context(), d, 0); err != nil {
+			if _, err := m.b.Retry(m.t.Context(), d, 0, ""); err != nil {
 				m.t.Fatal(err)
 			}
 			synctest.Wait()

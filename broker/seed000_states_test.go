@@ -71,7 +71,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		d := take()
 		is("received", counts{inflight: 1})
 		nothing("in flight")
-		if err := b.Retry(t.Context(), d, 10*time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), d, 10*time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		is("failed", counts{waiting: 1})
@@ -85,7 +85,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		is("not answered", counts{waiting: 1})
 		time.Sleep(30 * time.Second) // the ladder's second step
 		is("the next interval is over", counts{ready: 1})
-		if err := b.Retry(t.Context(), take(), 10*time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), take(), 10*time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		is("the last retry failed", counts{dead: 1})
@@ -99,7 +99,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		nothing("a day later")
 		is("a day later", counts{commit: 1, dead: 1})
-		if err := b.Retry(t.Context(), d, 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if _, err := b.Retry(t.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a message that is consumed fails with %v", err)
 		}
 	})

@@ -52,7 +52,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 		first := time.Now()
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})[0]
 		time.Sleep(4 * time.Second) // it is consumed, and fails
-		if err := b.Retry(t.Context(), d, 10*time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), d, 10*time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Minute})
@@ -146,7 +146,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 		for name, end := range map[string]func(d *tidegate.Delivery){
 			"timed out":    func(*tidegate.Delivery) { time.Sleep(30 * time.Second) },
 			"acknowledged": func(d *tidegate.Delivery) { b.Ack(t.Context(), []*tidegate.Delivery{d}) },
-			"failed":       func(d *tidegate.Delivery) { _ = b.Retry(t.Context(), d, time.Hour) },
+			"failed":       func(d *tidegate.Delivery) { _, _ = b.Retry(t.Context(), d, time.Hour, "") },
 			"given up":     func(d *tidegate.Delivery) { _ = b.DeadLetter(t.Context(), d, "no use") },
 		} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(name)})
@@ -178,7 +178,7 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 		if _, err := b.ChangeInvisibleDuration(t.Context(), d, time.Hour+1); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 			t.Errorf("changed with %v, want 40011", err)
 		}
-		if err := b.Retry(t.Context(), d, time.Hour+1); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+		if _, err := b.Retry(t.Context(), d, time.Hour+1, ""); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 			t.Errorf("retried with %v, want 40011", err)
 		}
 	})
@@ -202,7 +202,7 @@ func TestRetriesStayInTheirGroup(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t"}))
 		for attempt := range 3 {
 			d := receive(t, b, transport.ReceiveRequest{Group: "fails", Topic: "t", Push: true, Wait: time.Hour})[0]
-			if err := b.Retry(t.Context(), d, time.Second); err != nil {
+			if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {
 				t.Fatal(err)
 			}
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t", Wait: time.Minute}); len(ds) != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // locate returns the subscription that a handle is of. A handle of another
@@ -158,15 +159,20 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 }
 
 // Retry says that consuming failed. The message is delivered again after the
-// given time, which counts from now, or, if a push consumer received it and
-// address settings give its topic a redelivery-delay, after that; or it becomes a dead letter at once if it
-// had its last attempt; Retry returns when that is on disk. 40013 if the handle is not
+// given time, which counts from now. If a push consumer received it and address
+// settings say anything about redelivery in its topic, it is delivered after the
+// redelivery-delay instead, which is 0 by default. If it had its last attempt it is given up
+// at once, for the reason if there is one. Retry returns what becomes of it when that is on disk. 40013 if the handle is not
 // valid any more.
-func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if after < 0 || after > b.opts.MaxInvisibleDuration {
-		return withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, b.opts.MaxInvisibleDuration))
+		return transport.RetryResult{}, withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, b.opts.MaxInvisibleDuration))
 	}
-	return withOp("Retry", b.settle(ctx, d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, ""))
+	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, reason)
+	if err != nil {
+		return transport.RetryResult{}, withOp("Retry", err)
+	}
+	return out.retryResult(), nil
 }
 
 // ChangeInvisibleDuration keeps the message invisible for another dur from
@@ -184,7 +190,7 @@ func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	if dur == 0 {
 		e = eventGiveBack
 	}
-	err := b.settle(ctx, d, e, func(l *lease, now time.Time) {
+	_, err := b.settle(ctx, d, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Serial++
 		serial = l.Serial
@@ -208,40 +214,41 @@ const maxClaimedAttempt = 1 << 20
 // the group is done with, does nothing. It may come after the invisible
 // duration, as long as nobody else received the message.
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return withOp("ForwardMessageToDeadLetterQueue", b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) {
+	_, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) {
 		// A consumer that retries by itself has counted further than we did.
 		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
-	}, reason))
+	}, reason)
+	return withOp("ForwardMessageToDeadLetterQueue", err)
 }
 
 // settle applies an event to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) error {
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) (settled, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
-		return err
+		return settled{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return err
+		return settled{}, err
 	}
 	return s.settle(ctx, h, e, change, reason)
 }
 
 // settle applies an event to the delivery that h names, and waits until that is
 // on disk. change, called under the lock, sets what the event changes beside the state.
-func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time), reason string) error {
-	flight, end, err := s.apply(h, e, change, reason)
+func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time), reason string) (settled, error) {
+	out, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
-		return err
-	case end != nil:
-		return s.broker.finish(ctx, end)
+		return out, err
+	case out.rest != nil:
+		return out, s.broker.finish(ctx, out.rest)
 	}
-	if err := flight.WaitSyncedContext(ctx); err != nil {
-		return unsettled(ctx, err)
+	if err := out.flight.WaitSyncedContext(ctx); err != nil {
+		return out, unsettled(ctx, err)
 	}
-	return nil
+	return out, nil
 }
 
 // finish carries out a closing, whether ctx ends or not: what is begun is not
@@ -278,7 +285,25 @@ type closing interface {
 	end(*Broker) error
 }
 
-func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time), reason string) (*store.Flight, closing, error) {
+// A settled is what an event made of a delivery.
+type settled struct {
+	flight *store.Flight // that the write is in, if rest is nil
+	rest   closing       // nil: nothing
+	to     State         // 0 if there was nothing left to do
+	wait   time.Duration // of what waits: how long
+}
+
+func (o settled) retryResult() transport.RetryResult {
+	switch o.to {
+	case StateDeadLetter:
+		return transport.RetryResult{Fate: transport.FateDeadLetter}
+	case StateParked:
+		return transport.RetryResult{Fate: transport.FateParked}
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
+}
+
+func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time), reason string) (settled, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -286,16 +311,16 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)
 		if errors.Is(err, errDone) && l != nil {
-			return nil, repetition{l.dying}, nil
+			return settled{rest: repetition{l.dying}}, nil
 		} else if errors.Is(err, errDone) {
-			return s.broker.store.Groups.Add(func(*store.Batch) {}, nil), nil, nil
+			return settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}, nil
 		}
 		if err == nil {
 			change(l, now)
 		}
 	}
 	if err != nil {
-		return nil, nil, err
+		return settled{}, err
 	}
 	if e == eventGiveBack {
 		if e = eventTimeout; l.Push {
@@ -306,12 +331,12 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	x := policy.exhaustion(e, l)
 	to, ok := l.state().next(e, x, l.Push)
 	if !ok {
-		return nil, nil, invalidHandle("the message is %s", l.state())
+		return settled{}, invalidHandle("the message is %s", l.state())
 	}
 	if from := l.state(); from == StateReady && to != from {
 		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
 	} else if from == to && e == eventDeadLetter { // blocked: it waits for its retry already
-		return s.save(l), nil, nil
+		return settled{flight: s.save(l), to: to}, nil
 	}
 	if x == thenBlock && (e == eventFail || e == eventNegativeAck || e == eventTimeout || e == eventDeadLetter) {
 		s.block(l)
@@ -321,13 +346,13 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	}
 	switch to {
 	case StateParked:
-		return nil, s.park(l, reason, now), nil
+		return settled{rest: s.park(l, reason, now), to: to}, nil
 	case StateDeadLetter:
-		return nil, s.dying(l, e, reason), nil
+		return settled{rest: s.dying(l, e, reason), to: to}, nil
 	case StateCommit:
 		s.finish(l, now)
 		s.acked++
-		return s.remove(l), nil, nil
+		return settled{flight: s.remove(l), to: to}, nil
 	}
 	if e == eventDeadLetter { // blocked: the request stands for a failure
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
@@ -342,7 +367,7 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	if to == StateReady {
 		s.wake(1, l.cursor.queue.number)
 	}
-	return s.save(l), nil, nil
+	return settled{flight: s.save(l), to: to, wait: max(l.Due.Sub(now), 0)}, nil
 }
 
 // forDeadLetter loosens what current demands: official clients repeat the request until it

@@ -68,7 +68,10 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 		"Ack": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.Ack(ctx, []*tidegate.Delivery{d})[0]
 		},
-		"Retry": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Retry(ctx, d, time.Hour) },
+		"Retry": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			_, err := b.Retry(ctx, d, time.Hour, "")
+			return err
+		},
 		"ChangeInvisibleDuration": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			h, err := b.ChangeInvisibleDuration(ctx, d, time.Hour)
 			if err != nil && h != "" {

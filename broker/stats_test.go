@@ -69,7 +69,7 @@ func TestStats(t *testing.T) {
 		}
 
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
-		if err := b.Retry(t.Context(), ds[0], time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), ds[0], time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -126,7 +126,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
-		if err := b.Retry(t.Context(), d, time.Second); err != nil {
+		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range b.subs.all() { // a processor that is busy for 3 s

@@ -24,7 +24,7 @@ const maxReason = 1024
 // rules are what decides about failures in one group.
 type rules struct {
 	fifo        bool
-	maxAttempts int // deliveries; 0: no limit, or one that only the server knows
+	maxAttempts int // deliveries; 0: no limit, or the server decides
 	ladder      backoff.Policy
 }
 
@@ -39,6 +39,8 @@ func makeRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Cap
 		r.ladder = backoff.RetryLadder()
 	}
 	switch {
+	case c.RetryResult:
+		r.maxAttempts = 0 // what was pushed may be old, or of another topic than the message's
 	case r.maxAttempts < 0:
 		r.maxAttempts = 0 // for ever
 	case r.maxAttempts == 0 && c != (transport.Capabilities{}):
@@ -61,14 +63,14 @@ const (
 type verdict struct {
 	action action
 	delay  time.Duration // of retry
-	reason string        // of deadLetterNow
+	reason string        // of deadLetterNow, and of retry if that was the last attempt
 }
 
 // A failure is what a handler's error says. Reading it calls methods that may
 // be anybody's and may panic, as those of a typed nil do, or end the goroutine; so it is read once,
 // where the handler runs, and nothing is decided by the error itself.
 type failure struct {
-	reason     string // of a dead letter
+	reason     string // if the message is given up
 	deadLetter bool   // by the handler's wish
 	retryAfter bool   // by the handler's wish, after delay
 	delay      time.Duration
@@ -122,10 +124,12 @@ func judge(attempt int, f *failure, r rules) verdict {
 }
 
 func ladderVerdict(attempt int, f *failure, r rules) verdict {
-	if f.retryAfter {
-		return verdict{action: retry, delay: min(f.delay, maxInvisibleDuration)}
+	v := verdict{action: retry, delay: f.delay, reason: f.reason}
+	if !f.retryAfter {
+		v.delay = r.ladder.Delay(max(0, attempt-1))
 	}
-	return verdict{action: retry, delay: min(r.ladder.Delay(max(0, attempt-1)), maxInvisibleDuration)}
+	v.delay = min(v.delay, maxInvisibleDuration)
+	return v
 }
 
 // reason is the text of err as a dead letter can carry it: bounded, valid

@@ -47,6 +47,9 @@ func TestJudge(t *testing.T) {
 		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict{action: retry, delay: time.Minute}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.want.action == retry {
+				tt.want.reason = reason(tt.err)
+			}
 			if got := judge(tt.attempt, readError(tt.err), tt.rules); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
@@ -69,6 +72,7 @@ func TestMakeRules(t *testing.T) {
 		{"a silent server of ours", nil, transport.ConsumerSettings{}, ours, 17, 10 * time.Second},
 		{"pushed", nil, transport.ConsumerSettings{MaxAttempts: 4, Retry: pushed}, transport.Capabilities{}, 4, time.Minute},
 		{"for ever", nil, transport.ConsumerSettings{MaxAttempts: -1}, ours, 0, 10 * time.Second},
+		{"a server that decides", nil, transport.ConsumerSettings{MaxAttempts: 4}, transport.Capabilities{RetryResult: true}, 0, 10 * time.Second},
 		{"own ladder", own, transport.ConsumerSettings{MaxAttempts: 4, Retry: pushed}, ours, 4, time.Second},
 	} {
 		if r := makeRules(tt.own, tt.pushed, tt.caps); r.maxAttempts != tt.attempt || r.ladder.Delay(0) != tt.delay {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // deliver owns one delivery from its receipt to its settlement. The handler
@@ -144,13 +145,13 @@ func (r *run) settle(h *held, o *Outcome, f *failure) {
 	if v.action == retry {
 		r.lines.fail(h.turn)
 	}
-	err := r.tell(h, v)
+	result, err := r.tell(h, v)
 	if v.action == deadLetterNow && err != nil && permanent(err) {
 		// The server keeps no dead letters for us. Nothing may get lost.
 		r.log.Warn("dead letter refused, retrying the message", "topic", h.current.Topic, "message_id", h.current.ID, "error", err)
 		v = ladderVerdict(h.current.Attempt, f, rules)
 		r.lines.fail(h.turn)
-		err = r.tell(h, v)
+		result, err = r.tell(h, v)
 	}
 	o.SettleErr = err
 	switch {
@@ -162,8 +163,12 @@ func (r *run) settle(h *held, o *Outcome, f *failure) {
 		o.Disposition = Unsettled
 	case v.action == ack:
 		o.Disposition = Acked
-	case v.action == deadLetterNow:
+	case v.action == deadLetterNow, result.Fate == transport.FateDeadLetter:
 		o.Disposition = DeadLettered
+	case result.Fate == transport.FateParked:
+		o.Disposition = Parked
+	case result.Fate == transport.FateAgain:
+		o.Disposition, o.Delay = Retried, result.Delay
 	default:
 		o.Disposition, o.Delay = Retried, v.delay
 	}

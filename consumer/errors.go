@@ -51,7 +51,9 @@ func (e *retryAfter) Unwrap() error { return e.err }
 
 // RetryAfter returns an error with which a handler has the message delivered
 // again after d, instead of the ladder's delay. It may be wrapped. The attempt
-// counts: after the last one the message is a dead letter all the same. A
+// counts: after the last one the message is given up all the same. Where a
+// tidegate broker has address settings about redelivery for the message's topic, the
+// delay is theirs whatever d is, and Outcome.Delay tells it. A
 // negative d stands for 0, more than 12 h, which no server takes, for 12 h; err, which may be nil, is the failure.
 func RetryAfter(d time.Duration, err error) error { return &retryAfter{max(0, d), err} }
 
@@ -68,5 +70,7 @@ func (e *deadLetter) Unwrap() error { return e.err }
 
 // DeadLetter returns an error with which a handler makes the message a dead
 // letter at once, whatever attempts are left, because another would fail too.
-// It may be wrapped. The text of err, which may be nil, is the reason.
+// It may be wrapped. The text of err, which may be nil, is the reason. In the last
+// attempt a FIFO group of a tidegate broker that blocks or parks does that
+// instead, and the Outcome says DeadLettered all the same.
 func DeadLetter(err error) error { return &deadLetter{err} }

@@ -32,8 +32,8 @@ var receiveBackoff = backoff.Exponential{
 }
 
 // A Handler consumes one delivery. Nil acknowledges it; an error has it
-// delivered again by the group's ladder, after its last attempt as a dead
-// letter; [RetryAfter] and [DeadLetter] make errors that say otherwise. A
+// delivered again by the group's ladder, and after its last attempt made a dead
+// letter, or parked if the group is to; [RetryAfter] and [DeadLetter] make errors that say otherwise. A
 // panic is a failure too, also one of the error's own methods, as of a nil
 // pointer in it; and so is a runtime.Goexit in either.
 //
@@ -54,7 +54,8 @@ type Subscription struct {
 	// delivered again Retry.Delay(n) after its delivery number n+1 failed. Nil:
 	// what the server pushed, or else backoff.RetryLadder(), which also stands
 	// for the table that a RocketMQ pushes by default. A delay above
-	// 12 h, which no server takes, is 12 h. A simple consumer
+	// 12 h, which no server takes, is 12 h. Where a tidegate broker has address
+	// settings about redelivery for the message's topic, theirs holds instead. A simple consumer
 	// has no use for it and refuses one.
 	Retry backoff.Policy
 }
@@ -96,7 +97,7 @@ type PushOptions struct {
 	OnDelivery func(Outcome)
 
 	// Logger gets panics as errors; failures of receiving and settling, lost
-	// leases and dead letters as warnings; what was settled by a request whose
+	// leases, dead letters and parked message groups as warnings; what was settled by a request whose
 	// answer was lost at info level; retries at debug level. Nil: silent.
 	Logger *slog.Logger
 }

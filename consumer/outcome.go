@@ -14,11 +14,12 @@ type Disposition int
 const (
 	Acked          Disposition = iota // consumed
 	Retried                           // failed; delivered again after Outcome.Delay
-	DeadLettered                      // failed for good
+	DeadLettered                      // failed for good: by the handler's wish, or in its last attempt
 	LeaseLost                         // its invisible time ended first, and it is delivered again
 	Released                          // not handled, or not to its end; given back for another consumer
 	Unsettled                         // the server could not be told; delivered again when its invisible time ends
 	PerhapsSettled                    // most likely settled as the handler wished, by a request whose answer was lost: the repeated one came too late
+	Parked                            // failed in its last attempt; it and what follows in its message group wait for somebody to send them on
 )
 
 // String returns the name in lower case.
@@ -38,6 +39,8 @@ func (d Disposition) String() string {
 		return "unsettled"
 	case PerhapsSettled:
 		return "perhaps settled"
+	case Parked:
+		return "parked"
 	}
 	return "unknown"
 }
@@ -51,7 +54,7 @@ type Outcome struct {
 	Attempt      int // the delivery's number, 1 the first time
 
 	Disposition Disposition
-	Delay       time.Duration // of a retry
+	Delay       time.Duration // of a retry: the server's, where it tells (Capabilities.RetryResult), else what it was asked for
 	Duration    time.Duration // of the handler; 0 if it was not called
 
 	// Err is what the handler returned; a [*PanicError] if it panicked.
@@ -68,6 +71,8 @@ func (r *run) observe(o Outcome) {
 	switch o.Disposition {
 	case DeadLettered:
 		level, text = slog.LevelWarn, "message is a dead letter now"
+	case Parked:
+		level, text = slog.LevelWarn, "message group is parked now"
 	case LeaseLost:
 		level, text = slog.LevelWarn, "lease lost, message will be delivered again"
 	case PerhapsSettled:

@@ -19,6 +19,7 @@ type server struct {
 	settings transport.ConsumerSettings
 	queues   []int
 	caps     transport.Capabilities
+	result   transport.RetryResult // of every Retry
 
 	// Called without a lock before the server does anything; an error is the answer.
 	onReceive, onSettings func() error
@@ -201,8 +202,8 @@ func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
-	return s.settle(ctx, d, s.onRetry, func(e *entry) {
+func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, _ string) (transport.RetryResult, error) {
+	return s.result, s.settle(ctx, d, s.onRetry, func(e *entry) {
 		s.retries = append(s.retries, retryCall{d.ID, d.Attempt, after})
 		s.end(e, time.Now().Add(after))
 	})

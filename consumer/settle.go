@@ -26,39 +26,39 @@ var errPerhaps = errors.New("an earlier try, whose answer was lost, may have set
 // as the delivery is ours. It does not stop with Run's ctx: an unsaid
 // acknowledgement is a duplicate. The error is errPerhaps, with the server's
 // own, where the handle was not valid any more after a try that may have worked.
-func (r *run) tell(h *held, v verdict) error {
+func (r *run) tell(h *held, v verdict) (transport.RetryResult, error) {
 	ctx, cancel := context.WithDeadline(r.detached, h.until)
 	defer cancel()
 	maybe := false
 	for n := 0; ; n++ {
-		err := r.tellOnce(ctx, h, v)
+		result, err := r.tellOnce(ctx, h, v)
 		if maybe && errors.Is(err, tidegate.ErrInvalidHandle) {
-			return fmt.Errorf("%w: %w", errPerhaps, err)
+			return result, fmt.Errorf("%w: %w", errPerhaps, err)
 		}
 		maybe = maybe || perhaps(err)
 		if err == nil || !canRepeat(v.action, err, r.transport.Capabilities()) {
-			return err
+			return result, err
 		}
 		delay := settleBackoff.Delay(n)
 		if e, ok := errors.AsType[*tidegate.Error](err); ok {
 			delay = max(delay, e.RetryAfter)
 		}
 		if backoff.Sleep(ctx, delay) != nil {
-			return err
+			return result, err
 		}
 	}
 }
 
-func (r *run) tellOnce(ctx context.Context, h *held, v verdict) error {
+func (r *run) tellOnce(ctx context.Context, h *held, v verdict) (transport.RetryResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	switch v.action {
 	case ack:
-		return ackOne(ctx, r.transport, &h.current)
+		return transport.RetryResult{}, ackOne(ctx, r.transport, &h.current)
 	case deadLetterNow:
-		return r.transport.DeadLetter(ctx, &h.current, v.reason)
+		return transport.RetryResult{}, r.transport.DeadLetter(ctx, &h.current, v.reason)
 	}
-	return r.transport.Retry(ctx, &h.current, v.delay)
+	return r.transport.Retry(ctx, &h.current, v.delay, v.reason)
 }
 
 func ackOne(ctx context.Context, s transport.Settler, d *tidegate.Delivery) error {

@@ -283,17 +283,18 @@ func (c *MockSettlerDeadLetterCall) DoAndReturn(f func(context.Context, *tidegat
 }
 
 // Retry mocks base method.
-func (m *MockSettler) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+func (m *MockSettler) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Retry", ctx, d, after)
-	ret0, _ := ret[0].(error)
-	return ret0
+	ret := m.ctrl.Call(m, "Retry", ctx, d, after, reason)
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
 }
 
 // Retry indicates an expected call of Retry.
-func (mr *MockSettlerMockRecorder) Retry(ctx, d, after any) *MockSettlerRetryCall {
+func (mr *MockSettlerMockRecorder) Retry(ctx, d, after, reason any) *MockSettlerRetryCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockSettler)(nil).Retry), ctx, d, after)
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockSettler)(nil).Retry), ctx, d, after, reason)
 	return &MockSettlerRetryCall{Call: call}
 }
 
@@ -303,19 +304,19 @@ type MockSettlerRetryCall struct {
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockSettlerRetryCall) Return(arg0 error) *MockSettlerRetryCall {
-	c.Call = c.Call.Return(arg0)
+func (c *MockSettlerRetryCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerRetryCall {
+	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockSettlerRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerRetryCall {
+func (c *MockSettlerRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockSettlerRetryCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerRetryCall {
+func (c *MockSettlerRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockSettlerRetryCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -871,17 +872,18 @@ func (c *MockTransportReceiveCall) DoAndReturn(f func(context.Context, transport
 }
 
 // Retry mocks base method.
-func (m *MockTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+func (m *MockTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Retry", ctx, d, after)
-	ret0, _ := ret[0].(error)
-	return ret0
+	ret := m.ctrl.Call(m, "Retry", ctx, d, after, reason)
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
 }
 
 // Retry indicates an expected call of Retry.
-func (mr *MockTransportMockRecorder) Retry(ctx, d, after any) *MockTransportRetryCall {
+func (mr *MockTransportMockRecorder) Retry(ctx, d, after, reason any) *MockTransportRetryCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockTransport)(nil).Retry), ctx, d, after)
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockTransport)(nil).Retry), ctx, d, after, reason)
 	return &MockTransportRetryCall{Call: call}
 }
 
@@ -891,19 +893,19 @@ type MockTransportRetryCall struct {
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockTransportRetryCall) Return(arg0 error) *MockTransportRetryCall {
-	c.Call = c.Call.Return(arg0)
+func (c *MockTransportRetryCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportRetryCall {
+	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockTransportRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportRetryCall {
+func (c *MockTransportRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockTransportRetryCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportRetryCall {
+func (c *MockTransportRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockTransportRetryCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }

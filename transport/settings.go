@@ -47,6 +47,11 @@ type Capabilities struct {
 
 	// IdempotentDeadLetter: a repeated DeadLetter makes no second copy.
 	IdempotentDeadLetter bool
+
+	// RetryResult: Retry counts attempts by the settings of that moment, of the
+	// topic and group that the message is really in, and tells what becomes of it. So a
+	// consumer leaves it to the server when a message had its last attempt.
+	RetryResult bool
 }
 
 // A Configurer tells what the server wants and can do.

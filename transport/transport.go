@@ -104,9 +104,12 @@ type Settler interface {
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 
 	// Retry says that consuming failed: the message is delivered again after
-	// the delay, with the next attempt number, or becomes a dead letter if it had its
-	// last attempt. The handle is not valid afterwards.
-	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error
+	// the delay, or one that the server puts in its place, with the next attempt
+	// number; after its last attempt it is given up. The handle is not valid
+	// afterwards. Where the server has [Capabilities].RetryResult, the result tells
+	// which, and reason is kept with a message that is given up; else the result
+	// is zero and the reason lost.
+	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
 
 	// ChangeInvisibleDuration keeps the message from other deliveries for
 	// another dur, counted from now, and returns the handle that replaces
@@ -121,6 +124,23 @@ type Settler interface {
 	// transports with [Capabilities].IdempotentDeadLetter.
 	DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error
 }
+
+// A RetryResult is what becomes of a message whose consuming failed.
+type RetryResult struct {
+	Fate  Fate
+	Delay time.Duration // of FateAgain: from the moment of the answer
+}
+
+// A Fate says what becomes of a message whose consuming failed.
+type Fate int
+
+// What can become of it.
+const (
+	FateUntold     Fate = iota // the server does not say
+	FateAgain                  // it is delivered again
+	FateDeadLetter             // it is a dead letter, or removed where the server is to keep none
+	FateParked                 // it and what follows in its message group wait for somebody to send them on
+)
 
 // A Transport is all of it.
 type Transport interface {

@@ -50,7 +50,7 @@ func fail(t *testing.T, e *env, topic, messageGroup string, n int) {
 		t.Fatal(err)
 	}
 	for _, d := range ds {
-		if err := e.b.Retry(t.Context(), d, 0); err != nil {
+		if _, err := e.b.Retry(t.Context(), d, 0, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

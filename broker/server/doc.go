@@ -22,7 +22,11 @@
 // own ID, tag and properties, and have an entry each), "pushback" (the trailer),
 // "suspend" (ChangeInvisibleDuration with suspend never counts as a failure),
 // "deadletter" (a repeated ForwardMessageToDeadLetterQueue makes no second
-// copy; the request header x-tidegate-reason is kept with the dead letter).
+// copy; the request header x-tidegate-reason is kept with the dead letter),
+// "retry" (so it is with a message that a push consumer's ChangeInvisibleDuration, which tells
+// of a failure, gives up; the trailer x-tidegate-retry of its answer says what
+// becomes of the message: in how many milliseconds it is delivered again, or
+// "dead-letter", which includes removal where address settings want it, or "parked").
 //
 // # HTTP
 //

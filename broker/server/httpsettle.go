@@ -164,7 +164,8 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 		}
 	}
 	return noContent(s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
-		return s.b.Retry(ctx, d, after)
+		_, err := s.b.Retry(ctx, d, after, "")
+		return err
 	}))
 }
 

@@ -139,15 +139,19 @@ func tellStory(t *testing.T, e *env) {
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
 	must(e.b.DeadLetter(t.Context(), ds[1], "poison"))
+	retry := func(d *tidegate.Delivery, after time.Duration) {
+		_, err := e.b.Retry(t.Context(), d, after, "")
+		must(err)
+	}
 	failing := ds[2]
 	for range 2 {
-		must(e.b.Retry(t.Context(), failing, 10*time.Second))
+		retry(failing, 10*time.Second)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		failing = receive(1, true)[0]
 	}
-	must(e.b.Retry(t.Context(), failing, 10*time.Second))
-	must(e.b.Retry(t.Context(), ds[3], time.Hour))
+	retry(failing, 10*time.Second)
+	retry(ds[3], time.Hour)
 
 	// One receive through the wire finds nothing after its time; one is parked.
 	st, _ := e.receive(as(t.Context(), "c1"), receiveRequest("orders", func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(time.Second) }))

@@ -9,7 +9,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
 )
 
 // ackMessage marks deliveries as consumed.
@@ -82,7 +84,11 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	if s.sessions.IsPush(client) && !req.GetSuspend() {
-		err = s.b.Retry(ctx, &delivery, after)
+		why, _ := wire.Reason(ctx)
+		var result transport.RetryResult
+		if result, err = s.b.Retry(ctx, &delivery, after, why); err == nil {
+			_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
+		}
 	} else {
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
 	}

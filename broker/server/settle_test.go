@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -98,10 +101,11 @@ func TestChangeInvisibleDuration(t *testing.T) {
 				}
 				e.send(msg("normal", "1"))
 				old := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+				var trailer metadata.MD
 				r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 					Group: res("g"), Topic: res("normal"), ReceiptHandle: old, MessageId: "1",
 					InvisibleDuration: durationpb.New(3 * time.Second), Suspend: c.suspend,
-				})
+				}, grpc.Trailer(&trailer))
 				if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetReceiptHandle() == "" {
 					t.Fatalf("%v, %v", r, err)
 				}
@@ -112,6 +116,9 @@ func TestChangeInvisibleDuration(t *testing.T) {
 				_, err = e.b.Topic("%DLQ%g")
 				if isDead := err == nil; isDead != c.retry {
 					t.Errorf("dead letter: %v; want %v", isDead, c.retry)
+				}
+				if told := trailer.Get(wire.TrailerRetry); c.retry != slices.Equal(told, []string{"dead-letter"}) || !c.retry && len(told) > 0 {
+					t.Errorf("it is said to be %q", told)
 				}
 			})
 		})

@@ -264,6 +264,8 @@ func parseFeatures(values []string) transport.Capabilities {
 				f.Suspend = true
 			case "deadletter":
 				f.IdempotentDeadLetter = true
+			case "retry":
+				f.RetryResult = true
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func authorization(keys Credentials, dateTime string) string {
 // maxReason bounds the header x-tidegate-reason in bytes, after encoding.
 const maxReason = 1024
 
-// encodeReason makes a reason for a dead letter fit for a header: everything
+// encodeReason makes the reason why a message is given up fit for a header: everything
 // but printable ASCII is percent-encoded, and what is too long is cut off
 // between two characters.
 func encodeReason(reason string) string {

@@ -213,7 +213,7 @@ func (c *Client) giveBack(s *session, list []*tidegate.Delivery) {
 	c.spawn(func() {
 		for _, d := range list {
 			r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
-			if _, err := c.changeInvisible(c.ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
+			if _, _, err := c.changeInvisible(c.ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
 				c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
 				continue
 			}

@@ -302,7 +302,7 @@ func TestReceiveEnds(t *testing.T) {
 			"Send":                    c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err,
 			"Receive":                 second(c.Receive(t.Context(), request1)),
 			"Ack":                     c.Ack(t.Context(), []*tidegate.Delivery{{Endpoint: testAddr}})[0],
-			"Retry":                   c.Retry(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0),
+			"Retry":                   second(c.Retry(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0, "")),
 			"ChangeInvisibleDuration": second(c.ChangeInvisibleDuration(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0)),
 			"DeadLetter":              c.DeadLetter(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, ""),
 			"ProducerSettings":        second(c.ProducerSettings(t.Context(), "t")),

@@ -71,6 +71,8 @@ type server struct {
 	telemetry func(rmqpb.MessagingService_TelemetryServer) error
 	heartbeat func() *rmqpb.Status
 	goodbye   func()
+
+	changeTrailer metadata.MD
 }
 
 var ok = &rmqpb.Status{Code: rmqpb.Code_OK}
@@ -174,7 +176,8 @@ func (s *server) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmq
 	return s.ack(r), nil
 }
 
-func (s *server) ChangeInvisibleDuration(_ context.Context, r *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+func (s *server) ChangeInvisibleDuration(ctx context.Context, r *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+	grpc.SetTrailer(ctx, s.changeTrailer)
 	return s.change(r), nil
 }
 

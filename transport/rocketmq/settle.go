@@ -2,12 +2,16 @@ package rocketmq
 
 import (
 	"context"
+	"math"
+	"strconv"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -16,9 +20,12 @@ const (
 	opChange     = "ChangeInvisibleDuration"
 	opDeadLetter = "ForwardMessageToDeadLetterQueue"
 
-	// reasonKey is the header that carries a dead letter's reason,
+	// reasonKey is the header that carries why a message is given up,
 	// percent-encoded. RocketMQ does not know it.
 	reasonKey = "x-tidegate-reason"
+
+	// retryKey is the trailer that says what becomes of a message whose consuming failed.
+	retryKey = "x-tidegate-retry"
 
 	// maxAckBytes bounds the deliveries of one acknowledgement, in bytes: half
 	// of what a tidegate broker takes.
@@ -153,17 +160,45 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 // Retry makes the message visible again after a while, which RocketMQ counts
 // as a failed delivery. A negative delay is treated as 0. A tidegate broker
 // hears it from push consumers only, so Retry opens the group's session as such
-// if there is none yet, for deliveries that were not received as one.
-func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
+// if there is none yet, for deliveries that were not received as one. At most 1 KiB
+// of the reason are sent.
+func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opChange, d, func(ep *endpoint) bool { return ep.capabilities().Suspend })
 	if err != nil {
-		return err
+		return transport.RetryResult{}, err
 	}
-	_, err = c.changeInvisible(ctx, r, d, max(after, 0), false)
+	r.headers = reasonHeader(reason)
+	_, trailer, err := c.changeInvisible(ctx, r, d, max(after, 0), false)
 	if err != nil {
-		return err
+		return transport.RetryResult{}, err
 	}
-	return nil
+	return retryResult(trailer.Get(retryKey)), nil
+}
+
+// retryResult reads the values of x-tidegate-retry; the last one is of the answer.
+func retryResult(values []string) (r transport.RetryResult) {
+	if len(values) == 0 {
+		return r
+	}
+	switch text := values[len(values)-1]; text {
+	case "dead-letter":
+		r.Fate = transport.FateDeadLetter
+	case "parked":
+		r.Fate = transport.FateParked
+	default:
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && ms >= 0 && ms <= math.MaxInt64/int64(time.Millisecond) {
+			r.Fate, r.Delay = transport.FateAgain, time.Duration(ms)*time.Millisecond
+		}
+	}
+	return r
+}
+
+func reasonHeader(reason string) []string {
+	if reason == "" {
+		return nil
+	}
+	return []string{reasonKey, encodeReason(reason)}
 }
 
 // ChangeInvisibleDuration is said with the flag suspend, so that a server that
@@ -173,7 +208,7 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	if err != nil {
 		return "", err
 	}
-	handle, err := c.changeInvisible(ctx, r, d, dur, true)
+	handle, _, err := c.changeInvisible(ctx, r, d, dur, true)
 	if err != nil {
 		return "", err
 	}
@@ -181,8 +216,8 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return handle, nil
 }
 
-func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Delivery, dur time.Duration, suspend bool) (string, *tidegate.Error) {
-	res, _, err := call(ctx, c, r, rmqpb.MessagingServiceClient.ChangeInvisibleDuration, &rmqpb.ChangeInvisibleDurationRequest{
+func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Delivery, dur time.Duration, suspend bool) (string, metadata.MD, *tidegate.Error) {
+	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.ChangeInvisibleDuration, &rmqpb.ChangeInvisibleDurationRequest{
 		Group:             c.resource(d.ConsumerGroup),
 		Topic:             c.resource(d.Topic),
 		ReceiptHandle:     d.Handle,
@@ -191,9 +226,9 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 		Suspend:           &suspend,
 	})
 	if err != nil {
-		return "", err // a server may echo the old handle with it
+		return "", nil, err // a server may echo the old handle with it
 	}
-	return res.GetReceiptHandle(), nil
+	return res.GetReceiptHandle(), trailer, nil
 }
 
 // DeadLetter makes the message a dead letter. The reason reaches tidegate
@@ -203,9 +238,7 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	if err != nil {
 		return err
 	}
-	if reason != "" {
-		r.headers = []string{reasonKey, encodeReason(reason)}
-	}
+	r.headers = reasonHeader(reason)
 	// The largest number of attempts is only for information there; this
 	// delivery was the last.
 	_, _, err = call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,

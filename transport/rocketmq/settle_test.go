@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -125,7 +127,7 @@ func TestSettlementsThatMayHaveWorked(t *testing.T) {
 			}
 			c := newClient(t, n, nil)
 			d := delivery("1", testAddr)
-			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": c.Retry(t.Context(), d, 0)} {
+			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": second(c.Retry(t.Context(), d, 0, ""))} {
 				if e, isErr := errors.AsType[*tidegate.Error](err); !isErr || e.MaybeStored != tt.want {
 					t.Errorf("%s: %s: %+v, want MaybeStored %t", name, op, err, tt.want)
 				}
@@ -160,7 +162,7 @@ func TestSettleElsewhere(t *testing.T) {
 		if x, y := len(a.of("AckMessage")), len(b.of("AckMessage")); x != 1 || y != 1 {
 			t.Errorf("%d and %d requests, want one each", x, y)
 		}
-		if err := c.Retry(t.Context(), delivery("1", "10.0.0.1:1"), 0); !errors.Is(err, tidegate.ErrInvalid) {
+		if _, err := c.Retry(t.Context(), delivery("1", "10.0.0.1:1"), 0, ""); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Error(err)
 		}
 		if errs := c.Ack(t.Context(), nil); len(errs) != 0 {
@@ -182,7 +184,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "new" || err != nil || d.Handle != "h" {
 			t.Errorf("%q, %v, %+v", h, err, d)
 		}
-		if err := c.Retry(t.Context(), d, time.Hour); err != nil {
+		if _, err := c.Retry(t.Context(), d, time.Hour, ""); err != nil {
 			t.Error(err)
 		}
 		code = rmqpb.Code_INVALID_RECEIPT_HANDLE
@@ -214,6 +216,39 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 	})
 }
 
+// What a server says of a failure is what the last trailer says, if it can be read.
+func TestRetryResult(t *testing.T) {
+	for _, tt := range []struct {
+		trailer []string
+		want    transport.RetryResult
+	}{
+		{nil, transport.RetryResult{}},
+		{[]string{"0"}, transport.RetryResult{Fate: transport.FateAgain}},
+		{[]string{"1500"}, transport.RetryResult{Fate: transport.FateAgain, Delay: 1500 * time.Millisecond}},
+		{[]string{"dead-letter"}, transport.RetryResult{Fate: transport.FateDeadLetter}},
+		{[]string{"7", "parked"}, transport.RetryResult{Fate: transport.FateParked}},
+		{[]string{"-1"}, transport.RetryResult{}},
+		{[]string{"9223372036855"}, transport.RetryResult{}}, // ms that are no time.Duration
+		{[]string{"soon"}, transport.RetryResult{}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.changeTrailer = metadata.MD{retryKey: tt.trailer}
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+			}
+			got, err := newClient(t, n, nil).Retry(t.Context(), delivery("h", testAddr), time.Second, "out of stock: Müller")
+			if err != nil || got != tt.want {
+				t.Errorf("%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
+			}
+			if r := s.of("ChangeInvisibleDuration")[0].md.Get(reasonKey); len(r) != 1 || r[0] != "out%20of%20stock:%20M%C3%BCller" {
+				t.Errorf("reason %q", r)
+			}
+		})
+	}
+}
+
 // A tidegate broker counts a Retry as a failure of consuming only if a push
 // consumer says it: a simple one's opens that session first.
 func TestRetryOfSimpleConsumer(t *testing.T) {
@@ -235,7 +270,7 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Retry(t.Context(), delivery("h", testAddr), 0); err != nil {
+			if _, err := c.Retry(t.Context(), delivery("h", testAddr), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 			var kinds []rmqpb.ClientType

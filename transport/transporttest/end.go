@@ -84,13 +84,14 @@ var endCases = []testCase{
 				e.Errorf("Send: %v; want the cause of the context", r.Err)
 			}
 		}
+		_, retry := e.Transport.Retry(ctx, ds[1], 0, "")
 		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.unit)
 		if handle != "" {
 			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
 		}
 		for name, err := range map[string]error{
 			"Ack":                     e.Transport.Ack(ctx, ds[:1])[0],
-			"Retry":                   e.Transport.Retry(ctx, ds[1], 0),
+			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              e.Transport.DeadLetter(ctx, ds[3], "nobody waits"),
 		} {
@@ -134,6 +135,7 @@ var endCases = []testCase{
 		}
 		ctx := e.Context()
 		_, receive := e.Transport.Receive(ctx, e.request())
+		_, retry := e.Transport.Retry(ctx, d, 0, "")
 		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.unit)
 		_, producer := e.Transport.ProducerSettings(ctx, topic)
 		_, consumer := e.Transport.ConsumerSettings(ctx, group, topic)
@@ -142,7 +144,7 @@ var endCases = []testCase{
 			"Send":                    e.Transport.Send(ctx, []*tidegate.Message{newMessage("y")})[0].Err,
 			"Receive":                 receive,
 			"Ack":                     e.ack(d),
-			"Retry":                   e.Transport.Retry(ctx, d, 0),
+			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              e.Transport.DeadLetter(ctx, d, "closed"),
 			"ProducerSettings":        producer,

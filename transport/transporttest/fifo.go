@@ -69,7 +69,7 @@ var fifoCases = []testCase{
 			got[d.MessageGroup] = append(got[d.MessageGroup], string(d.Body))
 			if d.MessageGroup == "group0" {
 				failed = d
-				if err := e.Transport.Retry(e.Context(), d, 3*e.unit); err != nil {
+				if _, err := e.Transport.Retry(e.Context(), d, 3*e.unit, ""); err != nil {
 					e.Fatal(err)
 				}
 				continue

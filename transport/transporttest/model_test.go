@@ -47,7 +47,7 @@ type ladderSteps []time.Duration
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true}
 
 func newModel(can transport.Capabilities) *model {
 	return &model{
@@ -328,8 +328,9 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration) error {
-	return m.settle(ctx, d, func(i int, c *subCopy) {
+func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
+	err = m.settle(ctx, d, func(i int, c *subCopy) {
+		result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
 		c.held, c.handle, c.due = false, "", time.Now().Add(after)
 		switch m.fault {
 		case "retry early":
@@ -340,9 +341,14 @@ func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dura
 			c.attempt--
 		}
 		if c.attempt >= m.groups[d.ConsumerGroup].MaxAttempts {
-			m.bury(d.ConsumerGroup, i, c, "failed")
+			result = transport.RetryResult{Fate: transport.FateDeadLetter}
+			m.bury(d.ConsumerGroup, i, c, cmp.Or(reason, "failed"))
+		}
+		if m.fault == "tell no results" {
+			result = transport.RetryResult{}
 		}
 	})
+	return result, err
 }
 
 func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {

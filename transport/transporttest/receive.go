@@ -151,7 +151,7 @@ var receiveCases = []testCase{
 			e.Errorf("delivered %+v and %+v", a, b)
 		}
 		e.mustAck(b)
-		if err := e.Transport.Retry(e.Context(), a, 0); err != nil {
+		if _, err := e.Transport.Retry(e.Context(), a, 0, ""); err != nil {
 			e.Fatal(err)
 		}
 		if a = e.one(); a.Attempt != 2 {

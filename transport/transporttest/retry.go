@@ -16,7 +16,7 @@ var retryCases = []testCase{
 		d := e.one()
 		for i, delay := range []time.Duration{e.unit / 2, 0} {
 			start := time.Now()
-			if err := e.Transport.Retry(e.Context(), d, delay); err != nil {
+			if _, err := e.Transport.Retry(e.Context(), d, delay, ""); err != nil {
 				e.Fatal(err)
 			}
 			old := d
@@ -34,7 +34,7 @@ var retryCases = []testCase{
 		e.setup(Normal)
 		e.send(newMessage("x"))
 		start := time.Now()
-		if err := e.Transport.Retry(e.Context(), e.one(), 3*e.unit); err != nil {
+		if _, err := e.Transport.Retry(e.Context(), e.one(), 3*e.unit, ""); err != nil {
 			e.Fatal(err)
 		}
 		e.sleep(2*e.unit + e.unit/2)
@@ -53,12 +53,27 @@ var retryCases = []testCase{
 			if last.Attempt != i+1 {
 				e.Fatalf("attempt %d, want %d", last.Attempt, i+1)
 			}
-			if err := e.Transport.Retry(e.Context(), last, 0); err != nil {
+			if _, err := e.Transport.Retry(e.Context(), last, 0, ""); err != nil {
 				e.Fatal(err)
 			}
 		}
 		e.none(e.request())
 		e.deadLetter(msg, last, "")
+	}},
+	{name: "RetryResult", needs: func(can transport.Capabilities) bool { return can.RetryResult }, run: func(e *env) {
+		e.setup(Normal)
+		msg := newMessage("doomed")
+		e.send(msg)
+		var last *tidegate.Delivery
+		for _, want := range []transport.RetryResult{
+			{Fate: transport.FateAgain, Delay: e.unit}, {Fate: transport.FateAgain}, {Fate: transport.FateDeadLetter},
+		} {
+			last = e.one()
+			if got, err := e.Transport.Retry(e.Context(), last, want.Delay, "no such customer: Müller"); err != nil || got != want {
+				e.Fatalf("attempt %d: %+v, %v; want %+v", last.Attempt, got, err, want)
+			}
+		}
+		e.deadLetter(msg, last, "no such customer: Müller")
 	}},
 	{name: "TimeoutsExhaustAttempts", run: func(e *env) {
 		e.setup(Normal)

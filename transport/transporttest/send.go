@@ -197,7 +197,7 @@ var sendCases = []testCase{
 			}
 			again := *d
 			spoil(&d.Message)
-			if err := e.Transport.Retry(e.Context(), &again, 0); err != nil {
+			if _, err := e.Transport.Retry(e.Context(), &again, 0, ""); err != nil {
 				e.Fatal(err)
 			}
 			d = e.one()

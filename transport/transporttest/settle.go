@@ -22,7 +22,7 @@ var settleCases = []testCase{
 		for range 3 {
 			ds = append(ds, e.one())
 		}
-		if err := e.Transport.Retry(e.Context(), ds[1], 0); err != nil {
+		if _, err := e.Transport.Retry(e.Context(), ds[1], 0, ""); err != nil {
 			e.Fatal(err)
 		}
 		errs := e.Transport.Ack(e.Context(), ds)
@@ -176,7 +176,7 @@ func (e *env) stale(d *tidegate.Delivery) {
 	if err := e.ack(d); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Ack with an old handle: %v, want ErrInvalidHandle", err)
 	}
-	if err := e.Transport.Retry(e.Context(), d, 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
+	if _, err := e.Transport.Retry(e.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
 	}
 	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {

@@ -44,8 +44,8 @@ func TestCasesByCapabilities(t *testing.T) {
 		left []string
 	}{
 		{everything, nil},
-		{transport.Capabilities{Batch: true}, []string{"SuspendIsNoFailure"}},
-		{transport.Capabilities{}, []string{"FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "SuspendIsNoFailure"}},
+		{transport.Capabilities{Batch: true}, []string{"RetryResult", "SuspendIsNoFailure"}},
+		{transport.Capabilities{}, []string{"FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryResult", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.can)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -80,6 +80,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"no group needed":                {"FIFONeedsAGroup"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},
+		"tell no results":                {"RetryResult"},
 		"tell no capabilities":           {"Capabilities"},
 		"forget the settings":            {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},
 		"settle with a dead ctx":         {"DeadContext"},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidegate/tidegate/transport"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -24,11 +25,12 @@ const (
 	HeaderFeatures  = "x-tidegate-features"
 	HeaderReason    = "x-tidegate-reason"
 	TrailerPushBack = "grpc-retry-pushback-ms"
+	TrailerRetry    = "x-tidegate-retry"
 )
 
 // Features are the headers of every answer: what this broker can do beyond
 // RocketMQ's. They are shared and never changed.
-var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter")
+var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry")
 
 // maxReason bounds the reason of a dead letter, in bytes.
 const maxReason = 1 << 10
@@ -71,6 +73,24 @@ func Before503(version string) bool {
 
 // PushBack returns the trailer that tells d, rounded up to a millisecond.
 func PushBack(d time.Duration) metadata.MD {
-	ms := (d + time.Millisecond - 1) / time.Millisecond
-	return metadata.Pairs(TrailerPushBack, strconv.FormatInt(int64(ms), 10))
+	return metadata.Pairs(TrailerPushBack, milliseconds(d))
+}
+
+// RetryResult returns the trailer that tells what becomes of a message whose
+// consuming failed: in how many milliseconds, rounded up, it is delivered again, or
+// that it is not. Nil if that is not known.
+func RetryResult(r transport.RetryResult) metadata.MD {
+	switch r.Fate {
+	case transport.FateAgain:
+		return metadata.Pairs(TrailerRetry, milliseconds(r.Delay))
+	case transport.FateDeadLetter:
+		return metadata.Pairs(TrailerRetry, "dead-letter")
+	case transport.FateParked:
+		return metadata.Pairs(TrailerRetry, "parked")
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }
