@@ -25,11 +25,12 @@ type modelMessage struct {
 }
 
 type modelLease struct {
-	state   State
-	attempt int
-	due     time.Time
-	handle  string
-	push    bool
+	state    State
+	attempt  int
+	due      time.Time
+	handle   string
+	push     bool
+	replaced string // the handle before the last change
 }
 
 type modelGroup struct {
@@ -153,7 +154,7 @@ func (m *model) receive() {
 			l = &modelLease{}
 			g.leases[d.ID] = l
 		}
-		*l = modelLease{StateInflight, l.attempt + 1, time.Now().Add(inv), d.Handle, push}
+		*l = modelLease{StateInflight, l.attempt + 1, time.Now().Add(inv), d.Handle, push, ""}
 		if d.Attempt != l.attempt {
 			m.failf("%s has attempt %d, want %d", d.ID[26:], d.Attempt, l.attempt)
 		}
@@ -192,11 +193,15 @@ func (m *model) answer() {
 			want.state = StateDeadLetter
 		}
 	case 2:
-		want.due = now.Add(dur)
+		valid = valid || dur > 0 && l.state == StateInflight && l.replaced == d.Handle && l.due.After(now) // a repetition
+		want.due, want.replaced = now.Add(dur), d.Handle
 		if want.handle, err = m.b.ChangeInvisibleDuration(m.t.Context(), d, dur); err == nil {
 			c := *d
 			c.Handle = want.handle
 			m.stale = append(m.stale, &c)
+			if l.replaced == d.Handle && want.handle != l.handle {
+				m.failf("a change that is repeated made another handle")
+			}
 		}
 		switch { // 0 gives it back
 		case dur > 0:

@@ -92,6 +92,18 @@ func (s *subscription) current(h handle.Receipt, now time.Time) (*lease, error) 
 	return l, nil
 }
 
+// repeated returns the handle that replaced h if that was done by a change of the
+// invisible duration, and h otherwise. mu is held.
+func (s *subscription) repeated(h handle.Receipt) handle.Receipt {
+	if s.gone || int(h.Place.Queue) >= len(s.cursors) {
+		return h
+	}
+	if l := s.cursors[h.Place.Queue].leases[h.Place.Offset]; l != nil && l.Changed && l.Serial == h.Serial+1 {
+		h.Serial = l.Serial
+	}
+	return h
+}
+
 // Ack marks deliveries as consumed, and returns an error for each, in their
 // order, once that is on disk: 40013 for a handle that is not valid any more.
 // If ctx ends while the disk is waited for, they may be consumed all the same,
@@ -179,21 +191,23 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 // now on and returns, when that is on disk, the handle that replaces d.Handle. A dur of 0 gives the
 // message back: for a simple consumer that is a time-out; a push consumer,
 // whose failures are told by Retry, has not handled it, and the attempt does
-// not count. 40013 if the handle is not valid any more.
+// not count. 40013 if the handle is not valid any more. Repeating a change with
+// the handle that it replaced, since its answer was lost, does it again and returns the
+// same handle.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
-	var serial uint32
+	h, _ := handle.ParseReceipt(d.Handle) // settle says if it is none
 	e := eventChange
 	if dur == 0 {
 		e = eventGiveBack
 	}
 	_, err := b.settle(ctx, d, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
-		l.Serial++
-		serial = l.Serial
+		h.Serial++ // and not the lease's: it may have this one already
+		l.Serial, l.Changed = h.Serial, e == eventChange
 		if dur == 0 && l.Push {
 			l.Attempt--
 		}
@@ -201,9 +215,7 @@ func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	if err != nil {
 		return "", withOp("ChangeInvisibleDuration", err)
 	}
-	h, err := handle.ParseReceipt(d.Handle) // settle has read it too
-	h.Serial = serial
-	return h.String(), err
+	return h.String(), nil
 }
 
 // maxClaimedAttempt is how many attempts a consumer is believed to have made.
@@ -307,6 +319,9 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	if e == eventChange {
+		h = s.repeated(h)
+	}
 	l, err := s.current(h, now)
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)

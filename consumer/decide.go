@@ -57,6 +57,7 @@ const (
 	ack action = iota
 	retry
 	deadLetterNow
+	extension // of the lease: never a verdict
 )
 
 // A verdict is what to do with a delivery after its handler.

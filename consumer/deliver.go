@@ -180,7 +180,11 @@ func (r *run) release(h *held, o *Outcome) {
 	r.lines.fail(h.turn)
 	ctx, cancel := context.WithDeadline(r.detached, earliest(h.until, time.Now().Add(settleTimeout)))
 	defer cancel()
-	if _, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, 0); err != nil {
+	_, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, 0)
+	if h.unsure && errors.Is(err, tidegate.ErrInvalidHandle) && r.recover(ctx, h) == nil {
+		_, err = r.transport.ChangeInvisibleDuration(ctx, &h.current, 0)
+	}
+	if err != nil {
 		o.Disposition, o.SettleErr = Unsettled, fmt.Errorf("release: %w", err)
 		return
 	}

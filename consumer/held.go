@@ -19,6 +19,7 @@ type held struct {
 	until   time.Time // the end of the invisible time, by our clock
 	renew   time.Time // when to extend it
 	last    time.Time // no extension begins after that
+	unsure  bool      // the answer to an extension was lost: another handle may be the valid one
 	lost    bool
 	lostErr error // why, if the server said so
 }
@@ -92,12 +93,9 @@ func (r *run) extend(h *held) bool {
 	// handle is the valid one is not known before.
 	ctx, cancel := context.WithTimeout(r.detached, min(inv/3, h.until.Sub(now)))
 	defer cancel()
-	handle, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, inv)
+	err := r.change(ctx, h, inv)
 	switch {
 	case err == nil:
-		if handle != "" {
-			h.current.Handle = handle
-		}
 		h.until = now.Add(inv) // from before the call: rather too early than too late
 		h.plan(now.Add(inv / 3))
 		return true
@@ -108,6 +106,25 @@ func (r *run) extend(h *held) bool {
 	r.log.Warn("extending the invisible time failed", "topic", h.current.Topic, "message_id", h.current.ID, "error", err)
 	h.plan(time.Now().Add(inv / 10))
 	return true
+}
+
+// change extends the lease and takes over the handle that is valid then. It can be
+// repeated after a lost answer: the server knows the handle that it replaced.
+func (r *run) change(ctx context.Context, h *held, dur time.Duration) error {
+	handle, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, dur)
+	h.unsure = err != nil && (h.unsure || perhaps(err))
+	if err == nil && handle != "" {
+		h.current.Handle = handle
+	}
+	return err
+}
+
+// recover finds out which handle is valid, for a settlement that was told that the
+// handle is not, where an extension may be why. The lease becomes no longer.
+func (r *run) recover(ctx context.Context, h *held) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	return r.change(ctx, h, max(time.Until(h.until), time.Millisecond))
 }
 
 // loss is the cause for the handler's context.

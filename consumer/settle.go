@@ -32,11 +32,21 @@ func (r *run) tell(h *held, v verdict) (transport.RetryResult, error) {
 	maybe := false
 	for n := 0; ; n++ {
 		result, err := r.tellOnce(ctx, h, v)
+		action := v.action
+		if h.unsure && errors.Is(err, tidegate.ErrInvalidHandle) {
+			found := r.recover(ctx, h)
+			if found == nil {
+				continue
+			}
+			if !errors.Is(found, tidegate.ErrInvalidHandle) {
+				err, action = found, extension
+			}
+		}
 		if maybe && errors.Is(err, tidegate.ErrInvalidHandle) {
 			return result, fmt.Errorf("%w: %w", errPerhaps, err)
 		}
-		maybe = maybe || perhaps(err)
-		if err == nil || !canRepeat(v.action, err, r.transport.Capabilities()) {
+		maybe = maybe || action != extension && perhaps(err)
+		if err == nil || !canRepeat(action, err, r.transport.Capabilities()) {
 			return result, err
 		}
 		delay := settleBackoff.Delay(n)

@@ -113,7 +113,9 @@ type Settler interface {
 
 	// ChangeInvisibleDuration keeps the message from other deliveries for
 	// another dur, counted from now, and returns the handle that replaces
-	// d.Handle. It says nothing about success or failure. A dur of 0 gives back
+	// d.Handle. Repeated with the handle that it replaced, as after a lost answer,
+	// it does so again and returns the same one; servers without any of the
+	// [Capabilities] may do otherwise. It says nothing about success or failure. A dur of 0 gives back
 	// a delivery that was not handled: it is ready again at once, and where the
 	// receive had Push set and the server has [Capabilities].Suspend, its
 	// attempt does not count.

@@ -34,12 +34,13 @@ type model struct {
 }
 
 type subCopy struct {
-	attempt int
-	due     time.Time // when it can be delivered (again)
-	held    bool      // in flight, as opposed to waiting
-	push    bool
-	handle  string
-	done    bool
+	replaced, changed string // handles: what the last change had, and made
+	attempt           int
+	due               time.Time // when it can be delivered (again)
+	held              bool      // in flight, as opposed to waiting
+	push              bool
+	handle            string
+	done              bool
 }
 
 type ladderSteps []time.Duration
@@ -352,14 +353,23 @@ func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dura
 }
 
 func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	err = m.settle(ctx, d, func(_ int, c *subCopy) {
+	now, again := *d, false
+	m.mu.Lock()
+	if c := m.copy(d.ConsumerGroup, int(d.Offset)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
+		now.Handle, again = c.handle, true
+	}
+	m.mu.Unlock()
+	err = m.settle(ctx, &now, func(_ int, c *subCopy) {
 		m.serial++
 		if m.fault == "change counts from the receipt" {
 			c.due = c.due.Add(dur)
 		} else {
 			c.due = time.Now().Add(dur)
 		}
-		c.handle = fmt.Sprint(c.handle, "+", m.serial)
+		if !again {
+			c.replaced, c.handle = c.handle, fmt.Sprint(c.handle, "+", m.serial)
+			c.changed = c.handle
+		}
 		if dur == 0 && c.push {
 			c.held, c.handle = false, ""
 			if m.can.Suspend && m.fault != "suspending counts" {

@@ -74,7 +74,13 @@ var settleCases = []testCase{
 		if handle == "" || handle == first.Handle || first.Handle != before.Handle {
 			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
 		}
-		e.stale(first)
+		e.settled(first)
+		if e.beyond() {
+			changed = time.Now()
+			if again, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.unit); again != handle || err != nil {
+				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
+			}
+		}
 		e.sleep(2 * e.unit) // past the first lease
 		e.none(e.request())
 		r := e.request()
@@ -173,13 +179,22 @@ func (e *env) stale(d *tidegate.Delivery) {
 	if !e.beyond() {
 		return
 	}
+	e.settled(d)
+	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
+	}
+}
+
+// settled checks that d can be settled no more.
+func (e *env) settled(d *tidegate.Delivery) {
+	e.Helper()
+	if !e.beyond() {
+		return
+	}
 	if err := e.ack(d); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Ack with an old handle: %v, want ErrInvalidHandle", err)
 	}
 	if _, err := e.Transport.Retry(e.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
-	}
-	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
-		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
 	}
 }

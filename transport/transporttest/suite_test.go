@@ -74,6 +74,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"retry late":                     {"RetryOutlivesTheLease"},
 		"retry does not count":           {"AttemptsExhausted"},
 		"change counts from the receipt": {"ChangeInvisibleDuration"},
+		"no change twice":                {"ChangeInvisibleDuration"},
 		"lose the reason":                {"DeadLetter"},
 		"open after Close":               {"ClosedForGood"},
 		"no ladder for timeouts":         {"PushTimeoutsTakeTheLadder"},

@@ -15,6 +15,7 @@ const (
 	leaseNegative = 2
 	leaseKeep     = 4
 	leaseBlocked  = 8
+	leaseChanged  = 16
 )
 
 // A Cursor is how far a group is in a queue.
@@ -35,6 +36,7 @@ type Lease struct {
 	Negative bool      // waits after a negative acknowledgement
 	Keep     bool      // retention waits until it is done: its message group was parked or blocked
 	Blocked  bool      // its message group is blocked by it
+	Changed  bool      // Serial is of a change of the invisible duration: one less is of the handle that it replaced
 	Attempt  int       // deliveries made
 	Serial   uint32    // of the handle that is valid
 	Due      time.Time // when the lease or the wait ends
@@ -63,6 +65,9 @@ func (l *Lease) encode(b []byte) []byte {
 	if l.Blocked {
 		flags |= leaseBlocked
 	}
+	if l.Changed {
+		flags |= leaseChanged
+	}
 	b = append(b, leaseVersion, l.State, flags)
 	b = binary.AppendUvarint(b, uint64(l.Attempt))
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
@@ -81,10 +86,11 @@ func decodeLease(v []byte, l *Lease) error {
 	}
 	l.State = r.byte()
 	flags := r.byte()
-	if flags&^(leasePush|leaseNegative|leaseKeep|leaseBlocked) != 0 {
+	if flags&^(leasePush|leaseNegative|leaseKeep|leaseBlocked|leaseChanged) != 0 {
 		r.fail("it has an unknown flag")
 	}
-	l.Push, l.Negative, l.Keep, l.Blocked = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseKeep != 0, flags&leaseBlocked != 0
+	l.Push, l.Negative, l.Keep = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseKeep != 0
+	l.Blocked, l.Changed = flags&leaseBlocked != 0, flags&leaseChanged != 0
 	attempt := r.uvarint()
 	if attempt > 1<<31 {
 		r.fail("the attempt number is absurd")

@@ -1,0 +1,86 @@
+package broker
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A change of the invisible duration whose answer was lost is repeated with the
+// handle that it replaced, also after a restart: it is done again and gives the
+// same handle. Nothing else is done with a handle that was replaced, and a handle
+// of an earlier change or delivery does nothing at all.
+func TestChangeIsRepeatable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{})
+		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
+		take := func() *tidegate.Delivery {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute, Push: true})
+			if len(ds) != 1 {
+				t.Fatalf("%d deliveries", len(ds))
+			}
+			return ds[0]
+		}
+		change := func(d *tidegate.Delivery, dur time.Duration) *tidegate.Delivery {
+			t.Helper()
+			c := *d
+			var err error
+			if c.Handle, err = b.ChangeInvisibleDuration(t.Context(), d, dur); err != nil {
+				t.Fatal(err)
+			}
+			return &c
+		}
+		refused := func(d *tidegate.Delivery, changeToo bool) {
+			t.Helper()
+			_, retried := b.Retry(t.Context(), d, 0, "")
+			_, given := b.ChangeInvisibleDuration(t.Context(), d, 0)
+			errs := map[string]error{"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "give back": given, "dead letter": b.DeadLetter(t.Context(), d, "")}
+			if changeToo {
+				_, errs["change"] = b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			}
+			for name, err := range errs {
+				if !errors.Is(err, tidegate.ErrInvalidHandle) {
+					t.Errorf("%s with a handle that was replaced: %v", name, err)
+				}
+			}
+		}
+		first := take()
+		elapse(30 * time.Second)
+		second := change(first, time.Minute)
+		refused(first, false)
+		for range 2 {
+			elapse(50 * time.Second) // past the invisible duration of before
+			if again := change(first, time.Minute); again.Handle != second.Handle || again.Handle == first.Handle {
+				t.Errorf("repeated, the change gives %q after %q", again.Handle, second.Handle)
+			}
+		}
+		b = reopen(t, b, fs)
+		if again := change(first, time.Minute); again.Handle != second.Handle {
+			t.Errorf("repeated after a restart, the change gives %q after %q", again.Handle, second.Handle)
+		}
+		third := change(second, time.Minute)
+		refused(first, true)
+		refused(second, false)
+		elapse(61 * time.Second) // it runs out
+		refused(second, true)
+		elapse(10 * time.Second) // the ladder's first step
+		fourth := take()
+		if fourth.Attempt != 2 {
+			t.Errorf("attempt %d", fourth.Attempt)
+		}
+		refused(third, true) // the serial number before that of the delivery, which is no change
+		change(fourth, 0)    // given back
+		refused(fourth, true)
+		if err := b.Ack(t.Context(), []*tidegate.Delivery{take()})[0]; err != nil {
+			t.Error(err)
+		}
+	})
+}
