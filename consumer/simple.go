@@ -100,7 +100,8 @@ func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 // ChangeInvisibleDuration has the invisible time end dur from now: more if the
 // work takes longer, less to have the message delivered again sooner. It sets
 // d.Handle and d.InvisibleUntil if the server agreed, and leaves d alone
-// otherwise. The error matches tidegate.ErrInvalidHandle if the time was over before.
+// otherwise, so that a call whose answer was lost can be repeated. The error matches
+// tidegate.ErrInvalidHandle if the time was over before.
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
 		return fmt.Errorf("consumer: %w", &tidegate.Error{
