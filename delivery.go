@@ -33,7 +33,8 @@ type Delivery struct {
 	StoreHost string    // the server's host
 
 	// InvisibleUntil is when the server delivers the message again unless it
-	// was acknowledged. Zero where the server does not tell.
+	// was acknowledged, by the clock of who received it: a transport reckons it from how long the
+	// server says that this is. Zero where the server does not tell.
 	InvisibleUntil time.Time
 }
 

@@ -16,25 +16,25 @@ type held struct {
 	current tidegate.Delivery  // the same, with the handle that is valid now
 	turn    *turn
 
-	until   time.Time // the end of the invisible time, by our clock
-	renew   time.Time // when to extend it
-	last    time.Time // no extension begins after that
-	unsure  bool      // the answer to an extension was lost: another handle may be the valid one
+	lease   time.Duration // how long the invisible time was when it was given, or seen to be
+	until   time.Time     // its end, by our clock
+	renew   time.Time     // when to extend it
+	last    time.Time     // no extension begins after that
+	unsure  bool          // the answer to an extension was lost: another handle may be the valid one
 	lost    bool
 	lostErr error // why, if the server said so
 }
 
 func (r *run) hold(d *tidegate.Delivery, t *turn, now time.Time) *held {
-	h := &held{d: d, current: *d, turn: t, until: now.Add(r.opts.InvisibleDuration)}
-	if r.opts.MaxExtension > 0 {
-		h.last = now.Add(r.opts.MaxExtension)
-	}
 	// A repeated answer to a receive whose first one was lost brings leases that
-	// have run for a while. What the delivery says of it makes the first
-	// extension earlier and nothing else: it depends on the server's clock.
+	// have run for a while: the delivery says what is left, by our clock.
 	left := r.opts.InvisibleDuration
 	if !d.InvisibleUntil.IsZero() {
 		left = min(left, max(d.InvisibleUntil.Sub(now), 0))
+	}
+	h := &held{d: d, current: *d, turn: t, lease: left, until: now.Add(left)}
+	if r.opts.MaxExtension > 0 {
+		h.last = now.Add(r.opts.MaxExtension)
 	}
 	h.plan(now.Add(left / 3))
 	return h
@@ -96,7 +96,7 @@ func (r *run) extend(h *held) bool {
 	err := r.change(ctx, h, inv)
 	switch {
 	case err == nil:
-		h.until = now.Add(inv) // from before the call: rather too early than too late
+		h.lease, h.until = inv, now.Add(inv) // from before the call: rather too early than too late
 		h.plan(now.Add(inv / 3))
 		return true
 	case errors.Is(err, tidegate.ErrInvalidHandle):
@@ -104,7 +104,7 @@ func (r *run) extend(h *held) bool {
 		return false
 	}
 	r.log.Warn("extending the invisible time failed", "topic", h.current.Topic, "message_id", h.current.ID, "error", err)
-	h.plan(time.Now().Add(inv / 10))
+	h.plan(time.Now().Add(max(h.lease/10, inv/100)))
 	return true
 }
 

@@ -55,17 +55,20 @@ func TestLeaseLost(t *testing.T) {
 		name   string
 		answer error
 		opts   PushOptions
+		ran    time.Duration // of the invisible time, before the delivery came
 		at     time.Duration // when the handler sees it
 		calls  int           // of ChangeInvisibleDuration
 	}{
-		{"the server says so", invalid, PushOptions{}, 10 * time.Second, 1},
-		{"the server cannot be reached", lost, PushOptions{}, 30 * time.Second, 7}, // at 10 s and every 3 s, and not at the end
-		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 50 * time.Second, 2},
-		{"never extended", nil, PushOptions{MaxExtension: -1}, 30 * time.Second, 0},
+		{"the server says so", invalid, PushOptions{}, 0, 10 * time.Second, 1},
+		{"the server cannot be reached", lost, PushOptions{}, 0, 30 * time.Second, 7}, // at 10 s and every 3 s, and not at the end
+		{"nor for the rest of a repeated answer", lost, PushOptions{}, 24 * time.Second, 6 * time.Second, 7},
+		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 50 * time.Second, 2},
+		{"never extended", nil, PushOptions{MaxExtension: -1}, 0, 30 * time.Second, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
+				s.ran = tt.ran
 				s.fill(1)
 				calls := 0
 				s.onChange = func(*tidegate.Delivery) error { calls++; return tt.answer }

@@ -20,6 +20,7 @@ type server struct {
 	queues   []int
 	caps     transport.Capabilities
 	result   transport.RetryResult // of every Retry
+	ran      time.Duration         // of each invisible time, before the answer came
 
 	// Called without a lock before the server does anything; an error is the answer.
 	onReceive, onSettings func() error
@@ -114,7 +115,7 @@ func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate
 		}
 		s.serial++
 		e.attempt++
-		e.handle, e.due = fmt.Sprint(i, "/", s.serial), now.Add(r.InvisibleDuration)
+		e.handle, e.due = fmt.Sprint(i, "/", s.serial), now.Add(r.InvisibleDuration-s.ran)
 		s.handed++
 		s.maxHand = max(s.maxHand, s.handed)
 		ds = append(ds, &tidegate.Delivery{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,13 @@ type faulty struct {
 	rnd     *rand.Rand              // guarded by mu
 	done    map[string]map[int]bool // guarded by mu; by message group and number
 	running map[string]int          // guarded by mu
+	trace   []string                // guarded by mu; what happened, for who looks into a failure
+}
+
+func (f *faulty) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trace = append(f.trace, fmt.Sprintf("%s ", time.Now().Format("15:04:05.000000"))+fmt.Sprintf(format, args...))
 }
 
 func (f *faulty) roll(n int) int {
@@ -57,8 +65,11 @@ func (f *faulty) roll(n int) int {
 	return f.rnd.IntN(n)
 }
 
-func (f *faulty) middleware(ctx context.Context, _ server.Call, next func(context.Context) error) error {
-	switch f.roll(30) {
+func (f *faulty) middleware(ctx context.Context, call server.Call, next func(context.Context) error) (err error) {
+	roll := f.roll(30)
+	f.note("begin %d %+v", roll, call)
+	defer func() { f.note("end %d %+v: %v", roll, call, err) }()
+	switch roll {
 	case 0:
 		_ = next(ctx)
 		return brokertest.ErrNoAnswer
@@ -96,7 +107,9 @@ func (f *faulty) handle(ctx context.Context, d *tidegate.Delivery) error {
 	}
 	f.running[group]++
 	f.mu.Unlock()
+	f.note("handler of %s %d, attempt %d, %q begins", group, number, d.Attempt, d.ID)
 	err := backoff.Sleep(ctx, time.Duration(f.roll(20_000))*time.Millisecond)
+	f.note("handler of %s %d ends: %v, %v", group, number, err, context.Cause(ctx))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.running[group]--
@@ -153,7 +166,8 @@ func (f *faulty) run() {
 		})
 	}
 	sends.Wait()
-	for end := time.Now().Add(time.Hour); b.Stats("billing", "orders").Backlog.Messages > 0 && time.Now().Before(end); {
+	// The backlog alone does not tell: it is none, too, while nobody has received yet.
+	for end := time.Now().Add(time.Hour); (f.left() > 0 || b.Stats("billing", "orders").Backlog.Messages > 0) && time.Now().Before(end); {
 		time.Sleep(time.Second)
 	}
 	cancel()
@@ -169,4 +183,18 @@ func (f *faulty) run() {
 	if s := b.Stats("billing", "orders"); s.Backlog.Messages != 0 || s.DeadLetters != 0 {
 		f.t.Errorf("in the end the broker says %+v", s)
 	}
+	if f.t.Failed() {
+		f.t.Log(strings.Join(f.trace, "\n"))
+	}
+}
+
+// left is how many messages no handler was content with yet.
+func (f *faulty) left() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := faultyGroups * faultyMessages
+	for _, done := range f.done {
+		n -= len(done)
+	}
+	return n
 }
