@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/throttle"
@@ -75,16 +76,27 @@ type backlogged interface {
 
 // backlogLimits are the limits of one backlog in use.
 type backlogLimits struct {
+	used  atomic.Bool // gates has seen a limit; without one nothing is locked
 	mu    sync.Mutex
 	gates throttle.Backlog // guarded by mu
 }
 
+// update compares a backlog with its limits; without any it forgets those there
+// were. mu is held.
+func (l *backlogLimits) update(value, marks throttle.Amount, now time.Time) (throttle.Measure, bool) {
+	l.used.Store(marks != throttle.Amount{})
+	return l.gates.Update(value, marks, now)
+}
+
 // check returns the limit that refuses a send now, or nil. by is nil if nothing is sent.
 func (l *backlogLimits) check(of backlogged, limit Limit, by *sender, now time.Time) *Throttle {
+	if limit == (Limit{}) && !l.used.Load() {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	value, marks := of.amount(now), limit.amount()
-	if m, on := l.gates.Update(value, marks, now); on {
+	if m, on := l.update(value, marks, now); on {
 		if by != nil {
 			l.gates.Wait(by.client, now)
 		}
@@ -112,7 +124,7 @@ func (l *backlogLimits) states(of backlogged, limit Limit, now time.Time) (out [
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	value, marks := of.amount(now), limit.amount()
-	l.gates.Update(value, marks, now)
+	l.update(value, marks, now)
 	for m := range throttle.Measures {
 		if marks[m] > 0 {
 			out = append(out, l.state(of, m, value, marks, now))

@@ -124,8 +124,8 @@ const (
 	pressureBytes = 16 << 20
 )
 
-// pressure asks for the state of the storage when something is sent, and not
-// by a timer: without sends nothing is to be refused.
+// pressure asks for the state of the storage when something is sent or somebody
+// asks whether it would be refused, and not by a timer.
 type pressure struct {
 	limits   atomic.Pointer[Pressure]
 	throttle atomic.Pointer[Throttle] // what refuses all sends; nil for nothing
@@ -222,10 +222,11 @@ func (s *subscription) countCold(ms []store.Message) {
 	s.cold.Add(int64(len(ms)), n, time.Now())
 }
 
-// throttleCold returns the cold reads of a topic as a throttle if they refuse sends.
+// throttleCold returns the cold reads of a topic as a throttle if they refuse sends. A
+// limit that was taken away while they did is forgotten.
 func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Throttle {
 	limit := b.pressure.limits.Load().cold()
-	if limit.PerSecond <= 0 {
+	if limit.PerSecond <= 0 && !t.coldOn.Load() {
 		return nil
 	}
 	if s := t.coldReads(limit, subs, now); s.On {
@@ -246,7 +247,9 @@ func (t *topic) coldReads(limit throttle.ColdLimit, subs []*subscription, now ti
 	}
 	t.gatesMu.Lock()
 	defer t.gatesMu.Unlock()
-	return t.cold.Update(limit, reads, now)
+	s := t.cold.Update(limit, reads, now)
+	t.coldOn.Store(s.On)
+	return s
 }
 
 func (t *topic) coldThrottle(s throttle.State) Throttle {

@@ -140,8 +140,8 @@ type sender struct {
 	size   int64
 }
 
-// observe looks at what is not known at any moment, before a send: the state of
-// the storage, and ages that are limited. It may read from the store, and is
+// observe looks at what is not known at any moment, before a send and before a topic
+// is told of: the state of the storage, and ages that are limited. It may read from the store, and is
 // not called under any lock.
 func (b *Broker) observe(t *topic, now time.Time) {
 	b.pressure.look(b, now)
@@ -157,18 +157,12 @@ func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
 	if isDeadLetterTopic(t.name) {
 		return nil
 	}
-	if limit := b.backlogLimit(t); limit != (Limit{}) {
-		if th := t.limits.check(t, limit, by, now); th != nil {
-			return th
-		}
+	if th := t.limits.check(t, b.backlogLimit(t), by, now); th != nil {
+		return th
 	}
 	subs := *t.subs.Load()
 	for _, s := range subs {
-		limit := s.group.config.Load().MaxBacklog
-		if limit == (Limit{}) {
-			continue
-		}
-		if th := s.limits.check(s, limit, by, now); th != nil {
+		if th := s.limits.check(s, s.group.config.Load().MaxBacklog, by, now); th != nil {
 			th.Topic = t.name
 			return th
 		}

@@ -58,6 +58,7 @@ type topic struct {
 	age     throttle.Age // of the backlog, used while it has no group
 	gatesMu sync.Mutex
 	cold    throttle.Cold // guarded by gatesMu: of reads by groups far behind
+	coldOn  atomic.Bool   // they refused sends at the last look
 	rate    throttle.Rate // guarded by gatesMu: of TopicConfig.MaxRate
 }
 
@@ -290,7 +291,9 @@ func (b *Broker) describe(t *topic) Topic {
 	slices.Sort(d.Groups)
 	now := time.Now()
 	if b.begin() {
-		b.lookAtAges(t, now)
+		if b.store.Broken() == nil {
+			b.observe(t, now)
+		}
 		b.end()
 	}
 	d.Throttle = b.throttle(t, now, nil)

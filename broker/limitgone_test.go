@@ -1,0 +1,144 @@
+package broker
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A limit that was taken away is forgotten: a new one refuses sends from its
+// own mark on, whether or not somebody looked at the limits meanwhile.
+func TestBacklogLimitThatWasTakenAway(t *testing.T) {
+	for _, of := range []string{"topic", "group", "broker"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putGroup(t, b, "g", GroupConfig{})
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+			limit := func(n int64) {
+				t.Helper()
+				switch l := (Limit{Messages: n}); of {
+				case "topic":
+					putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: l})
+				case "group":
+					putGroup(t, b, "g", GroupConfig{MaxBacklog: l})
+				default:
+					if err := b.SetLimits(Limits{MaxBacklog: l}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			send := func(n int) (err error) {
+				for range n {
+					err = errors.Join(err, send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err)
+				}
+				return err
+			}
+			limit(100)
+			if err := send(100); err != nil {
+				t.Fatal(err)
+			}
+			if err := send(1); !errors.Is(err, tidegate.ErrThrottled) {
+				t.Fatalf("of %s: at the limit: %v", of, err)
+			}
+			limit(0)
+			time.Sleep(time.Second)
+			if err := send(800); err != nil {
+				t.Fatalf("of %s: without a limit: %v", of, err)
+			}
+			limit(1000)
+			if err := send(100); err != nil {
+				t.Errorf("of %s: with 900 of 1000: %v", of, err)
+			}
+			now := time.Now()
+			send(1)
+			if d, err := b.Topic("t"); err != nil || d.Throttle == nil || !d.Throttle.Since.Equal(now) {
+				t.Errorf("of %s: at the new limit: %+v, %v", of, d.Throttle, err)
+			}
+		})
+	}
+}
+
+// So is a limit of cold reads.
+func TestColdLimitThatWasTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1000
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{ColdDistance: 100 * size}})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		send := func() error {
+			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+		}
+		limit := func(messages int64) {
+			t.Helper()
+			if err := b.SetLimits(Limits{Pressure: Pressure{MaxColdReads: messages * size, ColdDistance: 100 * size}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3000 {
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limit(50)
+		for range 1000 / 32 {
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
+		}
+		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+			t.Fatalf("a thousand at once: %v", err)
+		}
+		limit(0)
+		if err := send(); err != nil {
+			t.Fatalf("without a limit: %v", err)
+		}
+		// What was read of late is within the new limit, but above where a throttle would end.
+		_, rate := (*b.topics["t"].subs.Load())[0].cold.Rate(time.Now())
+		limit(int64(rate)/size*10/9 + 1)
+		if err := send(); err != nil {
+			t.Errorf("with a limit that was not reached: %v", err)
+		}
+	})
+}
+
+// A topic says that it refuses sends for as long as it would, also if nothing is sent.
+func TestTopicSaysThatThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const gib = 1 << 30
+		fs := vfs.NewMem()
+		free := func(n uint64) {
+			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 100 * gib, UsedBytes: 100*gib - n})
+		}
+		free(gib / 2)
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		says := func() string {
+			t.Helper()
+			d, err := b.Topic("t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := b.Stats().Topics[0].Throttle
+			if (d.Throttle == nil) != (s == nil) {
+				t.Errorf("the topic says %v, the statistics %v", d.Throttle, s)
+			}
+			if d.Throttle == nil {
+				return ""
+			}
+			return d.Throttle.Limit
+		}
+		time.Sleep(time.Second)
+		if l := says(); l != "free disk" {
+			t.Errorf("with half a GiB free: %q", l)
+		}
+		free(2 * gib)
+		time.Sleep(time.Second)
+		if l := says(); l != "" {
+			t.Errorf("with 2 GiB free: %q", l)
+		}
+	})
+}
