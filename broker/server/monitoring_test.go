@@ -30,6 +30,7 @@ func dashboard(t *testing.T) []expression {
 			ID          int
 			Type, Title string
 			Description string
+			FieldConfig struct{ Defaults struct{ Unit string } }
 			GridPos     struct{ H, W, X, Y int }
 			Targets     []struct{ RefID, Expr, LegendFormat string }
 		}
@@ -58,6 +59,9 @@ func dashboard(t *testing.T) []expression {
 		}
 		ids[p.ID], places[at] = true, true
 		if p.Type == "row" {
+			if p.GridPos.W != 24 || p.GridPos.H != 1 {
+				t.Errorf("panel %q is a row of %d by %d", p.Title, p.GridPos.W, p.GridPos.H)
+			}
 			continue
 		}
 		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
@@ -65,6 +69,10 @@ func dashboard(t *testing.T) []expression {
 		}
 		for _, target := range p.Targets {
 			text := strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")
+			unit, counts := p.FieldConfig.Defaults.Unit, strings.Contains(text, "rate(") && !strings.Contains(text, "histogram_quantile") && !strings.Contains(text, " / ")
+			if perSecond := slices.Contains([]string{"cps", "Bps", "reqps"}, unit); perSecond != counts {
+				t.Errorf("panel %q has the unit %s, for %s", p.Title, unit, text)
+			}
 			out = append(out, expression{"panel " + p.Title, text})
 		}
 	}
@@ -218,6 +226,44 @@ func TestMonitoring(t *testing.T) {
 	for name := range families {
 		if strings.HasPrefix(name, "tidegate_") && !shown[name] {
 			t.Errorf("the dashboard does not show %s", name)
+		}
+	}
+}
+
+// The alert for a storage that refuses all sends knows every limit that does:
+// those that are of no topic and no group.
+func TestMonitoringKnowsTheStoragesLimits(t *testing.T) {
+	var told map[string]*dto.MetricFamily
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{MinLongPolling: 1})
+		tellStory(t, e)
+		_, told = scraped(t, e.s)
+	})
+	var want, got []string
+	for _, m := range told["tidegate_limit_reached"].GetMetric() {
+		limit := m.GetLabel()[0].GetValue()
+		if !strings.HasPrefix(limit, "topic_") && !strings.HasPrefix(limit, "group_") && limit != "cold_reads" { // which is a topic's
+			want = append(want, limit)
+		}
+	}
+	for _, e := range alerts(t) {
+		if e.where == "alert TidegateStoragePressed" {
+			got = strings.Split(regexp.MustCompile(`limit=~"([^"]*)"`).FindStringSubmatch(e.text)[1], "|")
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("the alert knows %q, the broker has %q", got, want)
+	}
+}
+
+// What fails inside the broker is told of, over gRPC and over HTTP.
+func TestMonitoringOfFailures(t *testing.T) {
+	all := fmt.Sprint(alerts(t))
+	for _, m := range []string{"tidegate_rpc_answers_total", "tidegate_http_answers_total"} {
+		if !strings.Contains(all, m) {
+			t.Errorf("no alert looks at %s", m)
 		}
 	}
 }
