@@ -44,18 +44,8 @@ var accessRules = []rule[settings]{
 
 // skewRule is a duration that may be negative, for no limit; in the server 0
 // stands for the default.
-var skewRule = func() rule[settings] {
-	r := live(duration("access.max_clock_skew", server.DefaultMaxClockSkew, "how far the `duration` between a signed time and the broker's may be; -1s: any",
-		math.MinInt64, func(s *settings) *time.Duration { return &s.skew }))
-	set := r.set
-	r.set = func(s *settings, text string) error {
-		if d, err := time.ParseDuration(text); err == nil && d == 0 {
-			return fmt.Errorf("give a duration above 0s, or -1s for no limit")
-		}
-		return set(s, text)
-	}
-	return r
-}()
+var skewRule = live(notZero("give a duration above 0s, or -1s for no limit", duration("access.max_clock_skew", server.DefaultMaxClockSkew, "how far the `duration` between a signed time and the broker's may be; -1s: any",
+	math.MinInt64, func(s *settings) *time.Duration { return &s.skew })))
 
 func addZone(s *settings, text string) error {
 	for name := range strings.SplitSeq(text, ",") {

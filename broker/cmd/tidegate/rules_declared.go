@@ -122,14 +122,20 @@ var retentionRule = func() rule[broker.TopicConfig] {
 	return r
 }()
 
-// notZero makes a rule of a duration refuse 0.
+// notZero makes a rule of a number or a duration refuse 0, which is the default in
+// the engine, so that what is shown is what holds.
 func notZero[T any](advice string, r rule[T]) rule[T] {
 	set := r.set
 	r.set = func(v *T, s string) error {
-		if d, err := time.ParseDuration(s); err == nil && d == 0 {
+		next := *v
+		if err := set(&next, s); err != nil {
+			return err
+		}
+		if t := r.text(&next); t == "0" || t == "0s" {
 			return errors.New(advice)
 		}
-		return set(v, s)
+		*v = next
+		return nil
 	}
 	return r
 }
