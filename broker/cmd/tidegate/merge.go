@@ -69,7 +69,10 @@ func build[T any](rules []rule[T], validate func(T) error, layers ...values) (se
 func merge(doc document, env, flags values) (config, faults) {
 	c := config{topics: map[string]section[broker.TopicConfig]{}, groups: map[string]section[broker.GroupConfig]{}, addresses: map[string]section[broker.AddressSettings]{}}
 	var bad, more faults
-	c.settings, bad = build(settingRules, settings.validate, doc.values, env, flags)
+	c.settings, bad = build(settingRules, settings.validateAlone, doc.values, env, flags)
+	if len(bad) == 0 {
+		bad = checkPairs(c.settings)
+	}
 	if err := c.settings.value.validate(); err != nil && len(bad) == 0 { // what several together are wrong in
 		bad = append(bad, faultf(origin{}, "the settings cannot be: %v", err))
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 )
@@ -23,8 +24,9 @@ type settings struct {
 	topics                      []string
 	limits                      broker.Limits
 	transaction                 broker.TransactionConfig
-	minInvisible                time.Duration
-	minPoll                     time.Duration
+	minInvisible, maxInvisible  time.Duration
+	minPoll, maxPoll            time.Duration
+	producer                    producerSettings
 	maxRequest, maxConnections  int
 	insecure                    bool
 	logLevel, logFormat         string
@@ -32,6 +34,13 @@ type settings struct {
 	tls                         tlsSettings
 	skew                        time.Duration
 	zones                       []string
+}
+
+// producerSettings are the retry policy that producers are told.
+type producerSettings struct {
+	attempts     int
+	initial, max time.Duration
+	multiplier   float64
 }
 
 // A rule is one field of a T: its name, its default and what is legal. All
@@ -100,6 +109,8 @@ var settingRules = append([]rule[settings]{
 		0, func(s *settings) *broker.Duration { return &s.limits.MaxBacklog.Age })),
 	live(number("max_client_rate", "throttle a client that sends more `messages` a second than this (0: no limit)",
 		func(s *settings) *float64 { return &s.limits.ClientQuota.MessagesPerSecond })),
+	live(integer("max_client_burst", "0", "how many `messages` a client may send at once after a pause (0: as many as in one second); needs max_client_rate",
+		0, math.MaxInt32, func(s *settings) *int { return &s.limits.ClientQuota.Burst })),
 	live(integer("min_free_disk_bytes", "0", "throttle all sends while the disk has fewer `bytes` free (0: 1 GiB, or 5 % of a smaller disk; -1: no limit)",
 		-1, math.MaxInt64, func(s *settings) *int64 { return &s.limits.Pressure.MinFreeDisk })),
 	live(notZero("give a whole number of 1 or more, or -1 for no limit", integer("max_compaction_debt_bytes", strconv.Itoa(broker.DefaultMaxCompactionDebt), "throttle all sends while this many `bytes` wait to be compacted (-1: no limit)",
@@ -118,8 +129,20 @@ var settingRules = append([]rule[settings]{
 		func(s *settings) *int { return &s.transaction.CheckMax })),
 	duration("min_invisible_duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for",
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
+	duration("max_invisible_duration", broker.DefaultMaxInvisibleDuration, "longest invisible `duration` that a consumer may ask for",
+		1, func(s *settings) *time.Duration { return &s.maxInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
 		0, func(s *settings) *time.Duration { return &s.minPoll }),
+	duration("max_long_polling", defaultMaxPoll, "longest `duration` that a receive waits for a message, which consumers are told",
+		1, func(s *settings) *time.Duration { return &s.maxPoll }),
+	integer("producer_max_attempts", strconv.Itoa(server.DefaultProducerMaxAttempts), "how many `times` producers are told to try a send that fails or is refused",
+		1, math.MaxInt32, func(s *settings) *int { return &s.producer.attempts }),
+	duration("producer_backoff_initial", backoff.Default().Initial, "`duration` until the second try of a send that is throttled, which producers are told",
+		0, func(s *settings) *time.Duration { return &s.producer.initial }),
+	factor("producer_backoff_multiplier", backoff.Default().Multiplier, "how many `times` as long it is until each further try",
+		func(s *settings) *float64 { return &s.producer.multiplier }),
+	duration("producer_backoff_max", backoff.Default().Max, "`duration` that it is at most",
+		0, func(s *settings) *time.Duration { return &s.producer.max }),
 	// With less, what the SDK divides a large Send into would be refused again and again.
 	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages (least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
 		17<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),

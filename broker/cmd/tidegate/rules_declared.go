@@ -13,7 +13,10 @@ import (
 
 var topicTypes = []string{string(broker.TopicNormal), string(broker.TopicFIFO), string(broker.TopicDelay), string(broker.TopicTransaction)}
 
-const defaultMinPoll time.Duration = server.DefaultMinLongPolling
+const (
+	defaultMinPoll time.Duration = server.DefaultMinLongPolling
+	defaultMaxPoll time.Duration = server.DefaultMaxLongPolling
+)
 
 // topicRules are all fields of a topic, named as over HTTP.
 var topicRules = []rule[broker.TopicConfig]{

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
@@ -38,6 +40,22 @@ func ladder[T any](key string, preset backoff.Steps, field func(*T) *backoff.Ste
 				return fmt.Errorf(`give a ladder of durations such as "10s 30s 1m"`)
 			}
 			*field(v) = steps
+			return nil
+		},
+	}
+}
+
+// factor is a number of at least 1.
+func factor[T any](key string, preset float64, help string, field func(*T) *float64) rule[T] {
+	text := func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+	return rule[T]{
+		key: key, preset: text(preset), help: help, text: func(v *T) string { return text(*field(v)) },
+		set: func(v *T, s string) error {
+			f, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(f >= 1) || math.IsInf(f, 0) {
+				return fmt.Errorf("give a number of 1 or more")
+			}
+			*field(v) = f
 			return nil
 		},
 	}

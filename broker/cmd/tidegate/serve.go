@@ -124,24 +124,6 @@ func (s settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// atLeastOne turns the wish for no minimum into the smallest duration: in the
-// options of broker and server, 0 stands for their default.
-func atLeastOne(d time.Duration) time.Duration { return max(d, 1) }
-
-// options are what the settings are to the broker and the server.
-func (s settings) options() (broker.Options, server.Options) {
-	return broker.Options{
-		Dir: s.data, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
-		Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible),
-	}, server.Options{Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), MaxReceiveSize: s.maxRequest, AnyHost: s.insecure, HTTPHosts: s.hosts}
-}
-
-// validate returns what the broker or the server would refuse of the settings.
-func (s settings) validate() error {
-	bo, so := s.options()
-	return errors.Join(bo.Validate(), so.Validate())
-}
-
 // serve runs the broker until ctx ends.
 func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	s, level := cfg.settings.value, new(slog.LevelVar)
