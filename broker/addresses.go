@@ -99,11 +99,12 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 		return storeError(err)
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.addresses.Store(&set)
 	for _, t := range b.topics {
 		t.address.Store(b.addressPolicy(t.name))
 	}
+	b.mu.Unlock()
+	b.watchers.tell("")
 	return nil
 }
 

@@ -129,6 +129,7 @@ type Broker struct {
 	delays   *delays
 	pressure pressure
 	halves   *halves
+	watchers watchers
 	sweeper  *sweeper
 
 	addresses atomic.Pointer[address.Set[AddressSettings]] // changed by who holds admin and mu

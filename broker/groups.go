@@ -57,6 +57,7 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Grou
 	if _, err := b.putGroup(name, c); err != nil {
 		return Group{}, err
 	}
+	b.watchers.tell(name)
 	return b.Group(name)
 }
 

@@ -63,9 +63,6 @@ func (s *Server) putGroup(w http.ResponseWriter, r *http.Request) (int, any, err
 	}
 	_, missing := s.b.Group(name)
 	g, err := s.b.PutGroup(r.Context(), name, c)
-	if err == nil {
-		s.sessions.ResendGroup(name) // consumers follow a change at once
-	}
 	return putStatus(missing), g, err
 }
 

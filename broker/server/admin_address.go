@@ -29,18 +29,11 @@ func (s *Server) putAddressSettings(w http.ResponseWriter, r *http.Request) (int
 	}
 	_, missing := s.b.AddressSettings(match)
 	set, err := s.b.PutAddressSettings(r.Context(), match, a)
-	if err == nil {
-		s.sessions.ResendAll() // consumers follow a change at once
-	}
 	return putStatus(missing), set, err
 }
 
 func (s *Server) deleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	err := s.b.DeleteAddressSettings(r.Context(), r.PathValue("match"))
-	if err == nil {
-		s.sessions.ResendAll()
-	}
-	return http.StatusNoContent, nil, err
+	return http.StatusNoContent, nil, s.b.DeleteAddressSettings(r.Context(), r.PathValue("match"))
 }
 
 type topicAddressSettings struct {

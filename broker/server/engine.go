@@ -20,6 +20,7 @@ type engine interface {
 	TopicOf(handle string) (topic, original string, err error)
 	EndTransaction(ctx context.Context, e broker.TransactionEnd) error
 	OnTransactionCheck(f func(broker.TransactionCheck) bool) (remove func())
+	OnConsumerSettings(f func(group string)) (remove func())
 	Touch(owner string)
 	Forget(owner string)
 

@@ -74,7 +74,8 @@ type Server struct {
 	http      http.Handler
 	gate      *gate.Gate
 
-	stopChecks func() // no check comes from the engine any more
+	stopChecks   func() // no check comes from the engine any more
+	stopSettings func() // no change of settings likewise
 
 	drainOnce sync.Once
 	draining  chan struct{}   // closed when the server begins to end
@@ -146,6 +147,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	s.grpc.RegisterService(&description, s)
 	s.http = s.mux()
 	s.stopChecks = b.OnTransactionCheck(s.check)
+	s.stopSettings = b.OnConsumerSettings(s.sessions.ResendGroup)
 	return s, nil
 }
 
@@ -208,6 +210,7 @@ func (s *Server) drain() {
 		close(s.draining)
 		s.endLife()
 		s.stopChecks()
+		s.stopSettings()
 		s.sniffer.Close()
 		s.sessions.Drain()
 	})

@@ -300,24 +300,43 @@ func TestHeartbeat(t *testing.T) {
 		if toGo.Load() != 0 || toNode.Load() != 1 {
 			t.Errorf("settings after a heartbeat: %d for Go, %d for Node; want one for Node alone", toGo.Load(), toNode.Load())
 		}
-		// A group that was changed behind the server's back is noticed.
+		// They are told at once of a group that was changed, by the process that has the broker
+		// as by the admin, and not again with a heartbeat.
 		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 5}); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, beat("go"), tidegate.CodeOK)
 		synctest.Wait()
-		if toGo.Load() != 1 {
-			t.Errorf("%d settings after a change and a heartbeat; want 1", toGo.Load())
+		if toGo.Load() != 1 || toNode.Load() != 2 {
+			t.Errorf("settings after a change: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
 		}
-		// One that was changed by the admin, at once.
+		refused(t, beat("go"), tidegate.CodeOK)
+		if _, err := e.b.PutGroup(t.Context(), "other", broker.GroupConfig{MaxAttempts: 5}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if toGo.Load() != 1 || toNode.Load() != 2 {
+			t.Errorf("settings after a heartbeat, and a change of another group: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
+		}
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/groups/g", strings.NewReader(`{"max_attempts":6}`)))
 		if w.Code != http.StatusOK {
 			t.Fatal(w.Body)
 		}
 		synctest.Wait()
-		if toGo.Load() != 2 || toNode.Load() != 2 {
+		if toGo.Load() != 2 || toNode.Load() != 3 {
 			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
+		}
+		// Address settings may concern any group.
+		if _, err := e.b.PutAddressSettings(t.Context(), "#", broker.AddressSettings{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := e.b.DeleteAddressSettings(t.Context(), "#"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if toGo.Load() != 4 || toNode.Load() != 5 {
+			t.Errorf("settings after two changes of address settings: %d for Go, %d for Node; want two more for each", toGo.Load(), toNode.Load())
 		}
 	})
 }

@@ -226,23 +226,13 @@ func (r *Clients) Terminate(id string) {
 	r.forget(id)
 }
 
-// ResendGroup makes the Telemetry streams of a group's consumers send settings again.
+// ResendGroup makes the Telemetry streams of a group's consumers send settings
+// again, those of all consumers for "".
 func (r *Clients) ResendGroup(group string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.byID {
-		if p := c.profile.Load(); p != nil && p.Group == group {
-			c.resendLocked()
-		}
-	}
-}
-
-// ResendAll makes the Telemetry streams of all consumers send settings again.
-func (r *Clients) ResendAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range r.byID {
-		if p := c.profile.Load(); p != nil && p.Group != "" {
+		if p := c.profile.Load(); p != nil && p.Group != "" && (group == "" || p.Group == group) {
 			c.resendLocked()
 		}
 	}
