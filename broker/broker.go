@@ -51,6 +51,11 @@ type Options struct {
 	// ask for. 0: 10 s and 12 h, as RocketMQ. Tests set a small minimum.
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
+	// MaxAutoGroups is how many consumer groups there may be that nobody has put: each was made by
+	// being received from. A receive of another one is refused (40403), since names are invented easily,
+	// and what a group has in memory, on disk and in metrics stays. Groups that were put do not count. 0: 10 000.
+	MaxAutoGroups int
+
 	// CacheBytes is the size of the cache for messages read from disk.
 	// 0: 4 MiB, or 1 MiB in memory; the operating system caches the files besides.
 	CacheBytes int64
@@ -63,6 +68,7 @@ type Options struct {
 const (
 	DefaultMinInvisibleDuration = 10 * time.Second
 	DefaultMaxInvisibleDuration = 12 * time.Hour
+	DefaultMaxAutoGroups        = 10_000
 )
 
 func (o Options) withDefaults() Options {
@@ -77,6 +83,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxInvisibleDuration == 0 {
 		o.MaxInvisibleDuration = DefaultMaxInvisibleDuration
+	}
+	if o.MaxAutoGroups == 0 {
+		o.MaxAutoGroups = DefaultMaxAutoGroups
 	}
 	o.Transaction = o.Transaction.withDefaults()
 	return o
@@ -109,6 +118,9 @@ func (o Options) Validate() error {
 			o.MinInvisibleDuration, o.MaxInvisibleDuration))
 	}
 	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
+	if o.MaxAutoGroups < 0 {
+		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d: it may not be negative; 0 stands for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
+	}
 	if o.CacheBytes < 0 {
 		errs = append(errs, fmt.Errorf("CacheBytes is %d: it may not be negative", o.CacheBytes))
 	}
@@ -157,6 +169,8 @@ type Broker struct {
 	groups map[string]*group // guarded by mu
 	subs   subscriptionsByID // guarded by mu
 	number uint32            // guarded by admin: the last one given
+
+	autoGroups int // guarded by admin: how many groups are automatic
 
 	life      context.Context //nolint:containedctx // the broker's own life, not a request's: it ends, with cause ErrClosed, when Close begins
 	stop      context.CancelCauseFunc

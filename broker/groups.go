@@ -19,11 +19,14 @@ type group struct {
 	name   string
 	config atomic.Pointer[GroupConfig]
 
+	automatic atomic.Bool // made by being received from; nobody has put it
+
 	deleted atomic.Bool // changed only within the message log's Add
 }
 
 type storedGroup struct {
-	ID uint32 `json:"id"`
+	ID        uint32 `json:"id"`
+	Automatic bool   `json:"automatic,omitempty"`
 	GroupConfig
 }
 
@@ -54,7 +57,7 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Grou
 		return Group{}, err
 	}
 	defer b.unlockAdmin()
-	if _, err := b.putGroup(name, c); err != nil {
+	if _, err := b.makeGroup(name, c, false); err != nil {
 		return Group{}, err
 	}
 	b.watchers.tell(name)
@@ -81,8 +84,8 @@ func (b *Broker) CheckGroup(name string, c GroupConfig) error {
 	return b.checkRetryTopics(g, c.RetryTopic)
 }
 
-// putGroup is PutGroup for who holds admin already.
-func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
+// makeGroup is PutGroup for who holds admin already.
+func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, error) {
 	if err := b.CheckGroup(name, c); err != nil {
 		return nil, err
 	}
@@ -94,7 +97,7 @@ func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
 		number++
 		g = newGroup(name, number, c)
 	}
-	v, err := json.Marshal(storedGroup{g.id, c})
+	v, err := json.Marshal(storedGroup{g.id, automatic, c})
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -106,6 +109,7 @@ func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
 	}
 	b.number = number
 	g.config.Store(&c)
+	b.autoGroups += toInt(automatic) - toInt(g.automatic.Swap(automatic))
 	if created {
 		b.mu.Lock()
 		b.groups[name] = g
@@ -114,8 +118,16 @@ func (b *Broker) putGroup(name string, c GroupConfig) (*group, error) {
 	return g, nil
 }
 
+// toInt is how much something counts.
+func toInt(counts bool) int {
+	if counts {
+		return 1
+	}
+	return 0
+}
+
 // EnsureGroup makes a consumer group with default settings if there is none,
-// and returns its settings. It is cheap if there is one.
+// and returns its settings. It is cheap if there is one. 40403 beyond Options.MaxAutoGroups.
 func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, error) {
 	g, err := b.ensureGroup(ctx, name)
 	if err != nil {
@@ -142,7 +154,11 @@ func (b *Broker) ensureGroup(ctx context.Context, name string) (*group, error) {
 	if g := b.group(name); g != nil {
 		return g, nil
 	}
-	return b.putGroup(name, GroupConfig{})
+	if b.autoGroups >= b.opts.MaxAutoGroups {
+		return nil, newError(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
+			"make it with PUT /v1/groups/%s, or delete some that are not used", b.autoGroups, name)
+	}
+	return b.makeGroup(name, GroupConfig{}, true)
 }
 
 // Group returns a consumer group; 40403 if there is none.
@@ -171,7 +187,7 @@ func (b *Broker) Groups() []Group {
 }
 
 func (b *Broker) describeGroup(g *group) Group {
-	d := Group{Name: g.name, GroupConfig: *g.config.Load(), DeadLetterTopics: b.deadLetterTopics(g)}
+	d := Group{Name: g.name, AutoCreated: g.automatic.Load(), GroupConfig: *g.config.Load(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.subscriptionsOf(g) {
 		d.Topics = append(d.Topics, s.describe())
 	}
@@ -200,6 +216,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	if g == nil {
 		return groupNotFound(name)
 	}
+	b.autoGroups -= toInt(g.automatic.Load())
 	b.mu.Lock()
 	delete(b.groups, name)
 	subs := b.subs.of(g.id)

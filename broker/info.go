@@ -38,6 +38,11 @@ type Topic struct {
 // in, and its state in each topic at the moment of asking.
 type Group struct {
 	Name string `json:"name"`
+
+	// AutoCreated tells that it was made by being received from, and that nobody has
+	// put it: it counts for Options.MaxAutoGroups.
+	AutoCreated bool `json:"auto_created,omitempty"`
+
 	GroupConfig
 	Topics []Subscription `json:"topics,omitempty"`
 

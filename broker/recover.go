@@ -41,6 +41,8 @@ func (b *Broker) recover() error {
 			return err
 		}
 		g := newGroup(name, st.ID, st.GroupConfig)
+		g.automatic.Store(st.Automatic)
+		b.autoGroups += toInt(st.Automatic)
 		groups[st.ID], b.groups[name] = g, g
 		return nil
 	}); err != nil {

@@ -20,7 +20,7 @@ func (s settings) options() (broker.Options, server.Options) {
 	delays.Initial, delays.Multiplier, delays.Max = s.producer.initial, s.producer.multiplier, s.producer.max
 	return broker.Options{
 			Dir: s.data, MaxBacklog: s.limits.MaxBacklog, ClientQuota: s.limits.ClientQuota, Pressure: s.limits.Pressure,
-			Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible), MaxInvisibleDuration: s.maxInvisible,
+			Transaction: s.transaction, MinInvisibleDuration: atLeastOne(s.minInvisible), MaxInvisibleDuration: s.maxInvisible, MaxAutoGroups: s.maxAutoGroups,
 		}, server.Options{
 			Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), MaxLongPolling: s.maxPoll,
 			ProducerMaxAttempts: s.producer.attempts, ProducerBackoff: &delays,

@@ -27,6 +27,7 @@ type settings struct {
 	minInvisible, maxInvisible  time.Duration
 	minPoll, maxPoll            time.Duration
 	producer                    producerSettings
+	maxAutoGroups               int
 	maxRequest, maxConnections  int
 	insecure                    bool
 	logLevel, logFormat         string
@@ -143,6 +144,8 @@ var settingRules = append([]rule[settings]{
 		func(s *settings) *float64 { return &s.producer.multiplier }),
 	duration("producer_backoff_max", backoff.Default().Max, "`duration` that it is at most",
 		0, func(s *settings) *time.Duration { return &s.producer.max }),
+	integer("max_auto_groups", strconv.Itoa(broker.DefaultMaxAutoGroups), "how many consumer `groups` there may be that were made by being received from; others have to be put, or stand in the file",
+		1, math.MaxInt32, func(s *settings) *int { return &s.maxAutoGroups }),
 	// With less, what the SDK divides a large Send into would be refused again and again.
 	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages (least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
 		17<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),

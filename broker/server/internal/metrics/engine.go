@@ -44,8 +44,9 @@ func Handler(of Source, log *slog.Logger, others ...prometheus.Collector) http.H
 	})
 }
 
-// Labels have names of topics and groups and fixed words as values, never
-// clients, messages or what a request says.
+// Labels have names of topics and groups that there are and fixed words as values, never
+// clients, messages or anything else that a request says. Whoever may receive can make
+// groups, broker.Options.MaxAutoGroups at most.
 var (
 	topicLabels = []string{"topic"}
 	groupLabels = []string{"topic", "group"}

@@ -1,0 +1,80 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Only so many groups are made by being received from; those that were put do
+// not count, a deleted one makes room, and all of it outlives the broker.
+func TestMaxAutoGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{Dir: "data", fs: vfs.NewMem(), MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: Pressure{MinFreeDisk: -1}}
+		b, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { b.Close() }()
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		takes := func(group string, want bool) {
+			t.Helper()
+			groups := len(b.Groups())
+			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 1})
+			_, ensured := b.EnsureGroup(t.Context(), group)
+			if (err == nil) != want || (ensured == nil) != want {
+				t.Fatalf("group %s: %v, %v", group, err, ensured)
+			}
+			if want {
+				return
+			}
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeConsumerGroupNotFound || !strings.Contains(err.Error(), "2 were made") || !strings.Contains(err.Error(), "PUT /v1/groups/"+group) {
+				t.Errorf("group %s: %v", group, err)
+			}
+			if n := len(b.Groups()); n != groups {
+				t.Errorf("%d groups were %d before a refusal", n, groups)
+			}
+		}
+		putGroup(t, b, "mine", GroupConfig{})
+		takes("a", true)
+		takes("b", true)
+		takes("c", false)
+		takes("mine", true)
+		takes("a", true)
+		putGroup(t, b, "c", GroupConfig{})
+		takes("c", true)
+		takes("d", false)
+		putGroup(t, b, "a", GroupConfig{}) // somebody's from now on
+		takes("d", true)
+		takes("e", false)
+		if g, err := b.Group("a"); err != nil || g.AutoCreated {
+			t.Errorf("a group that was put is %+v, %v", g, err)
+		}
+		if g, err := b.Group("d"); err != nil || !g.AutoCreated {
+			t.Errorf("one that was not is %+v, %v", g, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if b, err = Open(o); err != nil {
+			t.Fatal(err)
+		}
+		takes("e", false)
+		for _, name := range []string{"d", "mine"} {
+			if err := b.DeleteGroup(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		takes("e", true)
+		takes("f", false)
+		if _, err := Open(Options{MaxAutoGroups: -1}); err == nil || !strings.Contains(err.Error(), "MaxAutoGroups is -1") {
+			t.Errorf("a negative maximum: %v", err)
+		}
+	})
+}

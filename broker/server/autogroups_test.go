@@ -1,0 +1,67 @@
+package server
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// Whoever invents names of groups makes only so many groups and series, over
+// gRPC and over HTTP, and is told what to do.
+func TestInventedGroupsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 3
+		b, err := broker.Open(broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if _, err := b.PutTopic(t.Context(), "normal", broker.TopicConfig{Queues: 1}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(b, Options{MinLongPolling: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		invent := func(from, to int) (last string) {
+			for i := from; i < to; i++ {
+				w := httptest.NewRecorder()
+				r := httptest.NewRequest("POST", fmt.Sprintf("/v1/groups/web%d/topics/normal/receive", i), strings.NewReader(`{}`))
+				r.Header.Set("Content-Type", "application/json")
+				s.Handler().ServeHTTP(w, r)
+				last = fmt.Sprint(w.Code, w.Body)
+				_, err := s.queryAssignment(t.Context(), "client", &rmqpb.QueryAssignmentRequest{
+					Topic: res("normal"), Group: res(fmt.Sprint("grpc", i)),
+					Endpoints: &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "127.0.0.1", Port: 1}}},
+				})
+				if i >= most && refusal.CodeOf(err) != tidegate.CodeConsumerGroupNotFound {
+					t.Fatalf("QueryAssignment: %v", err)
+				}
+			}
+			return last
+		}
+		invent(0, most)
+		before, _ := scraped(t, s)
+		last := invent(most, most+20)
+		after, _ := scraped(t, s)
+		if n := len(b.Groups()); n != most {
+			t.Errorf("%d groups, want %d", n, most)
+		}
+		for name := range after {
+			if _, ok := before[name]; !ok && strings.Contains(name, "group=") {
+				t.Errorf("the series %s is new", name)
+			}
+		}
+		if !strings.HasPrefix(last, "404") || !strings.Contains(last, "PUT /v1/groups/web") || !strings.Contains(last, "max_auto_groups") {
+			t.Errorf("a refused receive says %s", last)
+		}
+	})
+}
