@@ -65,12 +65,12 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route has no such queue any more: ask Queues again")
 	}
 	filter := filterOf(r.Filter)
-	s, err := c.session(opReceive, from.ep, role{r.Group, r.Push}, r.Topic, filter)
+	s, since, err := c.session(opReceive, from.ep, role{r.Group, r.Push}, r.Topic, filter)
 	if err != nil {
 		return nil, err
 	}
 	defer s.release()
-	if _, err := s.await(ctx, opReceive, r.Topic); err != nil {
+	if _, err := s.await(ctx, since, opReceive, r.Topic); err != nil {
 		c.doubtIf(t, err)
 		return nil, err
 	}

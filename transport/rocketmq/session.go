@@ -67,14 +67,15 @@ type session struct {
 // session returns the session with the server for the role, which it opens if
 // there is none, and has it name the topic. A nil filter leaves the topic's
 // filter as it is. The session stays until the caller has called its release.
-func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqpb.FilterExpression) (*session, *tidegate.Error) {
+// since is for its await.
+func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
 	key := sessionKey{ep.key, as}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, closedError(op, topic)
+		return nil, 0, closedError(op, topic)
 	}
-	s := c.sessions[key]
+	s = c.sessions[key]
 	if s == nil {
 		s = &session{
 			c: c, ep: ep, role: as, id: c.identity(as),
@@ -86,11 +87,11 @@ func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqp
 		c.sessions[key] = s
 		c.wg.Go(s.run)
 		c.wg.Go(s.heartbeats)
-		return s, nil
+		return s, 0, nil
 	}
-	s.use()
+	since = s.use()
 	s.name(topic, f)
-	return s, nil
+	return s, since, nil
 }
 
 // identity returns the headers of a role: servers keep settings by client ID,
@@ -110,11 +111,12 @@ func (c *Client) identity(as role) identity {
 	return id.(identity)
 }
 
-// use tells that a call needs the session.
-func (s *session) use() {
+// use tells that a call needs the session, and returns how often that failed before.
+func (s *session) use() (failures int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.users++
+	return s.failures
 }
 
 // release tells that a call no longer needs the session.
@@ -175,8 +177,8 @@ func (s *session) wanted() bool {
 }
 
 // await returns the server's settings as soon as the session is open, or why
-// the attempt to open it failed that is under way now or comes next.
-func (s *session) await(ctx context.Context, op, subject string) (*rmqpb.Settings, *tidegate.Error) {
+// the first attempt to open it failed that ended since the caller had the session.
+func (s *session) await(ctx context.Context, since int, op, subject string) (*rmqpb.Settings, *tidegate.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ready {
@@ -187,8 +189,8 @@ func (s *session) await(ctx context.Context, op, subject string) (*rmqpb.Setting
 	defer timer.Stop()
 	s.waiting++
 	defer func() { s.waiting-- }()
-	for before := s.failures; !s.ready; {
-		if s.failures != before {
+	for !s.ready {
+		if s.failures != since {
 			e := *s.lastErr
 			return nil, &e
 		}

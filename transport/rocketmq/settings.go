@@ -98,12 +98,12 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 }
 
 func (c *Client) settingsOf(ctx context.Context, ep *endpoint, as role, topicName string) (*rmqpb.Settings, *tidegate.Error) {
-	s, err := c.session(opTelemetry, ep, as, topicName, nil)
+	s, since, err := c.session(opTelemetry, ep, as, topicName, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer s.release()
-	return s.await(ctx, opTelemetry, topicName)
+	return s.await(ctx, since, opTelemetry, topicName)
 }
 
 func (c *Client) hasSession(ep *endpoint, as role) bool {

@@ -54,12 +54,13 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 	case s == nil && simple != nil && (push == nil || !push(ep)):
 		as.push, s = false, simple
 	case s == nil || push != nil && push(ep):
+		var since int
 		var err *tidegate.Error
-		if s, err = c.session(op, ep, as, d.Topic, nil); err != nil {
+		if s, since, err = c.session(op, ep, as, d.Topic, nil); err != nil {
 			return request{}, err
 		}
 		defer s.release()
-		if _, err := s.await(ctx, op, d.Topic); err != nil {
+		if _, err := s.await(ctx, since, op, d.Topic); err != nil {
 			return request{}, err
 		}
 	}
