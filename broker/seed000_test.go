@@ -168,6 +168,7 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MaxInvisibleDuration: time.Hour})
 		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{Retry: []time.Duration{time.Minute}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, InvisibleDuration: time.Hour + 1}
 		if _, err := b.Receive(t.Context(), r); codeOf(err) != tidegate.CodeIllegalInvisibleTime {

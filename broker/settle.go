@@ -174,17 +174,32 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 // given time, which counts from now. If a push consumer received it and address
 // settings say anything about redelivery in its topic, it is delivered after the
 // redelivery-delay instead, which is 0 by default. If it had its last attempt it is given up
-// at once, for the reason if there is one. Retry returns what becomes of it when that is on disk. 40013 if the handle is not
+// at once, for the reason if there is one. Retry returns what becomes of it when that is on disk. 40011 for a time that is negative, or
+// above MaxInvisibleDuration and longer than every interval that the group's or the topic's settings have; 40013 if the handle is not
 // valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	if after < 0 || after > b.opts.MaxInvisibleDuration {
-		return transport.RetryResult{}, withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, b.opts.MaxInvisibleDuration))
+	if longest := b.longestRetry(d, after); after < 0 || after > longest {
+		return transport.RetryResult{}, withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, longest))
 	}
 	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, reason)
 	if err != nil {
 		return transport.RetryResult{}, withOp("Retry", err)
 	}
 	return out.retryResult(), nil
+}
+
+// longestRetry returns what Retry takes: settings may have longer intervals
+// than a message may be invisible, and clients are told these.
+func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Duration {
+	longest := b.opts.MaxInvisibleDuration
+	if after <= longest {
+		return longest
+	}
+	if s, _, err := b.locate(d); err == nil {
+		p := s.policy()
+		longest = max(longest, slices.Max(p.ladder()), slices.Max(p.group.Ladder()))
+	}
+	return longest
 }
 
 // ChangeInvisibleDuration keeps the message invisible for another dur from

@@ -3,6 +3,7 @@ package consumer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -26,14 +27,18 @@ type rules struct {
 	fifo        bool
 	maxAttempts int // deliveries; 0: no limit, or the server decides
 	ladder      backoff.Policy
+	longest     time.Duration // delay of the ladder that the server takes
 }
 
 // makeRules merges the subscription's own ladder, the server's settings, and
 // the defaults.
 func makeRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Capabilities) rules {
-	r := rules{fifo: s.FIFO, maxAttempts: s.MaxAttempts, ladder: own}
+	r := rules{fifo: s.FIFO, maxAttempts: s.MaxAttempts, ladder: own, longest: maxInvisibleDuration}
 	if r.ladder == nil && s.Retry != nil {
 		r.ladder = s.Retry
+		if c.Suspend { // a tidegate broker takes what it has told
+			r.longest = math.MaxInt64
+		}
 	}
 	if r.ladder == nil {
 		r.ladder = backoff.RetryLadder()
@@ -125,11 +130,10 @@ func judge(attempt int, f *failure, r rules) verdict {
 }
 
 func ladderVerdict(attempt int, f *failure, r rules) verdict {
-	v := verdict{action: retry, delay: f.delay, reason: f.reason}
+	v := verdict{action: retry, delay: min(f.delay, maxInvisibleDuration), reason: f.reason}
 	if !f.retryAfter {
-		v.delay = r.ladder.Delay(max(0, attempt-1))
+		v.delay = min(r.ladder.Delay(max(0, attempt-1)), r.longest)
 	}
-	v.delay = min(v.delay, maxInvisibleDuration)
 	return v
 }
 

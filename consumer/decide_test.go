@@ -15,8 +15,8 @@ import (
 
 func TestJudge(t *testing.T) {
 	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
-	bounded := rules{maxAttempts: 3, ladder: steps}
-	endless := rules{ladder: steps}
+	bounded := rules{maxAttempts: 3, ladder: steps, longest: 12 * time.Hour}
+	endless := rules{ladder: steps, longest: 12 * time.Hour}
 	broken := errors.New("no connection")
 	for _, tt := range []struct {
 		name    string
@@ -37,6 +37,7 @@ func TestJudge(t *testing.T) {
 		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", RetryAfter(0, broken))), bounded, verdict{action: retry}},
 		{"retry after, negative", 1, RetryAfter(-1, nil), bounded, verdict{action: retry}},
 		{"retry after the last", 3, RetryAfter(time.Second, broken), bounded, verdict{action: deadLetterNow, reason: "no connection"}},
+		{"retry after, longer than the server takes", 1, RetryAfter(time.Hour*13, broken), bounded, verdict{action: retry, delay: 12 * time.Hour}},
 		{"dead letter", 1, DeadLetter(broken), bounded, verdict{action: deadLetterNow, reason: "no connection"}},
 		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", DeadLetter(broken)), endless,
 			verdict{action: deadLetterNow, reason: "order 7: no connection"}},
@@ -54,6 +55,20 @@ func TestJudge(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// A step of more than 12 h of a ladder that a server has told is 12 h for a RocketMQ, and as it is for a tidegate broker.
+func TestLongRetryDelays(t *testing.T) {
+	day := transport.ConsumerSettings{Retry: backoff.Steps{24 * time.Hour}}
+	failed := readError(errors.New("no connection"))
+	for want, caps := range map[time.Duration]transport.Capabilities{12 * time.Hour: {}, 24 * time.Hour: {Suspend: true}} {
+		if v := judge(1, failed, makeRules(nil, day, caps)); v.delay != want {
+			t.Errorf("%+v: the delay is %v, want %v", caps, v.delay, want)
+		}
+		if v := judge(1, failed, makeRules(day.Retry, transport.ConsumerSettings{}, caps)); v.delay != 12*time.Hour { // nobody has told that
+			t.Errorf("%+v: the delay of an own ladder is %v", caps, v.delay)
+		}
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 }
 
 // maxChange is RocketMQ's longest invisible duration; the engine may have a
-// shorter one.
+// shorter one. It does not hold for the retry interval of a push consumer, which is what the group's settings say.
 const maxChange = 12 * time.Hour
 
 // changeInvisibleDuration is two things to a push consumer: "consuming
@@ -75,15 +75,15 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	if err := d.CheckValid(); err != nil {
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
 	}
-	after := d.AsDuration()
-	if after < 0 || after > maxChange {
+	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
+	if after < 0 || after > maxChange && !failed {
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			fmt.Sprintf("the invisible_duration is %v; give 0 to %v", after, maxChange))
 	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
-	if s.sessions.IsPush(client) && !req.GetSuspend() {
+	if failed {
 		why, _ := wire.Reason(ctx)
 		var result transport.RetryResult
 		if result, err = s.b.Retry(ctx, &delivery, after, why); err == nil {

@@ -125,6 +125,30 @@ func TestChangeInvisibleDuration(t *testing.T) {
 	}
 }
 
+// A push consumer sends the interval that its settings have, however long that is.
+func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{24 * time.Hour}}); err != nil {
+			t.Fatal(err)
+		}
+		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.send(msg("normal", "1"))
+		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+		for _, c := range []struct {
+			suspend bool
+			want    rmqpb.Code
+		}{{true, rmqpb.Code_ILLEGAL_INVISIBLE_TIME}, {false, rmqpb.Code_OK}} {
+			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: durationpb.New(24 * time.Hour), Suspend: new(c.suspend),
+			})
+			if err != nil || r.GetStatus().GetCode() != c.want {
+				t.Errorf("suspend %v: %v, %v", c.suspend, r, err)
+			}
+		}
+	})
+}
+
 func TestChangeInvisibleDurationRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

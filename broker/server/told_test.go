@@ -62,6 +62,27 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	})
 }
 
+// An interval longer than a message may be invisible is no reason to refuse
+// that consuming failed: the group's settings say it, and official clients are told it.
+func TestLongRetryIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{24 * time.Hour}}); err != nil {
+			t.Fatal(err)
+		}
+		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+		d := x.take("normal", `{"wait":"10s"}`, 1)[0]
+		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
+		begin := time.Now()
+		time.Sleep(24*time.Hour - time.Second)
+		if d = x.take("normal", `{"wait":"10s"}`, 1)[0]; time.Since(begin) != 24*time.Hour {
+			t.Errorf("it came after %v", time.Since(begin))
+		}
+		x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"25h"}`, 400, 40011, "24h")
+		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"24h"}`, nil)
+	})
+}
+
 // A handle of another group is told whose it is, and not what nobody asked for.
 func TestForeignHandleIsTold(t *testing.T) {
 	x := startWeb(t, Options{})
