@@ -15,8 +15,8 @@ const (
 
 // An ahead is messages of a queue that were read and not asked for yet. Who
 // has claimed the cursor owns it. Messages do not change once they are written, so it
-// cannot be out of date; what removes the oldest moves the cursor on, so they are skipped, and what
-// removes others has them read anew (forgetAhead).
+// cannot be out of date; what removes the oldest moves the cursor on, so they are skipped, and who
+// removes others, or moves the cursor, has them read anew (outdate).
 type ahead struct {
 	from    int64 // nothing from here on was left out
 	ms      []store.Message
@@ -75,6 +75,26 @@ func (s *subscription) read(c *cursor, from, to int64, limit int, maxBytes int64
 		s.dropAhead(c) // the caller has it all; what it does not take is read again
 	}
 	return ms, offsets, nil
+}
+
+// outdate has what a cursor has ahead, or a receive is reading there, read anew. mu is held.
+func (s *subscription) outdate(c *cursor) {
+	if c.claimed { // the receive does it
+		c.outdated = true
+	} else {
+		s.dropAhead(c)
+	}
+}
+
+// unclaim ends that a receive reads from a cursor on, and reports whether what it has read still counts. mu is held.
+func (s *subscription) unclaim(c *cursor) bool {
+	c.claimed = false
+	if !c.outdated {
+		return true
+	}
+	c.outdated = false
+	s.dropAhead(c)
+	return false
 }
 
 // dropAhead forgets what was read ahead. The caller has claimed c, or holds mu

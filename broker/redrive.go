@@ -151,7 +151,6 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	defer t.forgetAhead()
 	scan := letterScan{broker: b, topic: t, group: group, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
 	for left > 0 && !scan.over() {
 		before := scan.position()
@@ -169,7 +168,9 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 			continue
 		}
 		left -= len(letters)
-		if stop, err := move(t, letters); err != nil {
+		stop, err := move(t, letters)
+		t.forgetAhead() // no receive that begins now delivers them
+		if err != nil {
 			return before, storeError(err)
 		} else if stop != "" {
 			return stop, nil
@@ -309,9 +310,7 @@ func (t *topic) forgetAhead() {
 	for _, s := range *t.subs.Load() {
 		s.mu.Lock()
 		for _, c := range s.cursors {
-			if !c.claimed {
-				s.dropAhead(c)
-			}
+			s.outdate(c)
 		}
 		s.mu.Unlock()
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,7 +9,41 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
+
+// A purge is over for every receive that begins afterwards, also if one was
+// reading the dead letters meanwhile.
+func TestPurgedAreNotReadAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		for i := range 6 {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
+		}
+		d := one(t, b, "reader", "%DLQ%g")
+		_, h, err := b.locate(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := b.subscription(h)
+		s.mu.Lock()
+		c := s.claim(transport.AnyQueue) // as a receive does that is reading
+		s.mu.Unlock()
+		if len(c.ahead.ms) == 0 {
+			t.Fatal("nothing was read ahead")
+		}
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 6 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		s.mu.Lock()
+		s.unclaim(c)
+		s.mu.Unlock()
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32}); len(ds) != 0 {
+			t.Errorf("%v were delivered after they had been purged", idsOf(ds))
+		}
+	})
+}
 
 // A dead letter that was retried through a retry topic goes back to its topic
 // as what was sent, whatever retries made of its delivery time.

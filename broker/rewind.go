@@ -215,9 +215,7 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 		s.doneBytes.Add(t.bytes - c.bytes + droppedBytes[c])
 		c.next, c.bytes = t.next, t.bytes
 		c.rewound = max(now.UnixNano(), c.rewound+1)
-		if !c.claimed { // or else the receive that has claimed it will
-			s.dropAhead(c)
-		}
+		s.outdate(c)
 	}
 	flight = s.broker.store.Groups.Add(func(w *store.Batch) {
 		for _, t := range targets {

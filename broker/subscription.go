@@ -60,16 +60,17 @@ type subscription struct {
 
 // A cursor is how far a group is in a queue.
 type cursor struct {
-	queue   *queue
-	next    int64 // first offset that was never handed out
-	bytes   int64 // of the messages before next
-	rewound int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
-	claimed bool  // a receive reads from next on
-	leases  map[int64]*lease
-	ready   offsetHeap    // leases in StateReady
-	ages    throttle.Ages // of leases
-	head    stamp         // of next, if it was looked at
-	ahead   ahead         // of the receive that has claimed the cursor
+	queue    *queue
+	next     int64 // first offset that was never handed out
+	bytes    int64 // of the messages before next
+	rewound  int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
+	claimed  bool  // a receive reads from next on
+	outdated bool  // what that receive reads; false while there is none
+	leases   map[int64]*lease
+	ready    offsetHeap    // leases in StateReady
+	ages     throttle.Ages // of leases
+	head     stamp         // of next, if it was looked at
+	ahead    ahead         // of the receive that has claimed the cursor
 }
 
 // A lease is a message that was handed out, or passed over, and is not done.
@@ -318,9 +319,7 @@ func (s *subscription) close() {
 	s.gone = true
 	s.timer.Stop()
 	for _, c := range s.cursors {
-		if !c.claimed { // or else the receive that has claimed it will
-			s.dropAhead(c)
-		}
+		s.outdate(c)
 	}
 	s.wakeAll()
 }

@@ -28,7 +28,7 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 		if c == nil {
 			break
 		}
-		from, to, rewound := c.next, c.queue.end.Load(), c.rewound
+		from, to := c.next, c.queue.end.Load()
 		room := p.Max - len(grants)
 		chunk = max(chunk, room)
 		s.mu.Unlock()
@@ -42,9 +42,7 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
 		}
 		s.mu.Lock()
-		c.claimed = false
-		if c.rewound != rewound && !s.gone && (rerr == nil || d != nil) { // meanwhile: what was read is not next any more
-			s.dropAhead(c)
+		if !s.unclaim(c) && !s.gone && (rerr == nil || d != nil) {
 			passed++
 			continue
 		}
