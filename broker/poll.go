@@ -120,6 +120,10 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	}
 	for last := false; ; {
 		ds, lines, err := takeFirst(ctx, sources)
+		if errors.Is(err, errRetryTopicGone) { // the next receive makes it anew: who deleted it may have other plans
+			sources = []source{{s, &p}}
+			continue
+		}
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
@@ -180,6 +184,9 @@ func leave(lines []line) {
 	}
 }
 
+// errRetryTopicGone says that a receive's source is not there any more that nobody asked for.
+var errRetryTopicGone = errors.New("the retry topic was deleted")
+
 // takeFirst delivers from the first source that has something. If none has, it
 // returns where the receive is in line, or no lines if it is to look again.
 func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, lines []line, err error) {
@@ -193,6 +200,9 @@ func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, 
 		}
 		if err != nil {
 			leave(lines)
+			if src.poll.retry && errors.Is(err, tidegate.ErrTopicNotFound) {
+				err = errRetryTopicGone
+			}
 			return nil, nil, err
 		}
 		if w == nil {

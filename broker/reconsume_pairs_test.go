@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -49,6 +50,51 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A receive waits for its topic, though the group's retry topic is deleted meanwhile.
+func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
+	for name, busy := range map[string]bool{"waiting": false, "with retries": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{Queues: 1})
+				putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+				if busy {
+					mustSend(t, b, &tidegate.Message{Topic: "t", ID: "lost", Body: []byte("x")})
+					if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Delay: time.Hour}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				start := time.Now()
+				time.AfterFunc(time.Minute, func() {
+					if err := b.DeleteTopic(t.Context(), "t-g-RETRY"); err != nil {
+						t.Error(err)
+					}
+				})
+				time.AfterFunc(2*time.Minute, func() { mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")}) })
+				d := one(t, b, "g", "t")
+				if d.ID != "m" || time.Since(start) != 2*time.Minute {
+					t.Errorf("%s came after %v", d.ID, time.Since(start))
+				}
+				ackDeliveries(t, b, []*tidegate.Delivery{d})
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+				if _, err := b.Topic("t-g-RETRY"); err != nil {
+					t.Errorf("the next receive does not make it anew: %v", err)
+				}
+				time.AfterFunc(time.Minute, func() {
+					if err := b.DeleteGroup(t.Context(), "g"); err != nil {
+						t.Error(err)
+					}
+				})
+				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Minute})
+				if !errors.Is(err, tidegate.ErrNotFound) || len(ds) != 0 {
+					t.Errorf("its group was deleted: %d deliveries, %v", len(ds), err)
+				}
+			})
+		})
+	}
 }
 
 // A retry topic that was named for a group is no other group's.
