@@ -139,10 +139,12 @@ func (m *model) receive() {
 	if g.config.FIFO && len(ds) > 0 && m.rnd.IntN(3) == 0 {
 		again, err := m.b.Receive(m.t.Context(), r)
 		if err != nil || !slices.EqualFunc(ds, again, func(x, y *tidegate.Delivery) bool {
-			return x.ID == y.ID && x.Handle == y.Handle && x.Attempt == y.Attempt
+			return x.ID == y.ID && x.Handle != y.Handle && x.Attempt == y.Attempt
 		}) {
 			m.failf("the same attempt again: %v, %v; want %v", again, err, ds)
 		}
+		m.b.Release(m.t.Context(), ds) // the lost answer's
+		ds = again
 	}
 	for _, d := range ds {
 		if want[d.ID] == nil {

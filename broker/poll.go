@@ -105,8 +105,8 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, err
 	}
 	defer s.endTurn(&p, turn)
-	if grants := s.replay(&p); grants != nil {
-		return s.deliveries(&p, grants)
+	if grants, flight := s.replay(&p); grants != nil {
+		return s.handOut(ctx, &p, grants, flight)
 	}
 	var timeout <-chan time.Time
 	if p.Wait > 0 {

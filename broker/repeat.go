@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // A turn is a receive of a FIFO group under way that has an attempt ID. There
@@ -82,28 +84,33 @@ func (s *subscription) remember(attemptID string, grants []grant) {
 			}
 		}
 	}
-	if len(s.replays) < maxReplays {
+	if _, replayed := s.replays[attemptID]; replayed || len(s.replays) < maxReplays {
 		s.replays[attemptID] = grants
 	}
 }
 
-// replay returns what was handed out for the attempt ID before and is still in flight.
-func (s *subscription) replay(p *Poll) []grant {
+// replay returns what was handed out for the attempt ID before and is still in
+// flight, with handles of its own, and writes that: whoever still holds the
+// answer that was lost, as a server that takes it back, does no harm.
+func (s *subscription) replay(p *Poll) ([]grant, *store.Flight) {
 	if p.AttemptID == "" {
-		return nil
+		return nil, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []grant
+	var ls []*lease
 	for _, g := range s.replays[p.AttemptID] {
 		if s.alive([]grant{g}) {
-			out = append(out, g)
+			g.lease.Serial++
+			ls, out = append(ls, g.lease), append(out, s.grant(g.lease))
 		}
 	}
 	if out == nil {
 		delete(s.replays, p.AttemptID)
+		return nil, nil
 	}
-	return out
+	return out, s.save(ls...)
 }
 
 // alive reports whether one of the grants is still the current delivery. mu is held.

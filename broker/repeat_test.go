@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -31,7 +33,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 		}
 		b.Release(t.Context(), []*tidegate.Delivery{by["c:1"]})
 		again := expectMessages(t, receive(t, b, r), "d:1/1")
-		if again[0].Handle != by["d:1"].Handle || !again[0].InvisibleUntil.Equal(by["d:1"].InvisibleUntil) {
+		if !again[0].InvisibleUntil.Equal(by["d:1"].InvisibleUntil) {
 			t.Errorf("replayed %+v, want %+v", again[0], by["d:1"])
 		}
 		ackDeliveries(t, b, again)
@@ -43,6 +45,34 @@ func TestRepeatedReceivePartly(t *testing.T) {
 		if errs := b.Ack(t.Context(), next[:1]); !errors.Is(errs[0], tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle whose time was over: %v", errs[0])
 		}
+	})
+}
+
+// Who takes back the answer that was lost, be it the server or the client that
+// had a part of it, takes nothing from who got the repetition.
+func TestLostAnswerIsReleasedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends("a:1", "b:1", "a:2")
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
+		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
+		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
+		b.Release(t.Context(), lost[:1])
+		if _, err := b.ChangeInvisibleDuration(t.Context(), lost[1], 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Errorf("a handle of the lost answer is given back: %v", err)
+		}
+		once := r
+		once.AttemptID = ""
+		expectMessages(t, receive(t, b, once), "")
+		again = expectMessages(t, receive(t, b, r), idsOf(again))
+		if err := b.Ack(t.Context(), lost[:1])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Errorf("a handle of the lost answer is good: %v", err)
+		}
+		b = reopen(t, b, fs)
+		ackDeliveries(t, b, again)
+		expectMessages(t, receive(t, b, r), "a:2/1")
 	})
 }
 

@@ -444,9 +444,10 @@ func TestHTTPReceiveAgain(t *testing.T) {
 		first := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
 		time.Sleep(time.Second)
 		again := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
-		if again.Handle != first.Handle || again.Attempt != 1 || again.InvisibleFor != broker.Duration(29*time.Second) {
+		if again.ID != first.ID || again.Handle == first.Handle || again.Attempt != 1 || again.InvisibleFor != broker.Duration(29*time.Second) {
 			t.Errorf("first %+v, again %+v", first, again)
 		}
 		x.take("fifo", `{"attempt_id":"2"}`, 0)
+		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+first.Handle+`"]}`, 400, 40013, "")
 	})
 }
