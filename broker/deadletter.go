@@ -29,6 +29,7 @@ type deadLetter struct {
 	sub     *subscription
 	lease   *lease
 	place   store.Place
+	from    State    // of the lease, to which it goes back if it cannot be written
 	topics  []string // that it goes to; none: it is removed
 	reason  string
 	tries   int
@@ -55,9 +56,10 @@ func (s *subscription) dying(l *lease, e event, reason string) *deadLetter {
 
 // leaving is dying without a decision where to. s.mu is held.
 func (s *subscription) leaving(l *lease, reason string) *deadLetter {
+	from := l.state()
 	s.set(l, StateDeadLetter)
 	l.dying = &deadLetter{
-		sub: s, lease: l, place: s.place(l), reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
+		sub: s, lease: l, place: s.place(l), from: from, reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
 	}
 	return l.dying
 }
@@ -233,7 +235,8 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 }
 
 // finish waits for the dead letter to be on disk and removes the lease; wait
-// waits for that. If something failed, the message is due again in a second, to be tried once more.
+// waits for that. If something failed, the lease is what it was before: a handle
+// that is valid stays so, and what time made a dead letter is due again in a second, to be tried once more.
 func (d *deadLetter) finish() (removed *store.Flight) {
 	defer close(d.ended)
 	if d.err == nil && d.flight != nil {
@@ -249,9 +252,7 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 		return nil
 	}
 	if d.err != nil {
-		d.lease.Due = time.Now().Add(time.Second)
-		s.set(d.lease, StateInflight)
-		s.arm()
+		s.revive(d.lease, d.from)
 		return nil
 	}
 	s.finish(d.lease, time.Now())
@@ -269,7 +270,22 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 			s.givenUp++
 		}
 	}
+	if d.from == StateParked {
+		s.broker.store.Groups.Add(func(w *store.Batch) { w.DeleteParked(s.group.id, d.place) }, nil)
+	}
 	return s.remove(d.lease)
+}
+
+// revive puts back a lease that could not be made a dead letter. mu is held.
+func (s *subscription) revive(l *lease, to State) {
+	if to == StateInflight || to == StateWaitingRetry {
+		l.Due = latest(l.Due, time.Now().Add(time.Second))
+	}
+	s.set(l, to)
+	if to == StateReady {
+		s.wake(1, l.cursor.queue.number)
+	}
+	s.arm()
 }
 
 // wait returns when what finish has written is on disk, or why it is not.

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,40 +143,6 @@ func TestDeadLetterComesLate(t *testing.T) {
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 				t.Errorf("push %v: %d dead letters, want 1", push, n)
 			}
-		}
-	})
-}
-
-// The dead letters' topic is deleted between finding it and writing to it:
-// nothing is answered, and the next try makes the topic anew.
-func TestDeadLetterTopicIsDeletedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		found, err := b.topic("%DLQ%g")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.DeleteTopic(t.Context(), "%DLQ%g"); err != nil {
-			t.Fatal(err)
-		}
-		set := func(m map[string]*topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
-		without := maps.Clone(b.topics)
-		with := maps.Clone(b.topics)
-		with[found.name] = found
-		set(with)
-		if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
-			t.Errorf("answered with %v", err)
-		}
-		set(without)
-		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
-			t.Error(err)
-		}
-		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
-			t.Errorf("%d dead letters, want 1", n)
 		}
 	})
 }

@@ -227,8 +227,9 @@ func (s *subscription) parked() (out []ParkedGroup) {
 }
 
 // RedriveParked sends parked message groups on, in order, the failed message
-// first, and returns when that is written. Attempts count anew. An error may
-// come with what was done before it: 40403 and 40402 for a group or topic that
+// first, and returns when that is written. Attempts count anew. A message
+// group whose failed message cannot be made a dead letter stays parked as it is. An error may
+// come with what was done beside it: 40403 and 40402 for a group or topic that
 // is not there, 40401 if the one message group that was named is not parked.
 func (b *Broker) RedriveParked(ctx context.Context, group string, sel ParkedSelection) (ParkedRedrive, error) {
 	done, err := b.redriveParked(ctx, group, sel)
@@ -269,6 +270,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 	now := time.Now()
 	var ready []*lease
 	var dying []*deadLetter
+	var behind []int64 // those that die
 	for name, mg := range s.fifo {
 		l := mg.head
 		if s.gone || l == nil || l.state() != StateParked || sel.MessageGroup != "" && name != sel.MessageGroup {
@@ -276,12 +278,12 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 		}
 		done.MessageGroups++
 		done.Messages += 1 + mg.rest.messages
-		reason := mg.rest.reason
-		s.callBack(mg)
-		if sel.DeadLetter {
-			dying = append(dying, s.dying(l, eventRedrive, reason))
+		if sel.DeadLetter { // the others are called back once it is one
+			dying = append(dying, s.dying(l, eventRedrive, mg.rest.reason))
+			behind = append(behind, mg.rest.messages)
 			continue
 		}
+		s.callBack(mg)
 		to, _ := l.state().next(eventRedrive, attemptsLeft, false)
 		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
 		l.Serial++
@@ -294,17 +296,16 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 			w.PutLease(s.group.id, s.place(l), &l.Lease)
 			w.DeleteParked(s.group.id, s.place(l))
 		}
-		for _, d := range dying {
-			w.DeleteParked(s.group.id, d.place)
-		}
 	}, nil)
 	s.mu.Unlock()
 	if done.MessageGroups > 0 {
 		s.broker.retention.arm(s.topic, now) // it did not go past what was parked
 	}
-	for _, derr := range s.broker.endAll(dying) {
-		if derr != nil {
-			err = derr // it is tried again in a second, and parked if that fails too
+	for i, derr := range s.broker.endAll(dying) {
+		if derr != nil { // its message group stays parked
+			err = derr
+			done.MessageGroups--
+			done.Messages -= 1 + behind[i]
 		}
 	}
 	if werr := flight.WaitSynced(); werr != nil {

@@ -202,7 +202,12 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			c := s.cursors[p.Queue]
 			lost.reach(s.topic, c.queue, p.Offset+1, 0)
 			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {
-				strays = append(strays, func(w *store.Batch) { w.DeleteLease(group, p) })
+				strays = append(strays, func(w *store.Batch) {
+					w.DeleteLease(group, p)
+					if State(l.State) == StateParked {
+						w.DeleteParked(group, p)
+					}
+				})
 				return nil
 			}
 			s.restore(p, l)

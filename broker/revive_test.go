@@ -1,0 +1,193 @@
+package broker
+
+import (
+	"errors"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// deletedMeanwhile has every dead letter of g fail, as if its topic were deleted
+// between finding it and writing to it, until the function that it returns is called.
+func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
+	t.Helper()
+	putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+	found, err := b.topic("%DLQ%g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.DeleteTopic(t.Context(), found.name); err != nil {
+		t.Fatal(err)
+	}
+	set := func(m map[string]*topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
+	without, with := maps.Clone(b.topics), maps.Clone(b.topics)
+	with[found.name] = found
+	set(with)
+	return func() { set(without) }
+}
+
+// A request for a dead letter that fails changes nothing: the lease lasts as
+// long as it did, and its handle is good for whatever comes next.
+func TestDeadLetterThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		wait, again time.Duration // before the request, and from then until somebody gets the message
+		push        bool
+	}{
+		"in flight":           {time.Second, 59 * time.Second, false},
+		"in flight, push":     {time.Second, 69 * time.Second, true},
+		"ready again":         {time.Minute, 0, false},
+		"waiting for a retry": {time.Minute, 10 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, Options{})
+				putTopic(t, b, "t", TopicConfig{Queues: 1})
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+				r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
+				d := receive(t, b, r)[0]
+				elapse(c.wait)
+				over := deletedMeanwhile(t, b)
+				if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+					t.Errorf("answered with %v", err)
+				}
+				over()
+				asked := time.Now()
+				r.Wait = time.Hour
+				if got := receive(t, b, r); len(got) != 1 || got[0].Attempt != 2 || time.Since(asked) != c.again {
+					t.Errorf("%s after %v, want attempt 2 after %v", idsOf(got), time.Since(asked), c.again)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
+		over := deletedMeanwhile(t, b)
+		if err := b.DeadLetter(t.Context(), d, "r"); err == nil {
+			t.Error("it was answered, and there is no dead letter")
+		}
+		over()
+		elapse(2 * time.Second)
+		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+			t.Error(err)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
+	})
+}
+
+// What time makes a dead letter is tried again each second, and delivered to nobody.
+func TestDeadLetterByTimeThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute}
+		receive(t, b, r)
+		over := deletedMeanwhile(t, b)
+		r.Wait = 10 * time.Minute
+		if ds := receive(t, b, r); len(ds) != 0 {
+			t.Errorf("attempt %d of 1 was delivered", ds[0].Attempt)
+		}
+		over()
+		elapse(2 * time.Second)
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
+	})
+}
+
+// A parked message group whose failed message cannot be made a dead letter
+// stays parked, for the reason that it was, also across a restart.
+func TestParkedDeadLetterThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, NegativeAck: NegativeAckConfig{MaxRedeliveries: 1}})
+		sends, receives := fifoOf(t, b)
+		sends("a:1", "a:2", "a:3")
+		for range 2 {
+			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parked := func() []ParkedGroup {
+			t.Helper()
+			page, err := b.Parked("g", ParkedQuery{})
+			if err != nil || len(page.Groups) != 1 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			return page.Groups
+		}
+		expectMessages(t, receives(), "")
+		before := parked()
+		over := deletedMeanwhile(t, b)
+		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); !errors.Is(err, tidegate.ErrTopicNotFound) || done != (ParkedRedrive{}) {
+			t.Errorf("%+v, %v", done, err)
+		}
+		over()
+		for range 2 {
+			elapse(time.Hour)
+			expectMessages(t, receives(), "")
+			expectState(t, b, 0, 0, 0, 3, 1, 0)
+			if after := parked(); after[0] != before[0] {
+				t.Errorf("it is parked as %+v, was as %+v", after[0], before[0])
+			}
+			b = reopen(t, b, fs)
+			_, receives = fifoOf(t, b)
+		}
+		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); err != nil || done != (ParkedRedrive{1, 3}) {
+			t.Errorf("%+v, %v", done, err)
+		}
+		synctest.Wait()
+		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
+		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
+		expectState(t, b, 0, 0, 0, 0, 0, 0)
+		page, err := b.DeadLetters("g", DeadLetterQuery{})
+		if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Reason != before[0].Reason {
+			t.Errorf("%+v, %v", page, err)
+		}
+		n := 0
+		if err := b.store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
+			t.Errorf("%d reasons are left over, %v", n, err)
+		}
+	})
+}
+
+// The process ends after the dead letter of a parked message group is written,
+// and before its lease is removed: nothing is parked any more.
+func TestParkedDeadLetterAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := parkedTopic(t, fs, Retention{}, 3)
+		s := (*b.topics["t"].subs.Load())[0]
+		s.mu.Lock()
+		d := s.dying(s.fifo["a"].head, eventRedrive, "r")
+		s.mu.Unlock()
+		d.start(b)
+		if err := d.flight.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		b = reopen(t, b, fs)
+		synctest.Wait()
+		for _, want := range []string{"1/1", "2/1"} {
+			ackDeliveries(t, b, expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), want))
+		}
+		n := 0
+		if err := b.store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
+			t.Errorf("%d reasons are left over, %v", n, err)
+		}
+	})
+}
