@@ -141,13 +141,15 @@ func (d *deadLetter) start(b *Broker) {
 		d.err = err
 		return
 	}
+	ctx, cancel := b.ownContext()
+	defer cancel()
 	topics := make([]*topic, len(d.topics))
 	for i, name := range d.topics {
 		c := TopicConfig{Queues: 1}
 		if d.retried == nil || d.retried.dead {
 			c.Retention.Time = -1 // dead letters stay
 		}
-		if topics[i], err = b.ownTopic(name, c, i > 0); err != nil {
+		if topics[i], err = b.ownTopic(ctx, name, c, i > 0); err != nil {
 			d.err = err
 			return
 		}
@@ -317,18 +319,22 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 	return nil
 }
 
+// ownContext is for what is the broker's own doing, as dead letters are: no
+// request's end may stop it, nor Close, which waits for it.
+func (b *Broker) ownContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(b.life), time.Minute)
+}
+
 // ownTopic returns a topic that the broker itself writes to, and makes it for
-// the first message; automatic tells that it is then an automatic dead-letter queue.
-func (b *Broker) ownTopic(name string, c TopicConfig, automatic bool) (*topic, error) {
+// the first message; automatic tells that it is then an automatic dead-letter
+// queue. ctx ends the wait for others who change settings.
+func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, automatic bool) (*topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]
 	b.mu.RUnlock()
 	if t != nil {
 		return t, nil
 	}
-	// A dead letter is the broker's own doing: no request's end may stop it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), time.Minute)
-	defer cancel()
 	if err := b.lockAdmin(ctx); err != nil {
 		return nil, fmt.Errorf("making topic %s: %w", name, err)
 	}

@@ -188,7 +188,9 @@ func (h *halves) check() (done int, next time.Time, err error) {
 	batch, next, err := h.count()
 	for errors.Is(err, errNoLetters) {
 		// Nothing is held here: who purges a topic holds admin, and waits for what count holds.
-		if _, err = h.broker.ownTopic(AbandonedTransactions, TopicConfig{Queues: 1}, false); err == nil {
+		ctx, cancel := h.broker.ownContext()
+		_, err = h.broker.ownTopic(ctx, AbandonedTransactions, TopicConfig{Queues: 1}, false)
+		if cancel(); err == nil {
 			batch, next, err = h.count()
 		}
 	}

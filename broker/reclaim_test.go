@@ -64,7 +64,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		tp, err := b.ownTopic("DLQ.t", TopicConfig{Queues: 1}, true)
+		tp, err := b.ownTopic(t.Context(), "DLQ.t", TopicConfig{Queues: 1}, true)
 		if err != nil {
 			t.Fatal(err)
 		}

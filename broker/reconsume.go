@@ -205,7 +205,7 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 	if tidegate.ValidateTopic(name) != nil {
 		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
 	}
-	if _, err := s.broker.ownTopic(name, TopicConfig{Queues: 1}, false); err != nil {
+	if _, err := s.broker.ownTopic(ctx, name, TopicConfig{Queues: 1}, false); err != nil {
 		return nil, err
 	}
 	r, err := s.broker.subscribe(ctx, s.group.name, name)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -48,6 +49,27 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 					t.Errorf("%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
 				}
 			}
+		}
+	})
+}
+
+// A receive that is to make its group's retry topic ends with its context, though
+// somebody else is changing settings.
+func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		if err := b.lockAdmin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer b.unlockAdmin()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Minute})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 	})
 }
