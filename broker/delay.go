@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -151,8 +150,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 				continue
 			}
 			q := t.pick("")
-			offset := t.put(w, q, &ms[i], now)
-			t.remember(&ms[i], recent.Location{Queue: q.number, Offset: offset}, t.config.Load().duplicateWindow(), now)
+			t.put(w, q, &ms[i], now)
 			published = append(published, t.publish(q))
 		}
 		counts.count(w)
@@ -182,15 +180,15 @@ func (d *delays) put(w *store.Batch, t *topic, m *store.Message, now time.Time) 
 	m.StoredAt = now
 	t.hashID(m)
 	w.PutDelayed(delayed, m)
+	t.remember(m, delayedLocation(delayed), t.config.Load().duplicateWindow(), now)
 	t.delayed(w, 1, int64(len(m.Body)))
 	return delayed
 }
 
 // delay writes a message of an Append that is to be delivered later. Only
 // called within the message log's Add.
-func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, window time.Duration, now time.Time) tidegate.Receipt {
+func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, now time.Time) tidegate.Receipt {
 	d := a.broker.delays.put(w, t, m, now)
-	t.remember(m, delayedLocation(d), window, now)
 	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
 		a.earliest = d.Due
 	}

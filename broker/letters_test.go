@@ -113,3 +113,31 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 		t.Errorf("%q, %v", g.DeadLetterTopics, err)
 	}
 }
+
+// A dead letter's ID is remembered like every other one in its topic: sent
+// there again it is a duplicate, as well before a restart as after it.
+func TestDuplicateOfADeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "DLA", TopicConfig{Queues: 1})
+		putAddress(t, b, "t", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			r := send(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})[0]
+			if info, err := b.Topic("DLA"); r.Err != nil || err != nil || info.Messages != 1 || r.Receipt.Offset != 0 {
+				t.Errorf("%+v, %v; the topic is %+v, %v", r.Receipt, r.Err, info, err)
+			}
+			b = reopen(t, b, fs)
+		}
+		time.Sleep(DefaultDuplicateWindow)
+		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
+		if info, err := b.Topic("DLA"); err != nil || info.Messages != 2 {
+			t.Errorf("after the window the topic is %+v, %v", info, err)
+		}
+	})
+}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -212,8 +211,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 			}
 			m := redriven(l, to.name)
 			q := to.pick(m.MessageGroup)
-			offset := to.put(w, q, m, now)
-			to.remember(m, recent.Location{Queue: q.number, Offset: offset}, to.config.Load().duplicateWindow(), now)
+			to.put(w, q, m, now)
 			t.remove(w, l)
 			published = append(published, to.publish(q))
 			n++

@@ -239,12 +239,11 @@ func (a *appending) write(w *store.Batch) {
 			continue
 		}
 		if m.DeliverAt.After(now) {
-			a.results[i].Receipt = a.delay(w, t, &rec, window, now)
+			a.results[i].Receipt = a.delay(w, t, &rec, now)
 			continue
 		}
 		q := t.pick(m.MessageGroup)
 		offset := t.put(w, q, &rec, now)
-		t.remember(&rec, recent.Location{Queue: q.number, Offset: offset}, window, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
@@ -275,7 +274,8 @@ func (a *appending) publish(err error) {
 	}
 }
 
-// put writes a message as the next one of a queue, and its ID to the index, and returns its offset.
+// put writes a message as the next one of a queue, and returns its offset. The topic
+// remembers its ID, now and by the index after a restart, wherever the message comes from.
 // Only called within the message log's Add.
 func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) int64 {
 	offset := q.nextOffset
@@ -285,10 +285,10 @@ func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) i
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))
 	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
-	if window := t.config.Load().duplicateWindow(); window > 0 {
-		t.hashID(m)
+	window := t.config.Load().duplicateWindow()
+	t.remember(m, recent.Location{Queue: q.number, Offset: offset}, window, now)
+	if window > 0 {
 		t.indexID(w, q, offset, m.IDHash, now.UnixNano(), window)
-		t.forgetLater(window, now)
 	}
 	return offset
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -167,8 +166,7 @@ func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
 	}
 	t.halves.committed.Add(1)
 	e.to, e.queue = t, t.pick("")
-	offset := t.put(w, e.queue, e.message, now)
-	t.remember(e.message, recent.Location{Queue: e.queue.number, Offset: offset}, t.config.Load().duplicateWindow(), now)
+	t.put(w, e.queue, e.message, now)
 }
 
 // publish makes the message visible, if it is delivered.
