@@ -110,6 +110,20 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "PUT", path, "", 405)
 }
 
+// What of a query cannot be read is refused, not left out: without it, more would be chosen.
+func TestAdminRefusesHalfAQuery(t *testing.T) {
+	e := start(t, Options{})
+	putGroup(t, e, broker.GroupConfig{MaxAttempts: 1})
+	fail(t, e, "normal", "", 3)
+	const path = "/v1/groups/g/dead-letters"
+	for _, query := range []string{"?all=true&dead_letter_topic=%DLQ%audit", "?topic=normal&reason=disk+at+100%", "?message_id=a;b", "?all=true&;"} {
+		adminCall(t, e, "DELETE", path+query, "", 400, "40000", "%25", "%3B")
+		adminCall(t, e, "GET", path+query, "", 400, "40000")
+	}
+	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=%x", "", 400, "40000")
+	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 3`)
+}
+
 func TestAdminParked(t *testing.T) {
 	e := start(t, Options{})
 	adminCall(t, e, "PUT", "/v1/groups/g", `{"on_exhausted":"park"}`, 400, "fifo")

@@ -188,6 +188,7 @@ func TestHTTPRaw(t *testing.T) {
 	}
 	for query, want := range map[string]int{
 		"?tags=a": 400, "?tag=a&tag=b": 400, "?deliver_at=soon": 400, "?deliver_after=soon": 400, "?deliver_after=1s": 400, "?property.=x": 400, "?message_group=g": 400, "": 200,
+		"?property.rate=50%": 400, "?tag=a;b": 400, "?id=%GG": 400, "?tag=%": 400, "?tag=50%25%3B": 200,
 	} {
 		if resp := raw(query, "text/plain; charset=utf-8", "x"); resp.StatusCode != want {
 			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)

@@ -75,7 +75,11 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 		}
 		return web.Many(results, errs)
 	}
-	m, err := web.MessageOfQuery(r.URL.Query())
+	query, err := web.Values(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	m, err := web.MessageOfQuery(query)
 	if err != nil {
 		return 0, nil, err
 	}

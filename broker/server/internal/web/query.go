@@ -23,13 +23,25 @@ type Query struct {
 
 // QueryOf refuses parameters that are not known, and known ones that are repeated, but for lists.
 func QueryOf(r *http.Request, known ...string) *Query {
-	q := &Query{values: r.URL.Query()}
+	values, err := Values(r)
+	q := &Query{values: values, Err: err}
 	for name := range q.values {
 		if !slices.Contains(known, name) {
 			q.fail(name, "it is unknown; there are %s", strings.Join(known, ", "))
 		}
 	}
 	return q
+}
+
+// Values returns the parameters of a request's URL, all of them: what
+// url.URL.Query drops, because it is not written as it has to be, is refused.
+func Values(r *http.Request) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, refusal.New(tidegate.CodeBadRequest, "query",
+			fmt.Sprintf("the query %.200q cannot be read (%v): in a value, %% is %%25 and ; is %%3B", r.URL.RawQuery, err))
+	}
+	return values, nil
 }
 
 func (q *Query) fail(name, format string, args ...any) {
