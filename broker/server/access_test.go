@@ -176,7 +176,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			t.Errorf("httpNeeds has %q, which is no route", pattern)
 		}
 	}
-	added := e.s.run(route{"new", "GET", "/new", func(http.ResponseWriter, *http.Request) (int, any, error) { return 200, nil, nil }})
+	added := e.s.run(route{"new", "GET", "/new", http.StatusOK, noInput, func(http.ResponseWriter, *http.Request) (int, any, error) { return 200, nil, nil }})
 	for key, want := range map[string]int{"admin": 200, "monitor": 403} {
 		r := httptest.NewRequest("GET", "https://h/new", nil)
 		r.SetBasicAuth(key, secretMark+key)

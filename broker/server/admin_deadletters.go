@@ -108,6 +108,9 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
+	if req.MessageIDs != nil && len(req.MessageIDs) == 0 {
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "message_ids", "message_ids is empty: give the IDs, or leave it out for all")
+	}
 	needs := access.OnServer(access.Admin) // they go to whatever topics they came from
 	if to := cmp.Or(req.To, req.Topic); to != "" {
 		needs = access.ToSend(to)

@@ -124,6 +124,32 @@ func TestAdminRefusesHalfAQuery(t *testing.T) {
 	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 3`)
 }
 
+// What a route does not take is refused: ignored, it would choose more than was meant.
+func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
+	e := start(t, Options{})
+	putGroup(t, e, broker.GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: broker.OnExhaustedPark})
+	fail(t, e, "fifo", "mg", 1)
+	fail(t, e, "normal", "", 3)
+	for _, c := range []struct{ method, path, body, word string }{
+		{"POST", "/v1/groups/g/dead-letters/redrive?topic=orders&reason=x", "", "topic=orders"},
+		{"POST", "/v1/groups/g/dead-letters/redrive?all", "{}", "as JSON"},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"message_ids":[]}`, "message_ids is empty"},
+		{"DELETE", "/v1/groups/g/dead-letters?all=true", `{"topic":"orders"}`, "body"},
+		{"POST", "/v1/groups/g/parked/redrive?topic=other", "", "topic=other"},
+		{"POST", "/v1/topics/normal/purge?before=2026-01-01T00:00:00Z", "", "before="},
+		{"POST", "/v1/topics/normal/purge", `{"before":"2026-01-01T00:00:00Z"}`, "body"},
+		{"DELETE", "/v1/topics/normal?if_empty=true", "", "if_empty"},
+		{"DELETE", "/v1/topics/normal", `{"if_empty":true}`, "body"},
+		{"GET", "/v1/topics?limit=1", "", "limit=1"},
+	} {
+		adminCall(t, e, c.method, c.path, c.body, 400, "40000", c.word)
+	}
+	adminCall(t, e, "GET", "/v1/topics/normal", "", 200, `"stored_messages": 3`)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 1`)
+	adminCall(t, e, "DELETE", "/v1/groups/g/dead-letters?all=true", "", 200, `"purged": 3`)
+	adminCall(t, e, "GET", "/healthz?now=1", "", 200) // some probes add what no cache has
+}
+
 func TestAdminParked(t *testing.T) {
 	e := start(t, Options{})
 	adminCall(t, e, "PUT", "/v1/groups/g", `{"on_exhausted":"park"}`, 400, "fifo")

@@ -151,12 +151,17 @@ func TestHTTPMetrics(t *testing.T) {
 			`tidegate_http_answers_total{operation="sendMessages",status="404"} 1`,
 			`tidegate_http_answers_total{operation="receiveMessages",status="200"} 1`,
 			`tidegate_http_answers_total{operation="acknowledge",status="200"} 0`,
+			`tidegate_http_answers_total{operation="retry",status="204"} 0`,
+			`tidegate_http_answers_total{operation="deleteTopic",status="204"} 0`,
 			`tidegate_http_duration_seconds_count{operation="sendMessages"} 2`,
 			`tidegate_http_duration_seconds_count{operation="receiveMessages"} 0`,
 		} {
 			if !strings.Contains(w.Body.String(), want+"\n") {
 				t.Errorf("no %s", want)
 			}
+		}
+		if strings.Contains(w.Body.String(), `{operation="deleteTopic",status="200"}`) {
+			t.Error("a status is expected of deleteTopic that it never has")
 		}
 	})
 }

@@ -25,7 +25,34 @@ type route struct {
 	op     string // its operationId in openapi.yaml, and its name in metrics
 	method string
 	path   string
+	ok     int   // the status of its success; 201 and 207 are besides 200
+	takes  input // what is not taken is refused, since ignored it would choose less than the client did
 	serve  endpoint
+}
+
+// An input is what of a request a route takes beside its path.
+type input int
+
+const (
+	noInput   input = 0
+	bodyInput input = 1 << iota
+	queryInput
+	anyInput = bodyInput | queryInput // the endpoint itself refuses what it does not know, or nothing depends on it
+)
+
+// check refuses what the route does not take.
+func (i input) check(w http.ResponseWriter, r *http.Request) error {
+	if i&queryInput == 0 && r.URL.RawQuery != "" {
+		text := fmt.Sprintf("the query %.200q: nothing is taken from the URL here", r.URL.RawQuery)
+		if i&bodyInput != 0 {
+			text += "; say it in the body, as JSON"
+		}
+		return refusal.New(tidegate.CodeBadRequest, "query", text)
+	}
+	if i&bodyInput == 0 {
+		return web.ReadNothing(w, r)
+	}
+	return nil
 }
 
 // opOther is the op of requests that no route takes.
@@ -38,46 +65,46 @@ func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt
 func (s *Server) routes() []route {
 	return []route{
 		// Data.
-		{"sendMessages", "POST", "/v1/topics/{topic}/messages", s.sendMessages},
-		{"recallMessage", "POST", "/v1/topics/{topic}/recall", s.recallMessage},
-		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", s.receiveMessages},
-		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", s.acknowledge},
-		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", s.changeInvisible},
-		{"retry", "POST", "/v1/groups/{group}/retry", s.retry},
-		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", s.deadLetter},
-		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", s.reconsumeLater},
-		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", s.negativeAcknowledge},
+		{"sendMessages", "POST", "/v1/topics/{topic}/messages", http.StatusOK, anyInput, s.sendMessages},
+		{"recallMessage", "POST", "/v1/topics/{topic}/recall", http.StatusOK, bodyInput, s.recallMessage},
+		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", http.StatusOK, bodyInput, s.receiveMessages},
+		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", http.StatusOK, bodyInput, s.acknowledge},
+		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", http.StatusOK, bodyInput, s.changeInvisible},
+		{"retry", "POST", "/v1/groups/{group}/retry", http.StatusNoContent, bodyInput, s.retry},
+		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusNoContent, bodyInput, s.deadLetter},
+		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", http.StatusOK, bodyInput, s.reconsumeLater},
+		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusNoContent, bodyInput, s.negativeAcknowledge},
 
 		// Administration.
-		{"listTopics", "GET", "/v1/topics", s.listTopics},
-		{"getTopic", "GET", "/v1/topics/{topic}", s.getTopic},
-		{"putTopic", "PUT", "/v1/topics/{topic}", s.putTopic},
-		{"deleteTopic", "DELETE", "/v1/topics/{topic}", s.deleteTopic},
-		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", s.purgeTopic},
-		{"listGroups", "GET", "/v1/groups", s.listGroups},
-		{"getGroup", "GET", "/v1/groups/{group}", s.getGroup},
-		{"putGroup", "PUT", "/v1/groups/{group}", s.putGroup},
-		{"deleteGroup", "DELETE", "/v1/groups/{group}", s.deleteGroup},
-		{"getThrottle", "GET", "/v1/throttle", s.getThrottle},
-		{"putThrottle", "PUT", "/v1/throttle", s.putThrottle},
-		{"listAddressSettings", "GET", "/v1/address-settings", s.listAddressSettings},
-		{"getAddressSettings", "GET", "/v1/address-settings/{match}", s.getAddressSettings},
-		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", s.putAddressSettings},
-		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", s.deleteAddressSettings},
-		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", s.getTopicAddressSettings},
+		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, s.listTopics},
+		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, s.getTopic},
+		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, s.putTopic},
+		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, s.deleteTopic},
+		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, s.purgeTopic},
+		{"listGroups", "GET", "/v1/groups", http.StatusOK, noInput, s.listGroups},
+		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, s.getGroup},
+		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput, s.putGroup},
+		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, noInput, s.deleteGroup},
+		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, s.getThrottle},
+		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, s.putThrottle},
+		{"listAddressSettings", "GET", "/v1/address-settings", http.StatusOK, noInput, s.listAddressSettings},
+		{"getAddressSettings", "GET", "/v1/address-settings/{match}", http.StatusOK, noInput, s.getAddressSettings},
+		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput, s.putAddressSettings},
+		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", http.StatusNoContent, noInput, s.deleteAddressSettings},
+		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", http.StatusOK, noInput, s.getTopicAddressSettings},
 
-		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", s.rewindGroup},
-		{"listParked", "GET", "/v1/groups/{group}/parked", s.listParked},
-		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", s.redriveParked},
-		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", s.listDeadLetters},
-		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", s.purgeDeadLetters},
-		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", s.redriveDeadLetters},
+		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", http.StatusOK, bodyInput, s.rewindGroup},
+		{"listParked", "GET", "/v1/groups/{group}/parked", http.StatusOK, queryInput, s.listParked},
+		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, s.redriveParked},
+		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, s.listDeadLetters},
+		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, s.purgeDeadLetters},
+		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, s.redriveDeadLetters},
 
 		// About the server.
-		{"health", "GET", "/healthz", s.healthz},
-		{"readiness", "GET", "/readyz", s.readyz},
-		{"metrics", "GET", "/metrics", from(s.metricsHandler())},
-		{"openapi", "GET", "/v1/openapi.yaml", s.openapi},
+		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
+		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
+		{"metrics", "GET", "/metrics", http.StatusOK, anyInput, from(s.metricsHandler())},
+		{"openapi", "GET", "/v1/openapi.yaml", http.StatusOK, anyInput, s.openapi},
 	}
 }
 
@@ -96,7 +123,7 @@ func (s *Server) mux() http.Handler {
 	var paths []string
 	add := func(rt route) { mux.HandleFunc(rt.pattern(), s.run(rt)) }
 	for _, rt := range s.routes() {
-		s.requests.ExpectHTTP(rt.op, http.StatusOK)
+		s.requests.ExpectHTTP(rt.op, rt.ok)
 		add(rt)
 		if methods[rt.path] == nil {
 			paths = append(paths, rt.path)
@@ -106,12 +133,12 @@ func (s *Server) mux() http.Handler {
 	slices.Sort(paths)
 	s.requests.ExpectHTTP(opOther, http.StatusNotFound)
 	for path, list := range methods {
-		add(route{op: opOther, path: path, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+		add(route{op: opOther, path: path, takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 			web.WriteNotAllowed(w, r, list)
 			return 0, nil, nil
 		}})
 	}
-	add(route{op: opOther, path: "/", serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	add(route{op: opOther, path: "/", takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 		web.WriteProblem(w, &web.Problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
 		return 0, nil, nil
 	}})
@@ -150,6 +177,9 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
+			if err == nil {
+				err = rt.takes.check(w, in)
+			}
 			if err != nil {
 				return 0, nil, err
 			}

@@ -48,6 +48,19 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return raw, nil
 }
 
+// ReadNothing refuses a request that has a body.
+func ReadNothing(w http.ResponseWriter, r *http.Request) error {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	switch _, err := ReadBody(w, r, 0); refusal.CodeOf(err) {
+	case tidegate.CodePayloadTooLarge:
+		return refusal.New(tidegate.CodeBadRequest, "body", "the request has a body, of which nothing is taken here: send none")
+	default:
+		return err
+	}
+}
+
 // ContentType returns which of the types the request's body is said to be. A
 // body of no type, or of one that a page in a browser may send anywhere, is
 // refused with 415, unless it is among those.
