@@ -168,7 +168,7 @@ func (s *Server) Serve(lis net.Listener) error {
 
 // Handler returns what the server answers over HTTP, which the package comment
 // lists; it is the caller's net/http server that runs it. When the Server begins to
-// end, receives are answered and streams end, so shut it down first.
+// end, receives are answered and streams end, so shut it down first, or both at once.
 func (s *Server) Handler() http.Handler { return s.http }
 
 // Shutdown ends the server in good order: parked receives are answered as

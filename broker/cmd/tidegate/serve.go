@@ -209,7 +209,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout)
 	defer cancel()
-	if serr := errors.Join(srv.Shutdown(stopping), admin.Shutdown(stopping)); serr != nil {
+	if serr := stopBoth(stopping, srv, admin); serr != nil {
 		logger.Warn("requests under way were cut off", "after", s.stopTimeout.String(), "error", serr)
 		_ = admin.Close()
 	}
@@ -219,6 +219,15 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		}
 	}
 	return err
+}
+
+// stopBoth ends both servers at once: each has all of the time that ctx leaves,
+// and neither takes anything new meanwhile.
+func stopBoth(ctx context.Context, srv *server.Server, admin *http.Server) error {
+	ended := make(chan error, 1)
+	go func() { ended <- admin.Shutdown(ctx) }()
+	err := srv.Shutdown(ctx)
+	return errors.Join(err, <-ended)
 }
 
 // adminServer serves HTTP. Nobody may keep a connection, and the goroutine that
