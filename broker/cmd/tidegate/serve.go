@@ -157,8 +157,11 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if err := refusals(cfg, b); err != nil {
 		return err
 	}
-	if _, err := put(ctx, cfg, b); err != nil {
+	if _, err := put(context.WithoutCancel(ctx), cfg, b); err != nil { // all or, where one is wrong, as many as can be
 		return err
+	}
+	if ctx.Err() != nil {
+		return nil // told to stop before it was ready
 	}
 	if certificates != nil {
 		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText

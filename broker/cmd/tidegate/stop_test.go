@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -69,5 +70,21 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	silent.Close()
 	if code := p.stop(); code != 0 {
 		t.Errorf("code %d\n%s", code, p.stderr.String())
+	}
+}
+
+// Told to stop while it starts, it ends in good order and is never ready.
+func TestStopDuringStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, topics := range []string{"", "a,b,c,d"} {
+		args := []string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}
+		if topics != "" {
+			args = append(args, "--topic", topics)
+		}
+		var stdout, stderr strings.Builder
+		if code := run(ctx, args, &stdout, &stderr); code != 0 || stdout.Len() > 0 || strings.Contains(stderr.String(), "cancel") {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", topics, code, stdout.String(), stderr.String())
+		}
 	}
 }
