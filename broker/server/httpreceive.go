@@ -85,10 +85,6 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	if req.Wait != nil {
 		from.poll.Wait = min(time.Duration(*req.Wait), s.o.MaxLongPolling)
 	}
-	rc := http.NewResponseController(w)
-	// The wait is not the client's slowness. Where there are no deadlines, there is none to move.
-	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Now().Add(from.poll.Wait + web.AnswerTime))
 	ds, err := from.some(r)
 	if err != nil {
 		return 0, nil, err
@@ -101,7 +97,7 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		if _, err = w.Write(answer); err == nil {
-			err = rc.Flush()
+			err = http.NewResponseController(w).Flush()
 		}
 		if errors.Is(err, http.ErrNotSupported) {
 			err = nil // all of it is sent when this returns
@@ -168,7 +164,6 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 		left = *req.Max
 	}
 	out := web.NewLineWriter(w)
-	_ = out.Control.SetReadDeadline(time.Time{}) // the request was read; a stream may last
 	begun, last := false, time.Now()
 	for {
 		f.poll.Max, f.poll.Wait = receiveBatchSize, s.o.MaxLongPolling

@@ -31,8 +31,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	// A stream that waits for a line ends with the server.
 	defer context.AfterFunc(s.life, func() { _ = out.Control.SetReadDeadline(time.Now()) })()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
-		out.Begin()
-		if err := out.Control.Flush(); err != nil {
+		if err := out.Open(); err != nil {
 			return 0, nil, gone(err)
 		}
 	}
@@ -42,6 +41,9 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 			return to.end(out, closing())
 		}
 		batch, end := to.gather(lines)
+		if err := out.Open(); err != nil { // who waited for our go-ahead has it by now
+			return 0, nil, gone(err)
+		}
 		if len(batch.at) > 0 {
 			if err := s.gate.StillAllowed(r); err != nil {
 				return 0, nil, gone(out.End(err))

@@ -178,6 +178,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
 			if err == nil {
+				in = untimed(in, w)
 				err = rt.takes.check(w, in)
 			}
 			if err != nil {
@@ -192,6 +193,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
 			s.log.ErrorContext(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
+		w.allow()
 		switch {
 		case cut, err != nil && w.status != 0: // there can be no answer, or no other one
 			w.cut = true
@@ -229,6 +231,7 @@ func (a *answered) stream() bool { return a.Header().Get("Content-Type") == web.
 func (a *answered) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
+		a.allow()
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
@@ -237,6 +240,7 @@ func (a *answered) WriteHeader(status int) {
 func (a *answered) Write(b []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
+		a.allow()
 	}
 	return a.ResponseWriter.Write(b)
 }

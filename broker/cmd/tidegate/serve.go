@@ -234,8 +234,8 @@ func stopBoth(ctx context.Context, srv *server.Server, admin *http.Server) error
 }
 
 // adminServer serves HTTP. Nobody may keep a connection, and the goroutine that
-// goes with it, by saying nothing: requests are answered soon, and those that may
-// wait or last move their deadlines.
+// goes with it, by saying nothing; the handler takes the deadlines off while it
+// works, and streams move theirs.
 func adminServer(h http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

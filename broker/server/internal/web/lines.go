@@ -71,8 +71,9 @@ func (l *LineReader) Ready() bool {
 type LineWriter struct {
 	Control *http.ResponseController // of the connection
 
-	w http.ResponseWriter
-	e *json.Encoder
+	w     http.ResponseWriter
+	e     *json.Encoder
+	begun bool
 }
 
 // NewLineWriter returns a writer to w, which has written nothing yet.
@@ -80,8 +81,12 @@ func NewLineWriter(w http.ResponseWriter) *LineWriter {
 	return &LineWriter{w: w, Control: http.NewResponseController(w), e: json.NewEncoder(w)}
 }
 
-// Begin makes the answer a stream.
+// Begin makes the answer a stream, as the first line does if nobody did before.
 func (l *LineWriter) Begin() {
+	if l.begun {
+		return
+	}
+	l.begun = true
 	h := l.w.Header()
 	h.Set("Content-Type", TypeNDJSON)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -89,9 +94,18 @@ func (l *LineWriter) Begin() {
 	l.w.WriteHeader(http.StatusOK)
 }
 
+// Open is Begin that sends it, unless the stream has begun.
+func (l *LineWriter) Open() error {
+	if l.begun {
+		return nil
+	}
+	l.prepare()
+	return l.Control.Flush()
+}
+
 // Write writes values, a line each, and sends them.
 func Write[T any](l *LineWriter, values ...T) error {
-	l.allow()
+	l.prepare()
 	for i := range values {
 		if err := l.e.Encode(&values[i]); err != nil {
 			return err
@@ -103,17 +117,18 @@ func Write[T any](l *LineWriter, values ...T) error {
 // Alive sends an empty line: whoever is between here and the client learns
 // that the stream goes on, and this side whether the client is still there.
 func (l *LineWriter) Alive() error {
-	l.allow()
+	l.prepare()
 	if _, err := l.w.Write([]byte("\n")); err != nil {
 		return err
 	}
 	return l.Control.Flush()
 }
 
-// allow gives the client time to take what is written next.
-func (l *LineWriter) allow() {
+// prepare gives the client time to take what is written next.
+func (l *LineWriter) prepare() {
 	// Where there are no deadlines, such as in a test, there is none to move.
 	_ = l.Control.SetWriteDeadline(time.Now().Add(AnswerTime))
+	l.Begin()
 }
 
 // End writes the last line of a stream that could not go on because of err.

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+)
+
+// net/http counts its deadlines from a request's header on: an answer that takes
+// longer to make is lost, with the connection or the stream of HTTP/2. They are there for
+// clients that do not send or do not read, so they hold while the body is read and while
+// the answer is written, and not for the work between.
+
+// untimed returns the request with a body that takes both deadlines off when it has
+// been read; if there is none, they are off already.
+func untimed(r *http.Request, w *answered) *http.Request {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		w.off()
+		return r
+	}
+	out := *r // a handler may not change the one that it got
+	out.Body = &lastRead{r.Body, w.off}
+	return &out
+}
+
+// A lastRead calls off when all was read.
+type lastRead struct {
+	io.ReadCloser
+	off func()
+}
+
+// Read implements io.Reader.
+func (b *lastRead) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.off()
+	}
+	return n, err
+}
+
+// off takes the deadlines off the connection. Where there are none, such as in
+// a test, there is none to take off.
+func (a *answered) off() {
+	rc := http.NewResponseController(a.ResponseWriter)
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Time{})
+}
+
+// allow gives the client time to take what is written next.
+func (a *answered) allow() {
+	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(web.AnswerTime))
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+)
+
+// redrives is an engine that redrives for a while.
+type redrives struct {
+	engine
+	takes time.Duration
+	begun chan struct{}
+}
+
+func (e redrives) RedriveDeadLetters(ctx context.Context, _ string, _ broker.DeadLetterSelection) (broker.DeadLetterRedrive, error) {
+	e.begun <- struct{}{}
+	select {
+	case <-time.After(e.takes):
+		return broker.DeadLetterRedrive{Redriven: 7, Next: "0-7"}, nil
+	case <-ctx.Done():
+		return broker.DeadLetterRedrive{Redriven: 3}, context.Cause(ctx)
+	}
+}
+
+// A request may work for longer than its client may take to send it, or to read the answer.
+func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
+	for name, configure := range map[string]func(*http.Protocols){
+		"HTTP/1": func(p *http.Protocols) { p.SetHTTP1(true) },
+		"HTTP/2": func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
+	} {
+		for _, takes := range []time.Duration{40 * time.Second, 100 * time.Second} {
+			t.Run(name+" "+takes.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, Options{})
+					slow := redrives{e.s.b, takes, make(chan struct{}, 3)}
+					e.s.b = slow
+					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
+					configure(protocols)
+					server := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}
+					go server.Serve(lis)
+					defer server.Close()
+					transport := &http.Transport{
+						DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.dial(ctx) }, Protocols: protocols,
+					}
+					defer transport.CloseIdleConnections()
+					ask := func(ctx context.Context, body string) (string, error) {
+						r, err := http.NewRequestWithContext(ctx, "POST", "http://broker.test/v1/groups/g/dead-letters/redrive", strings.NewReader(body))
+						if err != nil {
+							t.Fatal(err)
+						}
+						r.Header.Set("Content-Type", web.TypeJSON)
+						resp, err := transport.RoundTrip(r)
+						if err != nil {
+							return "", err
+						}
+						defer resp.Body.Close()
+						text, err := io.ReadAll(resp.Body)
+						return string(text), err
+					}
+					for _, body := range []string{`{"limit":100000}`, ""} { // on one connection
+						if text, err := ask(t.Context(), body); err != nil || !strings.Contains(text, `"next": "0-7"`) {
+							t.Errorf("%q: %q, %v", body, text, err)
+						}
+						<-slow.begun
+					}
+					// It ends when the client goes.
+					ctx, cancel := context.WithCancel(t.Context())
+					began := time.Now()
+					go func() {
+						<-slow.begun
+						time.Sleep(35 * time.Second)
+						cancel()
+					}()
+					if _, err := ask(ctx, "{}"); err == nil {
+						t.Error("an answer for a client that has gone")
+					}
+					synctest.Wait()
+					if _, text := scrapedBy(t, e.s); time.Since(began) != 35*time.Second || !strings.Contains(text, `{operation="redriveDeadLetters",status="cut"} 1`) {
+						t.Errorf("it went on for %v", time.Since(began))
+					}
+				})
+			})
+		}
+	}
+}
