@@ -80,3 +80,33 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 		})
 	}
 }
+
+// A body that does not come in time can be sent again: that is no fault of what it says.
+func TestHTTPSlowBody(t *testing.T) {
+	for name, path := range map[string]string{
+		"send": "POST /v1/topics/normal/messages", "administration": "PUT /v1/topics/other",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := startWeb(t, Options{})
+				conn, began := x.rawConn(), time.Now()
+				fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", path)
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var p web.Problem
+				decode(t, text, &p)
+				x.problem(path, resp.StatusCode, p, 408, 40800, "did not come within 30s")
+				if took := time.Since(began); took != 30*time.Second {
+					t.Errorf("answered after %v", took)
+				}
+			})
+		})
+	}
+}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -40,12 +42,27 @@ func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
 // ReadBody reads the request's body, and refuses one of more than limit bytes.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
+	onNetwork, isOnNetwork := errors.AsType[*net.OpError](err)
+	switch {
+	case err == nil:
+		return raw, nil
+	case isTooLarge:
 		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
-	} else if err != nil {
-		return nil, refusal.New(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "the body did not come"+readTime(r))
+	case isOnNetwork:
+		err = onNetwork.Err // without the addresses
 	}
-	return raw, nil
+	return nil, refusal.New(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+}
+
+// readTime says how long a request may take to arrive, if that is bounded.
+func readTime(r *http.Request) string {
+	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.ReadTimeout > 0 {
+		return fmt.Sprintf(" within %v, which is how long a request may take to arrive", s.ReadTimeout)
+	}
+	return " in time"
 }
 
 // ReadNothing refuses a request that has a body.
