@@ -232,6 +232,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{send, `{"messages":[1]}`, 400, 40000, []string{"messages[0] is a number", "object"}},
 		{send, `{"deliver_at":"tomorrow"}`, 400, 40000, []string{"deliver_at", "tomorrow", "RFC 3339"}},
 		{send, `{"deliver_after":7}`, 400, 40000, []string{"deliver_after", "1m30s"}},
+		{send, `{"messages":[{"tag":"a","properties":{"x":"1"}}],"messages":[{"body":"eA=="}]}`, 400, 40000, []string{`key "messages" is there twice`}},
 		{send, `{"messages":[]}`, 400, 40000, []string{"0 entries", "1000"}},
 		{send, `{"messages":[` + strings.Repeat(`{},`, 1000) + `{}]}`, 400, 40000, []string{"1001 entries", "1000"}},
 		{send, `{"messages":[{"body":"eA=="}],"tag":"a"}`, 400, 40000, []string{"no other key"}},

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -119,7 +120,8 @@ func Decode(raw []byte, v any) error {
 	if at := loneSurrogate(raw); at >= 0 {
 		return badBody("the escape %q at byte %d is half of a character", raw[at:at+6], at)
 	}
-	if at := crowded(raw, maxMembers); at >= 0 {
+	at, suspect := survey(raw, maxMembers)
+	if at >= 0 {
 		return badBody("the list or object that begins at byte %d has more than %d members, which is the limit", at, maxMembers)
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -130,60 +132,12 @@ func Decode(raw []byte, v any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return badBody("something follows the JSON object")
 	}
+	if suspect { // of two encoding/json takes a mixture
+		if text := faultIn(raw, reflect.TypeOf(v).Elem(), ""); text != "" {
+			return badBody("%s", text)
+		}
+	}
 	return nil
-}
-
-const (
-	// maxMembers bounds each list and each object in JSON. More keys of one byte no message can have.
-	maxMembers = tidegate.MaxPropertiesSize
-
-	// maxNesting is from where on encoding/json reads no further.
-	maxNesting = 10_000
-)
-
-// crowded returns where a list or an object begins that has more members than most,
-// or -1. Decoded, an empty message of three bytes has a hundred and seventy: what
-// is too many has to be found before.
-func crowded(raw []byte, most int) int {
-	type open struct{ at, commas int }
-	var in []open
-	for at := 0; at < len(raw); at++ {
-		switch raw[at] {
-		case '"':
-			at = endOfString(raw, at)
-		case '[', '{':
-			if in = append(in, open{at: at}); len(in) > maxNesting {
-				return -1
-			}
-		case ']', '}':
-			if len(in) == 0 {
-				return -1
-			}
-			in = in[:len(in)-1]
-		case ',':
-			if len(in) == 0 {
-				return -1
-			}
-			top := &in[len(in)-1]
-			if top.commas++; top.commas >= most {
-				return top.at
-			}
-		}
-	}
-	return -1
-}
-
-// endOfString returns where the string ends that begins at at.
-func endOfString(raw []byte, at int) int {
-	for at++; ; at += 2 {
-		n := bytes.IndexAny(raw[min(at, len(raw)):], "\"\\")
-		if n < 0 {
-			return len(raw)
-		}
-		if at += n; raw[at] == '"' {
-			return at
-		}
-	}
 }
 
 // invalidAt returns where b stops being UTF-8.

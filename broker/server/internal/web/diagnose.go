@@ -45,20 +45,20 @@ func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
 	switch {
 	case special, t == reflect.TypeFor[[]byte]():
 	case t.Kind() == reflect.Struct:
-		return faultInObject(raw, path, func(key string) (reflect.Type, string) {
-			types, keys := Keys(t)
+		types, keys := Keys(t)
+		return faultInObject(raw, path, func(key string) (string, reflect.Type, string) {
 			if types[key] == nil {
 				for _, k := range keys {
 					if strings.EqualFold(k, key) {
-						return types[k], "" // encoding/json takes it
+						return k, types[k], "" // encoding/json takes it
 					}
 				}
-				return nil, unknownKey(key, path, keys)
+				return "", nil, unknownKey(key, path, keys)
 			}
-			return types[key], ""
+			return key, types[key], ""
 		})
 	case t.Kind() == reflect.Map:
-		return faultInObject(raw, path, func(string) (reflect.Type, string) { return t.Elem(), "" })
+		return faultInObject(raw, path, func(key string) (string, reflect.Type, string) { return key, t.Elem(), "" })
 	case t.Kind() == reflect.Slice:
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) != nil {
@@ -103,7 +103,9 @@ func fault(raw json.RawMessage, t reflect.Type, path string, err error) string {
 	return name(path) + ": " + err.Error()
 }
 
-func faultInObject(raw json.RawMessage, path string, of func(key string) (reflect.Type, string)) string {
+// faultInObject returns the first fault of an object; of tells what a key stands for and the type of its value, or what is wrong with it.
+func faultInObject(raw json.RawMessage, path string, of func(key string) (stands string, t reflect.Type, wrong string)) string {
+	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return name(path) + " is " + kindOfJSON(raw) + "; give an object"
@@ -113,10 +115,14 @@ func faultInObject(raw json.RawMessage, path string, of func(key string) (reflec
 		if err != nil {
 			return ""
 		}
-		t, text := of(key.(string))
+		stands, t, text := of(key.(string))
 		if text != "" {
 			return text
 		}
+		if seen[stands] {
+			return fmt.Sprintf("key %q is there twice%s: give it once", stands, within(path))
+		}
+		seen[stands] = true
 		var value json.RawMessage
 		if d.Decode(&value) != nil {
 			return ""

@@ -1,0 +1,78 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Of a key that is there twice encoding/json takes a mixture: no message may be made of that.
+func TestDecodeRefusesKeysTwice(t *testing.T) {
+	many := func(last string) string {
+		var b strings.Builder
+		for i := range 40 {
+			fmt.Fprintf(&b, `"k%d":"",`, i)
+		}
+		return `{"properties":{` + b.String() + last + `:""}}`
+	}
+	for text, want := range map[string]string{
+		`{"messages":[{"tag":"a","properties":{"x":"1"}}],"messages":[{"body":"eA=="}]}`: `key "messages" is there twice: give it once`,
+		`{"tag":"a","tag":"a"}`:                           `key "tag" is there twice`,
+		`{"tag":"a","TAG":"b"}`:                           `key "tag" is there twice`,
+		`{"tag":"a","t\u0061g":"b"}`:                      `key "tag" is there twice`,
+		`{"keys":["a"],"key\u017f":["b"]}`:                `key "keys" is there twice`,
+		`{"keys":["a"],"\u212aeys":["b"]}`:                `key "keys" is there twice`,
+		`{"messages":[{},{"id":"a","id":"b"}]}`:           `key "id" is there twice in messages[1]`,
+		`{"properties":{"a":"1","b":"","a":"2"}}`:         `key "a" is there twice in properties`,
+		`{"properties":{"a":"1"},"properties":{}}`:        `key "properties" is there twice`,
+		`{"properties":null,"properties":{}}`:             `key "properties" is there twice`,
+		many(`"k39"`):                                     `key "k39" is there twice in properties`,
+		many(`"k\u0033"`):                                 `key "k3" is there twice in properties`,
+		many(`"K3"`):                                      "",
+		`{"properties":{"a":"1","A":"2","ä":"Ä"}}`:        "",
+		`{"properties":{"tag":"1","id":"2"},"tag":""}`:    "",
+		`{"messages":[{"id":"a"},{"id":"a"}],"tag":"id"}`: "",
+		`{"keys":["a","a","keys"],"tag":"keys"}`:          "",
+		`{"Tag":"a"}`:                                     "",
+	} {
+		err := Decode([]byte(text), new(struct {
+			Message
+			Messages []Message `json:"messages"`
+		}))
+		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%.90s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Whatever has no key twice is not refused for it, and the reverse.
+func FuzzKeysTwice(f *testing.F) {
+	for _, s := range []string{`{"a":"1","A":"2"}`, `{"a":"","\u0061":""}`, `{"é":"","\u00e9":""}`, `{"\\":"","\u005c":""}`, `{"a":"\"","b":"}{,"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var v map[string]string
+		if json.Unmarshal(raw, &v) != nil || len(v) == 0 {
+			return
+		}
+		n := 0
+		d := json.NewDecoder(bytes.NewReader(raw))
+		for {
+			token, err := d.Token()
+			if err != nil {
+				break
+			}
+			if _, text := token.(string); text || token == nil {
+				n++
+			}
+		}
+		err := Decode(raw, &v)
+		if twice := n != 2*len(v); err == nil == twice || err != nil && !twice {
+			if !strings.Contains(fmt.Sprint(err), "not UTF-8") && !strings.Contains(fmt.Sprint(err), "half of a character") {
+				t.Errorf("%q: %v, %d texts in %d members", raw, err, n, len(v))
+			}
+		}
+	})
+}
