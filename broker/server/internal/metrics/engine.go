@@ -113,23 +113,18 @@ var (
 	descReady    = desc("ready", "1 while the server takes requests and the engine can store, 0 otherwise.", nil)
 )
 
+// descs are all that desc returned; it is called by the variables above alone.
+var descs []*prometheus.Desc
+
 func desc(name, help string, labels []string) *prometheus.Desc {
-	return prometheus.NewDesc("tidegate_"+name, help, labels, nil)
+	d := prometheus.NewDesc("tidegate_"+name, help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descTopicStoredMessages, descTopicStoredBytes, descTopicBacklogMessages, descTopicBacklogBytes,
-		descTopicAcceptedMessages, descTopicAcceptedBytes, descTopicDuplicates, descTopicRemoved, descTopicThrottled,
-		descTopicHalf, descTopicEnded, descTopicChecks,
-		descGroupBacklogMessages, descGroupBacklogBytes, descGroupReady, descGroupInflight, descGroupWaitingRetry,
-		descGroupOldest, descGroupUndelivered, descGroupParked, descGroupParkedGroups, descGroupBlockedGroups, descGroupWaiting,
-		descGroupDeliveries, descGroupAcknowledged, descGroupOvertaken, descGroupDeadLetters, descGroupDiscarded,
-		descRefused, descThrottled, descLimitOn, descDamaged, descRetryLateness,
-		descHealthy, descCommit, descCommitRecords, descCommitBytes, descFsync, descDisk, descWAL, descMemTables, descDebt,
-		descReadAmp, descL0, descCompactions, descFlushes, descCacheHits, descCacheMisses, descSessions, descReady,
-	} {
+	for _, d := range descs {
 		out <- d
 	}
 }
