@@ -45,14 +45,22 @@
 //
 // Administration, and about the server:
 //
-//	PUT, GET, DELETE /v1/topics/{topic}  GET /v1/topics  the body of a PUT is a broker.TopicConfig
-//	PUT, GET, DELETE /v1/groups/{group}  GET /v1/groups  likewise, with broker.GroupConfig
-//	POST /v1/topics/{topic}/purge                         removes all messages
-//	PUT, GET, DELETE /v1/address-settings/{match}         broker.AddressSettings; GET /v1/topics/{topic}/address-settings: what holds
-//	PUT, GET /v1/throttle                                 broker.Limits, and which of them refuse sends now
-//	GET /healthz   the process runs
-//	GET /readyz    the engine can store and the server takes requests
-//	GET /metrics   metrics for Prometheus; see broker/server/monitoring
+//	PUT, GET, DELETE /v1/topics/{topic}                GET /v1/topics: all; the body of a PUT is a broker.TopicConfig
+//	POST /v1/topics/{topic}/purge                      removes all messages
+//	PUT, GET, DELETE /v1/groups/{group}                GET /v1/groups: all; likewise, with broker.GroupConfig
+//	POST /v1/groups/{group}/rewind                     goes on at an offset, a time, the beginning or the end
+//	GET /v1/groups/{group}/parked                      message groups that wait after a last attempt
+//	POST /v1/groups/{group}/parked/redrive             sends them on
+//	GET, DELETE /v1/groups/{group}/dead-letters        those that the query chooses
+//	POST /v1/groups/{group}/dead-letters/redrive       sends them back
+//	PUT, GET, DELETE /v1/address-settings/{match}      broker.AddressSettings; GET /v1/address-settings: all
+//	GET /v1/topics/{topic}/address-settings            what holds for a topic
+//	PUT, GET /v1/throttle                              broker.Limits, and which of them refuse sends now
+//	GET /healthz                                       the process runs
+//	GET /readyz                                        the engine can store and the server takes requests
+//	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
+//
+// A query or a body where none is taken is refused, and so is JSON with a key twice.
 //
 // Errors are application/problem+json (RFC 9457) with the members code,
 // reply_code and, where they say something, retry_after and maybe_stored.

@@ -7,7 +7,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +66,29 @@ func TestOpenAPIHasAllRoutes(t *testing.T) {
 	}
 	for key := range missing {
 		t.Errorf("openapi.yaml has %s, which the server does not answer", key)
+	}
+}
+
+// The package comment has every route too, and no other one.
+func TestPackageCommentHasAllRoutes(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]bool{}
+	for _, m := range regexp.MustCompile(`([A-Z]+(?:, [A-Z]+)*) (/[^\s:;]+)`).FindAllStringSubmatch(string(text), -1) {
+		for method := range strings.SplitSeq(m[1], ", ") {
+			told[method+" "+m[2]] = true
+		}
+	}
+	for _, rt := range start(t, Options{}).s.routes() {
+		if !told[rt.pattern()] {
+			t.Errorf("doc.go has no %s", rt.pattern())
+		}
+		delete(told, rt.pattern())
+	}
+	for route := range told {
+		t.Errorf("doc.go has %s, which there is not", route)
 	}
 }
 
