@@ -38,13 +38,26 @@ func TestChangeIsRepeatable(t *testing.T) {
 			}
 			return &c
 		}
-		refused := func(d *tidegate.Delivery, changeToo bool) {
+		repeat := func(d *tidegate.Delivery) string {
+			t.Helper()
+			h, err := b.RepeatChange(t.Context(), d, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		refused := func(d *tidegate.Delivery, repeatToo bool) {
 			t.Helper()
 			_, retried := b.Retry(t.Context(), d, 0, "")
 			_, given := b.ChangeInvisibleDuration(t.Context(), d, 0)
-			errs := map[string]error{"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "give back": given, "dead letter": b.DeadLetter(t.Context(), d, "")}
-			if changeToo {
-				_, errs["change"] = b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			_, givenAgain := b.RepeatChange(t.Context(), d, 0)
+			errs := map[string]error{
+				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "give back": given, "give back again": givenAgain,
+				"change": changed, "dead letter": b.DeadLetter(t.Context(), d, ""),
+			}
+			if repeatToo {
+				_, errs["repeated change"] = b.RepeatChange(t.Context(), d, time.Minute)
 			}
 			for name, err := range errs {
 				if !errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -58,15 +71,16 @@ func TestChangeIsRepeatable(t *testing.T) {
 		refused(first, false)
 		for range 2 {
 			elapse(50 * time.Second) // past the invisible duration of before
-			if again := change(first, time.Minute); again.Handle != second.Handle || again.Handle == first.Handle {
-				t.Errorf("repeated, the change gives %q after %q", again.Handle, second.Handle)
+			if again := repeat(first); again != second.Handle || again == first.Handle {
+				t.Errorf("repeated, the change gives %q after %q", again, second.Handle)
 			}
 		}
 		b = reopen(t, b, fs)
-		if again := change(first, time.Minute); again.Handle != second.Handle {
-			t.Errorf("repeated after a restart, the change gives %q after %q", again.Handle, second.Handle)
+		if again := repeat(first); again != second.Handle {
+			t.Errorf("repeated after a restart, the change gives %q after %q", again, second.Handle)
 		}
-		third := change(second, time.Minute)
+		third := *second // as if a change whose answer was lost had not been carried out
+		third.Handle = repeat(second)
 		refused(first, true)
 		refused(second, false)
 		elapse(61 * time.Second) // it runs out
@@ -76,7 +90,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 		if fourth.Attempt != 2 {
 			t.Errorf("attempt %d", fourth.Attempt)
 		}
-		refused(third, true) // the serial number before that of the delivery, which is no change
+		refused(&third, true) // the serial number before that of the delivery, which is no change
 		change(fourth, 0)    // given back
 		refused(fourth, true)
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{take()})[0]; err != nil {

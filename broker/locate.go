@@ -85,9 +85,11 @@ func (s *subscription) current(h handle.Receipt, now time.Time) (*lease, error) 
 	return l, nil
 }
 
-// repeated returns the handle that replaced h if that was done by a change of the
-// invisible duration, and h otherwise. mu is held.
-func (s *subscription) repeated(h handle.Receipt) handle.Receipt {
+// replacement returns the handle that replaced h if that was done by a change of the
+// invisible duration, and h otherwise.
+func (s *subscription) replacement(h handle.Receipt) handle.Receipt {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.gone || int(h.Place.Queue) >= len(s.cursors) {
 		return h
 	}

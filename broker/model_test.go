@@ -195,9 +195,13 @@ func (m *model) answer() {
 			want.state = StateDeadLetter
 		}
 	case 2:
-		valid = valid || dur > 0 && l.state == StateInflight && l.replaced == d.Handle && l.due.After(now) // a repetition
+		do := m.b.ChangeInvisibleDuration
+		if m.rnd.IntN(2) == 0 { // the answer to another one was lost, perhaps
+			do = m.b.RepeatChange
+			valid = valid || dur > 0 && l.state == StateInflight && l.replaced == d.Handle && l.due.After(now)
+		}
 		want.due, want.replaced = now.Add(dur), d.Handle
-		if want.handle, err = m.b.ChangeInvisibleDuration(m.t.Context(), d, dur); err == nil {
+		if want.handle, err = do(m.t.Context(), d, dur); err == nil {
 			c := *d
 			c.Handle = want.handle
 			m.stale = append(m.stale, &c)

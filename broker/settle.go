@@ -116,10 +116,25 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 // now on and returns, when that is on disk, the handle that replaces d.Handle. A dur of 0 gives the
 // message back: for a simple consumer that is a time-out; a push consumer,
 // whose failures are told by Retry, has not handled it, and the attempt does
-// not count. 40013 if the handle is not valid any more. Repeating a change with
-// the handle that it replaced, since its answer was lost, does it again and returns the
-// same handle.
+// not count. 40013 if the handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	return b.changeInvisible(ctx, d, dur, d.Handle)
+}
+
+// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose answer was
+// lost: if that replaced d.Handle, and nothing else did since, it is done again and returns the handle that it made.
+// A give-back is not repeated like that: its handle is gone.
+func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	valid := d.Handle
+	if s, h, err := b.locate(d); err == nil && dur > 0 {
+		valid = s.replacement(h).String()
+	}
+	return b.changeInvisible(ctx, d, dur, valid)
+}
+
+// changeInvisible has the handle that follows d's replace the valid one, which is d's
+// or, in a repetition, that very one.
+func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
@@ -129,9 +144,11 @@ func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	if dur == 0 {
 		e = eventGiveBack
 	}
-	_, err := b.settle(ctx, d, e, func(l *lease, now time.Time) {
+	current := *d
+	current.Handle = valid
+	h.Serial++
+	_, err := b.settle(ctx, &current, e, func(l *lease, now time.Time) {
 		l.Due, l.Owner = now.Add(dur), ""
-		h.Serial++ // and not the lease's: it may have this one already
 		l.Serial, l.Changed = h.Serial, e == eventChange
 		if dur == 0 && l.Push {
 			l.Attempt--
@@ -244,9 +261,6 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if e == eventChange {
-		h = s.repeated(h)
-	}
 	l, err := s.current(h, now)
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)

@@ -111,7 +111,11 @@ func (r *run) extend(h *held) bool {
 // change extends the lease and takes over the handle that is valid then. It can be
 // repeated after a lost answer: the server knows the handle that it replaced.
 func (r *run) change(ctx context.Context, h *held, dur time.Duration) error {
-	handle, err := r.transport.ChangeInvisibleDuration(ctx, &h.current, dur)
+	do := r.transport.ChangeInvisibleDuration
+	if h.unsure {
+		do = r.transport.RepeatChange
+	}
+	handle, err := do(ctx, &h.current, dur)
 	h.unsure = err != nil && (h.unsure || perhaps(err))
 	if err == nil && handle != "" {
 		h.current.Handle = handle

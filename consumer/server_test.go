@@ -228,6 +228,10 @@ func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return handle, err
 }
 
+func (s *server) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	return s.ChangeInvisibleDuration(ctx, d, dur)
+}
+
 func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	return s.settle(ctx, d, s.onDead, func(e *entry) {
 		s.dead[d.ID] = reason

@@ -113,13 +113,16 @@ type Settler interface {
 
 	// ChangeInvisibleDuration keeps the message from other deliveries for
 	// another dur, counted from now, and returns the handle that replaces
-	// d.Handle. Repeated with the handle that it replaced, as after a lost answer,
-	// it does so again and returns the same one; servers without any of the
-	// [Capabilities] may do otherwise. It says nothing about success or failure. A dur of 0 gives back
+	// d.Handle. It says nothing about success or failure. A dur of 0 gives back
 	// a delivery that was not handled: it is ready again at once, and where the
 	// receive had Push set and the server has [Capabilities].Suspend, its
 	// attempt does not count.
 	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+
+	// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose
+	// answer was lost: if that replaced d.Handle, it is done again and returns the same handle.
+	// On transports without any of the [Capabilities] it is no more than ChangeInvisibleDuration.
+	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 
 	// DeadLetter makes the message a dead letter of the group at once. A
 	// second call for the same delivery succeeds and does nothing, on

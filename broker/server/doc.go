@@ -27,6 +27,8 @@
 // of a failure, gives up; the trailer x-tidegate-retry of its answer says what
 // becomes of the message: in how many milliseconds it is delivered again, or
 // "dead-letter", which includes removal where address settings want it, or "parked").
+// Beside these, the request header x-tidegate-repeat says that a ChangeInvisibleDuration
+// follows one whose answer was lost: see broker.Broker.RepeatChange.
 //
 // # HTTP
 //

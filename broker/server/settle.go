@@ -89,6 +89,8 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		if result, err = s.b.Retry(ctx, &delivery, after, why); err == nil {
 			_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
 		}
+	} else if wire.Header(ctx, wire.HeaderRepeat) != "" {
+		out.ReceiptHandle, err = s.b.RepeatChange(ctx, &delivery, after)
 	} else {
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
 	}

@@ -23,6 +23,7 @@ const (
 	// reasonKey is the header that carries why a message is given up,
 	// percent-encoded. RocketMQ does not know it.
 	reasonKey = "x-tidegate-reason"
+	repeatKey = "x-tidegate-repeat"
 
 	// retryKey is the trailer that says what becomes of a message whose consuming failed.
 	retryKey = "x-tidegate-retry"
@@ -205,10 +206,21 @@ func reasonHeader(reason string) []string {
 // ChangeInvisibleDuration is said with the flag suspend, so that a server that
 // knows it does not count it as a failure. The handle is empty with an error.
 func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	return c.extend(ctx, d, dur, nil)
+}
+
+// RepeatChange is ChangeInvisibleDuration with a header that has a tidegate broker
+// look for the handle that replaced d's. Others do not know it.
+func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	return c.extend(ctx, d, dur, []string{repeatKey, "true"})
+}
+
+func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, headers []string) (string, error) {
 	r, err := c.settling(ctx, opChange, d, nil)
 	if err != nil {
 		return "", err
 	}
+	r.headers = headers
 	handle, _, err := c.changeInvisible(ctx, r, d, dur, true)
 	if err != nil {
 		return "", err

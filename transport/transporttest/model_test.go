@@ -353,13 +353,21 @@ func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dura
 }
 
 func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	return m.change(ctx, d, dur, false)
+}
+
+func (m *model) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	now, again := *d, false
 	m.mu.Lock()
 	if c := m.copy(d.ConsumerGroup, int(d.Offset)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
 		now.Handle, again = c.handle, true
 	}
 	m.mu.Unlock()
-	err = m.settle(ctx, &now, func(_ int, c *subCopy) {
+	return m.change(ctx, &now, dur, again)
+}
+
+func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Duration, again bool) (handle string, err error) {
+	err = m.settle(ctx, d, func(_ int, c *subCopy) {
 		m.serial++
 		if m.fault == "change counts from the receipt" {
 			c.due = c.due.Add(dur)

@@ -74,10 +74,10 @@ var settleCases = []testCase{
 		if handle == "" || handle == first.Handle || first.Handle != before.Handle {
 			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
 		}
-		e.settled(first)
+		e.stale(first)
 		if e.beyond() {
 			changed = time.Now()
-			if again, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.unit); again != handle || err != nil {
+			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
 				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
 			}
 		}
@@ -179,22 +179,13 @@ func (e *env) stale(d *tidegate.Delivery) {
 	if !e.beyond() {
 		return
 	}
-	e.settled(d)
-	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
-		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
-	}
-}
-
-// settled checks that d can be settled no more.
-func (e *env) settled(d *tidegate.Delivery) {
-	e.Helper()
-	if !e.beyond() {
-		return
-	}
 	if err := e.ack(d); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Ack with an old handle: %v, want ErrInvalidHandle", err)
 	}
 	if _, err := e.Transport.Retry(e.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
+	}
+	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
 	}
 }

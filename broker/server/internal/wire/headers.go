@@ -24,6 +24,7 @@ const (
 const (
 	HeaderFeatures  = "x-tidegate-features"
 	HeaderReason    = "x-tidegate-reason"
+	HeaderRepeat    = "x-tidegate-repeat" // of ChangeInvisibleDuration: the handle may have been replaced by a change whose answer was lost
 	TrailerPushBack = "grpc-retry-pushback-ms"
 	TrailerRetry    = "x-tidegate-retry"
 )
