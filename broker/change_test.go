@@ -91,7 +91,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 			t.Errorf("attempt %d", fourth.Attempt)
 		}
 		refused(&third, true) // the serial number before that of the delivery, which is no change
-		change(fourth, 0)    // given back
+		change(fourth, 0)     // given back
 		refused(fourth, true)
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{take()})[0]; err != nil {
 			t.Error(err)
