@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -96,3 +97,12 @@ func fromNanos(n uint64) time.Time {
 // keyNanos is nanos within a key, whose order is that of the times from 1970 on. One of before, as the bound
 // of a search may be, comes first.
 func keyNanos(t time.Time) uint64 { return uint64(max(0, nanos(t))) }
+
+// keyTime reads what keyNanos has written within a key; what it never writes is damage.
+func keyTime(b []byte) (time.Time, error) {
+	n := binary.BigEndian.Uint64(b)
+	if n > math.MaxInt64 {
+		return time.Time{}, fmt.Errorf("%w: a key has a time before 1970", errCorrupt)
+	}
+	return fromNanos(n), nil
+}

@@ -119,6 +119,7 @@ func FuzzDecodeHalfState(f *testing.F) {
 func FuzzHalfKeys(f *testing.F) {
 	f.Add(HalfID{1, 2}.appendKey(nil, prefixHalf))
 	f.Add(DueHalf{HalfID{1, 2}, time.Unix(5, 6)}.key())
+	f.Add([]byte("x\xf2\x18\x00\x01*\x05\x00\xe8\xff\x00\x81\x81\x81\x00\x01\x00\x00\x00\x00\x00")) // a time that no key has
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if id, err := splitHalfKey(b); err == nil && !bytes.Equal(id.appendKey(nil, b[0]), b) {
 			t.Errorf("%x is read as %+v", b, id)

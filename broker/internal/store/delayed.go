@@ -31,7 +31,8 @@ func splitDelayedKey(k []byte) (Delayed, error) {
 	if len(k) != delayedKeyLen {
 		return Delayed{}, fmt.Errorf("%w: the key of a delayed message", errCorrupt)
 	}
-	return Delayed{fromNanos(binary.BigEndian.Uint64(k[1:])), binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, nil
+	due, err := keyTime(k[1:])
+	return Delayed{due, binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, err
 }
 
 // storedKey returns the key under which the message is found by the time at
@@ -60,6 +61,10 @@ func splitStored(k, v []byte) (d StoredDelayed, err error) {
 	if len(k) != delayedKeyLen || len(v) < 16 {
 		return d, fmt.Errorf("%w: when a delayed message was stored", errCorrupt)
 	}
+	stored, err := keyTime(k[5:])
+	if err != nil {
+		return d, err
+	}
 	r := reader{b: v, off: 16}
 	size := r.uvarint()
 	if r.err == nil && (r.off != len(v) || size > math.MaxInt32) {
@@ -67,7 +72,7 @@ func splitStored(k, v []byte) (d StoredDelayed, err error) {
 	}
 	return StoredDelayed{
 		Delayed: Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])},
-		Stored:  fromNanos(binary.BigEndian.Uint64(k[5:])), IDHash: binary.BigEndian.Uint64(v[8:]), Size: int64(size),
+		Stored:  stored, IDHash: binary.BigEndian.Uint64(v[8:]), Size: int64(size),
 	}, r.err
 }
 

@@ -63,7 +63,8 @@ func splitDueHalfKey(k []byte) (DueHalf, error) {
 	if len(k) != dueHalfKeyLen {
 		return DueHalf{}, fmt.Errorf("%w: the key of a half message's next check", errCorrupt)
 	}
-	return DueHalf{HalfID{binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, fromNanos(binary.BigEndian.Uint64(k[1:]))}, nil
+	due, err := keyTime(k[1:])
+	return DueHalf{HalfID{binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, due}, err
 }
 
 // The form of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks, Size.

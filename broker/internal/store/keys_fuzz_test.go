@@ -21,6 +21,12 @@ func FuzzKeys(f *testing.F) {
 	f.Add(d.storedKey(time.Unix(9, 0)), make([]byte, 17))
 	f.Add(RecentIDs{Queue: 1, End: 2, At: time.Unix(3, 4)}.appendKey(nil, 5), make([]byte, 12))
 	f.Add([]byte{}, make([]byte, 16))
+	// Times that no key has: found by fuzzing.
+	f.Add([]byte("\x00\xff\xff\xff\x80\x00\bl\x00\xc9\xc9\xc9\xc9\x00\x00\x00\x00\x00\x00\x00\x03"), []byte("\x00\xff\xff\xff\x80\x00\b"))
+	early := make([]byte, delayedKeyLen)
+	early[5] = 0x80 // the time at which a delayed message was stored, or the last of recent IDs
+	f.Add(early, make([]byte, 17))
+	f.Add(append(early, 0, 9), make([]byte, 12))
 	f.Fuzz(func(t *testing.T, k, v []byte) {
 		same := func(again []byte) {
 			if !bytes.Equal(again[1:], k[1:]) { // the first byte is the caller's

@@ -76,7 +76,11 @@ func decodeRecentIDs(k, v []byte, r *RecentIDs) error {
 	if len(k) != recentKeyLen {
 		return fmt.Errorf("%w: the key of recent message IDs has %d bytes", errCorrupt, len(k))
 	}
-	r.At = fromNanos(binary.BigEndian.Uint64(k[5:]))
+	at, err := keyTime(k[5:])
+	if err != nil {
+		return err
+	}
+	r.At = at
 	r.Queue, r.End = binary.BigEndian.Uint16(k[13:]), int64(binary.BigEndian.Uint64(k[15:]))
 	r.Hashes = r.Hashes[:0]
 	if len(v)%hashLen != 0 || len(v) == 0 || len(v) > hashLen*MaxRecentIDs || r.End < int64(len(v)/hashLen) {
