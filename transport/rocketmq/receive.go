@@ -155,7 +155,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 		got.add(frame, time.Now())
 		if m := frame.GetMessage(); m != nil {
-			if d := c.delivery(s, r, m); d != nil {
+			if d := c.delivery(s, r, m, got.began); d != nil {
 				got.list = append(got.list, d)
 			}
 		}
@@ -177,10 +177,11 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	if len(got.list) == 0 && c.isClosed() {
 		return nil, closedError(opReceive, r.Topic) // the goodbye of Close was faster than its cancellation
 	}
-	// The delivery says how long, the stream since when.
 	var last time.Time
 	for _, d := range got.list {
-		d.InvisibleUntil = got.handedOut().Add(d.InvisibleUntil.Sub(time.Time{}))
+		if d.InvisibleUntil.IsZero() { // the server did not tell: it is what was asked for
+			d.InvisibleUntil = got.handedOut().Add(r.InvisibleDuration)
+		}
 		if d.InvisibleUntil.After(last) {
 			last = d.InvisibleUntil
 		}
@@ -246,9 +247,9 @@ func (f *frames) add(frame *rmqpb.ReceiveMessageResponse, now time.Time) {
 	}
 }
 
-// handedOut returns when the messages' invisible time began: by the server's
-// clock if it agrees with ours, else when the first frame came, which is a
-// little late, but not by hours.
+// handedOut returns when the messages' invisible time began, where they do not say
+// what is left of it: by the server's clock if it agrees with ours, else when the
+// first frame came, which is a little late, but not by hours.
 func (f *frames) handedOut() time.Time {
 	if late := f.began.Sub(f.server); late >= 0 && late <= clocksAgree {
 		return f.server
@@ -256,9 +257,10 @@ func (f *frames) handedOut() time.Time {
 	return f.began
 }
 
-// delivery makes a delivery of m, nil if that cannot be. Its InvisibleUntil is
-// set as if it was handed out at the zero time.
-func (c *Client) delivery(s *session, r *transport.ReceiveRequest, m *rmqpb.Message) *tidegate.Delivery {
+// delivery makes a delivery of m, nil if that cannot be. Its InvisibleUntil is set
+// if m says how long that is: what is left of it when the stream began to come. A
+// server's clock has no part in this; one that is 3 s behind would end a lease of 2 s.
+func (c *Client) delivery(s *session, r *transport.ReceiveRequest, m *rmqpb.Message, began time.Time) *tidegate.Delivery {
 	d, err := decodeMessage(m, c.opts.MaxReceiveSize)
 	if err != nil {
 		c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
@@ -270,10 +272,8 @@ func (c *Client) delivery(s *session, r *transport.ReceiveRequest, m *rmqpb.Mess
 	}
 	d.ConsumerGroup = r.Group
 	d.Endpoint = s.ep.key
-	invisible := r.InvisibleDuration
-	if x := durationOf(m.GetSystemProperties().GetInvisibleDuration()); x > 0 {
-		invisible = x
+	if left := durationOf(m.GetSystemProperties().GetInvisibleDuration()); left > 0 {
+		d.InvisibleUntil = began.Add(left)
 	}
-	d.InvisibleUntil = time.Time{}.Add(invisible)
 	return d
 }
