@@ -19,18 +19,19 @@ import (
 
 // A model is the contract in its shortest form: it exists to test the suite.
 type model struct {
-	mu      sync.Mutex
-	topics  map[string]TopicType
-	groups  map[string]GroupConfig
-	log     []*tidegate.Delivery // of every message, as delivered the first time
-	copies  map[string]*subCopy  // group, log index → what the group made of it
-	replays map[string][]*tidegate.Delivery
-	wake    chan struct{} // closed and replaced at every change
-	closed  chan struct{}
-	serial  int
-	can     transport.Capabilities
-	told    bool   // there was an answer, so that the client knows can
-	fault   string // makes the model break one promise; empty for none
+	mu         sync.Mutex
+	topics     map[string]TopicType
+	groups     map[string]GroupConfig
+	log        []*tidegate.Delivery // of every message, as delivered the first time
+	copies     map[string]*subCopy  // group, log index → what the group made of it
+	replays    map[string][]*tidegate.Delivery
+	wake       chan struct{} // closed and replaced at every change
+	closed     chan struct{}
+	serial     int
+	can        transport.Capabilities
+	told       bool                      // there was an answer, so that the client knows can
+	fault      string                    // makes the model break one promise; empty for none
+	swallowing *transport.ReceiveRequest // of a receive that was cancelled; see fault
 }
 
 type subCopy struct {
@@ -259,19 +260,18 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		}
 		if m.isClosed() || ctx.Err() != nil {
 			if m.fault == "swallow when cancelled" {
-				m.take(r, now)
-				go func() {
-					<-m.wake
-					m.mu.Lock()
-					defer m.mu.Unlock()
-					m.take(r, time.Now())
-				}()
+				m.swallowing = &r // what comes next
 			}
 			m.mu.Unlock()
 			if m.fault == "hide the cause" && ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			return nil, cmp.Or(context.Cause(ctx), tidegate.ErrClosed)
+		}
+		if m.swallowing != nil {
+			if taken, _ := m.take(*m.swallowing, now); len(taken) > 0 {
+				m.swallowing = nil
+			}
 		}
 		ds, next := m.take(r, now)
 		if m.fault == "forget attempt IDs" {
