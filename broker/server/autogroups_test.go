@@ -1,7 +1,9 @@
 package server
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -63,5 +65,35 @@ func TestInventedGroupsAreBounded(t *testing.T) {
 		if !strings.HasPrefix(last, "404") || !strings.Contains(last, "PUT /v1/groups/web") || !strings.Contains(last, "max_auto_groups") {
 			t.Errorf("a refused receive says %s", last)
 		}
+	})
+}
+
+// Telemetry too says that there is no such group: as gRPC's Unavailable it
+// would be asked again for ever. The stream ends, and opens once the group is made.
+func TestTelemetryOfOneGroupTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, Options{})
+		if _, err := e.b.EnsureGroup(t.Context(), "first"); err != nil {
+			t.Fatal(err)
+		}
+		st, err := e.Telemetry(e.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))); err != nil {
+			t.Fatal(err)
+		}
+		cmd, err := st.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, cmd.GetStatus(), tidegate.CodeConsumerGroupNotFound, "max_auto_groups", "PUT /v1/groups/g")
+		if _, err := st.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("the stream goes on with %v", err)
+		}
+		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
+			t.Fatal(err)
+		}
+		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 	})
 }

@@ -69,7 +69,13 @@ func (f *faulty) Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery,
 // queues, and closes it with the test.
 func start(t testing.TB, o Options, faults ...*faulty) *env {
 	t.Helper()
-	b, err := broker.Open(broker.Options{MinInvisibleDuration: 1})
+	return startWith(t, broker.Options{MinInvisibleDuration: 1}, o, faults...)
+}
+
+// startWith is start with an engine that has these options.
+func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *env {
+	t.Helper()
+	b, err := broker.Open(bo)
 	if err != nil {
 		t.Fatal(err)
 	}

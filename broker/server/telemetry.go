@@ -117,7 +117,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if err != nil {
 				return refuseStream(stream, err)
 			}
-			if err := s.sendSettings(ctx, c, p, stream); err != nil {
+			if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
 				return err
 			}
 		case <-t.Again():
@@ -126,7 +126,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				continue
 			}
 			if p := c.Profile(); p != nil {
-				if err := s.sendSettings(ctx, c, p, stream); err != nil {
+				if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
 					return err
 				}
 			}
@@ -159,13 +159,19 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) error {
+// sendSettings answers the client's settings. The stream ends unless it returns told.
+func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) (told bool, err error) {
 	out, err := s.settings(ctx, p)
-	if e, ok := errors.AsType[*tidegate.Error](err); ok && errors.Is(err, tidegate.ErrInvalid) {
-		return status.Error(codes.InvalidArgument, refusal.Text(e))
-	} else if err != nil {
-		return status.Error(codes.Unavailable, err.Error())
+	e, known := errors.AsType[*tidegate.Error](err)
+	switch {
+	case err == nil:
+	case !known || e.Code == 0 || errors.Is(err, tidegate.ErrUnavailable):
+		return false, status.Error(codes.Unavailable, err.Error()) // it may come back
+	case errors.Is(err, tidegate.ErrInvalid):
+		return false, status.Error(codes.InvalidArgument, refusal.Text(e))
+	default:
+		return false, refuseStream(stream, err)
 	}
 	c.Tell(out)
-	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
+	return true, stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
 }
