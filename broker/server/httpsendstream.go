@@ -28,8 +28,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	lines := web.NewLineReader(r.Body, 2*s.maxBody+web.MaxAdminBody) // base64 makes four bytes of three
 	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
 	_ = out.Control.EnableFullDuplex()
-	// A stream that waits for a line ends with the server.
-	defer context.AfterFunc(s.life, func() { _ = out.Control.SetReadDeadline(time.Now()) })()
+	defer s.endReading(out)()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
 		if err := out.Open(); err != nil {
 			return 0, nil, gone(err)
@@ -58,6 +57,21 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		}
 		if end != nil {
 			return to.end(out, end)
+		}
+	}
+}
+
+// endReading ends what waits for a line when the server ends. The handler has to call stop
+// before it returns: net/http panics if a connection is used after that.
+func (s *Server) endReading(out *web.LineWriter) (stop func()) {
+	ended := make(chan struct{})
+	unregister := context.AfterFunc(s.life, func() {
+		defer close(ended)
+		_ = out.Control.SetReadDeadline(time.Now())
+	})
+	return func() {
+		if !unregister() {
+			<-ended // it has begun
 		}
 	}
 }
