@@ -63,7 +63,8 @@ func refusals(c config, b *broker.Broker) error {
 }
 
 // put makes and changes the topics, groups and address settings of a configuration, and
-// returns the names of those that it changed.
+// returns the names of those that it changed. What was made by itself so far is changed
+// if it is declared: it is somebody's now.
 func put(ctx context.Context, c config, b *broker.Broker) (changed []string, err error) {
 	there := func(name string) (broker.TopicConfig, bool) {
 		before, err := b.TopicSettings(name)
@@ -79,7 +80,7 @@ func put(ctx context.Context, c config, b *broker.Broker) (changed []string, err
 		if exists && want.Queues == 0 {
 			want.Queues = before.Queues
 		}
-		if exists && len(differing(topicRules, before, want)) == 0 {
+		if t, terr := b.Topic(name); terr == nil && !t.AutoCreated && len(differing(topicRules, before, want)) == 0 {
 			continue
 		}
 		if _, perr := b.PutTopic(ctx, name, want); perr != nil {
@@ -90,7 +91,7 @@ func put(ctx context.Context, c config, b *broker.Broker) (changed []string, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		before, gerr := b.Group(name)
-		if gerr == nil && len(differing(groupRules, before.GroupConfig, c.groups[name].value)) == 0 {
+		if gerr == nil && !before.AutoCreated && len(differing(groupRules, before.GroupConfig, c.groups[name].value)) == 0 {
 			continue
 		}
 		if _, perr := b.PutGroup(ctx, name, c.groups[name].value); perr != nil {
