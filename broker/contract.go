@@ -39,6 +39,12 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	}, nil
 }
 
+// InvisibleBounds returns what a receive may ask for: Options.MinInvisibleDuration
+// and MaxInvisibleDuration.
+func (b *Broker) InvisibleBounds() (least, most time.Duration) {
+	return b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration
+}
+
 // Queues returns AnyQueue: one receive serves all queues; 40402 if there is no such topic.
 func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 	end, err := b.beginWith(ctx)

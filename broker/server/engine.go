@@ -15,6 +15,7 @@ type engine interface {
 	transport.Settler
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
+	InvisibleBounds() (least, most time.Duration)
 	Release(ctx context.Context, ds []*tidegate.Delivery)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)

@@ -26,7 +26,13 @@ type webEnv struct {
 // startWeb makes a webEnv, which has the topic "delay" (DELAY) besides, and closes it with the test.
 func startWeb(t testing.TB, o Options, faults ...*faulty) *webEnv {
 	t.Helper()
-	e := start(t, o, faults...)
+	return startWebWith(t, broker.Options{MinInvisibleDuration: 1}, o, faults...)
+}
+
+// startWebWith is startWeb with an engine that has these options.
+func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *webEnv {
+	t.Helper()
+	e := startWith(t, bo, o, faults...)
 	if _, err := e.b.PutTopic(t.Context(), "delay", broker.TopicConfig{Type: broker.TopicDelay, Queues: 1}); err != nil {
 		t.Fatal(err)
 	}

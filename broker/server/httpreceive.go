@@ -19,7 +19,7 @@ import (
 )
 
 // defaultInvisible is how long a message that was received over HTTP is kept
-// from others if the client does not say.
+// from others if the client does not say, or as near to it as the engine allows.
 const defaultInvisible = 30 * time.Second
 
 // An httpReceive asks for messages. Missing keys have the value that is told.
@@ -36,11 +36,12 @@ type httpReceive struct {
 	Text      bool   `json:"text"`       // false: all bodies are base64
 }
 
-// poll says a receive in the engine's words, but for Max and Wait.
-func (q *httpReceive) poll(group, topic string) (broker.Poll, error) {
+// poll says a receive in the engine's words, but for Max and Wait. The engine's
+// bounds of an invisible duration are least and most.
+func (q *httpReceive) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
 	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID,
-		InvisibleDuration: defaultInvisible, Filter: transport.Filter{Expression: q.Filter.Expression},
+		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: transport.Filter{Expression: q.Filter.Expression},
 	}}
 	if q.InvisibleDuration != nil {
 		p.InvisibleDuration = time.Duration(*q.InvisibleDuration)
@@ -67,7 +68,8 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	if err := s.readRequest(w, r, &req); err != nil {
 		return 0, nil, err
 	}
-	p, err := req.poll(r.PathValue("group"), r.PathValue("topic"))
+	least, most := s.b.InvisibleBounds()
+	p, err := req.poll(r.PathValue("group"), r.PathValue("topic"), least, most)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -58,10 +57,6 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	return out, nil
 }
 
-// maxChange is RocketMQ's longest invisible duration; the engine may have a
-// shorter one. It does not hold for the retry interval of a push consumer, which is what the group's settings say.
-const maxChange = 12 * time.Hour
-
 // changeInvisibleDuration is two things to a push consumer: "consuming
 // failed, deliver it again after this time", which is all that RocketMQ's
 // clients mean by it, and with suspend, which tidegate's own sends, "I need more
@@ -76,10 +71,6 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
 	}
 	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
-	if after < 0 || after > maxChange && !failed {
-		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
-			fmt.Sprintf("the invisible_duration is %v; give 0 to %v", after, maxChange))
-	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}

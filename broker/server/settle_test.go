@@ -162,7 +162,7 @@ func TestChangeInvisibleDurationRefusals(t *testing.T) {
 		}{
 			{nil, h, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "missing"}},
 			{durationpb.New(-1), h, tidegate.CodeIllegalInvisibleTime, []string{"-1ns", "12h"}},
-			{durationpb.New(12*time.Hour + 1), h, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "12h0m0.000000001s", "12h0m0s"}},
+			{durationpb.New(12*time.Hour + 1), h, tidegate.CodeIllegalInvisibleTime, []string{"invisible duration", "12h0m0.000000001s", "12h0m0s"}},
 			{durationpb.New(time.Second), "garbage", tidegate.CodeInvalidReceiptHandle, []string{"receipt handle"}},
 		} {
 			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
