@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -110,19 +111,52 @@ func (b *Broker) endSome(ds []*deadLetter) []error {
 func (b *Broker) startDying(ds []*deadLetter) {
 	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
 	for _, d := range ds {
-		bytes := d.lease.Size * int64(len(d.topics))
-		if err == nil {
-			err = b.store.Messages.Room(b.life, bytes, nil)
-		}
 		if d.err = err; err == nil {
 			d.start(b)
-			b.store.Messages.Release(bytes)
 		}
 	}
 }
 
-// start writes the dead letter, without waiting for the disk.
+// errNoTopics tells that a dead letter's topics are to be made first.
+var errNoTopics = errors.New("a dead letter's topic is not there")
+
+// start writes the dead letter, without waiting for the disk. Room is held while it is read
+// and written only, and not while its topics are made: that waits for who changes settings, and all sends would with it.
 func (d *deadLetter) start(b *Broker) {
+	for bytes := d.lease.Size * int64(len(d.topics)); ; {
+		if d.err = b.store.Messages.Room(b.life, bytes, nil); d.err != nil {
+			return
+		}
+		d.write(b)
+		b.store.Messages.Release(bytes)
+		if !errors.Is(d.err, errNoTopics) {
+			return
+		}
+		if d.err = d.makeTopics(b); d.err != nil {
+			return
+		}
+	}
+}
+
+// makeTopics makes the topics that it goes to, if they are not there.
+func (d *deadLetter) makeTopics(b *Broker) error {
+	ctx, cancel := b.ownContext()
+	defer cancel()
+	for i, name := range d.topics {
+		c := TopicConfig{Queues: 1}
+		if d.retried == nil || d.retried.dead {
+			c.Retention.Time = -1 // dead letters stay
+		}
+		if _, err := b.ownTopic(ctx, name, c, i > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write reads the message and adds the dead letter to the log. It makes no topic: with
+// errNoTopics it would need one, and nothing was written.
+func (d *deadLetter) write(b *Broker) {
 	if len(d.topics) == 0 {
 		return
 	}
@@ -141,18 +175,16 @@ func (d *deadLetter) start(b *Broker) {
 		d.err = err
 		return
 	}
-	ctx, cancel := b.ownContext()
-	defer cancel()
 	topics := make([]*topic, len(d.topics))
+	b.mu.RLock()
 	for i, name := range d.topics {
-		c := TopicConfig{Queues: 1}
-		if d.retried == nil || d.retried.dead {
-			c.Retention.Time = -1 // dead letters stay
+		if topics[i] = b.topics[name]; topics[i] == nil {
+			d.err = errNoTopics
 		}
-		if topics[i], err = b.ownTopic(ctx, name, c, i > 0); err != nil {
-			d.err = err
-			return
-		}
+	}
+	b.mu.RUnlock()
+	if d.err != nil {
+		return
 	}
 	if d.retried == nil || d.retried.dead {
 		m.Properties = d.properties(&m)

@@ -79,14 +79,9 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if err != nil || id.Topic != t.id {
 		return noTransaction(e)
 	}
-	release, err := b.halves.claim(ctx, id)
-	if err != nil {
-		return err
-	}
 	end := ending{topic: t, id: id}
-	flight, err := b.writeEnd(ctx, e, &end, release)
+	flight, err := b.writeEnd(ctx, e, &end)
 	if flight == nil {
-		release()
 		return err
 	}
 	if err := flight.WaitContext(ctx); err != nil {
@@ -97,23 +92,27 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 }
 
 // writeEnd adds the end of a transaction to the message log; no flight if there
-// is none to add. The half message is claimed; release is called once its end is written.
-func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending, release func()) (*store.Flight, error) {
-	state, ok, err := b.store.HalfState(end.id)
-	if err != nil {
-		return nil, storeError(err)
-	}
+// is none to add. The half message is claimed until its end is written, but not during
+// the wait for room: who purges the topic, or checks what is due, waits for the claim.
+func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending) (flight *store.Flight, err error) {
 	read := b.store.HalfHeader
-	if ok && e.Resolution == ResolutionCommit {
-		if th := b.shortOfDisk(); th != nil {
-			return nil, throttledError(*th)
-		}
-		if _, err := b.room(ctx, state.Size); err != nil {
+	if e.Resolution == ResolutionCommit {
+		size, err := b.roomToCommit(ctx, e, end.id)
+		if err != nil {
 			return nil, err
 		}
-		defer b.store.Messages.Release(state.Size)
+		defer b.store.Messages.Release(size)
 		read = b.store.GetHalf
 	}
+	release, err := b.halves.claim(ctx, end.id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if flight == nil {
+			release()
+		}
+	}()
 	m, state, ok, err := read(end.id)
 	switch {
 	case err != nil:
@@ -126,7 +125,7 @@ func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending, re
 		return nil, nil //nolint:nilnil // nothing is to be written, and nothing is wrong
 	}
 	end.state, end.message = state, &m
-	flight := b.store.Messages.Add(func(w *store.Batch) {
+	flight = b.store.Messages.Add(func(w *store.Batch) {
 		if end.topic.deleted.Load() {
 			end.err = topicNotFound(end.topic.name)
 			return
@@ -140,6 +139,22 @@ func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending, re
 		return nil, closedError()
 	}
 	return flight, nil
+}
+
+// roomToCommit waits until there is room for a half message in a queue, and returns what is set aside of it.
+func (b *Broker) roomToCommit(ctx context.Context, e TransactionEnd, id store.HalfID) (bytes int64, err error) {
+	state, ok, err := b.store.HalfState(id)
+	if err != nil {
+		return 0, storeError(err)
+	}
+	if !ok {
+		return 0, noTransaction(e)
+	}
+	if th := b.shortOfDisk(); th != nil {
+		return 0, throttledError(*th)
+	}
+	_, err = b.room(ctx, state.Size)
+	return state.Size, err
 }
 
 // An ending is one transaction on its way to its end.

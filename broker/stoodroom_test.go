@@ -1,0 +1,92 @@
+package broker
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Dead letters that wait for their topic, which nobody can make while settings are
+// changed, keep no room from what is sent.
+func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 10 // of 4 MiB: more than the log has room for
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		for range n {
+			if err := send0(t, b, 4<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ds []*tidegate.Delivery
+		for len(ds) < n {
+			ds = append(ds, one(t, b, "g", "t"))
+		}
+		if err := b.lockAdmin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, n)
+		for _, d := range ds {
+			go func() { done <- b.DeadLetter(t.Context(), d, "") }()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := b.Send(ctx, []*tidegate.Message{{ID: "a", Topic: "t", Body: []byte("x")}})[0]; r.Err != nil {
+			t.Errorf("a send meanwhile: %v", r.Err)
+		}
+		b.unlockAdmin()
+		for range n {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := b.sent(t, tidegate.DeadLetterTopic("g")); got != n {
+			t.Errorf("%d dead letters, want %d", got, n)
+		}
+	})
+}
+
+// A commit that waits for room keeps its transaction from nobody: who purges the
+// topic, or checks what is due, need not wait for it.
+func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})
+		r := b.SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		var id store.HalfID
+		if err := b.store.Halves(func(h store.HalfID, _ store.HalfState) error { id = h; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		const size = 1 << 30
+		if err := b.store.Messages.Room(t.Context(), size, nil); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() {
+			done <- b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: ResolutionCommit})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if release, err := b.halves.claim(ctx, id); err != nil {
+			t.Errorf("the claim is held by who waits for room: %v", err)
+		} else {
+			release()
+		}
+		b.store.Messages.Release(size)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got := stored(t, b, "t"); got != 1 {
+			t.Errorf("%d messages are committed, want 1", got)
+		}
+	})
+}
