@@ -51,6 +51,70 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 	})
 }
 
+// What is sent since a purge began stays, and cannot keep it from ending.
+func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		handles := make(chan string, 5000)
+		sends := func() {
+			r := send(t, b, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})[0]
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+			handles <- r.Receipt.RecallHandle
+		}
+		for range 3 {
+			sends()
+			elapse(time.Second)
+		}
+		var before []string
+		for range 3 {
+			before = append(before, <-handles)
+		}
+		b.delays.moving <- struct{}{} // the purge waits for it, once it has begun
+		type result struct {
+			removed Backlog
+			err     error
+		}
+		done := make(chan result, 1)
+		go func() {
+			removed, err := b.PurgeTopic(t.Context(), "t")
+			done <- result{removed, err}
+		}()
+		synctest.Wait()
+		sends()
+		<-b.delays.moving
+		for range 2000 {
+			sends()
+			if len(done) > 0 {
+				break
+			}
+		}
+		select {
+		case r := <-done:
+			if r.err != nil || r.removed != (Backlog{3, 3}) {
+				t.Errorf("purged %+v, %v; want the 3 that were there", r.removed, r.err)
+			}
+		default:
+			t.Error("it goes on as long as messages are sent")
+		}
+		for _, h := range before {
+			if id, err := b.Recall(t.Context(), "t", h); err == nil {
+				t.Errorf("%s is recalled and should be gone", id)
+			}
+		}
+		for range len(handles) {
+			if _, err := b.Recall(t.Context(), "t", <-handles); err != nil {
+				t.Fatalf("of what was sent since: %v", err)
+			}
+		}
+		if tp, err := b.topic("t"); err != nil || tp.delays.waiting() != (Backlog{}) {
+			t.Errorf("%+v wait, %v", tp.delays.waiting(), err)
+		}
+	})
+}
+
 // What is left of a message that was damaged when it came due is removed by a purge, and counted no more.
 func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -40,9 +41,9 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	}
 	defer b.retention.unlock()
 	// First, so that the IDs of what is sent meanwhile, and stays, are remembered.
-	var last uint64
+	var last, lastDelayed uint64
 	if err := b.store.Messages.Add(func(w *store.Batch) {
-		last = b.halves.number
+		last, lastDelayed = b.halves.number, b.delays.number
 		t.forgetAll(w)
 	}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
@@ -51,7 +52,7 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	if err != nil {
 		return removed, err
 	}
-	delayed, err := b.removeDelayed(ctx, t)
+	delayed, err := b.removeDelayed(ctx, t, lastDelayed)
 	if err != nil {
 		return removed, err
 	}
@@ -83,24 +84,32 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	return removed, nil
 }
 
-// removeDelayed removes the delayed messages of a topic and returns what was
-// removed. Others are delivered and recalled meanwhile, after each write.
-func (b *Broker) removeDelayed(ctx context.Context, t *topic) (removed Backlog, err error) {
-	var from store.StoredDelayed
+// removeDelayed removes the delayed messages of a topic that were written up to last, which was
+// delays.number once the log had written what is on disk now, and returns what was
+// removed. Others are sent, delivered and recalled meanwhile, after each write.
+func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64) (removed Backlog, err error) {
+	// What comes meanwhile lies behind this one, but for a clock that was set back. So there is an end.
+	var from, newest store.StoredDelayed
+	if err := b.store.NewestDelayed(t.id, time.Time{}, func(d *store.StoredDelayed) bool {
+		newest = *d
+		return false
+	}); err != nil {
+		return removed, storeError(err)
+	}
 	for {
-		n, last, err := b.removeSomeDelayed(ctx, t, from)
+		n, to, err := b.removeSomeDelayed(ctx, t, from, newest, last)
 		removed.Messages += n.Messages
 		removed.Bytes += n.Bytes
-		if err != nil || last == from {
+		if err != nil || to == from {
 			return removed, err
 		}
-		from = last
+		from = to
 		b.retention.noteUnqueued(store.Delays, n.Bytes)
 	}
 }
 
-// removeSomeDelayed removes some that were stored after from, and returns the last one; from if there was none.
-func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from store.StoredDelayed) (removed Backlog, last store.StoredDelayed, err error) {
+// removeSomeDelayed removes some that were stored after from, up to newest, and returns how far it came; from if there was none.
+func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from, newest store.StoredDelayed, last uint64) (removed Backlog, to store.StoredDelayed, err error) {
 	select {
 	case b.delays.moving <- struct{}{}:
 		defer func() { <-b.delays.moving }()
@@ -111,17 +120,22 @@ func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from store.Sto
 	if err != nil {
 		return removed, from, storeError(err)
 	}
+	if i := slices.IndexFunc(ds, func(d store.StoredDelayed) bool { return d.StoredAfter(newest) }); i >= 0 {
+		ds = ds[:i]
+	}
 	if len(ds) == 0 {
 		return removed, from, nil
 	}
-	for _, d := range ds {
-		if !d.Gone {
-			removed.Messages++
-			removed.Bytes += d.Size
-		}
-	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
+		since := b.delays.number - last // how many were written after last, with the numbers after it
 		for _, d := range ds {
+			if d.Number-last-1 < since {
+				continue
+			}
+			if !d.Gone {
+				removed.Messages++
+				removed.Bytes += d.Size
+			}
 			w.DeleteDelayed(d.Delayed, d.Stored)
 		}
 		t.delayed(w, -removed.Messages, -removed.Bytes)

@@ -336,8 +336,10 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	}
 	// Progress that is left without its topic is passed over; a topic that is
 	// left without progress would be consumed anew.
+	var last uint64
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		t.deleted.Store(true)
+		last = b.delays.number
 		w.DeleteTopic(name, t.id)
 		for _, s := range subs {
 			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
@@ -351,6 +353,6 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 		return err
 	}
 	// If the process ends before this they go when their time comes.
-	_, err = b.removeDelayed(context.WithoutCancel(ctx), t)
+	_, err = b.removeDelayed(context.WithoutCancel(ctx), t, last)
 	return err
 }

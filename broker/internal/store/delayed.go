@@ -56,6 +56,11 @@ type StoredDelayed struct {
 	Gone bool
 }
 
+// StoredAfter reports whether DelayedOf returns d after other, which is of the same topic.
+func (d StoredDelayed) StoredAfter(other StoredDelayed) bool {
+	return bytes.Compare(d.storedKey(d.Stored), other.storedKey(other.Stored)) > 0
+}
+
 // The form of its record, by storedKey: Due in nanoseconds since 1970, IDHash, Size.
 func splitStored(k, v []byte) (d StoredDelayed, err error) {
 	if len(k) != delayedKeyLen || len(v) < 16 {
