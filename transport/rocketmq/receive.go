@@ -191,8 +191,8 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 }
 
 // repeatable reports whether the same receive may follow and be answered what
-// broke off, by its attempt ID: with the very handles that giving back would
-// take from whoever handles the messages by then.
+// broke off, by its attempt ID: with some servers with the very handles that giving
+// back would take from whoever handles the messages by then.
 func repeatable(ctx context.Context, r *transport.ReceiveRequest, err error) bool {
 	return r.AttemptID != "" && ctx.Err() == nil && !errors.Is(err, transport.ErrUnreadable)
 }

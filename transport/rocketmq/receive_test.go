@@ -196,9 +196,9 @@ func TestReceiveOutcomes(t *testing.T) {
 	}
 }
 
-// A receive that is repeated with its attempt ID is answered the same messages with
-// the same handles: giving them back, one by one, after it broke off would take them
-// from the handlers that have them by then.
+// A receive that is repeated with its attempt ID is answered the same messages, with
+// some servers with the same handles: giving them back, one by one, after it broke off
+// would take them from the handlers that have them by then.
 func TestRepeatedReceiveKeepsWhatBrokeOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

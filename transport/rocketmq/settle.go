@@ -196,12 +196,9 @@ func retryResult(values []string) (r transport.RetryResult) {
 	return r
 }
 
-func reasonHeader(reason string) []string {
-	if reason == "" {
-		return nil
-	}
-	return []string{reasonKey, encodeReason(reason)}
-}
+// reasonHeader is there with an empty reason too: by it a tidegate broker knows who
+// understands that the handle is not valid, which it keeps from RocketMQ's clients.
+func reasonHeader(reason string) []string { return []string{reasonKey, encodeReason(reason)} }
 
 // ChangeInvisibleDuration is said with the flag suspend, so that a server that
 // knows it does not count it as a failure. The handle is empty with an error.

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"time"
 
@@ -123,6 +124,20 @@ var retryCases = []testCase{
 		e.sleep(3 * e.unit)
 		e.none(e.request())
 		e.deadLetter(msg, d, "no such customer: Müller")
+	}},
+	// A real RocketMQ makes a dead letter of it.
+	{name: "DeadLetterTooLate", needs: beyond, run: func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		first := e.one()
+		e.sleep(2 * e.unit)
+		second := e.one()
+		for _, reason := range []string{"", "hopeless"} {
+			if err := e.Transport.DeadLetter(e.Context(), first, reason); !errors.Is(err, tidegate.ErrInvalidHandle) {
+				e.Errorf("DeadLetter for %q with the handle of the delivery before: %v, want ErrInvalidHandle", reason, err)
+			}
+		}
+		e.mustAck(second)
 	}},
 }
 

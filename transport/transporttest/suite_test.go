@@ -45,7 +45,7 @@ func TestCasesByCapabilities(t *testing.T) {
 	}{
 		{everything, nil},
 		{transport.Capabilities{Batch: true}, []string{"RetryResult", "SuspendIsNoFailure"}},
-		{transport.Capabilities{}, []string{"FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryResult", "SuspendIsNoFailure"}},
+		{transport.Capabilities{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryResult", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.can)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -76,6 +76,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"change counts from the receipt": {"ChangeInvisibleDuration"},
 		"no change twice":                {"ChangeInvisibleDuration"},
 		"lose the reason":                {"DeadLetter"},
+		"late dead letters succeed":      {"DeadLetterTooLate"},
 		"open after Close":               {"ClosedForGood"},
 		"no ladder for timeouts":         {"PushTimeoutsTakeTheLadder"},
 		"no group needed":                {"FIFONeedsAGroup"},
