@@ -62,6 +62,51 @@ func TestUnusedSessionEnds(t *testing.T) {
 	})
 }
 
+// A server gets another address, and has the old one for a while: the session with the
+// old one ends without a good-bye, which would end that with the new one too. Of the
+// sessions that end then, the last says it.
+func TestMovedSessionSaysNoGoodbye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		n.mu.Lock()
+		n.ports[otherAddr] = n.ports[testAddr]
+		n.mu.Unlock()
+		s.receive = empty
+		c := newClient(t, n, nil)
+		poll := func(d time.Duration) {
+			t.Helper()
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
+				if _, err := c.Receive(t.Context(), request1); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		poll(time.Minute)
+		s.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
+		}
+		poll(time.Minute)
+		if got := c.openSessions(); got != 4 {
+			t.Fatalf("%d sessions, want two of each role", got)
+		}
+		poll(16 * time.Minute)
+		if got := c.openSessions(); got != 2 {
+			t.Errorf("%d sessions, want one of each role", got)
+		}
+		if bye := s.of("NotifyClientTermination"); len(bye) != 0 {
+			t.Errorf("good-byes while the sessions live: %v", bye)
+		}
+		time.Sleep(16 * time.Minute)
+		if got, bye := c.openSessions(), s.of("NotifyClientTermination"); got != 0 || len(bye) != 2 {
+			t.Errorf("%d sessions and %d good-byes in the end", got, len(bye))
+		}
+	})
+}
+
 // Who comes while the good-bye is on its way gets a session that was opened after it.
 func TestSessionWantedDuringGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

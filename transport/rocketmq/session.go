@@ -235,8 +235,12 @@ func (s *session) run() {
 		}
 		err := s.stream()
 		if err == nil { // retired
-			s.c.sayGoodbye([]*session{s})
-			if s.c.forget(s) {
+			gone, last := s.c.leave(s)
+			if last {
+				s.c.sayGoodbye([]*session{s})
+				gone = s.c.forget(s)
+			}
+			if gone {
 				return
 			}
 			n = -1 // somebody came meanwhile
@@ -258,10 +262,29 @@ func (s *session) run() {
 	}
 }
 
+// leave forgets a session that retired, unless it is the last of its role, which has
+// to say good-bye before. It may be said then only: the role has one client ID, and
+// what has another address, as after a move, may be the same server. A server that is
+// another one finds out by the heartbeats that do not come any more.
+func (c *Client) leave(s *session) (gone, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.sessions {
+		if key.role == s.role && key.endpoint != s.ep.key {
+			return c.forgetLocked(s), false
+		}
+	}
+	return false, true
+}
+
 // forget removes a session if nobody needs it.
 func (c *Client) forget(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.forgetLocked(s)
+}
+
+func (c *Client) forgetLocked(s *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.idle(time.Now()) {
