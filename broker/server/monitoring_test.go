@@ -16,7 +16,10 @@ import (
 )
 
 // An expression is one PromQL expression of a file in monitoring.
-type expression struct{ where, text string }
+type expression struct {
+	where, text string
+	tells       string // of an alert: its annotations
+}
 
 // dashboard returns the expressions of dashboard.json.
 func dashboard(t *testing.T) []expression {
@@ -48,7 +51,7 @@ func dashboard(t *testing.T) []expression {
 	var out []expression
 	for _, v := range d.Templating.List {
 		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition); m != nil {
-			out = append(out, expression{"variable " + v.Name, fmt.Sprintf("sum by (%s) (%s)", m[2], m[1])})
+			out = append(out, expression{where: "variable " + v.Name, text: fmt.Sprintf("sum by (%s) (%s)", m[2], m[1])})
 		}
 	}
 	ids, places := map[int]bool{}, map[[2]int]bool{}
@@ -73,7 +76,7 @@ func dashboard(t *testing.T) []expression {
 			if perSecond := slices.Contains([]string{"cps", "Bps", "reqps"}, unit); perSecond != counts {
 				t.Errorf("panel %q has the unit %s, for %s", p.Title, unit, text)
 			}
-			out = append(out, expression{"panel " + p.Title, text})
+			out = append(out, expression{where: "panel " + p.Title, text: text})
 		}
 	}
 	return out
@@ -117,13 +120,7 @@ func alerts(t *testing.T) []expression {
 			if _, err := time.ParseDuration(r.For); r.For != "" && err != nil {
 				t.Errorf("%s: for: %v", r.Alert, err)
 			}
-			for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(fmt.Sprint(r.Annotations), -1) {
-				if m[1] != "instance" && !strings.Contains(r.Expr, "by (") && !slices.Contains(labelsOf[metricIn(r.Expr)], m[1]) ||
-					strings.Contains(r.Expr, "by (") && !regexp.MustCompile(`by \([^)]*\b`+m[1]+`\b`).MatchString(r.Expr) {
-					t.Errorf("%s: its annotations name the label %s, which its expression does not have", r.Alert, m[1])
-				}
-			}
-			out = append(out, expression{"alert " + r.Alert, r.Expr})
+			out = append(out, expression{where: "alert " + r.Alert, text: r.Expr, tells: fmt.Sprint(r.Annotations)})
 		}
 	}
 	if len(out) == 0 {
@@ -143,9 +140,6 @@ var (
 
 // operators are what an expression may have beside metrics.
 var operators = []string{"sum", "min", "max", "rate", "increase", "histogram_quantile", "and"}
-
-// labelsOf are the labels of each metric that an expression may have, filled in by the test.
-var labelsOf = map[string][]string{}
 
 func metricIn(expr string) string { return regexp.MustCompile(`tidegate_\w+`).FindString(expr) }
 
@@ -178,6 +172,7 @@ func TestMonitoring(t *testing.T) {
 		tellStory(t, e)
 		_, families = scraped(t, e.s)
 	})
+	labelsOf := map[string][]string{} // by the metrics that an expression may have
 	for name, f := range families {
 		suffixes := []string{""}
 		labels := []string{"instance"} // which Prometheus adds
@@ -222,6 +217,12 @@ func TestMonitoring(t *testing.T) {
 	}
 	for _, e := range alerts(t) {
 		check(e)
+		for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(e.tells, -1) {
+			if m[1] != "instance" && !strings.Contains(e.text, "by (") && !slices.Contains(labelsOf[metricIn(e.text)], m[1]) ||
+				strings.Contains(e.text, "by (") && !regexp.MustCompile(`by \([^)]*\b`+m[1]+`\b`).MatchString(e.text) {
+				t.Errorf("%s: its annotations name the label %s, which its expression does not have", e.where, m[1])
+			}
+		}
 	}
 	for name := range families {
 		if strings.HasPrefix(name, "tidegate_") && !shown[name] {
