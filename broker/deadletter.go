@@ -77,6 +77,11 @@ func shortReason(reason string) string {
 // end writes one dead letter and removes the lease, and waits until both are on disk.
 func (d *deadLetter) end(b *Broker) error { return b.endAll([]*deadLetter{d})[0] }
 
+// deadLetters are several that end together.
+type deadLetters []*deadLetter
+
+func (ds deadLetters) end(b *Broker) error { return errors.Join(b.endAll(ds)...) }
+
 // endAll does that for several, of which many share their fsyncs, and returns an error for each.
 func (b *Broker) endAll(ds []*deadLetter) []error {
 	errs := make([]error, 0, len(ds))

@@ -14,21 +14,24 @@ import (
 
 // handOut returns deliveries once they are written, unless ctx ended meanwhile.
 // A first delivery that a power failure takes back is one that was not made; a
-// later one is answered when it is on disk, so that attempts never fall.
+// later one is answered when it is on disk, so that attempts never fall. The disk is not waited for longer than
+// ctx lasts; nothing is left half done then, and what is given back is written in its turn.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
-	ds, err := s.deliveries(p, grants)
-	wait := flight.Wait
+	ds, err := s.deliveries(ctx, p, grants)
+	wait := flight.WaitContext
 	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
-		wait = flight.WaitSynced
+		wait = flight.WaitSyncedContext
 	}
-	if werr := wait(); werr != nil {
+	werr := wait(ctx)
+	if ctx.Err() != nil {
+		s.giveBack(grants)
+		return nil, context.Cause(ctx)
+	}
+	if werr != nil {
 		return nil, storeError(errors.Join(werr, err))
 	}
-	if err != nil || ctx.Err() != nil {
-		s.release(grants)
-		if err == nil {
-			err = context.Cause(ctx)
-		}
+	if err != nil {
+		s.giveBack(grants)
 		return nil, err
 	}
 	if p.AttemptID != "" && s.group.config.Load().FIFO {
@@ -38,7 +41,7 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 }
 
 // deliveries reads what was not read yet.
-func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
+func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
 	ds := make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
@@ -69,7 +72,7 @@ func (s *subscription) deliveries(p *Poll, grants []grant) ([]*tidegate.Delivery
 		ds = append(ds, &all[i])
 	}
 	s.passOver(passed)
-	if err := s.expireMessages(old); err != nil {
+	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, err
 	}
 	if p.Prepare != nil && len(ds) > 0 {
@@ -112,8 +115,8 @@ func (s *subscription) passOver(handles []handle.Receipt) {
 
 // expireMessages takes deliveries that are not handed out, because their
 // messages are older than expiry-delay, to the expiry-address, or removes them,
-// and returns when that is on disk. Those that are not valid any more are left alone.
-func (s *subscription) expireMessages(handles []handle.Receipt) error {
+// and returns when that is on disk, or when ctx ends. Those that are not valid any more are left alone.
+func (s *subscription) expireMessages(ctx context.Context, handles []handle.Receipt) error {
 	if len(handles) == 0 {
 		return nil
 	}
@@ -134,5 +137,5 @@ func (s *subscription) expireMessages(handles []handle.Receipt) error {
 		leaving = append(leaving, d)
 	}
 	s.mu.Unlock()
-	return errors.Join(s.broker.endAll(leaving)...)
+	return s.broker.finish(ctx, deadLetters(leaving))
 }

@@ -37,10 +37,6 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 	}
 }
 
-func (s *subscription) release(grants []grant) {
-	_ = s.giveBack(grants).WaitSynced() // likewise
-}
-
 // giveBack makes deliveries ready again that are still valid, as if they had not been made.
 func (s *subscription) giveBack(grants []grant) *store.Flight {
 	s.mu.Lock()

@@ -1,0 +1,78 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// setStanding has the fsyncs of logs wait from now on, or go on.
+func (fs *standingFS) setStanding(stand bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if stand {
+		fs.stand = make(chan struct{})
+	} else if fs.stand != nil {
+		close(fs.stand)
+		fs.stand = nil
+	}
+}
+
+// A receive ends with its context while the disk does not answer, and nobody has got what
+// it would have returned: the next one has it, in the same attempt.
+func TestReceiveEndsWithItsContext(t *testing.T) {
+	for name, c := range map[string]struct {
+		attemptID string
+		expiry    bool // messages expire meanwhile
+	}{
+		"a later attempt": {},
+		"repeated":        {attemptID: "x"},
+		"expired":         {expiry: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := &standingFS{FS: vfs.NewMem()}
+				b := open(t, Options{Dir: "data", fs: fs})
+				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
+				putGroup(t, b, "g", GroupConfig{FIFO: true})
+				mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("x")})
+				r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, AttemptID: c.attemptID, InvisibleDuration: time.Minute}
+				receive(t, b, r)
+				elapse(2 * time.Minute)
+				want := 2
+				if c.attemptID != "" { // what is repeated is that of the second attempt
+					receive(t, b, r)
+				}
+				if c.expiry {
+					putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(1)), ExpiryAddress: new("old")})
+					want = 0
+				}
+
+				fs.setStanding(true)
+				start := time.Now()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, errImpatient)
+				defer cancel()
+				ds, err := b.Receive(ctx, r)
+				if d := time.Since(start); d != 3*time.Second || !errors.Is(err, errImpatient) || len(ds) > 0 {
+					t.Errorf("%d deliveries, %v after %v; want the cause of the context after 3s", len(ds), err, d)
+				}
+				fs.setStanding(false)
+				synctest.Wait()
+				ds = receive(t, b, r)
+				if n := len(ds); want == 0 && n != 0 || want > 0 && (n != 1 || ds[0].Attempt != want) {
+					t.Errorf("then %q is delivered, want attempt %d", idsOf(ds), want)
+				}
+				if n := b.sent(t, "old"); (n == 1) != c.expiry {
+					t.Errorf("%d messages have expired", n)
+				}
+			})
+		})
+	}
+}
