@@ -39,17 +39,18 @@ type retried struct {
 // group's dead letter topic if it was retried as often as the group allows. A
 // dead letter, or another group's retry, is retried like a new message of the topic that it is received from. It
 // returns when both are on disk. Should the process end in between, the group gets the new
-// message only. 40000 if the group has no retry topics, 40013 if the handle is not valid any more.
-func (b *Broker) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
-	r, err := b.reconsumeLater(d, m)
+// message only. If ctx ends while the disk is waited for, it is as with Ack. 40000 if the group has no retry topics, 40013 if the handle is not valid any more.
+func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
+	r, err := b.reconsumeLater(ctx, d, m)
 	return r, withOp("ReconsumeLater", err)
 }
 
-func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Reconsumed, error) {
-	if !b.begin() {
-		return Reconsumed{}, closedError()
+func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (Reconsumed, error) {
+	end, err := b.beginWith(ctx)
+	if err != nil {
+		return Reconsumed{}, err
 	}
-	defer b.end()
+	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
 		return Reconsumed{}, err
@@ -101,7 +102,7 @@ func (b *Broker) reconsumeLater(d *tidegate.Delivery, mode ReconsumeMode) (Recon
 		leaving.retried.from = topic
 	}
 	s.mu.Unlock()
-	if err := leaving.end(b); err != nil {
+	if err := b.finish(ctx, leaving); err != nil {
 		return Reconsumed{}, err
 	}
 	return out, nil

@@ -83,13 +83,17 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.NegativeAck(ctx, d, time.Hour)
 		},
+		"ReconsumeLater": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			_, err := b.ReconsumeLater(ctx, d, ReconsumeMode{})
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
 				b := open(t, Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
 				putTopic(t, b, "t", TopicConfig{Queues: 1})
-				putGroup(t, b, "g", GroupConfig{})
+				putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: name == "ReconsumeLater"}})
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute})
 				if err != nil || len(ds) != 1 {
@@ -123,6 +127,11 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 				synctest.Wait()
 				if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 					t.Errorf("acknowledged afterwards: %v, want ErrInvalidHandle: it was settled", err)
+				}
+				if name == "ReconsumeLater" {
+					if topic, err := b.topic("t-g-RETRY"); err != nil || topic.delays.waiting().Messages != 1 {
+						t.Errorf("%+v wait for their retry, %v", topic.delays.waiting(), err)
+					}
 				}
 				if letters := b.sent(t, tidegate.DeadLetterTopic("g")); (letters == 1) != (name == "DeadLetter") {
 					t.Errorf("%d dead letters", letters)
