@@ -250,13 +250,13 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	defer b.Close()
 	_, err = New(b, Options{
-		Advertise: "nowhere", HTTPHosts: []string{"ok", "no:1"}, HandshakeTimeout: -1, MinLongPolling: -2, MaxLongPolling: -3, MaxReceiveSize: -4,
+		Advertise: "nowhere", HTTPHosts: []string{"ok", "no:1"}, HandshakeTimeout: -1, MaxSilentConnections: -7, MinLongPolling: -2, MaxLongPolling: -3, MaxReceiveSize: -4,
 		ProducerMaxAttempts: -5, TLS: &tls.Config{},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, w := range []string{`Advertise is "nowhere"`, `HTTPHosts has "no:1"`, "HandshakeTimeout is -1ns", "MinLongPolling is -2ns", "MaxLongPolling is -3ns", "MaxReceiveSize is -4", "ProducerMaxAttempts is -5", "TLS has no certificate"} {
+	for _, w := range []string{`Advertise is "nowhere"`, `HTTPHosts has "no:1"`, "HandshakeTimeout is -1ns", "MinLongPolling is -2ns", "MaxLongPolling is -3ns", "MaxReceiveSize is -4", "ProducerMaxAttempts is -5", "MaxSilentConnections is -7", "TLS has no certificate"} {
 		if !strings.Contains(err.Error(), w) {
 			t.Errorf("error %q does not say %q", err, w)
 		}

@@ -17,12 +17,13 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultBrokerName          = "tidegate"
-	DefaultMaxReceiveSize      = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
-	DefaultHandshakeTimeout    = 10 * time.Second
-	DefaultMinLongPolling      = 5 * time.Second
-	DefaultMaxLongPolling      = 20 * time.Second
-	DefaultProducerMaxAttempts = 3 // seed 004: one send and two retries
+	DefaultBrokerName           = "tidegate"
+	DefaultMaxReceiveSize       = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
+	DefaultHandshakeTimeout     = 10 * time.Second
+	DefaultMaxSilentConnections = 1024
+	DefaultMinLongPolling       = 5 * time.Second
+	DefaultMaxLongPolling       = 20 * time.Second
+	DefaultProducerMaxAttempts  = 3 // seed 004: one send and two retries
 )
 
 // Options are what a Server can be told. The zero value is a server with every default.
@@ -69,6 +70,12 @@ type Options struct {
 	// HandshakeTimeout is how long a new connection may take to begin with
 	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
+
+	// MaxSilentConnections is how many connections over gRPC there may be that have not
+	// begun with HTTP/2 yet. One more, and the one that has been silent longest is closed,
+	// so with a listener that takes only so many at a time let it be less: silent
+	// ones could keep everybody out. 0 for DefaultMaxSilentConnections.
+	MaxSilentConnections int
 
 	// MinLongPolling and MaxLongPolling bound how long a receive is parked,
 	// whatever the client asks for. 0 for DefaultMinLongPolling and
@@ -121,6 +128,9 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	if o.MaxReceiveSize < 0 {
 		bad("MaxReceiveSize is %d: it may not be negative; 0 stands for %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
 	}
+	if o.MaxSilentConnections < 0 {
+		bad("MaxSilentConnections is %d: it may not be negative; 0 stands for %d", o.MaxSilentConnections, DefaultMaxSilentConnections)
+	}
 	if o.ProducerMaxAttempts < 0 {
 		bad("ProducerMaxAttempts is %d: it may not be negative; 0 stands for %d", o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
 	}
@@ -141,6 +151,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 
 	setDefault(&o.BrokerName, DefaultBrokerName)
 	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	setDefault(&o.MaxSilentConnections, DefaultMaxSilentConnections)
 	setDefault(&o.MinLongPolling, DefaultMinLongPolling)
 	setDefault(&o.MaxLongPolling, DefaultMaxLongPolling)
 	setDefault(&o.ProducerMaxAttempts, DefaultProducerMaxAttempts)

@@ -28,7 +28,8 @@ const (
 	// RocketMQ's proxy does. A Telemetry stream keeps it busy.
 	idleTimeout = 2 * time.Minute
 
-	// pingAfter and pingTimeout find clients that are gone without a word.
+	// pingAfter and pingTimeout find clients that are gone without a word. The binary
+	// has TCP end connections after pingTimeout too.
 	pingAfter   = time.Minute
 	pingTimeout = 20 * time.Second
 
@@ -126,7 +127,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	if o.RequireTLS {
 		refused = s.gate.RefusedPlainText
 	}
-	s.sniffer = sniff.New(o.TLS, refused)
+	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, refused)
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),

@@ -18,6 +18,8 @@ var elsewhere = map[string]string{
 	"server.BrokerName":       "there is one broker",
 	"server.HandshakeTimeout": "a bound that no client comes near",
 	"server.Intercept":        "is a function",
+
+	"server.MaxSilentConnections": "max_connections, of which it is a half",
 }
 
 // fields adds the exported fields of a struct and of those within it, by name.

@@ -166,16 +166,18 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if certificates != nil {
 		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText
 	}
+	most := s.connectionsEach()
+	so.MaxSilentConnections = mostSilent(most)
 	srv, err := server.New(b, so)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
-	grpcLis, err := listen(s.grpc, s.maxConnections)
+	grpcLis, err := listen(ctx, s.grpc, most, logger, userTimeout)
 	if err != nil {
 		return fmt.Errorf("--grpc: %w", err)
 	}
-	httpLis, err := listen(s.http, s.maxConnections)
+	httpLis, err := listen(ctx, s.http, most, logger, nil)
 	if err != nil {
 		return errors.Join(fmt.Errorf("--http: %w", err), grpcLis.Close())
 	}

@@ -21,10 +21,6 @@ const (
 
 	// prefaceSize is what an HTTP/2 client must say first (RFC 9113 §3.4).
 	prefaceSize = 24
-
-	// maxPending bounds the connections that have said too little so far. One
-	// more, and the one that has been silent longest is closed.
-	maxPending = 1024
 )
 
 // Credentials are gRPC's transport security for one port: TLS for clients that
@@ -37,10 +33,12 @@ type Credentials struct {
 	refuse     func(net.Addr) // nil: plain text is taken
 }
 
-// New returns credentials that answer TLS by c. If refuse is not nil, a connection
-// in plain text ends after a call to it with the client's address.
-func New(c *tls.Config, refuse func(net.Addr)) *Credentials {
-	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{}, refuse: refuse}
+// New returns credentials that answer TLS by c. At most so many connections may have
+// said too little so far: one more, and the one that has been silent longest is closed.
+// If refuse is not nil, a connection in plain text ends after a call to it with the
+// client's address.
+func New(c *tls.Config, most int, refuse func(net.Addr)) *Credentials {
+	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{most: most}, refuse: refuse}
 }
 
 // Close closes the connections that have not said yet what they want, and every
@@ -138,6 +136,8 @@ func (c *greetedConn) Close() error {
 // pending holds the connections whose clients have not said yet what they
 // want, the oldest first.
 type pending struct {
+	most int // of them
+
 	mu     sync.Mutex
 	conns  list.List // of net.Conn
 	closed bool
@@ -151,7 +151,7 @@ func (p *pending) add(c net.Conn) (settle func(), err error) {
 		return nil, tidegate.ErrClosed
 	}
 	var oldest net.Conn
-	if p.conns.Len() >= maxPending {
+	if p.conns.Len() >= p.most {
 		oldest = p.conns.Remove(p.conns.Front()).(net.Conn)
 	}
 	e := p.conns.PushBack(c)

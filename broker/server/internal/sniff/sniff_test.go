@@ -11,14 +11,15 @@ import (
 
 // Silent connections are bounded: the oldest makes room.
 func TestPendingIsBounded(t *testing.T) {
-	p := &pending{}
+	const most = 8
+	p := &pending{most: most}
 	first, other := net.Pipe()
 	defer other.Close()
 	if _, err := p.add(first); err != nil {
 		t.Fatal(err)
 	}
 	var settle func()
-	for range maxPending {
+	for range most {
 		a, b := net.Pipe()
 		defer a.Close()
 		defer b.Close()
@@ -27,16 +28,16 @@ func TestPendingIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := p.len(); n != maxPending {
-		t.Errorf("%d pending; want %d", n, maxPending)
+	if n := p.len(); n != most {
+		t.Errorf("%d pending; want %d", n, most)
 	}
 	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the oldest is not closed: %v", err)
 	}
 	settle()
 	settle()
-	if n := p.len(); n != maxPending-1 {
-		t.Errorf("%d pending after one settled; want %d", n, maxPending-1)
+	if n := p.len(); n != most-1 {
+		t.Errorf("%d pending after one settled; want %d", n, most-1)
 	}
 	p.close()
 	settle()
@@ -58,7 +59,7 @@ func FuzzSniff(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := New(c, nil)
+		s := New(c, 1, nil)
 		client, server := net.Pipe()
 		done := make(chan struct{})
 		go func() {
