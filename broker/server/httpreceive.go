@@ -166,25 +166,22 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 		left = *req.Max
 	}
 	out := web.NewLineWriter(w)
-	begun, last := false, time.Now()
+	last := time.Now()
 	for {
 		f.poll.Max, f.poll.Wait = receiveBatchSize, s.o.MaxLongPolling
 		if left >= 0 {
 			f.poll.Max = min(left, receiveBatchSize)
 		}
-		if !begun {
+		if !out.Begun() {
 			f.poll.Wait = 0 // what is wrong with the request is answered before the stream begins
 		} else if req.Wait != nil {
 			f.poll.Wait = min(f.poll.Wait, max(time.Duration(*req.Wait)-time.Since(last), 0))
 		}
 		ds, err := f.some(r)
-		if !begun && err != nil {
+		if !out.Begun() && err != nil {
 			return 0, nil, err
 		}
-		if !begun {
-			out.Begin()
-			begun = true
-		}
+		out.Begin()
 		switch _, cut := errors.AsType[*grpcError](err); {
 		case cut || r.Context().Err() != nil && err != nil:
 			return 0, nil, gone(err)

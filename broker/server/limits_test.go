@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -250,14 +251,14 @@ func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
 		if err := s.SetAccess(someAccess()); err != nil {
 			t.Fatal(err)
 		}
-		from, err := s.gate.Authenticate(ctx, time.Now(), rpcReceive)
+		from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetAccess(c.rules); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.gate.Admit(ctx, rpcReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
+		if _, err := s.gate.Admit(ctx, wire.RPCReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
 			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
 		}
 	}

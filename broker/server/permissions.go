@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -70,7 +71,7 @@ var rpcNeeds = map[string]func(req any) []access.Need{
 		return consume(q.GetTopic(), q.GetGroup())
 	}),
 	// Telemetry is asked with the settings that a client sends; nil is its beginning.
-	rpcTelemetry: rpcRow(func(in *rmqpb.Settings) []access.Need {
+	wire.RPCTelemetry: rpcRow(func(in *rmqpb.Settings) []access.Need {
 		needs := need(access.Signed())
 		for _, t := range in.GetPublishing().GetTopics() {
 			needs = append(needs, access.ToSend(t.GetName()))

@@ -109,7 +109,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 // receive reads a request and asks the engine, through the middleware if there is one.
 // Its error may be a *grpcError.
 func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
-	from, err := s.gate.Authenticate(ctx, time.Now(), rpcReceive)
+	from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	if err := read(decode, req); err != nil {
 		return nil, err
 	}
-	client, err := s.gate.Admit(ctx, rpcReceive, from, req)
+	client, err := s.gate.Admit(ctx, wire.RPCReceive, from, req)
 	if err != nil {
 		return nil, err
 	}

@@ -161,9 +161,9 @@ var description = grpc.ServiceDesc{
 		syncLiteSubscription.method(), updateOffset.method(), getOffset.method(), queryOffset.method(),
 	},
 	Streams: []grpc.StreamDesc{
-		{StreamName: rpcReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
+		{StreamName: wire.RPCReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
 		{StreamName: pullMessage.op, ServerStreams: true, Handler: streamed((*Server).pullMessage)},
-		{StreamName: rpcTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
+		{StreamName: wire.RPCTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
 	},
 	Metadata: rmqpb.MessagingService_ServiceDesc.Metadata,
 }
@@ -182,9 +182,3 @@ func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 		return f(s, stream)
 	}
 }
-
-// Names of the RPCs that are streams.
-const (
-	rpcReceive   = "ReceiveMessage"
-	rpcTelemetry = "Telemetry"
-)

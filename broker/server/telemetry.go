@@ -23,7 +23,7 @@ type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.Te
 // telemetry serves Telemetry.
 func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
-	defer s.recovered(rpcTelemetry, &err)
+	defer s.recovered(wire.RPCTelemetry, &err)
 	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
 	// At once: RocketMQ's Rust client waits for the headers before it goes on.
 	if err := stream.SendHeader(wire.Features); err != nil {
@@ -50,11 +50,11 @@ func refuseStream(stream telemetryStream, err error) error {
 // admitSettings returns the ID of a client that may have these settings by the
 // rules that hold now; nil are those of a stream that begins.
 func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.Settings) (id string, err error) {
-	from, err := s.gate.Authenticate(ctx, began, rpcTelemetry)
+	from, err := s.gate.Authenticate(ctx, began, wire.RPCTelemetry)
 	if err != nil {
 		return "", err
 	}
-	return s.gate.Admit(ctx, rpcTelemetry, from, in)
+	return s.gate.Admit(ctx, wire.RPCTelemetry, from, in)
 }
 
 // receiveCommand reads what the client sends next.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -28,12 +29,6 @@ type request struct {
 	seconds prometheus.Observer // nil for Telemetry, whose streams last as long as clients live
 	ok      prometheus.Counter
 }
-
-// Names of the RPCs that are streams.
-const (
-	rpcReceive   = "ReceiveMessage"
-	rpcTelemetry = "Telemetry"
-)
 
 // NewRequests returns the counts of a server that has answered nothing yet.
 func NewRequests() *Requests {
@@ -61,7 +56,7 @@ func NewRequests() *Requests {
 	}
 	add := func(op string) {
 		q := request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String())}
-		if op != rpcTelemetry {
+		if op != wire.RPCTelemetry {
 			q.seconds = r.seconds.WithLabelValues(op)
 		}
 		r.byRPC[op] = q
@@ -132,9 +127,9 @@ func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	var op string
 	switch info.FullMethod {
 	case rmqpb.MessagingService_ReceiveMessage_FullMethodName:
-		op = rpcReceive
+		op = wire.RPCReceive
 	case rmqpb.MessagingService_Telemetry_FullMethodName:
-		op = rpcTelemetry
+		op = wire.RPCTelemetry
 	default:
 		return handler(srv, ss)
 	}

@@ -94,6 +94,9 @@ func (l *LineWriter) Begin() {
 	l.w.WriteHeader(http.StatusOK)
 }
 
+// Begun reports whether the answer is a stream already.
+func (l *LineWriter) Begun() bool { return l.begun }
+
 // Open is Begin that sends it, unless the stream has begun.
 func (l *LineWriter) Open() error {
 	if l.begun {

@@ -29,6 +29,12 @@ const (
 	TrailerRetry    = "x-tidegate-retry"
 )
 
+// Names of the RPCs that are streams, but for PullMessage, which is refused.
+const (
+	RPCReceive   = "ReceiveMessage"
+	RPCTelemetry = "Telemetry"
+)
+
 // Features are the headers of every answer: what this broker can do beyond
 // RocketMQ's. They are shared and never changed.
 var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry")
