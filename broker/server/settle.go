@@ -74,15 +74,16 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
-	if failed {
+	switch {
+	case failed:
 		why, _ := wire.Reason(ctx)
 		var result transport.RetryResult
 		if result, err = s.b.Retry(ctx, &delivery, after, why); err == nil {
 			_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
 		}
-	} else if wire.Header(ctx, wire.HeaderRepeat) != "" {
+	case wire.Header(ctx, wire.HeaderRepeat) != "":
 		out.ReceiptHandle, err = s.b.RepeatChange(ctx, &delivery, after)
-	} else {
+	default:
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
 	}
 	if err != nil {
