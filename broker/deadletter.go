@@ -231,17 +231,18 @@ func (d *deadLetter) write(b *Broker) {
 	})
 }
 
-// A repetition is a request for a dead letter that is under way.
-type repetition struct{ of *deadLetter }
-
-// end waits for what the first request waits for.
-func (r repetition) end(b *Broker) error {
-	<-r.of.ended
-	if r.of.err != nil {
-		return storeError(r.of.err)
+// join waits for what the first request waits for, on behalf of a repetition of it.
+func (d *deadLetter) join(ctx context.Context, b *Broker) error {
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+		return unsettled(ctx, context.Cause(ctx))
 	}
-	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced(); err != nil {
-		return storeError(err)
+	if d.err != nil {
+		return storeError(d.err)
+	}
+	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSyncedContext(ctx); err != nil {
+		return unsettled(ctx, err)
 	}
 	return nil
 }

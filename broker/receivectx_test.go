@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,4 +76,44 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// However often a consumer repeats its request for a dead letter while the disk stands, nothing
+// of that is left once it has its answer.
+func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &standingFS{FS: vfs.NewMem()}
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
+		fs.setStanding(true)
+		before := 0
+		for i := range 100 {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errImpatient)
+			err := b.DeadLetter(ctx, d, "")
+			cancel()
+			var e *tidegate.Error
+			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
+				t.Fatalf("request %d: %v, want the cause of the context, and that it may be done", i, err)
+			}
+			synctest.Wait()
+			if i == 0 {
+				before = runtime.NumGoroutine()
+			}
+		}
+		if n := runtime.NumGoroutine(); n > before+5 {
+			t.Errorf("%d goroutines after the first request, %d after 99 more", before, n)
+		}
+		done := make(chan error)
+		go func() { done <- b.DeadLetter(t.Context(), d, "") }()
+		synctest.Wait()
+		fs.setStanding(false)
+		if err := <-done; err != nil {
+			t.Errorf("a repetition that has time: %v", err)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
+	})
 }

@@ -196,6 +196,8 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, ch
 	switch {
 	case err != nil:
 		return out, err
+	case out.first != nil:
+		return out, out.first.join(ctx, s.broker)
 	case out.rest != nil:
 		return out, s.broker.finish(ctx, out.rest)
 	}
@@ -243,6 +245,7 @@ type closing interface {
 type settled struct {
 	flight *store.Flight // that the write is in, if rest is nil
 	rest   closing       // nil: nothing
+	first  *deadLetter   // this is a repetition of the request for it, which is under way; nil: it is none
 	to     State         // 0 if there was nothing left to do
 	wait   time.Duration // of what waits: how long
 }
@@ -265,7 +268,7 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)
 		if errors.Is(err, errDone) && l != nil {
-			return settled{rest: repetition{l.dying}}, nil
+			return settled{first: l.dying}, nil
 		} else if errors.Is(err, errDone) {
 			return settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}, nil
 		}
