@@ -31,6 +31,7 @@ type deadLetter struct {
 	lease   *lease
 	place   store.Place
 	from    State    // of the lease, to which it goes back if it cannot be written
+	attempt int      // of the lease then, whatever the consumer says that it has counted
 	topics  []string // that it goes to; none: it is removed
 	reason  string
 	tries   int
@@ -60,7 +61,7 @@ func (s *subscription) leaving(l *lease, reason string) *deadLetter {
 	from := l.state()
 	s.set(l, StateDeadLetter)
 	l.dying = &deadLetter{
-		sub: s, lease: l, place: s.place(l), from: from, reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
+		sub: s, lease: l, place: s.place(l), from: from, attempt: l.Attempt, reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
 	}
 	return l.dying
 }
@@ -292,7 +293,7 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 		return nil
 	}
 	if d.err != nil {
-		s.revive(d.lease, d.from)
+		s.revive(d)
 		return nil
 	}
 	s.finish(d.lease, time.Now())
@@ -317,7 +318,9 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 }
 
 // revive puts back a lease that could not be made a dead letter. mu is held.
-func (s *subscription) revive(l *lease, to State) {
+func (s *subscription) revive(d *deadLetter) {
+	l, to := d.lease, d.from
+	l.Attempt = d.attempt
 	if to == StateInflight || to == StateWaitingRetry {
 		l.Due = latest(l.Due, time.Now().Add(time.Second))
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -45,26 +46,33 @@ func TestDeadLetterThatFails(t *testing.T) {
 		"ready again":         {time.Minute, 0, false},
 		"waiting for a retry": {time.Minute, 10 * time.Second, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Queues: 1})
-				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-				r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
-				d := receive(t, b, r)[0]
-				elapse(c.wait)
-				over := deletedMeanwhile(t, b)
-				if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
-					t.Errorf("answered with %v", err)
-				}
-				over()
-				asked := time.Now()
-				r.Wait = time.Hour
-				if got := receive(t, b, r); len(got) != 1 || got[0].Attempt != 2 || time.Since(asked) != c.again {
-					t.Errorf("%s after %v, want attempt 2 after %v", idsOf(got), time.Since(asked), c.again)
-				}
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					fs := vfs.NewMem()
+					b := open(t, Options{Dir: "data", fs: fs})
+					putTopic(t, b, "t", TopicConfig{Queues: 1})
+					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+					r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
+					d := receive(t, b, r)[0]
+					elapse(c.wait)
+					over := deletedMeanwhile(t, b)
+					d.Attempt = DefaultMaxAttempts // a consumer that retries by itself has counted further
+					if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+						t.Errorf("answered with %v", err)
+					}
+					over()
+					if restart {
+						b = reopen(t, b, fs)
+					}
+					asked := time.Now()
+					r.Wait = time.Hour
+					if got := receive(t, b, r); len(got) != 1 || got[0].Attempt != 2 || time.Since(asked) != c.again {
+						t.Errorf("%s after %v, want attempt 2 after %v", idsOf(got), time.Since(asked), c.again)
+					}
+				})
 			})
-		})
+		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})

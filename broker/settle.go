@@ -272,12 +272,13 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 		} else if errors.Is(err, errDone) {
 			return settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}, nil
 		}
-		if err == nil {
-			change(l, now)
-		}
 	}
 	if err != nil {
 		return settled{}, err
+	}
+	attempt := l.Attempt
+	if e == eventDeadLetter {
+		change(l, now)
 	}
 	if e == eventGiveBack {
 		if e = eventTimeout; l.Push {
@@ -305,7 +306,9 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	case StateParked:
 		return settled{rest: s.park(l, reason, now), to: to}, nil
 	case StateDeadLetter:
-		return settled{rest: s.dying(l, e, reason), to: to}, nil
+		d := s.dying(l, e, reason)
+		d.attempt = attempt
+		return settled{rest: d, to: to}, nil
 	case StateCommit:
 		s.finish(l, now)
 		s.acked++
