@@ -98,3 +98,46 @@ func TestChangeIsRepeatable(t *testing.T) {
 		}
 	})
 }
+
+// A lease says that its handle is of a change only as long as it is: whoever finds
+// one in a dump, or asks for a repetition, is told nothing else.
+func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		sends, _ := fifo(t, b, OnExhaustedPark)
+		putGroup(t, b, "g", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: 1})
+		sends("a:1")
+		changed := func() (*tidegate.Delivery, *lease) {
+			t.Helper()
+			d := one(t, b, "g", "t")
+			h, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Handle = h
+			s, r, err := b.locate(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := s.cursors[r.Place.Queue].leases[r.Place.Offset]
+			if !l.Changed {
+				t.Fatal("the lease does not say that it was changed")
+			}
+			return d, l
+		}
+		d, l := changed()
+		if b.Release(t.Context(), []*tidegate.Delivery{d}); l.Changed {
+			t.Error("it was changed, and then given back")
+		}
+		d, l = changed()
+		if out, err := b.Retry(t.Context(), d, 0, ""); err != nil || out.Fate != transport.FateParked {
+			t.Fatal(out, err)
+		}
+		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil || done != (ParkedRedrive{1, 1}) {
+			t.Fatal(done, err)
+		}
+		if l.Changed {
+			t.Error("it was changed, and then sent on")
+		}
+	})
+}

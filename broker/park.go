@@ -286,7 +286,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 		s.callBack(mg)
 		to, _ := l.state().next(eventRedrive, attemptsLeft, false)
 		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
-		l.Serial++
+		l.renumber()
 		s.set(l, to)
 		s.wake(1, l.cursor.queue.number)
 		ready = append(ready, l)

@@ -50,7 +50,7 @@ func (s *subscription) giveBack(grants []grant) *store.Flight {
 		}
 		to, _ := l.state().next(eventRelease, attemptsLeft, l.Push)
 		l.Attempt--
-		l.Serial++
+		l.renumber()
 		l.Due = now
 		s.set(l, to)
 		s.wake(1, l.cursor.queue.number)

@@ -102,7 +102,7 @@ func (s *subscription) replay(p *Poll) ([]grant, *store.Flight) {
 	var ls []*lease
 	for _, g := range s.replays[p.AttemptID] {
 		if s.alive([]grant{g}) {
-			g.lease.Serial++
+			g.lease.renumber()
 			ls, out = append(ls, g.lease), append(out, s.grant(g.lease))
 		}
 	}

@@ -84,6 +84,12 @@ type lease struct {
 
 func (l *lease) state() State { return State(l.State) }
 
+// renumber makes every handle of the lease invalid, and none that replaced another one is left.
+func (l *lease) renumber() {
+	l.Serial++
+	l.Changed = false
+}
+
 // A messageGroup is the unfinished messages of one message group, in order.
 type messageGroup struct {
 	head *lease   // the only one that may be delivered; nil while it is read from rest

@@ -213,8 +213,8 @@ func firstSerial(now time.Time, rewound int64) uint32 {
 func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
 	to, _ := l.state().next(eventDeliver, attemptsLeft, p.Push)
 	l.Attempt++
-	l.Serial++
-	l.Push, l.Negative, l.Changed, l.Owner = p.Push, false, false, p.Owner
+	l.renumber()
+	l.Push, l.Negative, l.Owner = p.Push, false, p.Owner
 	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
 	s.set(l, to)
 	s.attempts[attemptClass(l.Attempt)]++
