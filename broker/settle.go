@@ -81,17 +81,22 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 }
 
 // Retry says that consuming failed. The message is delivered again after the
-// given time, which counts from now. If a push consumer received it and address
+// given time, which counts from now, or for [transport.ByLadder] after the interval that
+// the settings of its topic and group have for its attempt. If a push consumer received it and address
 // settings say anything about redelivery in its topic, it is delivered after the
 // redelivery-delay instead, which is 0 by default. If it had its last attempt it is given up
 // at once, for the reason if there is one. Retry returns what becomes of it when that is on disk. 40011 for a time that is negative, or
 // above MaxInvisibleDuration and longer than every interval that the group's or the topic's settings have; 40013 if the handle is not
 // valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	if longest := b.longestRetry(d, after); after < 0 || after > longest {
+	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, longest))
 	}
-	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) { l.Due = now.Add(after) }, reason)
+	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) {
+		if l.Due = now.Add(after); after == transport.ByLadder {
+			l.Due = time.Time{} // apply knows
+		}
+	}, reason)
 	if err != nil {
 		return transport.RetryResult{}, withOp("Retry", err)
 	}
@@ -319,7 +324,7 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	} else {
 		change(l, now)
 	}
-	if e == eventFail && l.Push && policy.overrides() {
+	if e == eventFail && (l.Due.IsZero() || l.Push && policy.overrides()) {
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
 	}
 	s.set(l, to)

@@ -3,7 +3,6 @@ package consumer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -27,18 +26,15 @@ type rules struct {
 	fifo        bool
 	maxAttempts int // deliveries; 0: no limit, or the server decides
 	ladder      backoff.Policy
-	longest     time.Duration // delay of the ladder that the server takes
+	byServer    bool // the ladder is the server's, which knows better what holds
 }
 
 // makeRules merges the subscription's own ladder, the server's settings, and
 // the defaults.
 func makeRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Capabilities) rules {
-	r := rules{fifo: s.FIFO, maxAttempts: s.MaxAttempts, ladder: own, longest: maxInvisibleDuration}
+	r := rules{fifo: s.FIFO, maxAttempts: s.MaxAttempts, ladder: own, byServer: own == nil && c.RetryResult}
 	if r.ladder == nil && s.Retry != nil {
 		r.ladder = s.Retry
-		if c.Suspend { // a tidegate broker takes what it has told
-			r.longest = math.MaxInt64
-		}
 	}
 	if r.ladder == nil {
 		r.ladder = backoff.RetryLadder()
@@ -67,9 +63,10 @@ const (
 
 // A verdict is what to do with a delivery after its handler.
 type verdict struct {
-	action action
-	delay  time.Duration // of retry
-	reason string        // of deadLetterNow, and of retry if that was the last attempt
+	action   action
+	delay    time.Duration // of retry
+	byServer bool          // the server puts its own in the place of delay
+	reason   string        // of deadLetterNow, and of retry if that was the last attempt
 }
 
 // A failure is what a handler's error says. Reading it calls methods that may
@@ -132,7 +129,7 @@ func judge(attempt int, f *failure, r rules) verdict {
 func ladderVerdict(attempt int, f *failure, r rules) verdict {
 	v := verdict{action: retry, delay: min(f.delay, maxInvisibleDuration), reason: f.reason}
 	if !f.retryAfter {
-		v.delay = min(r.ladder.Delay(max(0, attempt-1)), r.longest)
+		v.delay, v.byServer = min(r.ladder.Delay(max(0, attempt-1)), maxInvisibleDuration), r.byServer
 	}
 	return v
 }

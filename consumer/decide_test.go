@@ -1,10 +1,12 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -15,8 +17,8 @@ import (
 
 func TestJudge(t *testing.T) {
 	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
-	bounded := rules{maxAttempts: 3, ladder: steps, longest: 12 * time.Hour}
-	endless := rules{ladder: steps, longest: 12 * time.Hour}
+	bounded := rules{maxAttempts: 3, ladder: steps}
+	endless := rules{ladder: steps}
 	broken := errors.New("no connection")
 	for _, tt := range []struct {
 		name    string
@@ -58,17 +60,56 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A step of more than 12 h of a ladder that a server has told is 12 h for a RocketMQ, and as it is for a tidegate broker.
+// A step of more than 12 h of a ladder is 12 h, where it is not the server that decides.
 func TestLongRetryDelays(t *testing.T) {
 	day := transport.ConsumerSettings{Retry: backoff.Steps{24 * time.Hour}}
 	failed := readError(errors.New("no connection"))
-	for want, caps := range map[time.Duration]transport.Capabilities{12 * time.Hour: {}, 24 * time.Hour: {Suspend: true}} {
-		if v := judge(1, failed, makeRules(nil, day, caps)); v.delay != want {
-			t.Errorf("%+v: the delay is %v, want %v", caps, v.delay, want)
+	for _, r := range []rules{
+		makeRules(nil, day, transport.Capabilities{}),
+		makeRules(day.Retry.(backoff.Steps), transport.ConsumerSettings{}, transport.Capabilities{RetryResult: true}),
+	} {
+		if v := judge(1, failed, r); v.delay != 12*time.Hour || v.byServer {
+			t.Errorf("%+v: got %+v", r, v)
 		}
-		if v := judge(1, failed, makeRules(day.Retry, transport.ConsumerSettings{}, caps)); v.delay != 12*time.Hour { // nobody has told that
-			t.Errorf("%+v: the delay of an own ladder is %v", caps, v.delay)
-		}
+	}
+}
+
+// What a server that decides has told of its ladder may be old, or of another topic
+// than the message's: it hears that its own holds, unless the program says how long.
+func TestServerDecidesTheInterval(t *testing.T) {
+	broken := errors.New("no connection")
+	pushed := transport.ConsumerSettings{Retry: backoff.Steps{time.Minute}}
+	ours := transport.Capabilities{RetryResult: true}
+	for _, tt := range []struct {
+		name string
+		err  error
+		own  backoff.Policy
+		caps transport.Capabilities
+		want time.Duration
+	}{
+		{"the server's ladder", broken, nil, ours, transport.ByLadder},
+		{"the program's ladder", broken, backoff.Steps{time.Second}, ours, time.Second},
+		{"the handler's wish", RetryAfter(time.Hour, broken), nil, ours, time.Hour},
+		{"a server that does not decide", broken, nil, transport.Capabilities{Suspend: true}, time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.settings, s.caps = pushed, tt.caps
+			s.fill(1)
+			failed := false
+			stop := start(t, s, Subscription{Retry: tt.own}, func(context.Context, *tidegate.Delivery) error {
+				if failed {
+					return nil
+				}
+				failed = true
+				return tt.err
+			}, PushOptions{})
+			synctest.Wait()
+			stop()
+			if len(s.retries) != 1 || s.retries[0].delay != tt.want {
+				t.Errorf("%s: retries %+v, want one after %v", tt.name, s.retries, tt.want)
+			}
+		})
 	}
 }
 

@@ -52,6 +52,7 @@ type Subscription struct {
 
 	// Retry is the group's ladder for a push consumer: the message is
 	// delivered again Retry.Delay(n) after its delivery number n+1 failed. Nil:
+	// the intervals that a tidegate broker has for the message when it failed; elsewhere
 	// what the server pushed, or else backoff.RetryLadder(), which also stands
 	// for the table that a RocketMQ pushes by default. A delay above
 	// 12 h, which no server takes, is 12 h. Where a tidegate broker has address

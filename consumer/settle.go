@@ -68,7 +68,11 @@ func (r *run) tellOnce(ctx context.Context, h *held, v verdict) (transport.Retry
 	case deadLetterNow:
 		return transport.RetryResult{}, r.transport.DeadLetter(ctx, &h.current, v.reason)
 	}
-	return r.transport.Retry(ctx, &h.current, v.delay, v.reason)
+	delay := v.delay
+	if v.byServer {
+		delay = transport.ByLadder
+	}
+	return r.transport.Retry(ctx, &h.current, delay, v.reason)
 }
 
 func ackOne(ctx context.Context, s transport.Settler, d *tidegate.Delivery) error {

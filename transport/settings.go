@@ -49,8 +49,9 @@ type Capabilities struct {
 	IdempotentDeadLetter bool
 
 	// RetryResult: Retry counts attempts by the settings of that moment, of the
-	// topic and group that the message is really in, and tells what becomes of it. So a
-	// consumer leaves it to the server when a message had its last attempt.
+	// topic and group that the message is really in, takes [ByLadder], and tells what
+	// becomes of the message. So a consumer leaves it to the server when a message had
+	// its last attempt, and how long it waits before the next one.
 	RetryResult bool
 }
 

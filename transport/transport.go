@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -95,6 +96,10 @@ type Receiver interface {
 	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
 }
 
+// ByLadder as the delay of a Retry has the server take its own interval: that of the
+// moment, and of the topic and group that the message is really in.
+const ByLadder time.Duration = math.MinInt64
+
 // A Settler ends deliveries, or postpones their end. Its errors match
 // tidegate.ErrInvalidHandle if the delivery's handle is no longer valid. It
 // does not change d.
@@ -106,9 +111,9 @@ type Settler interface {
 	// Retry says that consuming failed: the message is delivered again after
 	// the delay, or one that the server puts in its place, with the next attempt
 	// number; after its last attempt it is given up. The handle is not valid
-	// afterwards. Where the server has [Capabilities].RetryResult, the result tells
-	// which, and reason is kept with a message that is given up; else the result
-	// is zero and the reason lost.
+	// afterwards. Where the server has [Capabilities].RetryResult, the delay may be
+	// [ByLadder], the result tells what was made of it, and reason is kept with a
+	// message that is given up; else the result is zero and the reason lost.
 	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
 
 	// ChangeInvisibleDuration keeps the message from other deliveries for

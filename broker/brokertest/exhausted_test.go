@@ -100,7 +100,7 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 }
 
 // A receive brings messages of the group's retry topic too, which have a maximum
-// of their own: that of the topic which a consumer asked for does not count.
+// and intervals of their own: those of the topic which a consumer asked for do not count.
 func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -120,6 +120,11 @@ func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 		list = list[1:]
 		if len(list) != 5 || list[4].Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
 			t.Errorf("%d deliveries of the retry: %+v", len(list), list)
+		}
+		for i, want := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute} {
+			if got := list[i].Delay; got != want {
+				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Attempt, got, want)
+			}
 		}
 	})
 }

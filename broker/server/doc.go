@@ -24,7 +24,8 @@
 // "deadletter" (a repeated ForwardMessageToDeadLetterQueue makes no second
 // copy; the request header x-tidegate-reason is kept with the dead letter),
 // "retry" (so it is with a message that a push consumer's ChangeInvisibleDuration, which tells
-// of a failure, gives up; the trailer x-tidegate-retry of its answer says what
+// of a failure, gives up; with the request header x-tidegate-ladder: true the broker's own
+// interval holds in place of the duration; the trailer x-tidegate-retry of its answer says what
 // becomes of the message: in how many milliseconds it is delivered again, or
 // "dead-letter", which includes removal where address settings want it, or "parked").
 // Beside these, the request header x-tidegate-repeat says that a ChangeInvisibleDuration

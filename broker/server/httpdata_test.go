@@ -268,6 +268,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"/v1/groups/none/retry", `{"handle":"x","attempt":1}`, 404, 40403, nil},
 		{"/v1/groups/g/retry", `{"handle":"x","after":"1s"}`, 400, 40013, nil},
 		{"/v1/groups/g/retry", `{"handle":"x","after":"-1s"}`, 400, 40011, nil},
+		{"/v1/groups/g/retry", `{"handle":"x","after":"-2562047h47m16.854775808s"}`, 400, 40011, nil}, // the least that there is
 		{"/v1/groups/g/change-invisible-duration", `{"handle":"x"}`, 400, 40011, []string{"missing"}},
 		{"/v1/groups/g/dead-letter", `{}`, 400, 40013, nil},
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // settlement reads a request about deliveries of a group, and returns the
@@ -151,7 +152,7 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "after",
 			"after, the time until the next delivery, and attempt, for the group's own interval after that one, exclude one another")
 	case req.After != nil:
-		after = time.Duration(*req.After)
+		after = max(time.Duration(*req.After), transport.ByLadder+1) // too short, and nothing else
 	case req.Attempt < 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:

@@ -60,7 +60,8 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 // changeInvisibleDuration is two things to a push consumer: "consuming
 // failed, deliver it again after this time", which is all that RocketMQ's
 // clients mean by it, and with suspend, which tidegate's own sends, "I need more
-// time". To any other client it is the latter.
+// time". To any other client it is the latter. Who says of a failure that this
+// broker's interval holds gives a time too, for servers that do not know that.
 func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
 	if err != nil {
@@ -71,6 +72,11 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
 	}
 	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
+	if failed && wire.ByLadder(ctx) {
+		after = transport.ByLadder
+	} else {
+		after = max(after, transport.ByLadder+1) // too short, and nothing else
+	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -24,6 +25,10 @@ const (
 	// percent-encoded. RocketMQ does not know it.
 	reasonKey = "x-tidegate-reason"
 	repeatKey = "x-tidegate-repeat"
+
+	// ladderKey is the header that says that the server's own retry interval
+	// holds, with the value "true".
+	ladderKey = "x-tidegate-ladder"
 
 	// retryKey is the trailer that says what becomes of a message whose consuming failed.
 	retryKey = "x-tidegate-retry"
@@ -160,7 +165,8 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 }
 
 // Retry makes the message visible again after a while, which RocketMQ counts
-// as a failed delivery. A negative delay is treated as 0. A tidegate broker
+// as a failed delivery. A negative delay other than [transport.ByLadder] is treated as 0;
+// with that, a server that does not know it, but should, hears the interval that it told last. A tidegate broker
 // hears it from push consumers only, so Retry opens the group's session as such
 // if there is none yet, for deliveries that were not received as one. At most 1 KiB
 // of the reason are sent.
@@ -170,11 +176,27 @@ func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 		return transport.RetryResult{}, err
 	}
 	r.headers = reasonHeader(reason)
+	if after == transport.ByLadder {
+		r.headers = append(r.headers, ladderKey, "true")
+		after = r.session.interval(d.Attempt)
+	}
 	_, trailer, err := c.changeInvisible(ctx, r, d, max(after, 0), false)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
 	return retryResult(trailer.Get(retryKey)), nil
+}
+
+// interval returns the retry interval after an attempt, as the server told it last.
+func (s *session) interval(attempt int) time.Duration {
+	s.mu.Lock()
+	settings := s.settings
+	s.mu.Unlock()
+	var ladder transport.Delayer = backoff.RetryLadder()
+	if told := consumerSettings(settings, s.ep.capabilities()).Retry; told != nil {
+		ladder = told
+	}
+	return ladder.Delay(max(0, attempt-1))
 }
 
 // retryResult reads the values of x-tidegate-retry; the last one is of the answer.

@@ -249,6 +249,36 @@ func TestRetryResult(t *testing.T) {
 	}
 }
 
+// That the server's own interval holds is said in a header. Who does not read it
+// hears a duration that does no harm: the interval that it told last.
+func TestRetryByLadder(t *testing.T) {
+	for after, want := range map[time.Duration]struct {
+		header []string
+		dur    time.Duration
+	}{
+		transport.ByLadder: {[]string{"true"}, 10 * time.Second}, // the third step of what the server told: attempt 3
+		-time.Second:       {nil, 0},
+		time.Minute:        {nil, time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = "suspend, retry"
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+			}
+			if _, err := newClient(t, n, nil).Retry(t.Context(), delivery("h", testAddr), after, ""); err != nil {
+				t.Fatal(err)
+			}
+			r := s.of("ChangeInvisibleDuration")[0]
+			dur := r.req.(*rmqpb.ChangeInvisibleDurationRequest).GetInvisibleDuration().AsDuration()
+			if got := r.md.Get(ladderKey); !slices.Equal(got, want.header) || dur != want.dur {
+				t.Errorf("after %v: header %q and %v, want %q and %v", after, got, dur, want.header, want.dur)
+			}
+		})
+	}
+}
+
 // A tidegate broker counts a Retry as a failure of consuming only if a push
 // consumer says it: a simple one's opens that session first.
 func TestRetryOfSimpleConsumer(t *testing.T) {

@@ -332,6 +332,9 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 
 func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
 	err = m.settle(ctx, d, func(i int, c *subCopy) {
+		if after == transport.ByLadder && m.fault != "no ladder for failures" {
+			after = ladderSteps(m.groups[d.ConsumerGroup].Retry).Delay(c.attempt - 1)
+		}
 		result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
 		c.held, c.handle, c.due = false, "", time.Now().Add(after)
 		switch m.fault {

@@ -76,6 +76,22 @@ var retryCases = []testCase{
 		}
 		e.deadLetter(msg, last, "no such customer: Müller")
 	}},
+	{name: "RetryByLadder", needs: func(can transport.Capabilities) bool { return can.RetryResult }, run: func(e *env) {
+		e.setup(Normal)
+		e.send(newMessage("x"))
+		d := e.one()
+		for _, want := range e.ladder() {
+			start := time.Now()
+			if got, err := e.Transport.Retry(e.Context(), d, transport.ByLadder, ""); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
+				e.Fatalf("attempt %d: %+v, %v; want the next after %v", d.Attempt, got, err, want)
+			}
+			e.sleep(want - e.unit/4)
+			e.none(e.request())
+			d = e.one()
+			e.after(start, want, "the message came again")
+		}
+		e.mustAck(d)
+	}},
 	{name: "TimeoutsExhaustAttempts", run: func(e *env) {
 		e.setup(Normal)
 		msg := newMessage("ignored")

@@ -44,8 +44,8 @@ func TestCasesByCapabilities(t *testing.T) {
 		left []string
 	}{
 		{everything, nil},
-		{transport.Capabilities{Batch: true}, []string{"RetryResult", "SuspendIsNoFailure"}},
-		{transport.Capabilities{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryResult", "SuspendIsNoFailure"}},
+		{transport.Capabilities{Batch: true}, []string{"RetryByLadder", "RetryResult", "SuspendIsNoFailure"}},
+		{transport.Capabilities{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.can)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -78,6 +78,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"lose the reason":                {"DeadLetter"},
 		"late dead letters succeed":      {"DeadLetterTooLate"},
 		"open after Close":               {"ClosedForGood"},
+		"no ladder for failures":         {"RetryByLadder"},
 		"no ladder for timeouts":         {"PushTimeoutsTakeTheLadder"},
 		"no group needed":                {"FIFONeedsAGroup"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},

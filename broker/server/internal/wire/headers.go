@@ -25,6 +25,7 @@ const (
 	HeaderFeatures  = "x-tidegate-features"
 	HeaderReason    = "x-tidegate-reason"
 	HeaderRepeat    = "x-tidegate-repeat" // of ChangeInvisibleDuration: the handle may have been replaced by a change whose answer was lost
+	HeaderLadder    = "x-tidegate-ladder" // of a failure: the broker's own interval holds
 	TrailerPushBack = "grpc-retry-pushback-ms"
 	TrailerRetry    = "x-tidegate-retry"
 )
@@ -49,6 +50,9 @@ func Header(ctx context.Context, name string) string {
 	}
 	return ""
 }
+
+// ByLadder reports whether the client leaves the retry interval to the broker.
+func ByLadder(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
 
 // Reason returns why the client gave a message up, and whether it said so.
 // A text that is not percent-encoded as it should be is taken as it is.
