@@ -58,7 +58,6 @@ const (
 	ack action = iota
 	retry
 	deadLetterNow
-	extension // of the lease: never a verdict
 )
 
 // A verdict is what to do with a delivery after its handler.
@@ -172,8 +171,10 @@ func fatal(err error) bool {
 	return false
 }
 
-// canRepeat reports whether a failed settlement may be tried again.
-func canRepeat(a action, err error, c transport.Capabilities) bool {
+// canRepeat reports whether a failed settlement may be tried again; harmless if that
+// does nothing more where the first one worked: a real RocketMQ makes a second dead
+// letter of a repeated request.
+func canRepeat(err error, harmless bool) bool {
 	if errors.Is(err, tidegate.ErrInvalidHandle) {
 		return false
 	}
@@ -181,8 +182,7 @@ func canRepeat(a action, err error, c transport.Capabilities) bool {
 	case transport.Throttled:
 		return true // refused: nothing happened
 	case transport.Transient:
-		// A real RocketMQ makes a second dead letter of a repeated request.
-		return a != deadLetterNow || c.IdempotentDeadLetter
+		return harmless
 	}
 	return false
 }

@@ -11,6 +11,7 @@
 // program: receive, work, acknowledge.
 //
 // Both deliver at least once: a message can come again after its handler
-// succeeded, when the acknowledgement was lost or late. Let handlers be
+// succeeded, when the acknowledgement was lost or late, and with a real RocketMQ when the
+// answer to an extension was lost, since only that told the handle to acknowledge with. Let handlers be
 // idempotent by message ID.
 package consumer

@@ -109,7 +109,8 @@ func (r *run) extend(h *held) bool {
 }
 
 // change extends the lease and takes over the handle that is valid then. It can be
-// repeated after a lost answer: the server knows the handle that it replaced.
+// repeated after a lost answer: the server knows the handle that it replaced. A real
+// RocketMQ does not; there a lost answer to an extension costs a second delivery.
 func (r *run) change(ctx context.Context, h *held, dur time.Duration) error {
 	do := r.transport.ChangeInvisibleDuration
 	if h.unsure {

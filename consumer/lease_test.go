@@ -267,3 +267,30 @@ func TestLostAnswerIsNoWarning(t *testing.T) {
 		}
 	})
 }
+
+// So it is where an extension was lost too, and every attempt to find out which handle
+// is valid is: the acknowledgement may have worked all the same.
+func TestLostAnswerBeforeLostChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		s.onChange = func(*tidegate.Delivery) error { return errors.New("lost") }
+		acks := 0
+		s.afterAck = func() error {
+			if acks++; acks == 1 {
+				return errors.New("the answer was lost")
+			}
+			return nil
+		}
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(11 * time.Second)
+			return nil
+		}, PushOptions{OnDelivery: seen.add})
+		time.Sleep(time.Minute)
+		stop()
+		if o := seen.all()[0]; acks < 3 || o.Disposition != PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
+			t.Errorf("%d tries, outcome %+v", acks, o)
+		}
+	})
+}

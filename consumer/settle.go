@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,32 +30,34 @@ var errPerhaps = errors.New("an earlier try, whose answer was lost, may have set
 func (r *run) tell(h *held, v verdict) (transport.RetryResult, error) {
 	ctx, cancel := context.WithDeadline(r.detached, h.until)
 	defer cancel()
-	maybe := false
+	maybe := false    // a try may have worked
+	var settled error // it seems to have
 	for n := 0; ; n++ {
-		result, err := r.tellOnce(ctx, h, v)
-		action := v.action
-		if h.unsure && errors.Is(err, tidegate.ErrInvalidHandle) {
+		result, told := r.tellOnce(ctx, h, v)
+		if told == nil {
+			return result, nil
+		}
+		maybe = maybe || perhaps(told)
+		if maybe && errors.Is(told, tidegate.ErrInvalidHandle) {
+			settled = fmt.Errorf("%w: %w", errPerhaps, told)
+		}
+		err, harmless := told, v.action != deadLetterNow || r.transport.Capabilities().IdempotentDeadLetter
+		if h.unsure && errors.Is(told, tidegate.ErrInvalidHandle) {
 			found := r.recover(ctx, h)
 			if found == nil {
+				settled = nil
 				continue
 			}
 			if !errors.Is(found, tidegate.ErrInvalidHandle) {
-				err, action = found, extension
+				err, harmless = found, true // it is not known yet which handle is valid
 			}
-		}
-		if maybe && errors.Is(err, tidegate.ErrInvalidHandle) {
-			return result, fmt.Errorf("%w: %w", errPerhaps, err)
-		}
-		maybe = maybe || action != extension && perhaps(err)
-		if err == nil || !canRepeat(action, err, r.transport.Capabilities()) {
-			return result, err
 		}
 		delay := settleBackoff.Delay(n)
 		if e, ok := errors.AsType[*tidegate.Error](err); ok {
 			delay = max(delay, e.RetryAfter)
 		}
-		if backoff.Sleep(ctx, delay) != nil {
-			return result, err
+		if !canRepeat(err, harmless) || backoff.Sleep(ctx, delay) != nil {
+			return result, cmp.Or(settled, err)
 		}
 	}
 }
