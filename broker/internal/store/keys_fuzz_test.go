@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"testing"
 	"time"
 )
@@ -26,7 +27,7 @@ func FuzzKeys(f *testing.F) {
 	early := make([]byte, delayedKeyLen)
 	early[5] = 0x80 // the time at which a delayed message was stored, or the last of recent IDs
 	f.Add(early, make([]byte, 17))
-	f.Add(append(early, 0, 9), make([]byte, 12))
+	f.Add(slices.Concat(early, []byte{0, 9}), make([]byte, 12))
 	f.Fuzz(func(t *testing.T, k, v []byte) {
 		same := func(again []byte) {
 			if !bytes.Equal(again[1:], k[1:]) { // the first byte is the caller's
