@@ -119,6 +119,9 @@ func tagFilter(expr string) *rmqpb.FilterExpression {
 // receive makes the call and reads its stream to the end. Frames may come in
 // any order.
 func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) ([]*tidegate.Delivery, *tidegate.Error) {
+	if ctx.Err() != nil { // or the request may go out before the cancellation does, and take messages
+		return nil, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.key, Err: context.Cause(ctx)}
+	}
 	// The server takes a deadline for the time that it may wait. It must not
 	// learn the caller's, which may be too short for it: RocketMQ refuses less
 	// than 5 s. The caller's end cancels instead.

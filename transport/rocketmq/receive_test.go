@@ -445,3 +445,27 @@ func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
 	})
 	return nil
 }
+
+// A receive whose ctx has ended asks for nothing: the answer would be lost.
+func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = empty
+		c := newClient(t, n, nil)
+		if _, err := c.Receive(t.Context(), request1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errGone)
+		for range 200 {
+			if _, err := c.Receive(ctx, request1); !errors.Is(err, errGone) {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := len(s.of("ReceiveMessage")); got != 1 {
+			t.Errorf("%d receives reached the server, want that of before", got)
+		}
+	})
+}
