@@ -128,7 +128,7 @@ func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 
 // RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose answer was
 // lost: if that replaced d.Handle, and nothing else did since, it is done again and returns the handle that it made.
-// A give-back is not repeated like that: its handle is gone.
+// A give-back is not repeated like that: its handle is gone. Waiting and errors are those of ChangeInvisibleDuration.
 func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	valid := d.Handle
 	if s, h, err := b.locate(d); err == nil && dur > 0 {
