@@ -53,6 +53,10 @@ type Capabilities struct {
 	// becomes of the message. So a consumer leaves it to the server when a message had
 	// its last attempt, and how long it waits before the next one.
 	RetryResult bool
+
+	// Snooze: the server postpones a delivery without counting its attempt
+	// ([Snoozer]).
+	Snooze bool
 }
 
 // A Configurer tells what the server wants and can do.

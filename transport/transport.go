@@ -68,6 +68,11 @@ type ReceiveRequest struct {
 	// give at most 32 at once.
 	Max int
 
+	// MaxBytes bounds the bodies of the messages returned, in bytes; the first
+	// message may be larger. A server without this feature ignores it. Zero
+	// means no bound.
+	MaxBytes int
+
 	// InvisibleDuration is how long the messages are kept from other
 	// deliveries, counted from the moment the server hands them out.
 	InvisibleDuration time.Duration

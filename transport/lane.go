@@ -1,0 +1,73 @@
+package transport
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A Lane is one server that accepts messages of one topic. Messages that travel
+// in one lane can share a request if the server supports that.
+type Lane struct {
+	// Topic is the topic that the lane's messages are sent to.
+	Topic string
+
+	// Endpoint is the server. It equals Receipt.Endpoint and Error.Endpoint of
+	// the lane's sends, and is what [LaneRequest].Avoid names.
+	Endpoint string
+
+	// MaxMessages is the largest number of messages in one request. It is 1
+	// unless the connection in use announced that messages of one request keep
+	// their own ID, tag and properties ([Capabilities].Batch).
+	MaxMessages int
+
+	// MaxBytes bounds the encoded size of one request with several messages. A
+	// single message may be larger. Zero means no bound.
+	MaxBytes int
+}
+
+// A LaneRequest asks for the lane of one message.
+type LaneRequest struct {
+	Topic string
+
+	// MessageGroup is the message's group. A group keeps its lane while the
+	// topic has the same writable queues, or order would be lost; so a group
+	// ignores Avoid. Empty means that any server of the topic will do.
+	MessageGroup string
+
+	// Avoid lists endpoints that the lane should not lead to because an earlier
+	// attempt failed there. They are used nevertheless if there is no other.
+	Avoid []string
+}
+
+// A LaneSender lets the caller plan which messages share a request. It is
+// optional for a [Sender]: without it a producer sends each message with Send.
+type LaneSender interface {
+	// Lane returns the lane for the next message. It blocks while the servers of
+	// the topic are unknown, until ctx ends. The errors are those of Send.
+	Lane(ctx context.Context, r LaneRequest) (Lane, error)
+
+	// SendLane sends msgs in one request and returns a result for each, in their
+	// order. There are at most lane.MaxMessages of them, all of lane.Topic, each
+	// with an ID. SendLane neither changes nor keeps them.
+	//
+	// If the connection no longer supports several messages in one request, no
+	// message is sent, and every result is an error that matches ErrLaneChanged:
+	// ask for the lane again. Such a call is not an attempt.
+	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
+}
+
+type awaitKey struct{}
+
+// AwaitConnection returns a ctx with which a call waits for a connection until
+// ctx ends, where it would otherwise fail at once because there is none. While a
+// call waits, a transport tries to connect about once a second.
+func AwaitConnection(ctx context.Context) context.Context {
+	return context.WithValue(ctx, awaitKey{}, true)
+}
+
+// AwaitsConnection reports whether ctx comes from [AwaitConnection].
+func AwaitsConnection(ctx context.Context) bool {
+	await, _ := ctx.Value(awaitKey{}).(bool)
+	return await
+}

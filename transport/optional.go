@@ -1,0 +1,116 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// The interfaces of this file are optional: a transport implements those that
+// its protocol can carry, and the SDK finds them with a type assertion.
+
+// ErrLaneChanged is matched by the results of [LaneSender].SendLane if the server
+// at the lane's endpoint no longer takes several messages in one request.
+// Nothing was sent.
+var ErrLaneChanged = errors.New("the server no longer takes several messages in one request")
+
+// An EndpointConfigurer reports capabilities by server. A client can be
+// connected to servers of several kinds, so those of the access endpoint
+// ([Configurer].Capabilities) do not apply to all.
+type EndpointConfigurer interface {
+	// EndpointCapabilities returns the capabilities that the server at endpoint, as
+	// in Delivery.Endpoint, announced on its current connection. It returns the
+	// zero value for a server that has not responded yet or is unknown.
+	EndpointCapabilities(endpoint string) Capabilities
+}
+
+// A Pinger checks that servers and topics can be used.
+type Pinger interface {
+	// Ping checks that the server responds, accepts the credentials and knows the
+	// topics, with one request for each topic, or one in all if there is none.
+	// It waits for a connection until ctx ends. The errors are those of Send.
+	Ping(ctx context.Context, topics ...string) error
+}
+
+// A Recaller cancels delayed messages.
+type Recaller interface {
+	// Recall removes a message whose delivery time has not come, by the
+	// RecallHandle of its receipt, in one attempt. It returns the message's ID.
+	// The error matches tidegate.ErrNotFound if the message was delivered or
+	// recalled before.
+	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
+}
+
+// A Transactor sends transactional messages.
+type Transactor interface {
+	// SendHalf stores msg as a half message, which no consumer sees before
+	// EndTransaction commits it, in one attempt. The receipt has a TransactionID.
+	SendHalf(ctx context.Context, msg *tidegate.Message) SendResult
+
+	// EndTransaction commits or rolls back a half message in one attempt.
+	// Repeating it is harmless.
+	EndTransaction(ctx context.Context, t Transaction, r Resolution) error
+
+	// ServeChecks calls check when a server asks for the resolution of a half
+	// message of the topics, several calls at once, until ctx ends, and sends
+	// the resolution back; Unknown sends none, and the server asks again later.
+	// It returns once all calls of check have returned: nil if ctx ended.
+	ServeChecks(ctx context.Context, topics []string, check func(context.Context, TransactionCheck) Resolution) error
+}
+
+// A Transaction names a half message.
+type Transaction struct {
+	ID        string // Receipt.TransactionID
+	MessageID string
+	Topic     string
+	Endpoint  string // that stored the half message
+}
+
+// A TransactionCheck is a server's question for the resolution of a half message.
+type TransactionCheck struct {
+	Transaction Transaction
+	Message     *tidegate.Message
+}
+
+// A Resolution is the end of a transaction.
+type Resolution int
+
+// The resolutions.
+const (
+	ResolutionUnknown Resolution = iota // not decided yet
+	Commit
+	Rollback
+)
+
+// String returns the lower-case name.
+func (r Resolution) String() string {
+	switch r {
+	case ResolutionUnknown:
+		return "unknown"
+	case Commit:
+		return "commit"
+	case Rollback:
+		return "rollback"
+	}
+	return "invalid"
+}
+
+// A ChangeRepeater can repeat a change of an invisible duration whose response
+// was lost.
+type ChangeRepeater interface {
+	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose
+	// response was lost. If that call replaced d.Handle, the server makes the
+	// change again and returns the same new handle. Without a server that
+	// supports it, RepeatChange is ChangeInvisibleDuration.
+	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+}
+
+// A Snoozer postpones deliveries without counting an attempt.
+type Snoozer interface {
+	// Snooze ends the delivery. The message is delivered again after dur with the
+	// same attempt number. It fails with CodeNotImplemented, and does nothing,
+	// unless the delivering server has [Capabilities].Snooze.
+	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
+}
