@@ -326,6 +326,9 @@ var machinePath = regexp.MustCompile("(?:^|[\\s\"'`=(:])(/(?:home|root|work|User
 
 func TestNoMachinePaths(t *testing.T) {
 	for _, name := range load(t, files) {
+		if name == ".git" {
+			continue // of a linked work tree: git's own file names the repository
+		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
