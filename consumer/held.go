@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A held delivery is one in hand. Only the goroutine that owns it uses it,
@@ -113,8 +114,8 @@ func (r *run) extend(h *held) bool {
 // RocketMQ does not; there a lost answer to an extension costs a second delivery.
 func (r *run) change(ctx context.Context, h *held, dur time.Duration) error {
 	do := r.transport.ChangeInvisibleDuration
-	if h.unsure {
-		do = r.transport.RepeatChange
+	if repeater, ok := r.transport.(transport.ChangeRepeater); ok && h.unsure {
+		do = repeater.RepeatChange
 	}
 	handle, err := do(ctx, &h.current, dur)
 	h.unsure = err != nil && (h.unsure || perhaps(err))

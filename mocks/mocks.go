@@ -282,45 +282,6 @@ func (c *MockSettlerDeadLetterCall) DoAndReturn(f func(context.Context, *tidegat
 	return c
 }
 
-// RepeatChange mocks base method.
-func (m *MockSettler) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
-	ret0, _ := ret[0].(string)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// RepeatChange indicates an expected call of RepeatChange.
-func (mr *MockSettlerMockRecorder) RepeatChange(ctx, d, dur any) *MockSettlerRepeatChangeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockSettler)(nil).RepeatChange), ctx, d, dur)
-	return &MockSettlerRepeatChangeCall{Call: call}
-}
-
-// MockSettlerRepeatChangeCall wrap *gomock.Call
-type MockSettlerRepeatChangeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerRepeatChangeCall) Return(handle string, err error) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.Return(handle, err)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
 // Retry mocks base method.
 func (m *MockSettler) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
@@ -906,45 +867,6 @@ func (c *MockTransportReceiveCall) Do(f func(context.Context, transport.ReceiveR
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
 func (c *MockTransportReceiveCall) DoAndReturn(f func(context.Context, transport.ReceiveRequest) ([]*tidegate.Delivery, error)) *MockTransportReceiveCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// RepeatChange mocks base method.
-func (m *MockTransport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
-	ret0, _ := ret[0].(string)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// RepeatChange indicates an expected call of RepeatChange.
-func (mr *MockTransportMockRecorder) RepeatChange(ctx, d, dur any) *MockTransportRepeatChangeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockTransport)(nil).RepeatChange), ctx, d, dur)
-	return &MockTransportRepeatChangeCall{Call: call}
-}
-
-// MockTransportRepeatChangeCall wrap *gomock.Call
-type MockTransportRepeatChangeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportRepeatChangeCall) Return(handle string, err error) *MockTransportRepeatChangeCall {
-	c.Call = c.Call.Return(handle, err)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }

@@ -129,11 +129,6 @@ type Settler interface {
 	// attempt does not count.
 	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 
-	// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose
-	// answer was lost: if that replaced d.Handle, it is done again and returns the same handle.
-	// On transports without any of the [Capabilities] it is no more than ChangeInvisibleDuration. Waiting and errors are the same.
-	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
-
 	// DeadLetter makes the message a dead letter of the group at once. A
 	// second call for the same delivery succeeds and does nothing, on
 	// transports with [Capabilities].IdempotentDeadLetter.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var settleCases = []testCase{
@@ -77,7 +78,11 @@ var settleCases = []testCase{
 		e.stale(first)
 		if e.beyond() {
 			changed = time.Now()
-			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
+			repeater, ok := e.Transport.(transport.ChangeRepeater)
+			if !ok {
+				e.Fatal("a transport with capabilities does not implement transport.ChangeRepeater")
+			}
+			if again, err := repeater.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
 				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
 			}
 		}
