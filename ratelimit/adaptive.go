@@ -1,0 +1,186 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"golang.org/x/time/rate"
+)
+
+// AdaptiveOptions configure an [Adaptive]. The zero value is usable.
+type AdaptiveOptions struct {
+	// Floor is the lowest rate, in events a second. Above 0. Zero means 1.
+	Floor rate.Limit
+
+	// Ceiling is the highest rate, and the one that an Adaptive begins with.
+	// Not below Floor. Zero means rate.Inf: events are not held back before the
+	// first throttle.
+	Ceiling rate.Limit
+
+	// Decrease is the factor applied to the rate after a throttle, between 0
+	// and 1. Zero means 0.9.
+	Decrease float64
+
+	// Increase is the share of the rate after a decrease that is added to it in
+	// each second without a throttle. Above 0. Zero means 0.05.
+	Increase float64
+}
+
+// The defaults of AdaptiveOptions.
+const (
+	defaultFloor    rate.Limit = 1
+	defaultDecrease            = 0.9
+	defaultIncrease            = 0.05
+)
+
+// An Adaptive is a [Limiter] that finds the rate that a server accepts: each
+// throttle multiplies the rate by Decrease, each second without one adds to it
+// (additive increase, multiplicative decrease, as TCP does). It spreads events
+// evenly, in bursts of a tenth of a second.
+//
+// The caller reports the outcome of each event with [Adaptive.Observe]. A
+// producer takes tokens for first attempts only: a retry repeats an event that
+// was counted, and has its own backoff.
+//
+// Goroutines may share it, and all producers of a process that send to the same
+// server should. Create it with [NewAdaptive].
+type Adaptive struct {
+	limiter *rate.Limiter
+
+	mu    sync.Mutex // guards pace; no other lock is taken under it but the limiter's
+	pace  pace
+	rules AdaptiveOptions
+}
+
+// NewAdaptive returns an Adaptive. The error joins all faults of o, each of which
+// names the field and the legal values and matches tidegate.ErrInvalid.
+func NewAdaptive(o AdaptiveOptions) (*Adaptive, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	return &Adaptive{
+		limiter: rate.NewLimiter(o.Ceiling, burstOf(o.Ceiling)),
+		pace:    pace{limit: o.Ceiling},
+		rules:   o,
+	}, nil
+}
+
+func (o AdaptiveOptions) withDefaults() AdaptiveOptions {
+	if o.Floor == 0 {
+		o.Floor = defaultFloor
+	}
+	if o.Ceiling == 0 {
+		o.Ceiling = rate.Inf
+	}
+	if o.Decrease == 0 {
+		o.Decrease = defaultDecrease
+	}
+	if o.Increase == 0 {
+		o.Increase = defaultIncrease
+	}
+	return o
+}
+
+func (o AdaptiveOptions) validate() error {
+	const op = "ratelimit.NewAdaptive"
+	var errs []error
+	if !(o.Floor > 0) || o.Floor == rate.Inf {
+		errs = append(errs, invalid(op, "Floor", "is %v/s; legal is a finite number above 0", float64(o.Floor)))
+	}
+	if !(o.Ceiling >= o.Floor) {
+		errs = append(errs, invalid(op, "Ceiling", "is %v/s; legal is Floor (%v/s) or more", float64(o.Ceiling), float64(o.Floor)))
+	}
+	if !(o.Decrease > 0 && o.Decrease < 1) {
+		errs = append(errs, invalid(op, "Decrease", "is %v; legal is a number above 0 and below 1", o.Decrease))
+	}
+	if !(o.Increase > 0) || math.IsInf(o.Increase, 0) {
+		errs = append(errs, invalid(op, "Increase", "is %v; legal is a finite number above 0", o.Increase))
+	}
+	return errors.Join(errs...)
+}
+
+// WaitN blocks until n events may happen, or ctx ends. An n above the burst waits
+// for the time that n events take at the present rate. The errors are those of
+// [Wait].
+func (a *Adaptive) WaitN(ctx context.Context, n int) error {
+	for n > 0 {
+		a.grow(time.Now())
+		part := min(n, a.limiter.Burst())
+		err := a.limiter.WaitN(ctx, part)
+		if err != nil && part > a.limiter.Burst() && ctx.Err() == nil {
+			continue // the burst fell since it was read
+		}
+		if err != nil {
+			return a.explain(ctx, n, err)
+		}
+		n -= part
+	}
+	if n < 0 {
+		return named(negative(n), "ratelimit.WaitN", "")
+	}
+	return nil
+}
+
+func (a *Adaptive) explain(ctx context.Context, n int, err error) error {
+	const op = "ratelimit.WaitN"
+	if ctx.Err() != nil {
+		return named(ended(ctx, n, err), op, "")
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return &tidegate.Error{Op: op, Message: fmt.Sprintf("the limiter does not permit n=%d", n), Err: err}
+	}
+	now, limit := time.Now(), a.limiter.Limit()
+	wait := timeFor(float64(n)-a.limiter.TokensAt(now), limit)
+	return named(tooLate(n, wait, deadline.Sub(now), limit, a.limiter.Burst()), op, "")
+}
+
+// Observe reports the outcome of an event: nil for success, and the error of a
+// failed one. Errors that match tidegate.ErrThrottled lower the rate, at most
+// once in 100 ms since refusals come in groups. Other errors change nothing.
+func (a *Adaptive) Observe(err error) {
+	throttled := errors.Is(err, tidegate.ErrThrottled)
+	if err != nil && !throttled {
+		return
+	}
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := a.pace.accepted(now)
+	if throttled {
+		next = a.pace.throttled(now, a.rules)
+	}
+	a.set(now, next)
+}
+
+// Limit returns the present rate, in events a second.
+func (a *Adaptive) Limit() rate.Limit {
+	a.grow(time.Now())
+	return a.limiter.Limit()
+}
+
+func (a *Adaptive) grow(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.set(now, a.pace.grown(now, a.rules))
+}
+
+// set makes next the pace. Its caller holds a.mu.
+func (a *Adaptive) set(now time.Time, next pace) {
+	if next.limit != a.pace.limit {
+		a.limiter.SetLimitAt(now, next.limit)
+		a.limiter.SetBurstAt(now, burstOf(next.limit))
+	}
+	a.pace = next
+}
+
+// burstOf returns the events of a tenth of a second, at least one.
+func burstOf(l rate.Limit) int {
+	return int(max(1, min(math.Ceil(float64(l)/10), math.MaxInt32)))
+}

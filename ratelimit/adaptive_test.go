@@ -1,0 +1,179 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/ratelimit"
+	"golang.org/x/time/rate"
+)
+
+var errThrottled = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "by the test"}
+
+func newAdaptive(t *testing.T, o ratelimit.AdaptiveOptions) *ratelimit.Adaptive {
+	t.Helper()
+	a, err := ratelimit.NewAdaptive(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// A server that admits 1 000 requests a second is offered 5 000: it must be kept
+// busy, and few requests may be in vain.
+func TestAdaptiveFindsTheRateOfAServer(t *testing.T) {
+	for _, ceiling := range []rate.Limit{0, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			const capacity, callers, seconds = 1000, 50, 60
+			a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: ceiling})
+			server := rate.NewLimiter(capacity, capacity/10)
+			offered := rate.NewLimiter(5*capacity, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
+			defer cancel()
+			var mu sync.Mutex
+			accepted, refused := 0, 0
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for {
+						if offered.Wait(ctx) != nil || a.WaitN(ctx, 1) != nil {
+							return
+						}
+						var err error
+						if !server.Allow() {
+							err = errThrottled
+						}
+						a.Observe(err)
+						mu.Lock()
+						if err == nil {
+							accepted++
+						} else {
+							refused++
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			t.Logf("ceiling %v: %d accepted, %d refused", ceiling, accepted, refused)
+			if want := capacity * seconds * 95 / 100; accepted < want {
+				t.Errorf("%d accepted, want at least %d, 95 %% of the capacity", accepted, want)
+			}
+			if most := (accepted + refused) / 10; refused > most {
+				t.Errorf("%d refused, want at most %d, a tenth of the requests", refused, most)
+			}
+		})
+	}
+}
+
+func TestAdaptiveRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{Floor: 10, Ceiling: 1000, Decrease: 0.5, Increase: 0.1})
+		for range 20 {
+			a.Observe(errThrottled)
+			time.Sleep(200 * time.Millisecond)
+		}
+		if got := a.Limit(); got < 10 || got > 11 {
+			t.Errorf("after 20 throttles: %v/s, want the floor of 10 and the gain of 0.2 s", got)
+		}
+		last := a.Limit()
+		for range 100 {
+			time.Sleep(time.Second)
+			if now := a.Limit(); now < last {
+				t.Fatalf("the rate fell from %v to %v without a throttle", last, now)
+			} else {
+				last = now
+			}
+		}
+		// 1/s is added to it in each second: a tenth of the 10/s after the last decrease.
+		if math.Abs(float64(last)-110) > 1.5 {
+			t.Errorf("after 100 s: %v/s, want about 110", last)
+		}
+		time.Sleep(time.Hour)
+		if got := a.Limit(); got != 1000 {
+			t.Errorf("after an hour: %v/s, want the ceiling of 1000", got)
+		}
+	})
+}
+
+func TestAdaptiveIgnoresOtherErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 100})
+		for _, err := range []error{nil, errors.New("connection reset"), context.DeadlineExceeded, &tidegate.Error{Code: tidegate.CodeInternalError}} {
+			a.Observe(err)
+		}
+		if got := a.Limit(); got != 100 {
+			t.Errorf("limit %v, want 100", got)
+		}
+		for range 50 { // of requests under way together
+			a.Observe(errThrottled)
+		}
+		if got := a.Limit(); got != 90 {
+			t.Errorf("limit %v after a group of refusals, want one decrease to 90", got)
+		}
+	})
+}
+
+func TestAdaptiveWaitN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 100}) // a burst of 10
+		start := time.Now()
+		if err := a.WaitN(t.Context(), 110); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("110 events at 100/s with a burst of 10 took %v, want 1s", d)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		err := a.WaitN(ctx, 1)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "10ms") || ctx.Err() != nil {
+			t.Errorf("%v, want an early error that names the 10ms needed", err)
+		}
+		ended, end := context.WithCancelCause(t.Context())
+		end(errBecause)
+		if err := a.WaitN(ended, 1); !errors.Is(err, errBecause) {
+			t.Errorf("%v, want the cause of ctx", err)
+		}
+		if err := a.WaitN(t.Context(), -1); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%v, want ErrInvalid", err)
+		}
+		if err := a.WaitN(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+var errBecause = errors.New("because")
+
+func TestAdaptiveOptions(t *testing.T) {
+	for _, c := range []struct {
+		o    ratelimit.AdaptiveOptions
+		want []string
+	}{
+		{ratelimit.AdaptiveOptions{Floor: -1}, []string{"Floor"}},
+		{ratelimit.AdaptiveOptions{Floor: rate.Inf}, []string{"Floor"}},
+		{ratelimit.AdaptiveOptions{Floor: 10, Ceiling: 5}, []string{"Ceiling"}},
+		{ratelimit.AdaptiveOptions{Decrease: 1}, []string{"Decrease"}},
+		{ratelimit.AdaptiveOptions{Increase: math.Inf(1)}, []string{"Increase"}},
+		{ratelimit.AdaptiveOptions{Floor: -1, Ceiling: -2, Decrease: -3, Increase: -4}, []string{"Floor", "Ceiling", "Decrease", "Increase"}},
+	} {
+		_, err := ratelimit.NewAdaptive(c.o)
+		if !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", c.o, err)
+			continue
+		}
+		for _, field := range c.want {
+			if !strings.Contains(err.Error(), field) {
+				t.Errorf("%+v: %v does not name %s", c.o, err, field)
+			}
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package ratelimit
+
+import (
+	"errors"
+	"math"
+	"sync"
+)
+
+// BudgetOptions configure a [Budget]. The zero value is usable.
+type BudgetOptions struct {
+	// Ratio is how many retries each call earns, so that a server that fails
+	// every request gets at most 1 + Ratio requests a call. 0 to 1. Zero means
+	// 0.1.
+	Ratio float64
+
+	// Capacity is how many retries can be saved up; a Budget begins with as
+	// many. 1 or more. Zero means 100.
+	Capacity int
+}
+
+// The defaults of BudgetOptions.
+const (
+	defaultRatio    = 0.1
+	defaultCapacity = 100
+)
+
+// A Priority orders retries when a [Budget] is low.
+type Priority int
+
+// The priorities. The zero value is Normal.
+const (
+	Low    Priority = -1 // retries while at least half of the budget is left
+	Normal Priority = 0  // retries while at least a tenth of the budget is left
+	High   Priority = 1  // retries while anything is left
+)
+
+// A Budget bounds the retries of all calls together. It is for failures that
+// are widespread: a few failed calls may retry as their own policy allows, but
+// when most calls fail, retries multiply the load of a server that is in trouble
+// already. Each call earns a share of a retry, each retry costs one.
+//
+// Goroutines may share it, and all producers of a process should. No method
+// blocks. Create it with [NewBudget].
+type Budget struct {
+	ratio, capacity float64
+
+	mu     sync.Mutex
+	tokens float64 // guarded by mu
+}
+
+// NewBudget returns a full Budget. The error joins all faults of o, each of
+// which names the field and the legal values and matches tidegate.ErrInvalid.
+func NewBudget(o BudgetOptions) (*Budget, error) {
+	const op = "ratelimit.NewBudget"
+	if o.Ratio == 0 {
+		o.Ratio = defaultRatio
+	}
+	if o.Capacity == 0 {
+		o.Capacity = defaultCapacity
+	}
+	var errs []error
+	if !(o.Ratio > 0 && o.Ratio <= 1) {
+		errs = append(errs, invalid(op, "Ratio", "is %v; legal is a number above 0 and up to 1", o.Ratio))
+	}
+	if o.Capacity < 1 || o.Capacity > math.MaxInt32 {
+		errs = append(errs, invalid(op, "Capacity", "is %d; legal is 1 to %d", o.Capacity, math.MaxInt32))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Budget{ratio: o.Ratio, capacity: float64(o.Capacity), tokens: float64(o.Capacity)}, nil
+}
+
+// Earn counts n calls, retries not included.
+func (b *Budget) Earn(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tokens = min(b.capacity, b.tokens+float64(max(n, 0))*b.ratio)
+}
+
+// Spend reports whether a retry may be made now, and takes its token if so.
+func (b *Budget) Spend(p Priority) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !permits(b.tokens, b.capacity, p) {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// Tokens returns how many retries are left.
+func (b *Budget) Tokens() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tokens
+}
+
+// permits reports whether a budget with that many tokens lets a retry of the
+// priority pass. What a token is short of by rounding does not count.
+func permits(tokens, capacity float64, p Priority) bool {
+	reserve := 0.0
+	switch {
+	case p < Normal:
+		reserve = capacity / 2
+	case p == Normal:
+		reserve = capacity / 10
+	}
+	const rounding = 1e-9
+	return tokens >= max(1, reserve)-rounding
+}

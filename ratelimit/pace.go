@@ -1,0 +1,95 @@
+package ratelimit
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// decreaseGap is the least time between two decreases. The refusals of
+	// requests that were under way together count once.
+	decreaseGap = 100 * time.Millisecond
+
+	// growStep is the least time between two increases, so that most calls leave
+	// the limiter alone.
+	growStep = 20 * time.Millisecond
+
+	// measureWindow is how long accepted events are counted for a rate.
+	measureWindow = 500 * time.Millisecond
+)
+
+// A pace is the state of an [Adaptive]. Its methods return the next state and
+// depend on their arguments only.
+type pace struct {
+	limit     rate.Limit
+	step      rate.Limit // added in each second; zero before the first throttle
+	decreased time.Time  // last; zero before the first throttle
+	grew      time.Time  // when limit was last brought up to date
+
+	count   int       // events accepted since started
+	started time.Time // of the current window; zero before the first event
+	seen    rate.Limit
+}
+
+// accepted counts an event that the server accepted.
+func (p pace) accepted(now time.Time) pace {
+	p = p.measured(now)
+	p.count++
+	return p
+}
+
+// measured closes the current window if it is over.
+func (p pace) measured(now time.Time) pace {
+	switch since := now.Sub(p.started); {
+	case p.started.IsZero():
+		p.started = now
+	case since >= measureWindow:
+		p.seen = rate.Limit(float64(p.count) / since.Seconds())
+		p.count, p.started = 0, now
+	}
+	return p
+}
+
+// throttled lowers the limit. The rate that the server accepted lately bounds it,
+// so one throttle is enough after a capacity fell to a fraction.
+func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
+	p = p.grown(now, o).measured(now)
+	if !p.decreased.IsZero() && now.Sub(p.decreased) < decreaseGap {
+		return p
+	}
+	base, seen := p.limit, p.measuredRate(now)
+	if seen > 0 || base == rate.Inf {
+		base = min(base, seen)
+	}
+	// A refusal after a pause measures nothing: one throttle does not take more
+	// than half of a limit.
+	if p.limit != rate.Inf {
+		base = max(base, p.limit/2)
+	}
+	p.limit = max(o.Floor, base*rate.Limit(o.Decrease))
+	p.step = p.limit * rate.Limit(o.Increase)
+	p.decreased, p.grew = now, now
+	return p
+}
+
+// grown adds what the limit gained since it was last brought up to date.
+func (p pace) grown(now time.Time, o AdaptiveOptions) pace {
+	since := now.Sub(p.grew)
+	if p.step == 0 || p.limit >= o.Ceiling || since < growStep {
+		return p
+	}
+	p.limit = min(o.Ceiling, p.limit+p.step*rate.Limit(since.Seconds()))
+	p.grew = now
+	return p
+}
+
+// measuredRate returns the rate at which the server accepted events lately: the
+// higher one of the last window and of the current one, if that is long enough.
+func (p pace) measuredRate(now time.Time) rate.Limit {
+	since := now.Sub(p.started)
+	if since < decreaseGap && p.seen > 0 {
+		return p.seen
+	}
+	return max(p.seen, rate.Limit(float64(p.count)/max(since, decreaseGap/10).Seconds()))
+}
