@@ -1,6 +1,7 @@
 package backoff
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -13,43 +14,49 @@ var (
 	_ Ranger = Exponential{}
 )
 
-// An Exponential is the connection backoff of gRPC (connection-backoff.md),
-// with the parameters that seed 004 gives for throttled sends. It differs in
-// one thing: the first delay has jitter too, since a thousand clients refused
-// at once must not come back at once.
+// NoJitter as Exponential.Jitter makes every delay the exact one of [Exponential.Base].
+const NoJitter = -1
+
+// An Exponential is the connection backoff of gRPC (connection-backoff.md) with
+// the parameters that RocketMQ documents for throttled sends ("RocketMQ: sending
+// retry and throttling"). One thing differs: the first delay has jitter too,
+// since a thousand clients refused at once must not come back at once.
 //
 //	delay(n) = min(Initial * Multiplier^n, Max) * random(1-Jitter, 1+Jitter)
 //
-// All fields are taken literally; the zero value is not legal. [Default] has
-// the usual ones. A method cannot report that a value is not legal, so check
-// with Validate first: one that Validate refuses always waits for Max, without
-// jitter, or not at all if Max is negative.
+// A field that is zero has its default, so Exponential{Max: time.Minute} is the
+// usual policy with a lower maximum, and the zero value is [Default].
+//
+// Check a value with Validate: a method cannot report that it is not legal. A
+// value that Validate rejects always waits for Max, without jitter, or not at
+// all if Max is negative.
 type Exponential struct {
-	// Initial is the first delay before jitter: INITIAL_BACKOFF, 1 s by
-	// default. 0 to Max; 0 makes every delay 0.
+	// Initial is the first delay before jitter: INITIAL_BACKOFF. Up to Max.
+	// Default: 1 s.
 	Initial time.Duration
 
-	// Multiplier is what a delay grows by, from one retry to the next:
-	// MULTIPLIER, 1.6 by default. 1 or more.
+	// Multiplier is the factor from one delay to the next: MULTIPLIER. 1 or
+	// more. Default: 1.6.
 	Multiplier float64
 
-	// Jitter is the share of a delay that chance may add or take away:
-	// JITTER, 0.2 by default. 0 to 1. It is applied after Max, so a delay can
-	// be as long as Max * (1 + Jitter), and no longer.
+	// Jitter is the share of a delay that chance adds or removes: JITTER. Up to
+	// 1; [NoJitter] for none. It applies after Max, so the longest delay is
+	// Max * (1 + Jitter). Default: 0.2.
 	Jitter float64
 
-	// Max is the longest delay before jitter: MAX_BACKOFF, 120 s by default.
-	// Max * (1 + Jitter) has to be a time.Duration, which ends at 292 years.
+	// Max is the longest delay before jitter: MAX_BACKOFF. Max * (1 + Jitter)
+	// must fit a time.Duration, which ends at 292 years. Default: 120 s, or
+	// Initial if that is longer.
 	Max time.Duration
 
-	// MinConnectTimeout is the least time that an attempt to connect is
-	// given: MIN_CONNECT_TIMEOUT, 20 s by default. 0 or more. No delay depends
-	// on it; it is here for those who connect.
+	// MinConnectTimeout is the least time that an attempt to connect is given:
+	// MIN_CONNECT_TIMEOUT. No delay depends on it. Default: 20 s.
 	MinConnectTimeout time.Duration
 }
 
-// Default returns the values of seed 004, which are gRPC's: INITIAL_BACKOFF
-// 1 s, MULTIPLIER 1.6, JITTER 0.2, MAX_BACKOFF 120 s, MIN_CONNECT_TIMEOUT 20 s.
+// Default returns the values that RocketMQ documents and gRPC uses:
+// INITIAL_BACKOFF 1 s, MULTIPLIER 1.6, JITTER 0.2, MAX_BACKOFF 120 s,
+// MIN_CONNECT_TIMEOUT 20 s.
 func Default() Exponential {
 	return Exponential{
 		Initial:           time.Second,
@@ -58,6 +65,17 @@ func Default() Exponential {
 		Max:               120 * time.Second,
 		MinConnectTimeout: 20 * time.Second,
 	}
+}
+
+// Filled returns e with the default in each field that is zero.
+func (e Exponential) Filled() Exponential {
+	d := Default()
+	e.Initial = cmp.Or(e.Initial, d.Initial)
+	e.Multiplier = cmp.Or(e.Multiplier, d.Multiplier)
+	e.Jitter = cmp.Or(e.Jitter, d.Jitter)
+	e.Max = cmp.Or(e.Max, max(d.Max, e.Initial))
+	e.MinConnectTimeout = cmp.Or(e.MinConnectTimeout, d.MinConnectTimeout)
+	return e
 }
 
 // Delay returns a delay between the bounds of Range(n), any of them as likely
@@ -73,7 +91,7 @@ func (e Exponential) Delay(n int) time.Duration {
 // treated as 0.
 func (e Exponential) Range(n int) (lo, hi time.Duration) {
 	base := e.Base(n)
-	if e.Validate() != nil {
+	if e = e.Filled(); e.Validate() != nil {
 		return base, base
 	}
 	s := spread(base, e.Jitter)
@@ -84,15 +102,12 @@ func (e Exponential) Range(n int) (lo, hi time.Duration) {
 // min(Initial * Multiplier^n, Max). It never decreases as n grows. A negative
 // n is treated as 0.
 func (e Exponential) Base(n int) time.Duration {
-	if e.Validate() != nil {
+	if e = e.Filled(); e.Validate() != nil {
 		return max(e.Max, 0) // too slow does less harm than too fast
 	}
 	// Compared as a float before it is converted: from some n on the product
-	// is beyond any Duration, or infinite. 0 * Inf is NaN, hence the first test.
-	d := float64(e.Initial)
-	if d > 0 {
-		d *= math.Pow(e.Multiplier, float64(max(n, 0)))
-	}
+	// is beyond any Duration, or infinite.
+	d := float64(e.Initial) * math.Pow(e.Multiplier, float64(max(n, 0)))
 	if d >= float64(e.Max) {
 		return e.Max
 	}
@@ -103,6 +118,9 @@ func (e Exponential) Base(n int) time.Duration {
 
 // spread returns the part of d that jitter may add or take away.
 func spread(d time.Duration, jitter float64) time.Duration {
+	if jitter == NoJitter {
+		return 0
+	}
 	if s := math.Round(float64(d) * jitter); s < float64(d) {
 		return time.Duration(s)
 	}
@@ -110,33 +128,34 @@ func spread(d time.Duration, jitter float64) time.Duration {
 }
 
 // Validate returns an error that names every field whose value is not legal,
-// with the value and what is legal; nil if there is none.
+// with the value and the legal ones; nil if there is none.
 func (e Exponential) Validate() error {
+	e = e.Filled()
 	var errs []error
 	refuse := func(field string, value any, legal string) {
 		errs = append(errs, fmt.Errorf("backoff: Exponential.%s is %v; legal is %s", field, value, legal))
 	}
 	if e.Initial < 0 {
-		refuse("Initial", e.Initial, "0 or more")
+		refuse("Initial", e.Initial, "more than 0, or 0 for the default")
 	}
 	if !(e.Multiplier >= 1) || math.IsInf(e.Multiplier, 0) { // NaN is not >= 1
-		refuse("Multiplier", e.Multiplier, "a finite number of at least 1")
+		refuse("Multiplier", e.Multiplier, "a finite number of at least 1, or 0 for the default")
 	}
-	jitterOK := e.Jitter >= 0 && e.Jitter <= 1
+	jitterOK := e.Jitter > 0 && e.Jitter <= 1 || e.Jitter == NoJitter
 	if !jitterOK {
-		refuse("Jitter", e.Jitter, "a number from 0 to 1")
+		refuse("Jitter", e.Jitter, "a number up to 1, 0 for the default, or NoJitter")
 	}
 	switch {
 	case e.Max < 0:
-		refuse("Max", e.Max, "0 or more")
+		refuse("Max", e.Max, "more than 0, or 0 for the default")
 	case e.Initial > e.Max:
 		refuse("Max", e.Max, fmt.Sprintf("Initial (%v) or more", e.Initial))
 	case jitterOK && spread(e.Max, e.Jitter) > math.MaxInt64-e.Max:
-		refuse("Max", e.Max, fmt.Sprintf("what is at most %v after a Jitter of %v is added",
+		refuse("Max", e.Max, fmt.Sprintf("at most %v after a Jitter of %v is added",
 			time.Duration(math.MaxInt64), e.Jitter))
 	}
 	if e.MinConnectTimeout < 0 {
-		refuse("MinConnectTimeout", e.MinConnectTimeout, "0 or more")
+		refuse("MinConnectTimeout", e.MinConnectTimeout, "more than 0, or 0 for the default")
 	}
 	return errors.Join(errs...)
 }

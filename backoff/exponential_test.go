@@ -42,7 +42,7 @@ func TestPublishedBugs(t *testing.T) {
 	}
 
 	// pulsar-client-go #1384: shifting goes negative between n = 34 and 54.
-	double := Exponential{Initial: time.Second, Multiplier: 2, Max: 10 * time.Minute}
+	double := Exponential{Initial: time.Second, Multiplier: 2, Jitter: NoJitter, Max: 10 * time.Minute}
 	for n := range 200 {
 		want := 10 * time.Minute
 		if n < 10 {
@@ -103,15 +103,18 @@ func TestExponentialTable(t *testing.T) {
 		{"jitter after the cap", Default(), 11, 96 * time.Second, 144 * time.Second},
 		{"n of 2^31-1", Default(), math.MaxInt32, 96 * time.Second, 144 * time.Second},
 		{"largest n", Default(), math.MaxInt, 96 * time.Second, 144 * time.Second},
-		{"power is infinite", Exponential{Initial: 1, Multiplier: math.MaxFloat64, Max: time.Hour}, 5, time.Hour, time.Hour},
-		{"initial 0 stays 0 though the power is infinite", Exponential{Multiplier: 2, Max: time.Hour}, math.MaxInt, 0, 0},
-		{"constant", Exponential{Initial: time.Minute, Multiplier: 1, Max: time.Hour}, math.MaxInt, time.Minute, time.Minute},
+		{"power is infinite", Exponential{Initial: 1, Multiplier: math.MaxFloat64, Jitter: NoJitter, Max: time.Hour}, 5, time.Hour, time.Hour},
+		{"zero value", Exponential{}, 0, 800 * time.Millisecond, 1200 * time.Millisecond},
+		{"only a maximum", Exponential{Max: time.Minute}, 50, 48 * time.Second, 72 * time.Second},
+		{"only an initial delay above the usual maximum", Exponential{Initial: time.Hour}, 9, 48 * time.Minute, 72 * time.Minute},
+		{"only no jitter", Exponential{Jitter: NoJitter}, 1, 1600 * time.Millisecond, 1600 * time.Millisecond},
+		{"constant", Exponential{Initial: time.Minute, Multiplier: 1, Jitter: NoJitter, Max: time.Hour}, math.MaxInt, time.Minute, time.Minute},
 		{"full jitter", Exponential{Initial: time.Minute, Multiplier: 2, Jitter: 1, Max: time.Hour}, 2, 0, 8 * time.Minute},
-		{"all zero but the multiplier", Exponential{Multiplier: 1}, 3, 0, 0},
-		{"longest duration", Exponential{Initial: longest, Multiplier: 3, Max: longest}, 1, longest, longest},
+		{"only the multiplier", Exponential{Multiplier: 1}, 3, 800 * time.Millisecond, 1200 * time.Millisecond},
+		{"longest duration", Exponential{Initial: longest, Multiplier: 3, Jitter: NoJitter, Max: longest}, 1, longest, longest},
 		{"longest duration with jitter", Exponential{Initial: 1, Multiplier: 10, Jitter: 1, Max: longest / 2}, 99, 0, longest - 1},
-		{"initial is kept to the nanosecond", Exponential{Initial: 1<<60 + 1, Multiplier: 1, Max: longest}, 9, 1<<60 + 1, 1<<60 + 1},
-		{"1.7 is below 1.7 in binary, yet the result is whole", Exponential{Initial: time.Second, Multiplier: 1.7, Max: time.Hour}, 1,
+		{"initial is kept to the nanosecond", Exponential{Initial: 1<<60 + 1, Multiplier: 1, Jitter: NoJitter, Max: longest}, 9, 1<<60 + 1, 1<<60 + 1},
+		{"1.7 is below 1.7 in binary, yet the result is whole", Exponential{Initial: time.Second, Multiplier: 1.7, Jitter: NoJitter, Max: time.Hour}, 1,
 			1700 * time.Millisecond, 1700 * time.Millisecond},
 	} {
 		if err := c.e.Validate(); err != nil {
@@ -134,16 +137,15 @@ func TestExponentialValidate(t *testing.T) {
 		e    Exponential
 		want []string // one for each line of the error
 	}{
-		{"zero value", Exponential{}, []string{"Multiplier is 0"}},
-		{"negative initial", with(func(e *Exponential) { e.Initial = -1 }), []string{"Initial is -1ns; legal is 0 or more"}},
+		{"negative initial", with(func(e *Exponential) { e.Initial = -1 }), []string{"Initial is -1ns; legal is more than 0"}},
 		{"initial above max", with(func(e *Exponential) { e.Initial = time.Hour }), []string{"Max is 2m0s; legal is Initial (1h0m0s) or more"}},
-		{"shrinking", with(func(e *Exponential) { e.Multiplier = 0.5 }), []string{"Multiplier is 0.5; legal is a finite number of at least 1"}},
+		{"shrinking", with(func(e *Exponential) { e.Multiplier = 0.5 }), []string{"Multiplier is 0.5; legal is a finite number of at least 1, or 0 for the default"}},
 		{"multiplier NaN", with(func(e *Exponential) { e.Multiplier = math.NaN() }), []string{"Multiplier is NaN"}},
 		{"multiplier infinite", with(func(e *Exponential) { e.Multiplier = math.Inf(1) }), []string{"Multiplier is +Inf"}},
 		{"jitter NaN", with(func(e *Exponential) { e.Jitter = math.NaN() }), []string{"Jitter is NaN"}},
 		{"jitter negative", with(func(e *Exponential) { e.Jitter = -0.1 }), []string{"Jitter is -0.1"}},
-		{"jitter in percent", with(func(e *Exponential) { e.Jitter = 20 }), []string{"Jitter is 20; legal is a number from 0 to 1"}},
-		{"overflow", with(func(e *Exponential) { e.Max = math.MaxInt64 }), []string{"Max is 2562047h47m16.854775807s; legal is what is at most"}},
+		{"jitter in percent", with(func(e *Exponential) { e.Jitter = 20 }), []string{"Jitter is 20; legal is a number up to 1"}},
+		{"overflow", with(func(e *Exponential) { e.Max = math.MaxInt64 }), []string{"Max is 2562047h47m16.854775807s; legal is at most"}},
 		{"connect timeout", with(func(e *Exponential) { e.MinConnectTimeout = -time.Second }), []string{"MinConnectTimeout is -1s"}},
 		{"all at once", Exponential{-1, -2, -3, -4, -5}, []string{"Initial", "Multiplier", "Jitter", "Max", "MinConnectTimeout"}},
 	} {
@@ -175,14 +177,31 @@ func TestExponentialValidate(t *testing.T) {
 //   - lo <= Delay(n) <= hi, and both lie around Base(n)
 //   - 0 <= lo and hi <= Max * (1 + Jitter), to the rounding
 func checkExponential(t *testing.T, e Exponential, n int) {
+	// The documented meaning of zero and of NoJitter.
+	policy := e
+	if e.Max == 0 {
+		e.Max = max(2*time.Minute, e.Initial)
+	}
+	if e.Initial == 0 {
+		e.Initial = time.Second
+	}
+	if e.Multiplier == 0 {
+		e.Multiplier = 1.6
+	}
+	switch e.Jitter {
+	case 0:
+		e.Jitter = 0.2
+	case NoJitter:
+		e.Jitter = 0
+	}
 	t.Helper()
-	base, d := e.Base(n), e.Delay(n)
-	lo, hi := e.Range(n)
+	base, d := policy.Base(n), policy.Delay(n)
+	lo, hi := policy.Range(n)
 	if base < e.Initial || base > e.Max {
 		t.Errorf("%+v: Base(%d) = %d, want it between Initial and Max", e, n, base)
 	}
 	if n < math.MaxInt {
-		if next := e.Base(n + 1); next < base {
+		if next := policy.Base(n + 1); next < base {
 			t.Errorf("%+v: Base(%d) = %d, Base(%d) = %d: decreases", e, n, base, n+1, next)
 		}
 	}
@@ -210,7 +229,7 @@ func TestExponentialProperties(t *testing.T) {
 		e := Exponential{
 			Initial:    time.Duration(r.Int64() >> r.IntN(63)),
 			Multiplier: 1 + math.Ldexp(r.Float64(), -r.IntN(54)),
-			Jitter:     []float64{0, 1, 0.2, r.Float64()}[r.IntN(4)],
+			Jitter:     []float64{NoJitter, 0, 1, 0.2, r.Float64()}[r.IntN(5)],
 		}
 		e.Max = e.Initial + min(time.Duration(r.Int64()>>r.IntN(63)), math.MaxInt64-e.Initial)
 		if r.IntN(3) == 0 {
@@ -231,9 +250,10 @@ func TestExponentialProperties(t *testing.T) {
 
 func FuzzExponential(f *testing.F) {
 	f.Add(int64(time.Second), 1.6, 0.2, int64(2*time.Minute), int64(3))
-	f.Add(int64(time.Second), 2.0, 0.0, int64(10*time.Minute), int64(34))
+	f.Add(int64(0), 0.0, 0.0, int64(0), int64(5))
+	f.Add(int64(time.Second), 2.0, -1.0, int64(10*time.Minute), int64(34))
 	f.Add(int64(1), math.MaxFloat64, 1.0, int64(math.MaxInt64/2), int64(1)<<31)
-	f.Add(int64(math.MaxInt64), 1.0, 0.0, int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Add(int64(math.MaxInt64), 1.0, -1.0, int64(math.MaxInt64), int64(math.MaxInt64))
 	f.Add(int64(-1), math.NaN(), math.Inf(1), int64(-1), int64(math.MinInt64))
 	f.Fuzz(func(t *testing.T, initial int64, multiplier, jitter float64, max, n int64) {
 		e := Exponential{Initial: time.Duration(initial), Multiplier: multiplier, Jitter: jitter, Max: time.Duration(max)}

@@ -175,7 +175,7 @@ func (c *Client) dial(addrs []string) (*link, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: grpcbackoff.Config{
-				BaseDelay: b.Initial, Multiplier: b.Multiplier, Jitter: b.Jitter, MaxDelay: b.Max,
+				BaseDelay: b.Initial, Multiplier: b.Multiplier, Jitter: max(b.Jitter, 0), MaxDelay: b.Max,
 			},
 			MinConnectTimeout: b.MinConnectTimeout,
 		}),

@@ -124,9 +124,7 @@ func (o Options) withDefaults() (Options, error) {
 	duration("SettingsSync", &o.SettingsSync, 5*time.Minute)
 	size("MaxReceiveSize", &o.MaxReceiveSize, 32<<20)
 	size("Compression", &o.Compression, 0)
-	if o.ConnectBackoff == (backoff.Exponential{}) {
-		o.ConnectBackoff = backoff.Default()
-	}
+	o.ConnectBackoff = o.ConnectBackoff.Filled()
 	if err := o.ConnectBackoff.Validate(); err != nil {
 		errs = append(errs, &tidegate.Error{Op: "rocketmq.New", Subject: "Options.ConnectBackoff", Code: tidegate.CodeBadRequest, Err: err})
 	}

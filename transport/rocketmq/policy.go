@@ -34,7 +34,7 @@ func consumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.C
 		ReceiveBatchSize: positive(sub.GetReceiveBatchSize()),
 		LongPolling:      durationOf(sub.GetLongPollingTimeout()),
 	}
-	if d := delayer(s.GetBackoffPolicy(), 0); d != nil {
+	if d := delayer(s.GetBackoffPolicy(), backoff.NoJitter); d != nil {
 		c.Retry = retryLadder(d, c.FIFO, can)
 	}
 	return c
@@ -123,7 +123,8 @@ func delayer(p *rmqpb.RetryPolicy, jitter float64) policy {
 			Multiplier: decimal(e.GetMultiplier()),
 			Jitter:     jitter,
 		}
-		if x.Initial == 0 || x.Validate() != nil {
+		// A field that the server left out is a policy without sense, and not ours.
+		if x.Initial == 0 || x.Max == 0 || x.Multiplier == 0 || x.Validate() != nil {
 			return nil
 		}
 		return x
@@ -155,9 +156,19 @@ func (s spreadSteps) step(n int) backoff.Exponential {
 	return backoff.Exponential{Initial: d, Multiplier: 1, Jitter: s.jitter, Max: d}
 }
 
-func (s spreadSteps) Delay(n int) time.Duration { return s.step(n).Delay(0) }
+func (s spreadSteps) Delay(n int) time.Duration {
+	if s.steps.Delay(n) == 0 {
+		return 0
+	}
+	return s.step(n).Delay(0)
+}
 
-func (s spreadSteps) Range(n int) (lo, hi time.Duration) { return s.step(n).Range(0) }
+func (s spreadSteps) Range(n int) (lo, hi time.Duration) {
+	if s.steps.Delay(n) == 0 {
+		return 0, 0
+	}
+	return s.step(n).Range(0)
+}
 
 // decimal returns the number that was meant by f: 1.6, where float64(f) is a little more.
 func decimal(f float32) float64 {

@@ -84,7 +84,7 @@ func TestPushedLadder(t *testing.T) {
 		{"the group's own", wireLadder(4, 1, 5, 10), false, transport.Capabilities{}, backoff.Steps{time.Second, 5 * time.Second, 10 * time.Second}},
 		{"the group's own, in order", wireLadder(4, 2), true, transport.Capabilities{}, backoff.Steps{2 * time.Second}},
 		{"exponential", wireExponential(5*time.Second, time.Hour, 2), false, transport.Capabilities{},
-			backoff.Exponential{Initial: 5 * time.Second, Max: time.Hour, Multiplier: 2}},
+			backoff.Exponential{Initial: 5 * time.Second, Max: time.Hour, Multiplier: 2, Jitter: backoff.NoJitter}},
 		{"nothing", nil, false, transport.Capabilities{}, nil},
 	} {
 		s := &rmqpb.Settings{BackoffPolicy: tt.pushed, PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Fifo: &tt.fifo}}}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -278,6 +279,7 @@ func newNetwork() *network { return &network{ports: map[string]*bufconn.Listener
 func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 	t.Helper()
 	o := Options{Dialer: n.dial}
+	o.ConnectBackoff.Jitter = backoff.NoJitter
 	o.ConnectBackoff.Initial = time.Second
 	o.ConnectBackoff.Multiplier = 1.6
 	o.ConnectBackoff.Max = 120 * time.Second
