@@ -34,8 +34,8 @@ type AdaptiveOptions struct {
 // The defaults of AdaptiveOptions.
 const (
 	defaultFloor    rate.Limit = 1
-	defaultDecrease            = 0.9
-	defaultIncrease            = 0.05
+	defaultDecrease float64    = 0.9
+	defaultIncrease float64    = 0.05
 )
 
 // An Adaptive is a [Limiter] that finds the rate that a server accepts: each
