@@ -34,7 +34,7 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 		s.giveBack(grants)
 		return nil, err
 	}
-	if p.AttemptID != "" && s.group.config.Load().FIFO {
+	if p.AttemptID != "" {
 		s.remember(p.AttemptID, grants)
 	}
 	return ds, nil

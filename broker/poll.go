@@ -25,8 +25,9 @@ const (
 	maxChunk  = 256
 	maxPassed = 4096
 
-	// maxReplays is how many attempt IDs a subscription remembers.
-	maxReplays = 1024
+	// minReplays is how many attempt IDs a subscription remembers before it looks for
+	// those whose deliveries are all over.
+	minReplays = 1024
 
 	// maxAttemptID bounds such an ID, in bytes; those of RocketMQ's clients are UUIDs.
 	maxAttemptID = 255
@@ -66,7 +67,10 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 }
 
 // Poll receives up to p.Max messages, at most 32, and waits for the first one
-// up to p.Wait. It returns none, and no error, if there was none. The attempt
+// up to p.Wait. A receive with the AttemptID of an earlier one ends that one if it still
+// waits, and else returns its deliveries that are still in flight: the same attempts, with what
+// is left of their invisible time, and with new handles that replace the old ones. If none is,
+// it is a new receive; with p.Repeat it returns none at once instead. It returns none, and no error, if there was none. The attempt
 // number of every delivery is written before Poll returns it. A group that
 // does not exist is made; it begins with the oldest message. Max, Queue and
 // Wait below zero, an AttemptID of more than 255 bytes, and an invisible duration out of
@@ -105,18 +109,23 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, err
 	}
 	defer s.endTurn(&p, turn)
-	if grants, flight := s.replay(&p); grants != nil {
-		return s.handOut(ctx, &p, grants, flight)
+	sources, err := s.sources(ctx, &p)
+	if err != nil {
+		return nil, err
+	}
+	for _, src := range sources { // all that one receive handed out is of one source
+		if grants, flight := src.sub.replay(src.poll); grants != nil {
+			return src.sub.handOut(ctx, src.poll, grants, flight)
+		}
+	}
+	if p.Repeat {
+		return nil, nil
 	}
 	var timeout <-chan time.Time
 	if p.Wait > 0 {
 		t := time.NewTimer(p.Wait)
 		defer t.Stop()
 		timeout = t.C
-	}
-	sources, err := s.sources(ctx, &p)
-	if err != nil {
-		return nil, err
 	}
 	for last := false; ; {
 		ds, lines, err := takeFirst(ctx, sources)
@@ -275,6 +284,8 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 		return newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
 	case p.Wait < 0:
 		return newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+	case p.Repeat && p.AttemptID == "":
+		return newError(tidegate.CodeBadRequest, "attempt ID", "it is empty; a repeated receive names the one that it repeats")
 	case len(p.AttemptID) > maxAttemptID:
 		return newError(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes, at most %d are allowed", len(p.AttemptID), maxAttemptID)
 	}

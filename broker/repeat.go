@@ -8,9 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A turn is a receive of a FIFO group under way that has an attempt ID. There
-// is one at a time for each ID: a client that was cut asks again while the
-// broker still carries out what it asked first, and must be answered the same.
+// A turn is a receive under way that has an attempt ID. There is one at a time for
+// each ID: a client that lost its connection repeats the receive while the broker still
+// carries out the first one, and must get the same deliveries.
 type turn struct {
 	superseded chan struct{} // closed: somebody asks again, so end
 	told       bool          // it is closed; guarded by the subscription's mu
@@ -24,7 +24,7 @@ var errSuperseded = errors.New("the client asks again")
 // there is one, and returns once it is over. What it was given, if anything,
 // is there to be replayed. A nil turn is for receives that are not repeatable.
 func (s *subscription) takeTurn(ctx context.Context, p *Poll) (*turn, error) {
-	if p.AttemptID == "" || !s.group.config.Load().FIFO {
+	if p.AttemptID == "" {
 		return nil, nil
 	}
 	t := &turn{superseded: make(chan struct{}), ended: make(chan struct{})}
@@ -70,23 +70,24 @@ func (t *turn) supersededBy() <-chan struct{} {
 	return t.superseded
 }
 
-// remember keeps what an attempt ID was answered, for a client that lost the answer.
+// remember keeps the deliveries of an attempt ID, for a client that lost the response.
+// Attempt IDs without a delivery in flight are removed whenever their number has doubled,
+// so there are at most about as many as messages in flight.
 func (s *subscription) remember(attemptID string, grants []grant) {
 	for i := range grants {
 		grants[i].message = nil // read again if asked again
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.replays) >= maxReplays {
+	if len(s.replays) >= max(s.replaysUp, minReplays) {
 		for id, old := range s.replays {
 			if !s.alive(old) {
 				delete(s.replays, id)
 			}
 		}
+		s.replaysUp = 2 * len(s.replays)
 	}
-	if _, replayed := s.replays[attemptID]; replayed || len(s.replays) < maxReplays {
-		s.replays[attemptID] = grants
-	}
+	s.replays[attemptID] = grants
 }
 
 // replay returns what was handed out for the attempt ID before and is still in

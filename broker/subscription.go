@@ -48,8 +48,9 @@ type subscription struct {
 	aside     asides
 	waiters   []*waiter
 	lastTake  time.Time          // when a receive last looked for messages, or waited for them
-	replays   map[string][]grant // FIFO groups: what each attempt ID was answered
-	turns     map[string]*turn   // FIFO groups: receives under way, by attempt ID
+	replays   map[string][]grant // the deliveries of each attempt ID
+	replaysUp int                // how many replays there may be before those that are over are removed
+	turns     map[string]*turn   // receives under way, by attempt ID
 
 	acked, redelivered, deadLetters int64
 	givenUp                         int64 // of deadLetters: a consumer asked for it

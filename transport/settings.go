@@ -57,6 +57,10 @@ type Capabilities struct {
 	// Snooze: the server postpones a delivery without counting its attempt
 	// ([Snoozer]).
 	Snooze bool
+
+	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every
+	// kind, and with [ReceiveRequest].Repeat.
+	RepeatReceive bool
 }
 
 // A Configurer tells what the server wants and can do.

@@ -81,9 +81,19 @@ type ReceiveRequest struct {
 	// answers at once. Servers have bounds (RocketMQ: 5 s to 20 s).
 	Wait time.Duration
 
-	// AttemptID makes a repeated receive of a FIFO group answer what the first
-	// answered, if that answer was lost. Empty: every receive is new.
+	// AttemptID names the receive, so that it can be repeated after its response was
+	// lost: a receive with the same AttemptID returns the deliveries of the first that are still
+	// in flight, and takes new messages only if there are none. On a real RocketMQ that
+	// holds for FIFO groups only. Empty means that the receive cannot be repeated.
 	AttemptID string
+
+	// Repeat restricts the receive to the deliveries of an earlier one with the same
+	// AttemptID: it takes no new message, ignores Wait and Max, and returns none at once if there
+	// are none. It also ends the earlier receive if that still waits. A consumer that
+	// cancelled a receive repeats it so, and gives back what it brings: the server may have handed
+	// out messages that the cancelled call did not return. It needs
+	// [Capabilities].RepeatReceive; elsewhere the error's code is 50100.
+	Repeat bool
 }
 
 // AnyQueue as ReceiveRequest.Queue receives from every queue of the topic.

@@ -28,6 +28,7 @@ type env struct {
 	s    *Server
 	conn *grpc.ClientConn
 	rmqpb.MessagingServiceClient
+	lis    *bufconn.Listener
 	served chan error
 }
 
@@ -98,13 +99,9 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 	lis := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
-	conn, err := grpc.NewClient("passthrough:///bufconn",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := &env{t: t, b: b, s: s, conn: conn, MessagingServiceClient: rmqpb.NewMessagingServiceClient(conn), served: served}
+	x := &env{t: t, b: b, s: s, lis: lis, served: served}
+	conn := x.dial()
+	x.conn, x.MessagingServiceClient = conn, rmqpb.NewMessagingServiceClient(conn)
 	t.Cleanup(func() {
 		conn.Close()
 		s.Close()
@@ -113,6 +110,18 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 		}
 	})
 	return x
+}
+
+// dial returns another connection to the server.
+func (e *env) dial() *grpc.ClientConn {
+	e.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///bufconn",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return e.lis.DialContext(ctx) }))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return conn
 }
 
 // as returns a context with the headers of a client.

@@ -28,6 +28,15 @@ type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 
 // receiveMessage serves ReceiveMessage. The frames are, in this order: a
 // status, the messages, the time of delivery.
+//
+// If the client leaves before the last frame is handed to gRPC, which is the case when it
+// cancels the call, a write fails or its connection closes, the receive ends and the messages
+// are ready again with their attempts unspent. A client that leaves later may not have
+// read the frames, and the server cannot know: gRPC reports no cancellation of a call whose
+// handler has returned, and NotifyClientTermination does not say which deliveries the
+// client has read. Such a client repeats the receive with the same attempt ID, which works from
+// the moment of the cancellation, and releases the messages that it then gets; with the
+// header x-tidegate-repeat the repetition takes no new ones and does not wait.
 func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
 	defer s.recovered("ReceiveMessage", &err)
@@ -185,6 +194,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			Max:               min(int(req.GetBatchSize()), receiveBatchSize),
 			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
 			AttemptID:         req.GetAttemptId(),
+			Repeat:            wire.Header(ctx, wire.HeaderRepeat) != "",
 			Push:              c.IsPush(),
 		},
 	}

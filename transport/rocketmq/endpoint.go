@@ -266,6 +266,8 @@ func parseFeatures(values []string) transport.Capabilities {
 				f.IdempotentDeadLetter = true
 			case "retry":
 				f.RetryResult = true
+			case "repeat":
+				f.RepeatReceive = true
 			}
 		}
 	}

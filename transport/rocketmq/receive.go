@@ -40,6 +40,9 @@ const (
 // several servers and AnyQueue, the next one each time. It waits for the
 // group's session with the server first, and opens it if there is none.
 //
+// With r.Repeat the queue must be the one that the first receive named: with several
+// servers, AnyQueue may reach another one.
+//
 // Messages that came before the stream broke, or ctx ended, are not returned: the
 // server may have taken them back already. They are given back in case it did
 // not, so that they need not wait for the end of their invisible time; but not
@@ -73,6 +76,9 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if _, err := s.await(ctx, since, opReceive, r.Topic); err != nil {
 		c.doubtIf(t, err)
 		return nil, err
+	}
+	if r.Repeat && !s.ep.capabilities().RepeatReceive {
+		return nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive: check Capabilities first")
 	}
 	list, err := c.receive(ctx, s, &r, &rmqpb.ReceiveMessageRequest{
 		Group: c.resource(r.Group),
@@ -141,7 +147,11 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		s.ep.blame(ctx, e)
 		return e
 	}
-	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id), req,
+	var headers []string
+	if r.Repeat {
+		headers = []string{repeatKey, "true"}
+	}
+	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id, headers...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		return nil, failed(err)

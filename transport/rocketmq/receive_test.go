@@ -469,3 +469,19 @@ func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
 		}
 	})
 }
+
+// Only a server that announces it repeats a receive without taking new messages.
+func TestRepeatNeedsTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = empty
+		c := newClient(t, n, nil)
+		again := request1
+		again.Repeat = true
+		_, err := c.Receive(t.Context(), again)
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || len(s.of("receive")) != 0 {
+			t.Errorf("%v after %d requests; want 50100 and none", err, len(s.of("receive")))
+		}
+	})
+}

@@ -50,7 +50,7 @@ type ladderSteps []time.Duration
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true}
 
 func newModel(can transport.Capabilities) *model {
 	return &model{

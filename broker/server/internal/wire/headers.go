@@ -22,9 +22,12 @@ const (
 
 // Metadata that tidegate's broker and its SDK agree on.
 const (
-	HeaderFeatures  = "x-tidegate-features"
-	HeaderReason    = "x-tidegate-reason"
-	HeaderRepeat    = "x-tidegate-repeat" // of ChangeInvisibleDuration: the handle may have been replaced by a change whose answer was lost
+	HeaderFeatures = "x-tidegate-features"
+	HeaderReason   = "x-tidegate-reason"
+	// HeaderRepeat marks a request whose response was lost. Of ChangeInvisibleDuration: the
+	// handle may have been replaced by then. Of ReceiveMessage: it brings the deliveries of
+	// the receive with the same attempt ID, and no new ones.
+	HeaderRepeat    = "x-tidegate-repeat"
 	HeaderLadder    = "x-tidegate-ladder" // of a failure: the broker's own interval holds
 	TrailerPushBack = "grpc-retry-pushback-ms"
 	TrailerRetry    = "x-tidegate-retry"
@@ -38,7 +41,7 @@ const (
 
 // Features are the headers of every answer: what this broker can do beyond
 // RocketMQ's. They are shared and never changed.
-var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry")
+var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat")
 
 // maxReason bounds the reason of a dead letter, in bytes.
 const maxReason = 1 << 10
