@@ -419,6 +419,7 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
 		x.deliveryStream(t.Context(), "normal", `{"invisible_duration":"1h","push":true}`)
+		synctest.Wait() // the stream waits for the message, or the receive below may be faster
 		x.send(msg("normal", "m", body(make([]byte, 1<<20))))
 		began := time.Now()
 		for range 4 {
