@@ -92,7 +92,7 @@ func decodeAside(it *pebble.Iterator) (Place, Lease, error) {
 	if !ok {
 		return p, l, fmt.Errorf("%w: the key of a message that is set aside", errCorrupt)
 	}
-	v, err := value(it)
+	v, err := it.ValueAndErr()
 	if err == nil {
 		err = decodeLease(v, &l)
 	}

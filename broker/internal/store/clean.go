@@ -8,8 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // cleanFile is there while the store is closed, and was closed in order. It
@@ -74,15 +72,11 @@ func (s *Store) writeClean() error {
 // closed in order, if it was.
 func (s *Store) checkClean() error {
 	path := s.fs.PathJoin(s.dir, cleanFile)
-	f, err := s.fs.Open(path)
+	text, err := readFile(s.fs, path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // new, or not closed in order
 	}
 	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(struct{ io.Reader }{f})
-	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	before, ok := parseClean(text)
@@ -130,17 +124,5 @@ func parseClean(text []byte) (files map[string]string, ok bool) {
 
 // writeFile writes a file of the store's own whole, or not at all.
 func (s *Store) writeFile(name string, text []byte) error {
-	path := s.fs.PathJoin(s.dir, name)
-	f, err := s.fs.Create(path+".new", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := s.fs.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDir(s.fs, s.dir)
+	return writeFile(s.fs, s.fs.PathJoin(s.dir, name), text)
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -53,29 +52,4 @@ func (s *Store) damagedFrom(topic uint32, queue uint16, from, to int64, cause er
 		d.To++
 	}
 	return d
-}
-
-// value returns the value that an iterator is at. Pebble panics where the end of
-// a file of values is damaged; that is an error like other damage.
-func value(it *pebble.Iterator) (v []byte, err error) {
-	defer asDamage(&err)
-	return it.ValueAndErr()
-}
-
-// get is Get of a database, with such a panic as an error.
-func get(db *pebble.DB, key []byte) (v []byte, closer io.Closer, err error) {
-	defer asDamage(&err)
-	return db.Get(key)
-}
-
-// closeDB closes a database; Pebble panics if there was such a panic before.
-func closeDB(db *pebble.DB) (err error) {
-	defer asDamage(&err)
-	return db.Close()
-}
-
-func asDamage(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("%w: %v", errCorrupt, p)
-	}
 }

@@ -108,7 +108,7 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDel
 	}
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("reading delayed messages: %w", err)
 		}
@@ -142,7 +142,7 @@ func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []Sto
 	}
 	defer waiting.Close()
 	for ok := it.First(); ok && len(ds) < limit; ok = it.Next() {
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return nil, fmt.Errorf("reading delayed messages: %w", err)
 		}
@@ -160,7 +160,7 @@ func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []Sto
 // GetDelayed returns a message that waits, and false if it does not.
 func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 	var m Message
-	v, closer, err := get(s.messages, d.appendKey(nil))
+	v, closer, err := s.messages.Get(d.appendKey(nil))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -201,7 +201,7 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 			return ds, ms, d.Due, nil
 		}
 		var m Message
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err == nil {
 			err = decodeMessage(v, &m)
 		}

@@ -198,7 +198,7 @@ func (fs *fullFS) try(name string, change func() error) error {
 }
 
 func isTable(name string) bool {
-	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+	return strings.HasSuffix(name, ".sst") || isValues(name)
 }
 
 func (fs *fullFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {

@@ -168,7 +168,7 @@ func (s *Store) half(id HalfID, decode func(v []byte, m *Message) error) (m Mess
 
 // read calls f with the value of a key of the messages database; false if there is none.
 func (s *Store) read(k []byte, f func(v []byte) error) (bool, error) {
-	v, closer, err := get(s.messages, k)
+	v, closer, err := s.messages.Get(k)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -230,7 +230,7 @@ func (s *Store) HalvesOf(topic uint32, to uint64, f func(id HalfID, st HalfState
 		if err != nil {
 			return err
 		}
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("reading half messages: %w", err)
 		}

@@ -40,7 +40,7 @@ func (m *Marks) Has(group uint32, p Place, rewound int64) bool {
 	if !m.valid || !bytes.Equal(m.it.Key(), m.key) {
 		return false
 	}
-	v, err := value(m.it)
+	v, err := m.it.ValueAndErr()
 	if err == nil && len(v) != 8 {
 		err = fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
 	}

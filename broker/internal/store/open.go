@@ -64,6 +64,7 @@ type Store struct {
 	failed chan struct{}         // closed then
 	stall  atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	lock   *pebble.Lock
+	damage damageNotes
 	tail   *tail
 	fs     vfs.FS
 	room   *fullFS // fs; nil in memory
@@ -73,7 +74,7 @@ type Store struct {
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail()}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), damage: damageNotes{logger: o.Logger}}
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -92,6 +93,7 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		s.dir = memoryDir
 	} else {
+		s.damage.fs, s.damage.dir = s.fs, s.dir // not room: it is not waited for
 		s.room = newFullFS(s.fs, s.dir, o.Logger)
 		s.fs = s.room
 	}
@@ -115,7 +117,7 @@ func (s *Store) openAll(o Options) (err error) {
 		if err := s.checkClean(); err != nil {
 			return err
 		}
-		if err := s.removeClean(); err != nil {
+		if err := errors.Join(s.removeClean(), s.damage.read()); err != nil {
 			return err
 		}
 	}
@@ -177,7 +179,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &pausingFS{FS: markerFS{fs}, broken: s.Broken},
+		FS:     &pausingFS{FS: markerFS{blobFS{fs, s.damage.found}}, broken: s.Broken, damaged: s.damage.recent},
 		Logger: pebbleLogger{s},
 		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
@@ -197,7 +199,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 			Enabled:               true,
 			MinimumSize:           minSeparated,
 			MaxBlobReferenceDepth: 10,
-			TargetGarbageRatio:    0.3,
+			TargetGarbageRatio:    s.damage.garbageRatio(),
 		}
 	}
 	return o
@@ -237,11 +239,9 @@ func (s *Store) background(err error) {
 	s.fail(err)
 }
 
-// damaged is told of a file that is not what was written. Without it Pebble
-// would end everything.
-func (s *Store) damaged(info pebble.DataCorruptionInfo) {
-	s.logger.Error("a file of the store is damaged; restore it from a copy, or go on without what it has", "file", info.Path, "error", info.Details)
-}
+// damaged notes a corrupt file that Pebble found. Without such a listener Pebble
+// would end the process.
+func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.found(info.Path, info.Details) }
 
 // Close commits what was added and closes both databases. Adding fails
 // afterwards. A database that is stuck within a write is left as it is, and locked.
@@ -258,7 +258,7 @@ func (s *Store) Close() error {
 	}
 	for _, db := range []*pebble.DB{s.messages, s.groups} {
 		if db != nil {
-			errs = append(errs, closeDB(db))
+			errs = append(errs, db.Close())
 		}
 	}
 	if s.room != nil && s.Groups != nil && s.Broken() == nil && errors.Join(errs...) == nil {

@@ -13,7 +13,8 @@ const retryPause = 100 * time.Millisecond
 // once and for ever, from taking a whole processor for it.
 type pausingFS struct {
 	vfs.FS
-	broken func() error
+	broken  func() error
+	damaged func() bool // a corrupt file was read just now
 }
 
 // Create implements vfs.FS.
@@ -21,6 +22,9 @@ func (fs *pausingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, err
 	if err := fs.broken(); err != nil {
 		<-time.After(retryPause)
 		return nil, err
+	}
+	if isTable(name) && fs.damaged() {
+		<-time.After(damagePause)
 	}
 	return fs.FS.Create(name, c)
 }

@@ -40,7 +40,7 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 	defer it.Close()
 	ms = make([]Message, 0, min(int64(limit), to-from))
 	for ok := it.First(); ok && len(ms) < limit && (len(ms) == 0 || maxBytes > 0); ok = it.Next() {
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return ms, offsets, fmt.Errorf("reading messages: %w", err)
 		}
@@ -71,7 +71,7 @@ func (s *Store) Header(p Place) (Message, bool, error) {
 
 func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, bool, error) {
 	var m Message
-	v, closer, err := get(s.messages, appendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -109,7 +109,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	defer it.Close()
 	read := func() (int64, Stored, error) {
 		offset := offsetOfMessageKey(it.Key())
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		var m Stored
 		if err == nil {
 			m, err = decodeStored(v)
@@ -149,7 +149,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 	k := appendQueue(nil, topic, queue)
 	k[0] = prefixRemoved
-	v, closer, err := get(s.messages, k)
+	v, closer, err := s.messages.Get(k)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
 		offset := offsetOfMessageKey(it.Key())
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("reading messages: %w", err)
 		}
@@ -194,7 +194,7 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 // IsDeadLetter reports whether the message was made a dead letter of the group
 // since it was rewound to before it.
 func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error) {
-	v, closer, err := get(s.messages, appendLeaseKey(nil, prefixDeadLetter, group, p))
+	v, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -227,7 +227,7 @@ func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error
 
 // LastNumber returns the last number given to a topic or group.
 func (s *Store) LastNumber() (uint32, error) {
-	v, closer, err := get(s.messages, []byte{prefixNumber})
+	v, closer, err := s.messages.Get([]byte{prefixNumber})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
@@ -278,7 +278,7 @@ func scan(db *pebble.DB, prefix byte, f func(k, v []byte) error) error {
 	}
 	defer it.Close()
 	for ok := it.First(); ok; ok = it.Next() {
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func (s *Store) RecentIDs(topic uint32, since time.Time, f func(RecentIDs) bool)
 	var r RecentIDs
 	var damage error
 	for ok := it.Last(); ok; ok = it.Prev() {
-		v, err := value(it)
+		v, err := it.ValueAndErr()
 		if err == nil {
 			err = decodeRecentIDs(it.Key(), v, &r)
 		}

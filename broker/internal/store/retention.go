@@ -111,7 +111,7 @@ func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
 }
 
 func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
-	v, closer, err := get(s.messages, appendMarkKey(nil, topic, queue))
+	v, closer, err := s.messages.Get(appendMarkKey(nil, topic, queue))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Mark{}, nil
 	}
@@ -156,7 +156,7 @@ func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
 }
 
 func (s *Store) storedAt(p Place) (Stored, error) {
-	v, closer, err := get(s.messages, appendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
 	if err != nil {
 		return Stored{}, err
 	}
@@ -196,7 +196,7 @@ func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok 
 	if !seek(it) {
 		return m, false, it.Error()
 	}
-	v, err := value(it)
+	v, err := it.ValueAndErr()
 	if err == nil {
 		m, err = decodeStored(v)
 	}

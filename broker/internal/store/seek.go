@@ -45,7 +45,7 @@ func (s *Store) messageIter(topic uint32, queue uint16, from, to int64) (*pebble
 // headerAt reads the message that an iterator is at, without its body, whose size it returns.
 func headerAt(it *pebble.Iterator) (m Message, size, offset int64, err error) {
 	offset = offsetOfMessageKey(it.Key())
-	v, err := value(it)
+	v, err := it.ValueAndErr()
 	if err == nil {
 		var body []byte
 		body, err = decodeHeader(v, &m)

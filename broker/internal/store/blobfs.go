@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/blob"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// blobFS checks what Pebble reads from files of values. Where such a file is
+// corrupt or missing Pebble 2.1 panics, in reads as in compactions: it reports
+// the corruption of a file that it has no metadata of. An error that is not
+// Pebble's own corruption error comes back like any other, so that no panic has
+// to be recovered, and none ends the process.
+type blobFS struct {
+	vfs.FS
+	found func(file string, err error) // called with each corruption
+}
+
+// Open implements vfs.FS.
+func (b blobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := b.FS.Open(name, opts...)
+	switch {
+	case !isValues(name):
+		return f, err
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w: the file %s is missing", errCorrupt, name)
+		b.found(name, err)
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	size, err := checkBlobFooter(f)
+	if err != nil {
+		if IsDamage(err) {
+			b.found(name, err)
+		}
+		return nil, errors.Join(fmt.Errorf("the file %s: %w", name, err), f.Close())
+	}
+	return &blobFile{f, name, size, b.found}, nil
+}
+
+// Unwrap implements vfs.FS.
+func (b blobFS) Unwrap() vfs.FS { return b.FS }
+
+// checkBlobFooter has Pebble read the footer of a file of values, and returns the file's size.
+func checkBlobFooter(f vfs.File) (size int64, err error) {
+	r, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return 0, err
+	}
+	// The reader holds nothing but f, which stays open.
+	if _, err := blob.NewFileReader(context.Background(), r, blob.FileReaderOptions{}); IsDamage(err) {
+		return 0, foreign(err)
+	} else if err != nil {
+		return 0, err
+	}
+	return r.Size(), nil
+}
+
+// foreign returns a corruption error of Pebble as one that Pebble does not know.
+func foreign(err error) error { return fmt.Errorf("%w: %s", errCorrupt, err.Error()) }
+
+// A blobFile is a file of values: blocks, and the footer, which is not checked again.
+type blobFile struct {
+	vfs.File
+	name  string
+	size  int64
+	found func(file string, err error)
+}
+
+// ReadAt implements vfs.File. Pebble reads one block at a time.
+func (f *blobFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	length := len(p) - block.TrailerLen
+	if err != nil || length < 0 || off+int64(len(p)) >= f.size {
+		return n, err
+	}
+	if err := block.ValidateChecksum(block.ChecksumTypeCRC32c, p, block.Handle{Offset: uint64(off), Length: uint64(length)}); err != nil {
+		err = fmt.Errorf("the file %s: %w", f.name, foreign(err))
+		f.found(f.name, err)
+		return 0, err
+	}
+	return n, nil
+}
