@@ -51,9 +51,10 @@ type LaneSender interface {
 	// order. There are at most lane.MaxMessages of them, all of lane.Topic, each
 	// with an ID. SendLane neither changes nor keeps them.
 	//
-	// If the connection no longer supports several messages in one request, no
-	// message is sent, and every result is an error that matches ErrLaneChanged:
-	// ask for the lane again. Such a call is not an attempt.
+	// If the lane is no longer what it was, for example because the connection in
+	// use does not support several messages in one request, no message is sent, and
+	// every result is an error that matches ErrLaneChanged: ask for the lane again.
+	// Such a call is not an attempt.
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }
 

@@ -11,18 +11,21 @@ import (
 // The interfaces of this file are optional: a transport implements those that
 // its protocol can carry, and the SDK finds them with a type assertion.
 
-// ErrLaneChanged is matched by the results of [LaneSender].SendLane if the server
-// at the lane's endpoint no longer takes several messages in one request.
-// Nothing was sent.
-var ErrLaneChanged = errors.New("the server no longer takes several messages in one request")
+// ErrLaneChanged is matched by the results of [LaneSender].SendLane if the lane is
+// not what it was: the connection to its endpoint did not announce that it takes
+// several messages in one request, or the topic or a message group moved to another
+// server. Nothing was sent.
+var ErrLaneChanged = errors.New("the lane has changed; nothing was sent")
 
 // An EndpointConfigurer reports capabilities by server. A client can be
 // connected to servers of several kinds, so those of the access endpoint
 // ([Configurer].Capabilities) do not apply to all.
 type EndpointConfigurer interface {
 	// EndpointCapabilities returns the capabilities that the server at endpoint, as
-	// in Delivery.Endpoint, announced on its current connection. It returns the
-	// zero value for a server that has not responded yet or is unknown.
+	// in Delivery.Endpoint, announced on its current connection. Until the first
+	// response on a new connection it returns those of the connection before,
+	// without Batch. It returns the zero value for a server that never responded or
+	// is unknown.
 	EndpointCapabilities(endpoint string) Capabilities
 }
 

@@ -7,9 +7,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -51,8 +52,7 @@ func BenchmarkSend(b *testing.B) {
 		send func() error
 	}{
 		{"bare", func() error {
-			_, err := bare.SendMessage(b.Context(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
-				c.encodeMessage(m, queue{}, c.resource("t"), timestamppb.Now())}})
+			_, err := bare.SendMessage(b.Context(), c.encodeRequest(&topic{name: "t"}, queue{}, []*tidegate.Message{m}))
 			return err
 		}},
 		{"client", func() error { return c.Send(b.Context(), []*tidegate.Message{m})[0].Err }},
@@ -70,4 +70,77 @@ func BenchmarkSend(b *testing.B) {
 			})
 		})
 	}
+}
+
+// BenchmarkSendLane sends 256 messages of 1 KiB in each request, to a server that does
+// nothing, and reports the cost of one message. BenchmarkLane plans one message.
+func BenchmarkSendLane(b *testing.B) {
+	c := benchClient(b)
+	const n = 256
+	msgs := make([]*tidegate.Message, n)
+	for i := range msgs {
+		msgs[i] = message(tidegate.NewMessageID())
+		msgs[i].Body = make([]byte, 1024)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			lane, err := c.Lane(b.Context(), transport.LaneRequest{Topic: "t"})
+			if err != nil || lane.MaxMessages < n {
+				b.Error(lane, err)
+				return
+			}
+			for _, r := range c.SendLane(b.Context(), lane, msgs) {
+				if r.Err != nil {
+					b.Error(r.Err)
+					return
+				}
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)*n/b.Elapsed().Seconds(), "messages/s")
+}
+
+func BenchmarkLane(b *testing.B) {
+	c := benchClient(b)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := c.Lane(b.Context(), transport.LaneRequest{Topic: "t"}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// benchClient returns a client of a server over TCP that takes batches and does nothing.
+func benchClient(b *testing.B) *Client {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := &server{addr: l.Addr().String(), features: "batch"}
+	s.route = func() *rmqpb.QueryRouteResponse {
+		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(s.addr, "b", 4)}
+	}
+	s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+		return sentAll(r), nil
+	}
+	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		grpc.SetHeader(ctx, metadata.Pairs(featuresKey, s.features))
+		return next(ctx, req)
+	}))
+	rmqpb.RegisterMessagingServiceServer(g, s)
+	go g.Serve(l)
+	b.Cleanup(g.Stop)
+	c, err := New(s.addr, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close() })
+	if err := c.Send(b.Context(), []*tidegate.Message{message("first")})[0].Err; err != nil {
+		b.Fatal(err)
+	}
+	return c
 }

@@ -6,16 +6,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
-
-// featuresKey is the response header in which a server announces what it can
-// do beyond RocketMQ 5.2.
-const featuresKey = "x-tidegate-features"
 
 // A request is what all unary calls have in common.
 type request struct {
@@ -25,6 +24,7 @@ type request struct {
 	subject string   // of errors
 	headers []string // more of them, in pairs
 	session *session // in whose name it is; nil if it needs none
+	gate    *gate    // of a request with several messages; else nil
 }
 
 // changes reports whether the request changes something: it may have done so
@@ -40,8 +40,8 @@ func (r request) changes() bool {
 type answer interface{ GetStatus() *rmqpb.Status }
 
 // call makes one unary call. The error is nil for the statuses OK and
-// MULTIPLE_RESULTS. The answer is valid with an error too, if there was one:
-// parts of it may say more. trailer is of that answer.
+// MULTIPLE_RESULTS. The response is valid with an error too, if there was one:
+// parts of it may say more. trailer is of that response.
 func call[Req any, Res answer](
 	ctx context.Context, c *Client, r request,
 	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
@@ -49,42 +49,66 @@ func call[Req any, Res answer](
 	if c.isClosed() {
 		return res, nil, closedError(r.op, r.subject)
 	}
+	await := transport.AwaitsConnection(ctx)
 	var info struct {
 		peer            peer.Peer
 		header, trailer metadata.MD
-		opts            [3]grpc.CallOption
+		opts            [4]grpc.CallOption
 	}
-	opts := append(info.opts[:0], grpc.Peer(&info.peer), grpc.Trailer(&info.trailer))
-	// Sends are many, and the header is the same for all: copying it once, and
-	// with the calls that repeat themselves anyway, is enough.
-	look := r.op != opSend || r.ep.features.Load() == nil
-	if look {
-		opts = append(opts, grpc.Header(&info.header))
+	for {
+		if await {
+			if err := c.await(ctx, r.ep); err != nil {
+				return res, nil, r.notConnected(err)
+			}
+		}
+		opts := append(info.opts[:0], grpc.Peer(&info.peer), grpc.Trailer(&info.trailer))
+		// Sends are many, and the header is the same for all of a connection: copying
+		// it once, and with the calls that repeat themselves anyway, is enough.
+		look := r.op != opSend || r.gate != nil || r.ep.unknown()
+		if look {
+			opts = append(opts, grpc.Header(&info.header))
+		}
+		if r.gate != nil {
+			opts = append(opts, grpc.PerRPCCredentials(r.gate))
+		}
+		res, err := attempt(ctx, c, r, method, req, opts)
+		if err != nil && r.gate != nil && r.gate.refused != nil {
+			r.ep.link.Load().saw(r.gate.refused)
+			return res, nil, laneChanged(r.subject, r.ep.key)
+		}
+		if err != nil {
+			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
+				continue // the connection was lost before the request was written
+			}
+			e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
+			r.ep.blame(ctx, e)
+			return res, nil, e
+		}
+		r.ep.good()
+		if look {
+			r.ep.learn(connectionOf(&info.peer), info.header)
+		}
+		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
+			e := statusError(r.op, r.subject, r.ep.key, st, info.trailer)
+			e.MaybeStored = r.changes() && maybeStored(e.Code)
+			return res, info.trailer, e
+		}
+		return res, info.trailer, nil
 	}
-	rctx := ctx
-	// A producer says how long an attempt may take, and may mean longer.
+}
+
+// attempt makes the RPC.
+func attempt[Req any, Res answer](
+	ctx context.Context, c *Client, r request,
+	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req, opts []grpc.CallOption,
+) (Res, error) {
+	// A producer's ctx has the time of an attempt, which may be longer.
 	if _, ok := ctx.Deadline(); !ok || r.op != opSend {
 		var cancel context.CancelFunc
-		rctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
+		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
 		defer cancel()
 	}
-	rctx = c.headers.outgoing(rctx, r.id, r.headers...)
-	res, err := method(r.ep.api(), rctx, req, opts...)
-	if err != nil {
-		e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
-		r.ep.blame(ctx, e)
-		return res, nil, e
-	}
-	r.ep.good()
-	if look {
-		r.ep.learn(info.header)
-	}
-	if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
-		e := statusError(r.op, r.subject, r.ep.key, st, info.trailer)
-		e.MaybeStored = r.changes() && maybeStored(e.Code)
-		return res, info.trailer, e
-	}
-	return res, info.trailer, nil
+	return method(r.ep.api(), c.headers.outgoing(ctx, r.id, r.headers...), req, opts...)
 }
 
 // blame notes that the endpoint failed, unless the call ended because its
@@ -101,13 +125,5 @@ func (e *endpoint) blame(ctx context.Context, err *tidegate.Error) {
 func (e *endpoint) good() {
 	if e.failed.Load() != 0 { // a plain load: every send comes here
 		e.failed.Store(0)
-	}
-}
-
-// learn notes what the endpoint announced.
-func (e *endpoint) learn(header metadata.MD) {
-	f := parseFeatures(header.Get(featuresKey))
-	if old := e.features.Load(); old == nil || *old != f {
-		e.features.Store(&f)
 	}
 }

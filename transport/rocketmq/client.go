@@ -80,9 +80,7 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// Capabilities returns what the server at the client's own endpoints announced
-// in its last answer to a request that was not a send; the zero value until
-// the first answer.
+// Capabilities is EndpointCapabilities of the client's own endpoints.
 func (c *Client) Capabilities() transport.Capabilities { return c.access.capabilities() }
 
 // ResetConnectBackoff ends the waiting between attempts to connect: they are

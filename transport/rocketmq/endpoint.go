@@ -1,7 +1,6 @@
 package rocketmq
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -46,7 +44,7 @@ type endpoint struct {
 	pb   *rmqpb.Endpoints
 	link atomic.Pointer[link]
 
-	features atomic.Pointer[transport.Capabilities] // nil until the first answer
+	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
 	born     time.Time
 	unused   int          // refreshes in a row in which nothing named it; guarded by Client.mu
 	failed   atomic.Int64 // when the last call failed, by age; 0 after a good one
@@ -57,21 +55,7 @@ type endpoint struct {
 // machine's clock may be set back meanwhile; this goes on.
 func (e *endpoint) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
 
-// A link is a connection, with the stub over it.
-type link struct {
-	conn *grpc.ClientConn
-	api  rmqpb.MessagingServiceClient
-}
-
 func (e *endpoint) api() rmqpb.MessagingServiceClient { return e.link.Load().api }
-
-// capabilities returns what the endpoint announced, zero before its first answer.
-func (e *endpoint) capabilities() transport.Capabilities {
-	if f := e.features.Load(); f != nil {
-		return *f
-	}
-	return transport.Capabilities{}
-}
 
 // shaky reports whether a call failed lately, with no good one since.
 func (e *endpoint) shaky(now time.Time) bool {
@@ -168,9 +152,10 @@ func (c *Client) dial(addrs []string) (*link, error) {
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS)
 	}
+	l := new(link)
 	b := o.ConnectBackoff
 	dialOpts := []grpc.DialOption{
-		grpc.WithTransportCredentials(creds),
+		grpc.WithTransportCredentials(numbering{creds, l}),
 		grpc.WithDisableRetry(), // but for transparent retry
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -202,7 +187,8 @@ func (c *Client) dial(addrs []string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{conn: conn, api: rmqpb.NewMessagingServiceClient(conn)}, nil
+	l.conn, l.api = conn, rmqpb.NewMessagingServiceClient(conn)
+	return l, nil
 }
 
 // reconnect gives e a new connection in place of old, which it closes when the
@@ -228,48 +214,4 @@ func (c *Client) reconnect(e *endpoint, old *link) {
 	if !ok {
 		old.conn.Close()
 	}
-}
-
-// knock has a connection that could not be made tried again now, and gives it
-// a moment. It is for consumers, who wait between two receives as long as they
-// were told to, and must not wait for gRPC's backoff on top of that: after some
-// minutes it is longer than two. Sends follow it (seed 004). A server that is
-// down is knocked at once a moment at most, whoever waits for it.
-func (e *endpoint) knock(ctx context.Context) {
-	conn := e.link.Load().conn
-	if conn.GetState() != connectivity.TransientFailure {
-		return
-	}
-	now, last := e.age(time.Now()), e.knocked.Load()
-	if (last == 0 || time.Duration(now-last) >= minReopen) && e.knocked.CompareAndSwap(last, now) {
-		conn.ResetConnectBackoff()
-	}
-	ctx, cancel := context.WithTimeout(ctx, minReopen)
-	defer cancel()
-	// gRPC stays in this state, over attempts that fail too, until one does not.
-	conn.WaitForStateChange(ctx, connectivity.TransientFailure)
-}
-
-// parseFeatures reads the values of x-tidegate-features.
-func parseFeatures(values []string) transport.Capabilities {
-	var f transport.Capabilities
-	for _, v := range values {
-		for name := range strings.SplitSeq(v, ",") {
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "batch":
-				f.Batch = true
-			case "pushback":
-				f.PushBack = true
-			case "suspend":
-				f.Suspend = true
-			case "deadletter":
-				f.IdempotentDeadLetter = true
-			case "retry":
-				f.RetryResult = true
-			case "repeat":
-				f.RepeatReceive = true
-			}
-		}
-	}
-	return f
 }

@@ -21,18 +21,16 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// encodeMessage makes the wire form of m for queue q. It shares m's strings,
-// properties and body, which are only read.
-func (c *Client) encodeMessage(m *tidegate.Message, q queue, topic *rmqpb.Resource, born *timestamppb.Timestamp) *rmqpb.Message {
-	sys := &rmqpb.SystemProperties{
-		Keys:          m.Keys,
-		MessageId:     m.ID,
-		BodyEncoding:  rmqpb.Encoding_IDENTITY,
-		MessageType:   typeOf(m),
-		BornTimestamp: born, // without it RocketMQ takes the message for one of 1970
-		BornHost:      c.host,
-		QueueId:       q.id,
-	}
+// encodeMessage makes the wire form of m for queue q in pb and sys, which are zero. It
+// shares m's strings, properties and body, which are only read.
+func (c *Client) encodeMessage(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tidegate.Message, q queue, topic *rmqpb.Resource, born *timestamppb.Timestamp) *rmqpb.Message {
+	sys.Keys = m.Keys
+	sys.MessageId = m.ID
+	sys.BodyEncoding = rmqpb.Encoding_IDENTITY
+	sys.MessageType = typeOf(m)
+	sys.BornTimestamp = born // without it RocketMQ takes the message for one of 1970
+	sys.BornHost = c.host
+	sys.QueueId = q.id
 	if m.Tag != "" {
 		sys.Tag = &m.Tag
 	}
@@ -51,7 +49,8 @@ func (c *Client) encodeMessage(m *tidegate.Message, q queue, topic *rmqpb.Resour
 			body, sys.BodyEncoding = z, rmqpb.Encoding_GZIP
 		}
 	}
-	return &rmqpb.Message{Topic: topic, UserProperties: m.Properties, SystemProperties: sys, Body: body}
+	pb.Topic, pb.UserProperties, pb.SystemProperties, pb.Body = topic, m.Properties, sys, body
+	return pb
 }
 
 // sizeBound returns what m adds to a request at most, in bytes, which is little

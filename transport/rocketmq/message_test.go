@@ -76,7 +76,7 @@ func TestSizeBound(t *testing.T) {
 			m.Properties[fmt.Sprint(rnd.Uint64())+text(most/100)] = text(most)
 		}
 		born := timestamppb.New(time.Unix(-1<<33, 999999999))
-		pb := c.encodeMessage(m, queue{id: math.MaxInt32}, c.resource(m.Topic), born)
+		pb := c.encodeMessage(new(rmqpb.Message), new(rmqpb.SystemProperties), m, queue{id: math.MaxInt32}, c.resource(m.Topic), born)
 		n := proto.Size(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{pb}})
 		if bound := c.sizeBound(m); bound < n || bound > n+256+8*len(m.Keys)+21*len(m.Properties) {
 			t.Fatalf("%d bytes, bound %d, of %d keys and %d properties", n, bound, len(m.Keys), len(m.Properties))

@@ -29,6 +29,7 @@ type queue struct {
 type route struct {
 	byGroup []queue           // writable, by broker and id: what message groups are hashed over
 	inTurn  []queue           // the same, neighbours on different brokers
+	at      map[string]queue  // the first of each server, by its address
 	readers []broker          // that have a readable queue, by name
 	by      map[string]broker // readers by name
 }
@@ -74,6 +75,10 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tide
 		return cmp.Or(cmp.Compare(a.broker, b.broker), cmp.Compare(a.id, b.id))
 	})
 	r.inTurn = interleave(r.byGroup)
+	r.at = map[string]queue{}
+	for _, q := range slices.Backward(r.byGroup) {
+		r.at[q.ep.key] = q
+	}
 	for _, b := range r.by {
 		r.readers = append(r.readers, b)
 	}
@@ -129,13 +134,18 @@ func (r *route) forGroup(group string) queue {
 	return r.byGroup[h.Sum32()%uint32(len(r.byGroup))]
 }
 
-// nextQueue returns the queue whose turn it is, passing over servers that
-// failed lately if there are others.
-func (t *topic) nextQueue(r *route, now time.Time) queue {
-	n := t.next.Add(1) - 1
-	for i := range uint64(len(r.inTurn)) {
-		if q := r.inTurn[(n+i)%uint64(len(r.inTurn))]; !q.ep.shaky(now) {
-			return q
+// choose returns the queue for a message: its group's, or the next in turn on a
+// server that did not fail lately and is not in avoid, if there is one.
+func (t *topic) choose(r *route, group string, avoid []string) queue {
+	if group != "" {
+		return r.forGroup(group)
+	}
+	n, now := t.next.Add(1)-1, time.Now()
+	for _, avoided := range [][]string{avoid, nil} {
+		for i := range uint64(len(r.inTurn)) {
+			if q := r.inTurn[(n+i)%uint64(len(r.inTurn))]; !q.ep.shaky(now) && !slices.Contains(avoided, q.ep.key) {
+				return q
+			}
 		}
 	}
 	return r.inTurn[n%uint64(len(r.inTurn))]

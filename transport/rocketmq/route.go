@@ -2,6 +2,8 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -49,42 +52,74 @@ type fetching struct {
 	err   *tidegate.Error
 }
 
-// route returns the topic's route: the known one, however old, or the answer
-// to a question that this call asks, or shares with others that ask it.
+// route returns the topic's route: the known one, however old, or the response to a
+// query that this call makes or shares with others. With a ctx that awaits a
+// connection it goes on, about once a second, while the server cannot be reached.
 func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *tidegate.Error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil, nil, closedError(op, name)
+	t, err := c.topic(op, name)
+	if err != nil {
+		return nil, nil, err
 	}
-	t := c.topics[name]
-	if t == nil {
-		t = &topic{name: name}
-		c.topics[name] = t
-	}
-	c.mu.Unlock()
-	t.used.Store(true)
-
 	t.mu.Lock()
 	r := t.route
 	t.mu.Unlock()
 	if r != nil {
 		return t, r, nil
 	}
+	for {
+		r, err := c.askRoute(ctx, op, t)
+		if err == nil || !transport.AwaitsConnection(ctx) || err.Code != 0 || !errors.Is(err, tidegate.ErrUnavailable) || ctx.Err() != nil {
+			return t, r, err
+		}
+		cause := c.sleep(ctx, refreshGap-time.Since(t.triedAt()))
+		if cause == nil {
+			cause = c.await(ctx, c.access)
+		}
+		if cause != nil {
+			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: fmt.Errorf("%w: %w", cause, err.Err)}
+		}
+	}
+}
+
+// topic returns what is known about a topic, which counts as used.
+func (c *Client) topic(op, name string) (*topic, *tidegate.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, closedError(op, name)
+	}
+	t := c.topics[name]
+	if t == nil {
+		t = &topic{name: name}
+		c.topics[name] = t
+	}
+	t.used.Store(true)
+	return t, nil
+}
+
+// askRoute asks for the topic's route once.
+func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*route, *tidegate.Error) {
 	f := c.fetch(t)
 	if f == nil {
-		return t, nil, closedError(op, name)
+		return nil, closedError(op, t.name)
 	}
 	select {
 	case <-f.done:
 		if f.err != nil {
 			e := *f.err // shared by all who waited
-			return t, nil, &e
+			return nil, &e
 		}
-		return t, f.route, nil
+		return f.route, nil
 	case <-ctx.Done():
-		return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: context.Cause(ctx)}
+		return nil, &tidegate.Error{Op: "QueryRoute", Subject: t.name, Endpoint: c.access.key, Err: context.Cause(ctx)}
 	}
+}
+
+// triedAt returns when the route was asked for last.
+func (t *topic) triedAt() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tried
 }
 
 // consumerRoute is route for consumers, whose question does not wait until the

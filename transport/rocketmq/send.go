@@ -3,36 +3,19 @@ package rocketmq
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
-	"time"
-
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-const (
-	opSend = "SendMessage"
+// parallelSends bounds the requests that one Send makes at the same time.
+const parallelSends = 64
 
-	// parallelSends bounds the requests that one Send makes at the same time.
-	parallelSends = 64
-
-	// maxBatch and maxBatchBytes bound the messages of one request, and all
-	// that it has of them. A tidegate broker takes no more of them, and by
-	// default twice as many bytes.
-	maxBatch      = 1000
-	maxBatchBytes = 16 << 20
-)
-
-// A part is the messages of a Send that travel on one road: in one request, or a
-// few large ones, if the server can take several at once, else one after the other.
+// A part is the messages of a Send that are sent one after the other: those for one
+// server that takes several in a request, or those of one message group.
 type part struct {
 	queue   queue
-	batch   bool
 	indexes []int // of the messages
 }
 
@@ -44,18 +27,18 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	if len(msgs) == 0 {
 		return results
 	}
-	t, r, err := c.route(ctx, opSend, msgs[0].Topic)
-	if err == nil && len(r.byGroup) == 0 {
-		c.doubt(t)
-		err = noQueue(opSend, msgs[0].Topic, c.access.key, "written")
-	}
+	t, r, err := c.writable(ctx, msgs[0].Topic)
 	if err != nil {
 		for i := range results {
 			results[i].Err = err
 		}
 		return results
 	}
-	s := &sending{c: c, ctx: ctx, t: t, r: r, topic: c.resource(msgs[0].Topic), msgs: msgs, results: results}
+	if len(msgs) == 1 {
+		c.sendRequest(ctx, t, t.choose(r, msgs[0].MessageGroup, nil), msgs, results)
+		return results
+	}
+	s := &sending{c: c, ctx: ctx, t: t, r: r, msgs: msgs, results: results}
 	parts := s.split()
 	if len(parts) == 1 {
 		s.send(parts[0])
@@ -80,31 +63,26 @@ type sending struct {
 	ctx     context.Context //nolint:containedctx // a sending lives as long as one call
 	t       *topic
 	r       *route
-	topic   *rmqpb.Resource
 	msgs    []*tidegate.Message
 	results []transport.SendResult
 }
 
-// split gives every message a queue, and puts together what travels together:
-// all messages for one server that takes several in one request, else those of
-// one message group.
+// split gives every message a queue, and puts together what is sent one after the
+// other: all messages for one server that takes several in one request, else those
+// of one message group.
 func (s *sending) split() []part {
-	if len(s.msgs) == 1 {
-		q := s.choose(s.msgs[0])
-		return []part{{queue: q, batch: q.ep.capabilities().Batch, indexes: []int{0}}}
-	}
 	var parts []part
 	place := map[string]int{}   // of a road's part
-	can := map[*endpoint]bool{} // take several at once: asked once, since an answer may change it meanwhile
+	can := map[*endpoint]bool{} // take several at once: asked once, since a response may change it meanwhile
 	var shared queue            // of all messages without a group that go in one request
 	for i, m := range s.msgs {
 		q := shared
 		if m.MessageGroup != "" || q.ep == nil {
-			q = s.choose(m)
+			q = s.t.choose(s.r, m.MessageGroup, nil)
 		}
 		batch, asked := can[q.ep]
 		if !asked {
-			batch = q.ep.capabilities().Batch
+			batch = q.ep.batch()
 			can[q.ep] = batch
 		}
 		if batch && m.MessageGroup == "" {
@@ -122,28 +100,28 @@ func (s *sending) split() []part {
 			continue
 		}
 		place[road] = len(parts)
-		parts = append(parts, part{queue: q, batch: batch, indexes: []int{i}})
+		parts = append(parts, part{queue: q, indexes: []int{i}})
 	}
 	return parts
-}
-
-func (s *sending) choose(m *tidegate.Message) queue {
-	if m.MessageGroup != "" {
-		return s.r.forGroup(m.MessageGroup)
-	}
-	return s.t.nextQueue(s.r, time.Now())
 }
 
 // send sends a part, in as many requests as it takes, one after the other.
 func (s *sending) send(p part) {
 	var failed map[string]error // why what follows in a message group has to wait
 	for rest := p.indexes; len(rest) > 0; {
-		now := rest[:1]
-		if p.batch {
-			now = rest[:s.fitting(rest)]
+		n := 1
+		if p.queue.ep.batch() {
+			n = s.fitting(rest)
+		}
+		now := rest[:n]
+		s.request(p.queue, now)
+		if n > 1 && errors.Is(s.results[now[0]].Err, transport.ErrLaneChanged) {
+			// The server behind the address may be another one: nothing was sent, and one
+			// message alone finds out.
+			now = rest[:1]
+			s.request(p.queue, now)
 		}
 		rest = rest[len(now):]
-		s.request(p.queue, now)
 		for _, i := range now {
 			group := s.msgs[i].MessageGroup
 			if group == "" || len(rest) == 0 {
@@ -161,6 +139,19 @@ func (s *sending) send(p part) {
 		if len(failed) > 0 {
 			rest = s.hold(rest, failed)
 		}
+	}
+}
+
+// request sends the messages in one request.
+func (s *sending) request(q queue, indexes []int) {
+	msgs := make([]*tidegate.Message, len(indexes))
+	for n, i := range indexes {
+		msgs[n] = s.msgs[i]
+	}
+	results := make([]transport.SendResult, len(indexes))
+	s.c.sendRequest(s.ctx, s.t, q, msgs, results)
+	for n, i := range indexes {
+		s.results[i] = results[n]
 	}
 }
 
@@ -197,79 +188,4 @@ func notSent(err error) error {
 	held.MaybeStored = false
 	held.Message = "not sent, since an earlier message of the message group was not stored: " + e.Message
 	return &held
-}
-
-// request sends the messages in one request.
-func (s *sending) request(q queue, indexes []int) {
-	born := timestamppb.Now()
-	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(indexes))}
-	for n, i := range indexes {
-		req.Messages[n] = s.c.encodeMessage(s.msgs[i], q, s.topic, born)
-	}
-	res, trailer, err := call(s.ctx, s.c, request{ep: q.ep, id: s.c.id, op: opSend, subject: s.t.name},
-		rmqpb.MessagingServiceClient.SendMessage, req)
-	if err != nil {
-		s.c.doubtIf(s.t, err)
-	}
-	if err != nil && res == nil {
-		for _, i := range indexes {
-			s.results[i].Err = err
-		}
-		return
-	}
-	for n, i := range indexes {
-		e := s.result(q, res, n, len(indexes), s.msgs[i].ID, err, trailer)
-		if e != nil {
-			s.results[i].Err = e
-			continue
-		}
-		entry := entryOf(res, n, len(indexes), s.msgs[i].ID) // may be nil
-		receipt := tidegate.Receipt{MessageID: s.msgs[i].ID, Topic: s.t.name, Queue: -1, Endpoint: q.ep.key, RecallHandle: entry.GetRecallHandle()}
-		// A message that waits is in no queue: RocketMQ tells where in its timer.
-		if waits := receipt.RecallHandle != "" || s.msgs[i].DeliverAt.After(born.AsTime()); !waits {
-			receipt.Offset = entry.GetOffset()
-		}
-		s.results[i].Receipt = receipt
-	}
-}
-
-// result returns the error of message n of total, nil if it was stored. top is
-// the error of the whole answer.
-func (s *sending) result(q queue, res *rmqpb.SendMessageResponse, n, total int, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
-	entry := entryOf(res, n, total, id)
-	st := entry.GetStatus()
-	switch {
-	case st.GetCode() == rmqpb.Code_OK:
-		return nil
-	case st.GetCode() != 0:
-		e := statusError(opSend, s.t.name, q.ep.key, st, trailer)
-		e.MaybeStored = maybeStored(e.Code)
-		return e
-	case top != nil:
-		e := *top
-		return &e
-	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
-		return nil // the status speaks for all
-	}
-	e := statusError(opSend, s.t.name, q.ep.key, &rmqpb.Status{
-		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
-		Message: "the answer says nothing about message " + strconv.Quote(id) + ", which may be stored or not",
-	}, nil)
-	e.MaybeStored = true
-	return e
-}
-
-// entryOf returns the entry of message n of total: by its place if there are
-// as many as messages, else by its ID; nil if there is none.
-func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.SendResultEntry {
-	entries := res.GetEntries()
-	if len(entries) == total {
-		return entries[n]
-	}
-	for _, e := range entries {
-		if e.GetMessageId() == id {
-			return e
-		}
-	}
-	return nil
 }

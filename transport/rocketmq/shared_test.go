@@ -17,7 +17,9 @@ import (
 // What a server can do becomes known, or changes, while a Send is divided: its
 // message groups stay on one road each.
 func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
-	ep := &endpoint{key: testAddr}
+	ep, conn := &endpoint{key: testAddr}, &connection{}
+	ep.link.Store(new(link))
+	ep.link.Load().saw(conn)
 	s := &sending{t: &topic{}, r: &route{byGroup: []queue{{ep: ep}}, inTurn: []queue{{ep: ep}}}}
 	for i := range 200 {
 		s.msgs = append(s.msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), message(fmt.Sprint("n", i)))
@@ -27,8 +29,8 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	go func() {
 		defer close(done)
 		for !stop.Load() {
-			ep.features.Store(&transport.Capabilities{Batch: true})
-			ep.features.Store(&transport.Capabilities{})
+			conn.features.Store(&transport.Capabilities{Batch: true})
+			conn.features.Store(&transport.Capabilities{})
 		}
 	}()
 	defer func() { <-done }()

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
@@ -156,7 +157,8 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 	// There already, since an answer has come. A stream without the header, of a
 	// server that sent its own too early, proves nothing.
 	if header, err := st.Header(); err == nil && len(header.Get(featuresKey)) > 0 {
-		s.ep.learn(header)
+		p, _ := peer.FromContext(st.Context())
+		s.ep.learn(connectionOf(p), header)
 	}
 	s.ep.good()
 	s.update(func() {

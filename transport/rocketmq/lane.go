@@ -1,0 +1,197 @@
+package rocketmq
+
+import (
+	"context"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	opSend = "SendMessage"
+
+	// maxBatch and maxBatchBytes bound the messages of one request, and all
+	// that it has of them. A tidegate broker takes no more of them, and by
+	// default twice as many bytes.
+	maxBatch      = 1000
+	maxBatchBytes = 16 << 20
+)
+
+var (
+	_ transport.LaneSender         = (*Client)(nil)
+	_ transport.EndpointConfigurer = (*Client)(nil)
+)
+
+// Lane returns the lane for the next message, as [transport.LaneSender] says: the
+// server of the message group, or the next one in turn. It asks a server only for
+// the route of a topic that is new to the client.
+func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	t, rt, err := c.writable(ctx, r.Topic)
+	if err != nil {
+		return transport.Lane{}, err
+	}
+	ep := t.choose(rt, r.MessageGroup, r.Avoid).ep
+	lane := transport.Lane{Topic: r.Topic, Endpoint: ep.key, MaxMessages: 1, MaxBytes: maxBatchBytes}
+	if ep.batch() {
+		lane.MaxMessages = maxBatch
+	}
+	return lane, nil
+}
+
+// SendLane sends msgs in one request, as [transport.LaneSender] says. The results
+// match transport.ErrLaneChanged too if the route no longer leads a message group
+// of msgs, or any message, to the lane's server.
+func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	t, rt, err := c.writable(ctx, lane.Topic)
+	if err == nil && !rt.leads(lane.Endpoint, msgs) {
+		err = laneChanged(lane.Topic, lane.Endpoint)
+	}
+	if err != nil {
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
+	c.sendRequest(ctx, t, rt.at[lane.Endpoint], msgs, results)
+	return results
+}
+
+// EndpointCapabilities returns what the server at endpoint announced on the
+// connection in use. Until the first response on a new connection that is what the
+// connection before announced, except Batch.
+func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
+	c.mu.Lock()
+	e := c.endpoints[endpoint]
+	c.mu.Unlock()
+	if e == nil {
+		return transport.Capabilities{}
+	}
+	return e.capabilities()
+}
+
+// writable returns the topic's route, which has a queue that can be written to.
+func (c *Client) writable(ctx context.Context, name string) (*topic, *route, *tidegate.Error) {
+	t, rt, err := c.route(ctx, opSend, name)
+	if err == nil && len(rt.byGroup) == 0 {
+		c.doubt(t)
+		err = noQueue(opSend, name, c.access.key, "written")
+	}
+	return t, rt, err
+}
+
+// leads reports whether all messages may go to the server at endpoint.
+func (r *route) leads(endpoint string, msgs []*tidegate.Message) bool {
+	if _, ok := r.at[endpoint]; !ok {
+		return false
+	}
+	for _, m := range msgs {
+		if m.MessageGroup != "" && r.forGroup(m.MessageGroup).ep.key != endpoint {
+			return false
+		}
+	}
+	return true
+}
+
+func laneChanged(topic, endpoint string) *tidegate.Error {
+	return &tidegate.Error{Op: opSend, Subject: topic, Endpoint: endpoint, Err: transport.ErrLaneChanged}
+}
+
+// sendRequest sends msgs in one request to the server of q, and fills in results.
+// Several messages go over a connection that announced batch, or not at all.
+func (c *Client) sendRequest(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult) {
+	req := c.encodeRequest(t, q, msgs)
+	r := request{ep: q.ep, id: c.id, op: opSend, subject: t.name}
+	if len(msgs) > 1 {
+		r.gate = new(gate)
+	}
+	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.SendMessage, req)
+	if err != nil {
+		c.doubtIf(t, err)
+	}
+	if err != nil && res == nil {
+		for i := range results {
+			results[i].Err = err
+		}
+		return
+	}
+	born := req.GetMessages()[0].GetSystemProperties().GetBornTimestamp()
+	for i, m := range msgs {
+		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
+		if e := sendError(t.name, q.ep.key, res, entry, m.ID, err, trailer); e != nil {
+			results[i].Err = e
+			continue
+		}
+		results[i].Receipt = receipt(m, q.ep.key, entry, born)
+	}
+}
+
+// encodeRequest makes the wire form of a send. Its parts are allocated together.
+func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmqpb.SendMessageRequest {
+	born, topic := timestamppb.Now(), c.resource(t.name)
+	parts := make([]struct {
+		message rmqpb.Message
+		system  rmqpb.SystemProperties
+	}, len(msgs))
+	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(msgs))}
+	for i, m := range msgs {
+		req.Messages[i] = c.encodeMessage(&parts[i].message, &parts[i].system, m, q, topic, born)
+	}
+	return req
+}
+
+func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born *timestamppb.Timestamp) tidegate.Receipt {
+	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
+	// A message that waits is in no queue: RocketMQ reports where in its timer.
+	if waits := r.RecallHandle != "" || m.DeliverAt.After(born.AsTime()); !waits {
+		r.Offset = entry.GetOffset()
+	}
+	return r
+}
+
+// sendError returns the error of one message, nil if it was stored. entry is its
+// entry in res, and top the error of the whole response; both may be nil.
+func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
+	st := entry.GetStatus()
+	switch {
+	case st.GetCode() == rmqpb.Code_OK:
+		return nil
+	case st.GetCode() != 0:
+		e := statusError(opSend, topic, endpoint, st, trailer)
+		e.MaybeStored = maybeStored(e.Code)
+		return e
+	case top != nil:
+		e := *top
+		return &e
+	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
+		return nil // the status speaks for all
+	}
+	e := statusError(opSend, topic, endpoint, &rmqpb.Status{
+		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
+		Message: "the response has no result for message " + id + ", which may be stored or not",
+	}, nil)
+	e.MaybeStored = true
+	return e
+}
+
+// entryOf returns the entry of message n of total: by its place if there are
+// as many as messages, else by its ID; nil if there is none.
+func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.SendResultEntry {
+	entries := res.GetEntries()
+	if len(entries) == total {
+		return entries[n]
+	}
+	for _, e := range entries {
+		if e.GetMessageId() == id {
+			return e
+		}
+	}
+	return nil
+}
