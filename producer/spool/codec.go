@@ -1,0 +1,79 @@
+package spool
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// An entry on disk is
+//
+//	format (1 byte) | length of header (uvarint) | header (JSON) | body
+//
+// The header is JSON so that a later version can add fields.
+const format = 1
+
+// A header is all of an entry but the body.
+type header struct {
+	Accepted time.Time        `json:"accepted"`
+	Message  tidegate.Message `json:"message"` // without Body
+
+	Reason   string    `json:"reason,omitempty"` // of a rejected entry
+	Rejected time.Time `json:"rejected,omitzero"`
+}
+
+var errFormat = errors.New("the entry is corrupt, or of a later version")
+
+func encode(h header, body []byte) ([]byte, error) {
+	h.Message.Body = nil
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 1, 1+binary.MaxVarintLen64+len(text)+len(body))
+	b[0] = format
+	b = binary.AppendUvarint(b, uint64(len(text)))
+	b = append(b, text...)
+	return append(b, body...), nil
+}
+
+// decode returns the entry in b. The body shares the memory of b.
+func decode(b []byte) (header, error) {
+	var h header
+	if len(b) == 0 || b[0] != format {
+		return h, errFormat
+	}
+	n, w := binary.Uvarint(b[1:])
+	if w <= 0 || n > uint64(len(b)-1-w) {
+		return h, errFormat
+	}
+	text, body := b[1+w:1+w+int(n)], b[1+w+int(n):]
+	if err := json.Unmarshal(text, &h); err != nil {
+		return h, fmt.Errorf("%w: %w", errFormat, err)
+	}
+	h.Message.Body = body
+	return h, nil
+}
+
+func key(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+func sequence(key []byte) uint64 {
+	if len(key) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(key)
+}
+
+// queueOf names the queue of a message: messages of one topic and message group
+// are in one, in order; all without a group are in another. Neither name can
+// contain a zero byte.
+func queueOf(topic, group string) []byte {
+	if group == "" {
+		return []byte{0}
+	}
+	return []byte(topic + "\x00" + group)
+}

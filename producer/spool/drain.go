@@ -1,0 +1,231 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	batchMessages = 256
+	batchBytes    = 4 << 20
+)
+
+// drainBackoff paces drains while every message fails.
+var drainBackoff = backoff.Exponential{Max: 30 * time.Second}
+
+// errDraining is returned by a second Drain.
+var errDraining = errors.New("spool: another Drain is running")
+
+// Drain sends the messages until ctx ends, and then returns nil. It sleeps while
+// there are none. send gets at most one message of each message group, with
+// other messages, and returns an error for each: nil removes the message, a
+// permanent one (transport.Classify) moves it to the rejected ones, and after any
+// other it stays at the head of its group. While all messages of a batch fail,
+// Drain waits between two batches, from 1 s up to 30 s, or as long as the errors
+// ask for (RetryAfter).
+//
+// A crash between send and the removal sends the message again, with the same
+// ID. Drain returns an error if the file cannot be read or written, and if it
+// is called a second time at the same time.
+func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error {
+	s.mu.Lock()
+	busy := s.draining
+	s.draining = true
+	s.mu.Unlock()
+	if busy {
+		return errDraining
+	}
+	defer func() {
+		s.mu.Lock()
+		s.draining = false
+		s.mu.Unlock()
+	}()
+	failures := 0
+	var after []byte // the queue that the last batch ended with
+	for ctx.Err() == nil {
+		batch, err := s.next(after)
+		if err != nil {
+			return fmt.Errorf("spool: read: %w", closed(err))
+		}
+		if len(batch) == 0 {
+			select {
+			case <-s.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		after = batch[len(batch)-1].queue
+		progress, wait, err := s.sendBatch(ctx, batch, send)
+		if err != nil {
+			return err
+		}
+		if progress {
+			failures = 0
+			continue
+		}
+		wait = max(wait, drainBackoff.Delay(failures))
+		failures++
+		s.log.Debug("no message of the spool could be sent", "messages", len(batch), "again_in", wait)
+		_ = backoff.Sleep(ctx, wait) // the loop looks at ctx
+	}
+	return nil
+}
+
+// An item is a pending entry.
+type item struct {
+	queue   []byte
+	seq     uint64
+	size    int
+	header  header
+	corrupt error
+}
+
+// next returns the next batch: the head of each group's queue and the first
+// messages without a group, from the queue behind after on.
+func (s *Spool) next(after []byte) ([]item, error) {
+	var batch []item
+	err := s.db.View(func(tx *bolt.Tx) error {
+		c := tx.Bucket(bucketPending).Cursor()
+		bytes := 0
+		full := func() bool { return len(batch) >= batchMessages || bytes >= batchBytes }
+		visit := func(queue []byte) {
+			limit := 1
+			if string(queue) == string(queueOf("", "")) {
+				limit = batchMessages / 2 // the groups have the other half
+			}
+			entries := tx.Bucket(bucketPending).Bucket(queue).Cursor()
+			for k, v := entries.First(); k != nil && limit > 0 && !full(); k, v = entries.Next() {
+				h, err := decode(slices.Clone(v)) // v is valid during the transaction only
+				batch = append(batch, item{slices.Clone(queue), sequence(k), len(v), h, err})
+				bytes += len(v)
+				limit--
+			}
+		}
+		start, _ := c.Seek(append(slices.Clone(after), 0))
+		for k := start; k != nil && !full(); k, _ = c.Next() {
+			visit(k)
+		}
+		for k, _ := c.First(); k != nil && string(k) <= string(after) && !full(); k, _ = c.Next() {
+			visit(k)
+		}
+		return nil
+	})
+	return batch, err
+}
+
+// sendBatch sends a batch and records the results. It reports whether any entry
+// left the queue, and for how long the errors ask to wait.
+func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.Context, []*tidegate.Message) []error) (bool, time.Duration, error) {
+	now := time.Now()
+	results := make([]error, len(batch))
+	var msgs []*tidegate.Message
+	var sent []int
+	for i := range batch {
+		switch b := &batch[i]; {
+		case b.corrupt != nil:
+			results[i] = rejection(b.corrupt.Error())
+		case s.opts.MaxAge > 0 && now.Sub(b.header.Accepted) > s.opts.MaxAge:
+			results[i] = rejection(fmt.Sprintf("it waited longer than MaxAge, which is %v", s.opts.MaxAge))
+		default:
+			msgs, sent = append(msgs, &b.header.Message), append(sent, i)
+		}
+	}
+	if len(msgs) > 0 {
+		errs := send(ctx, msgs)
+		if len(errs) != len(msgs) {
+			return false, 0, fmt.Errorf("spool: send returned %d errors for %d messages", len(errs), len(msgs))
+		}
+		for n, i := range sent {
+			results[i] = errs[n]
+		}
+	}
+	var wait time.Duration
+	progress := false
+	for _, err := range results {
+		if finished(err) {
+			progress = true
+		} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
+			wait = max(wait, e.RetryAfter)
+		}
+	}
+	if !progress {
+		return false, wait, nil
+	}
+	return true, 0, s.record(batch, results)
+}
+
+// finished reports whether a result takes a message out of its queue.
+func finished(err error) bool { return err == nil || transport.Classify(err) == transport.Permanent }
+
+func rejection(text string) error {
+	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}
+}
+
+// record removes the entries that were sent and moves those that never can be.
+func (s *Spool) record(batch []item, results []error) error {
+	moved := map[uint64][]byte{}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		pending, rejected := tx.Bucket(bucketPending), tx.Bucket(bucketRejected)
+		for i, b := range batch {
+			if !finished(results[i]) {
+				continue
+			}
+			q := pending.Bucket(b.queue)
+			if err := results[i]; err != nil {
+				value := slices.Clone(q.Get(key(b.seq)))
+				if b.corrupt == nil {
+					h := b.header
+					h.Reason, h.Rejected = err.Error(), time.Now()
+					var err error
+					if value, err = encode(h, b.header.Message.Body); err != nil {
+						return err
+					}
+				}
+				if err := rejected.Put(key(b.seq), value); err != nil {
+					return err
+				}
+				moved[b.seq] = value
+			}
+			if err := q.Delete(key(b.seq)); err != nil {
+				return err
+			}
+			if k, _ := q.Cursor().First(); k == nil {
+				if err := pending.DeleteBucket(b.queue); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("spool: remove the messages that were sent: %w", closed(err))
+	}
+	s.mu.Lock()
+	for i, b := range batch {
+		if !finished(results[i]) {
+			continue
+		}
+		s.count(string(b.queue), -1, -b.size)
+		if value, ok := moved[b.seq]; ok {
+			s.stats.Rejected++
+			s.stats.Bytes += int64(len(value))
+		}
+	}
+	s.mu.Unlock()
+	for i, b := range batch {
+		if results[i] != nil && finished(results[i]) {
+			s.log.Warn("a message of the spool can never be sent and was rejected",
+				"topic", b.header.Message.Topic, "message_id", b.header.Message.ID, "error", results[i])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+// Package spool keeps messages in a local file while no server accepts them.
+//
+// A producer with Options.Spool puts a message here when its retries have
+// failed, and the spool sends it later, with the same ID. A message that [Spool.Put]
+// accepted survives a crash of the process and of the machine: it leaves the
+// file after a server has stored it, or through the caller's own [Spool.Discard].
+//
+// Messages of one message group leave in the order in which they came. A spool
+// belongs to one process. The file is a bbolt database (go.etcd.io/bbolt).
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/tidegate/tidegate"
+)
+
+var (
+	// ErrFull is matched by the error of a Put beyond Options.MaxBytes.
+	ErrFull = errors.New("the spool is full")
+
+	// ErrInUse is matched by the error of an Open of a file that another process
+	// has open.
+	ErrInUse = errors.New("the spool is in use by another process")
+)
+
+// The defaults of Options.
+const (
+	DefaultMaxBytes = 1 << 30
+	lockWait        = time.Second // for another process to close the file
+)
+
+var (
+	bucketPending  = []byte("pending")  // queue → sequence → entry
+	bucketRejected = []byte("rejected") // sequence → entry
+)
+
+// Options configure a [Spool]. The zero value is usable.
+type Options struct {
+	// MaxBytes bounds the entries, bodies and headers, in bytes. The file is
+	// larger by bbolt's pages and does not shrink. Zero means 1 GiB.
+	MaxBytes int64
+
+	// MaxAge is how long a message may wait to be sent. An older one is
+	// rejected instead, see [Spool.Entries]. Zero means no limit.
+	MaxAge time.Duration
+
+	// Logger receives rejected messages as warnings and failed drains as debug
+	// records. Nil means silent.
+	Logger *slog.Logger
+}
+
+// A Spool is an open spool. Goroutines may share it. Open one with [Open].
+type Spool struct {
+	db   *bolt.DB
+	opts Options
+	log  *slog.Logger
+	wake chan struct{} // a token after a Put, for Drain
+
+	mu       sync.Mutex // guards what follows; never held during I/O
+	stats    Stats
+	reserved int64          // bytes of Puts under way
+	groups   map[string]int // queue → messages, for queues of message groups
+	draining bool
+}
+
+// Stats are the sizes of a spool.
+type Stats struct {
+	Pending  int   // messages that wait to be sent
+	Rejected int   // messages that can never be sent
+	Bytes    int64 // of both
+}
+
+// Open opens the spool in the file at path, which it creates if it does not
+// exist, and reads the headers of all entries. It waits for a second if another
+// process has the file open; then the error matches [ErrInUse].
+func Open(path string, o Options) (*Spool, error) {
+	switch {
+	case o.MaxBytes < 0:
+		return nil, invalid("MaxBytes", "%d is negative; give the largest size in bytes, or 0 for %d", o.MaxBytes, DefaultMaxBytes)
+	case o.MaxAge < 0:
+		return nil, invalid("MaxAge", "%v is negative; give the longest wait, or 0 for no limit", o.MaxAge)
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("spool: open %s: %w; one process at a time can use it", path, ErrInUse)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spool: open %s: %w", path, err)
+	}
+	s := &Spool{db: db, opts: o, log: o.Logger, wake: make(chan struct{}, 1), groups: map[string]int{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", path, err), db.Close())
+	}
+	return s, nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return &tidegate.Error{Op: "spool.Open", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// load counts the entries.
+func (s *Spool) load() error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		pending, err := tx.CreateBucketIfNotExists(bucketPending)
+		if err != nil {
+			return err
+		}
+		rejected, err := tx.CreateBucketIfNotExists(bucketRejected)
+		if err != nil {
+			return err
+		}
+		err = pending.ForEachBucket(func(name []byte) error {
+			return pending.Bucket(name).ForEach(func(_, v []byte) error {
+				s.count(string(name), 1, len(v))
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		return rejected.ForEach(func(_, v []byte) error {
+			s.stats.Rejected++
+			s.stats.Bytes += int64(len(v))
+			return nil
+		})
+	})
+}
+
+// count changes the numbers of pending messages. Its caller holds s.mu, or
+// nobody else has s yet.
+func (s *Spool) count(queue string, messages, bytes int) {
+	s.stats.Pending += messages
+	s.stats.Bytes += int64(bytes)
+	if queue == string(queueOf("", "")) {
+		return
+	}
+	if s.groups[queue] += messages; s.groups[queue] == 0 {
+		delete(s.groups, queue)
+	}
+}
+
+// Put adds a message, which must have an ID, and returns once it is on disk;
+// Puts at the same time share an fsync. The error matches [ErrFull] if
+// MaxBytes would be exceeded, and os.ErrClosed after Close; ctx is checked before
+// the write begins. After an error the message is not in the spool.
+func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
+	if msg.ID == "" {
+		return &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
+			Message: "it is empty; the message needs the ID that its attempts carried"}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("spool: put message %s: %w", msg.ID, context.Cause(ctx))
+	}
+	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)
+	if err != nil {
+		return fmt.Errorf("spool: put message %s: %w", msg.ID, err)
+	}
+	queue := queueOf(msg.Topic, msg.MessageGroup)
+	if err := s.reserve(msg.ID, len(value)); err != nil {
+		return err
+	}
+	err = s.db.Batch(func(tx *bolt.Tx) error {
+		pending := tx.Bucket(bucketPending)
+		seq, err := pending.NextSequence()
+		if err != nil {
+			return err
+		}
+		b, err := pending.CreateBucketIfNotExists(queue)
+		if err != nil {
+			return err
+		}
+		return b.Put(key(seq), value)
+	})
+	s.mu.Lock()
+	s.reserved -= int64(len(value))
+	if err == nil {
+		s.count(string(queue), 1, len(value))
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("spool: put message %s: %w", msg.ID, closed(err))
+	}
+	s.signal()
+	return nil
+}
+
+// reserve makes room for an entry of n bytes.
+func (s *Spool) reserve(id string, n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if used := s.stats.Bytes + s.reserved; used+int64(n) > s.opts.MaxBytes {
+		return fmt.Errorf("spool: put message %s: %w: it has %d bytes, the message needs %d, and MaxBytes is %d; "+
+			"wait until a server accepts messages again, or raise MaxBytes", id, ErrFull, used, n, s.opts.MaxBytes)
+	}
+	s.reserved += int64(n)
+	return nil
+}
+
+// Holds reports whether messages of the group wait here, so that newer ones
+// have to go behind them. It does not block. It is false for an empty group.
+func (s *Spool) Holds(topic, group string) bool {
+	if group == "" {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groups[string(queueOf(topic, group))] > 0
+}
+
+// Stats returns the sizes of the spool. It does not block.
+func (s *Spool) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Close closes the file. It waits for the Puts and reads under way; end
+// [Spool.Drain] first. Later calls return an error that matches os.ErrClosed.
+func (s *Spool) Close() error { return s.db.Close() }
+
+func (s *Spool) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// closed returns err, as os.ErrClosed if it is bbolt's error for that.
+func closed(err error) error {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
+		return os.ErrClosed
+	}
+	return err
+}

@@ -1,0 +1,486 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/tidegate/tidegate"
+)
+
+func open(t *testing.T, path string, o Options) *Spool {
+	t.Helper()
+	s, err := Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func newSpool(t *testing.T, o Options) *Spool {
+	t.Helper()
+	return open(t, filepath.Join(t.TempDir(), "spool.db"), o)
+}
+
+func message(id, group string) *tidegate.Message {
+	return &tidegate.Message{ID: id, Topic: "orders", MessageGroup: group, Body: []byte("body of " + id)}
+}
+
+func put(t *testing.T, s *Spool, msgs ...*tidegate.Message) {
+	t.Helper()
+	for _, m := range msgs {
+		if err := s.Put(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server is what Drain sends to.
+type server struct {
+	mu   sync.Mutex
+	fail func(m *tidegate.Message) error
+	got  []*tidegate.Message
+}
+
+func (f *server) send(_ context.Context, msgs []*tidegate.Message) []error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	errs := make([]error, len(msgs))
+	for i, m := range msgs {
+		if f.fail != nil {
+			errs[i] = f.fail(m)
+		}
+		if errs[i] == nil {
+			f.got = append(f.got, m)
+		}
+	}
+	return errs
+}
+
+func (f *server) setFail(fail func(m *tidegate.Message) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fail
+}
+
+func (f *server) ids() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for _, m := range f.got {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// drain drains s into f until stop is called.
+func drain(t *testing.T, s *Spool, f *server) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Drain(ctx, f.send) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// empty waits, inside a bubble, until nothing is pending.
+func empty(s *Spool) {
+	for s.Stats().Pending > 0 {
+		time.Sleep(time.Second)
+	}
+}
+
+func TestMessagesKeepAllTheirFields(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "spool.db")
+	s := open(t, path, Options{})
+	want := &tidegate.Message{
+		ID: "id-1", Topic: "orders", Tag: "new", Keys: []string{"k1", "k2"}, MessageGroup: "",
+		DeliverAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Properties: map[string]string{"a": "b\x00ü"},
+		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Body: []byte{0, 1, 255},
+	}
+	put(t, s, want)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, Options{})
+	if got := s.Stats(); got.Pending != 1 || got.Rejected != 0 || got.Bytes == 0 {
+		t.Errorf("after a restart: %+v", got)
+	}
+	entries, err := s.Entries(false, 0, 10)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	if got := entries[0].Message; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+// A message has no field that the spool forgets: each is set above.
+func TestEveryFieldOfAMessageIsTested(t *testing.T) {
+	if n := reflect.TypeFor[tidegate.Message]().NumField(); n != 9 {
+		t.Errorf("Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
+	}
+}
+
+func TestDrainSendsInOrderOfTheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		var want []string
+		for i := range 500 {
+			id := fmt.Sprintf("%03d", i)
+			put(t, s, message(id, []string{"", "a", "b"}[i%3]))
+			want = append(want, id)
+		}
+		refuse := true
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if refuse = !refuse; refuse { // every second message, whatever it is
+				return &tidegate.Error{Code: tidegate.CodeTooManyRequests}
+			}
+			return nil
+		})
+		stop := drain(t, s, f)
+		empty(s)
+		stop()
+		got := f.ids()
+		last := map[string]string{}
+		f.mu.Lock()
+		for _, m := range f.got {
+			if m.MessageGroup != "" && m.ID < last[m.MessageGroup] {
+				t.Errorf("group %s: %s came after %s", m.MessageGroup, m.ID, last[m.MessageGroup])
+			}
+			last[m.MessageGroup] = m.ID
+		}
+		f.mu.Unlock()
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%d messages arrived, want each of %d once", len(got), len(want))
+		}
+		if got := s.Stats(); got != (Stats{}) {
+			t.Errorf("left behind: %+v", got)
+		}
+	})
+}
+
+// A group whose head fails holds no other group and no message without one.
+func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		put(t, s, message("a1", "a"), message("a2", "a"), message("b1", "b"), message("b2", "b"), message("n1", ""), message("n2", ""))
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if m.ID == "a1" {
+				return errors.New("connection reset")
+			}
+			return nil
+		})
+		drain(t, s, f)
+		time.Sleep(time.Minute)
+		if got := f.ids(); slices.Contains(got, "a2") || len(got) != 4 {
+			t.Errorf("sent %v, want all but those of group a", got)
+		}
+		if !s.Holds("orders", "a") || s.Holds("orders", "b") || s.Holds("orders", "") || s.Holds("other", "a") {
+			t.Error("Holds is wrong")
+		}
+		f.setFail(nil)
+		time.Sleep(time.Minute)
+		if got := f.ids(); len(got) != 6 || s.Holds("orders", "a") {
+			t.Errorf("sent %v, want all", got)
+		}
+	})
+}
+
+// While nothing can be sent, attempts follow the backoff and push-back.
+func TestDrainWaitsWhileAllFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		put(t, s, message("1", ""))
+		var times []time.Duration
+		start := time.Now()
+		f := &server{}
+		f.setFail(func(*tidegate.Message) error {
+			times = append(times, time.Since(start))
+			if len(times) == 1 {
+				return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 10 * time.Second}
+			}
+			return errors.New("connection refused")
+		})
+		stop := drain(t, s, f)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if len(times) < 2 || times[1] < 10*time.Second {
+			t.Fatalf("attempts at %v, want the second after the 10 s asked for", times)
+		}
+		if n := len(times); n > 40 || n < 15 {
+			t.Errorf("%d attempts in 10 min, want about one in 30 s in the end", n)
+		}
+	})
+}
+
+func TestRejectedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "spool.db")
+		s := open(t, path, Options{})
+		put(t, s, message("good", "g"), message("bad", "g"), message("next", "g"))
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if m.ID == "bad" {
+				return &tidegate.Error{Code: tidegate.CodeMessageBodyTooLarge, Message: "too large"}
+			}
+			return nil
+		})
+		stop := drain(t, s, f)
+		synctest.Wait()
+		if got := f.ids(); !slices.Equal(got, []string{"good", "next"}) {
+			t.Errorf("sent %v", got)
+		}
+		stop()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, path, Options{})
+		list, err := s.Entries(true, 0, 10)
+		if err != nil || len(list) != 1 || list[0].Message.ID != "bad" || !strings.Contains(list[0].Reason, "too large") || list[0].Rejected.IsZero() {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		if got := s.Stats(); got.Rejected != 1 || got.Pending != 0 || got.Bytes != int64(list[0].Bytes) {
+			t.Errorf("%+v", got)
+		}
+		f.setFail(nil)
+		stop = drain(t, s, f)
+		if n, err := s.Requeue(list[0].Sequence, 12345); n != 1 || err != nil {
+			t.Errorf("Requeue: %d, %v", n, err)
+		}
+		synctest.Wait()
+		stop()
+		if got := f.ids(); !slices.Equal(got, []string{"good", "next", "bad"}) || s.Stats() != (Stats{}) {
+			t.Errorf("sent %v, left %+v", got, s.Stats())
+		}
+	})
+}
+
+func TestDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{MaxAge: time.Minute})
+		put(t, s, message("old", ""), message("old2", ""))
+		time.Sleep(2 * time.Minute)
+		put(t, s, message("new", ""))
+		f := &server{}
+		stop := drain(t, s, f)
+		synctest.Wait()
+		stop()
+		if got := f.ids(); !slices.Equal(got, []string{"new"}) {
+			t.Errorf("sent %v, want what was not older than MaxAge", got)
+		}
+		list, _ := s.Entries(true, 0, 1)
+		if len(list) != 1 || !strings.Contains(list[0].Reason, "1m0s") {
+			t.Fatalf("%+v", list)
+		}
+		rest, _ := s.Entries(true, list[0].Sequence, 10)
+		if len(rest) != 1 || rest[0].Message.ID != "old2" {
+			t.Fatalf("%+v", rest)
+		}
+		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
+			t.Errorf("%d, %v, %+v", n, err, s.Stats())
+		}
+	})
+}
+
+func TestFull(t *testing.T) { synctest.Test(t, testFull) }
+
+func testFull(t *testing.T) {
+	s := newSpool(t, Options{MaxBytes: 2000})
+	var n int
+	var err error
+	for n = 0; n < 100 && err == nil; n++ {
+		err = s.Put(t.Context(), message(fmt.Sprint(n), ""))
+	}
+	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "2000") {
+		t.Fatalf("%v, want ErrFull with the limit", err)
+	}
+	if got := s.Stats(); got.Pending != n-1 || got.Bytes > 2000 || n < 3 {
+		t.Errorf("%+v after %d messages", got, n-1)
+	}
+	stop := drain(t, s, &server{})
+	empty(s)
+	stop()
+	put(t, s, message("again", ""))
+}
+
+func TestConcurrentPuts(t *testing.T) { synctest.Test(t, testConcurrentPuts) }
+
+func testConcurrentPuts(t *testing.T) {
+	s := newSpool(t, Options{})
+	f := &server{}
+	stop := drain(t, s, f)
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for i := range 20 {
+				if err := s.Put(t.Context(), message(fmt.Sprintf("%d-%d", g, i), fmt.Sprint(g%4))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	empty(s)
+	stop()
+	if got := f.ids(); len(got) != 320 {
+		t.Errorf("%d messages arrived, want 320", len(got))
+	}
+}
+
+func TestErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "spool.db")
+	s := open(t, path, Options{})
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second Open: %v, want ErrInUse", err)
+	}
+	for _, o := range []Options{{MaxBytes: -1}, {MaxAge: -1}} {
+		if _, err := Open(path, o); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", o, err)
+		}
+	}
+	if err := s.Put(t.Context(), message("", "")); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("no ID: %v, want ErrInvalid", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Put(ctx, message("1", "")); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended ctx: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), message("1", "")); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: %v, want os.ErrClosed", err)
+	}
+	if _, err := s.Entries(false, 0, 1); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: %v, want os.ErrClosed", err)
+	}
+	if got := s.Stats(); got != (Stats{}) {
+		t.Errorf("failed Puts are counted: %+v", got)
+	}
+	if _, err := Open(filepath.Join(t.TempDir(), "no", "directory"), Options{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v, want os.ErrNotExist", err)
+	}
+}
+
+func TestOneDrainAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		stop := drain(t, s, &server{})
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Drain(ctx, nil); !errors.Is(err, errDraining) {
+			t.Errorf("%v, want errDraining", err)
+		}
+		stop()
+		if err := s.Drain(ctx, nil); err != nil {
+			t.Errorf("after the end of the other Drain: %v", err)
+		}
+	})
+}
+
+// An entry that cannot be read is rejected, and holds nothing up.
+func TestCorruptEntry(t *testing.T) { synctest.Test(t, testCorruptEntry) }
+
+func testCorruptEntry(t *testing.T) {
+	s := newSpool(t, Options{})
+	put(t, s, message("1", "g"), message("2", "g"))
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketPending).Bucket(queueOf("orders", "g")).Put(key(1), []byte{format, 200})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &server{}
+	stop := drain(t, s, f)
+	empty(s)
+	stop()
+	list, err := s.Entries(true, 0, 10)
+	if err != nil || len(list) != 1 || list[0].Message != nil || list[0].Reason == "" || !slices.Equal(f.ids(), []string{"2"}) {
+		t.Errorf("%+v, %v, sent %v", list, err, f.ids())
+	}
+	if n, err := s.Requeue(list[0].Sequence); n != 0 || err != nil {
+		t.Errorf("requeued %d corrupt entries, %v", n, err)
+	}
+	if n, err := s.Discard(list[0].Sequence); n != 1 || err != nil {
+		t.Errorf("discarded %d, %v", n, err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	good, err := encode(header{Accepted: time.Unix(1, 0), Message: *message("1", "g")}, []byte("body"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte{format, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decode(b)
+		if err != nil {
+			if !errors.Is(err, errFormat) {
+				t.Errorf("%v does not match errFormat", err)
+			}
+			return
+		}
+		if again, err := encode(h, h.Message.Body); err == nil {
+			back, err := decode(again)
+			if err != nil || !bytes.Equal(back.Message.Body, h.Message.Body) || back.Message.ID != h.Message.ID {
+				t.Errorf("%v: decoded %+v, then %+v", err, h, back)
+			}
+		}
+	})
+}
+
+// The order of queues in a batch rotates, so that many groups cannot starve others.
+func TestEveryQueueHasItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		r := rand.New(rand.NewPCG(1, 2))
+		groups := batchMessages + 100
+		for range 2 * groups {
+			put(t, s, message(tidegate.NewMessageID(), fmt.Sprint(r.IntN(groups))))
+		}
+		put(t, s, message("last", "zzz"))
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if m.MessageGroup != "zzz" && m.MessageGroup != "0" {
+				return errors.New("connection reset") // the queues before it fail for ever
+			}
+			return nil
+		})
+		stop := drain(t, s, f)
+		time.Sleep(5 * time.Minute)
+		stop()
+		if !slices.Contains(f.ids(), "last") {
+			t.Error("the last queue never had its turn")
+		}
+	})
+}
