@@ -129,6 +129,17 @@ func (o Options) Validate() error {
 
 // A Broker keeps topics, consumer groups and messages. All methods may be
 // called by several goroutines at once.
+//
+// The order of locks: a goroutine that holds one takes only such that come after it.
+//
+//  1. Tokens, which are held over waits and I/O: admin, then retention.sweeping,
+//     then one of redriving, delays.moving and halves.checking.
+//  2. The lock of the message log, in which the functions given to Messages.Add run.
+//  3. subscription.mu, one at a time.
+//  4. Broker.mu.
+//  5. The lock of the groups' log, in which the functions given to Groups.Add run.
+//  6. All others, which are held for a look or a change: those of limits, alarms,
+//     owners, rates, retention, halves, watchers, and lifeMu.
 type Broker struct {
 	opts     Options
 	logger   *slog.Logger
@@ -271,7 +282,19 @@ func (b *Broker) begin() bool {
 	return true
 }
 
-func (b *Broker) end() { b.operating.Done() }
+// end ends what begin counted; it is deferred. A panic goes on to the caller, who may
+// survive it, as servers do. What it left half done is not known then, so the broker is
+// broken first: it refuses everything, and a restart finds what is on disk.
+func (b *Broker) end() {
+	p := recover()
+	if p != nil {
+		b.store.Abandon(fmt.Errorf("a panic in the broker: %v", p))
+	}
+	b.operating.Done()
+	if p != nil {
+		panic(p)
+	}
+}
 
 // beginWith is begin for a call whose ctx may have ended before: the cause is
 // the error then, as it is that the broker is closing. end must be called without one.
@@ -288,7 +311,7 @@ func (b *Broker) beginWith(ctx context.Context) (end func(), err error) {
 
 // Close refuses new calls, ends waiting receives with tidegate.ErrClosed,
 // waits for what is under way, and closes the store. Everything answered is
-// kept. It waits for no room on a full disk: what is under way and needs some fails then, and an error says so.
+// kept. After a panic it waits for nothing and leaves the store locked: the process has to end. It waits for no room on a full disk: what is under way and needs some fails then, and an error says so.
 // It may be called twice; both calls return when the broker is closed.
 func (b *Broker) Close() error {
 	b.lifeMu.Lock()
@@ -301,21 +324,36 @@ func (b *Broker) Close() error {
 	}
 	b.stop(tidegate.ErrClosed)
 	b.store.StopWaiting()
-	b.operating.Wait()
+	b.wait()
 	b.delays.alarm.stop()
 	b.halves.alarm.stop()
 	b.forgetting.stop()
 	b.retention.alarm.stop()
 	b.sweeper.timer.Stop()
 	b.mu.RLock()
-	for _, s := range b.subs.all() {
+	subs := b.subs.all()
+	b.mu.RUnlock()
+	for _, s := range subs {
 		s.stopTimer()
 	}
-	b.mu.RUnlock()
 	b.indexRest()
 	b.closeErr = b.store.Close()
 	close(b.closed)
 	return b.closeErr
+}
+
+// wait returns when no call is under way. After a panic calls may never come back from the
+// store: it is not waited for then, nor closed.
+func (b *Broker) wait() {
+	done := make(chan struct{})
+	go func() {
+		b.operating.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-b.store.Abandoned():
+	}
 }
 
 // Healthy returns why the broker cannot store messages, and nil if it can.

@@ -75,7 +75,8 @@ func newHalves(b *Broker) *halves {
 // it on to a producer of the message's topic and reports whether it could;
 // if it could not, the next function is asked, in the order in which they
 // were added. It may call the broker and may be called by several goroutines at once, and must not wait for long:
-// other checks wait behind it. After remove no new call begins; one under way is not waited for.
+// other checks wait behind it. After remove no new call begins; one under way is not waited for, by Close neither.
+// If f panics the process ends.
 func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
 	h := b.halves
 	h.mu.Lock()
@@ -385,6 +386,17 @@ func (h *halves) ask(c *checking) bool {
 	h.mu.Lock()
 	handlers := slices.SortedFunc(maps.Keys(h.handlers), func(x, y *func(TransactionCheck) bool) int { return h.handlers[x] - h.handlers[y] })
 	h.mu.Unlock()
+	asked := make(chan bool, 1)
+	go func() { asked <- c.askFirst(handlers) }() // ends with the functions, which Close does not wait for
+	select {
+	case took := <-asked:
+		return took
+	case <-h.broker.life.Done():
+		return false
+	}
+}
+
+func (c *checking) askFirst(handlers []*func(TransactionCheck) bool) bool {
 	for _, f := range handlers {
 		m := c.message.Message
 		m.Topic = c.topic.name

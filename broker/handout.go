@@ -30,6 +30,9 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 	if werr != nil {
 		return nil, storeError(errors.Join(werr, err))
 	}
+	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would come back for ever
+		return nil, err
+	}
 	if err != nil {
 		s.giveBack(grants)
 		return nil, err
@@ -76,9 +79,26 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) 
 		return nil, err
 	}
 	if p.Prepare != nil && len(ds) > 0 {
-		p.Prepare(ds)
+		if err := prepare(p, ds); err != nil {
+			return nil, err
+		}
 	}
 	return ds, nil
+}
+
+// errUnprepared says that an answer could not be prepared for what is in its messages.
+var errUnprepared = errors.New("preparing the answer panicked")
+
+// prepare calls Poll.Prepare, which is not the broker's: a message that has it panic
+// must not have the broker refuse everything.
+func prepare(p *Poll, ds []*tidegate.Delivery) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: fmt.Sprint(v), Err: errUnprepared}
+		}
+	}()
+	p.Prepare(ds)
+	return nil
 }
 
 func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
@@ -122,20 +142,20 @@ func (s *subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	}
 	p := s.topic.address.Load()
 	leaving := make([]*deadLetter, 0, len(handles))
-	s.mu.Lock()
-	now := time.Now()
-	for _, h := range handles {
-		l, err := s.current(h, now)
-		if err != nil {
-			continue
+	s.locked(func() {
+		now := time.Now()
+		for _, h := range handles {
+			l, err := s.current(h, now)
+			if err != nil {
+				continue
+			}
+			d := s.leaving(l, fmt.Sprintf("it was not delivered within expiry-delay, %v", p.expiry))
+			d.expired = true
+			if p.expiryAddress != "" && p.expiryAddress != s.topic.name {
+				d.topics = []string{p.expiryAddress}
+			}
+			leaving = append(leaving, d)
 		}
-		d := s.leaving(l, fmt.Sprintf("it was not delivered within expiry-delay, %v", p.expiry))
-		d.expired = true
-		if p.expiryAddress != "" && p.expiryAddress != s.topic.name {
-			d.topics = []string{p.expiryAddress}
-		}
-		leaving = append(leaving, d)
-	}
-	s.mu.Unlock()
+	})
 	return s.broker.finish(ctx, deadLetters(leaving))
 }

@@ -266,11 +266,30 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 }
 
 func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, err error) {
-	s.mu.Lock()
 	now := time.Now()
+	done, flight, dying, behind := s.callParked(sel, now)
+	if done.MessageGroups > 0 {
+		s.broker.retention.arm(s.topic, now) // it did not go past what was parked
+	}
+	for i, derr := range s.broker.endAll(dying) {
+		if derr != nil { // its message group stays parked
+			err = derr
+			done.MessageGroups--
+			done.Messages -= 1 + behind[i]
+		}
+	}
+	if werr := flight.WaitSynced(); werr != nil {
+		return done, storeError(werr)
+	}
+	return done, err
+}
+
+// callParked makes the heads of parked message groups ready, or returns them as dying, with
+// how many messages are behind each.
+func (s *subscription) callParked(sel ParkedSelection, now time.Time) (done ParkedRedrive, flight *store.Flight, dying []*deadLetter, behind []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var ready []*lease
-	var dying []*deadLetter
-	var behind []int64 // those that die
 	for name, mg := range s.fifo {
 		l := mg.head
 		if s.gone || l == nil || l.state() != StateParked || sel.MessageGroup != "" && name != sel.MessageGroup {
@@ -291,25 +310,11 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 		s.wake(1, l.cursor.queue.number)
 		ready = append(ready, l)
 	}
-	flight := s.broker.store.Groups.Add(func(w *store.Batch) {
+	flight = s.broker.store.Groups.Add(func(w *store.Batch) {
 		for _, l := range ready {
 			w.PutLease(s.group.id, s.place(l), &l.Lease)
 			w.DeleteParked(s.group.id, s.place(l))
 		}
 	}, nil)
-	s.mu.Unlock()
-	if done.MessageGroups > 0 {
-		s.broker.retention.arm(s.topic, now) // it did not go past what was parked
-	}
-	for i, derr := range s.broker.endAll(dying) {
-		if derr != nil { // its message group stays parked
-			err = derr
-			done.MessageGroups--
-			done.Messages -= 1 + behind[i]
-		}
-	}
-	if werr := flight.WaitSynced(); werr != nil {
-		return done, storeError(werr)
-	}
-	return done, err
+	return done, flight, dying, behind
 }

@@ -143,12 +143,13 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	}
 	attempt := d.Attempt
 	if attempt == 0 {
-		s.mu.Lock()
-		l, err := s.current(h, time.Now())
-		if err == nil {
-			attempt = l.Attempt
-		}
-		s.mu.Unlock()
+		var err error
+		s.locked(func() {
+			var l *lease
+			if l, err = s.current(h, time.Now()); err == nil {
+				attempt = l.Attempt
+			}
+		})
 		if err != nil {
 			return 0, err
 		}

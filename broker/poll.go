@@ -45,6 +45,7 @@ type Poll struct {
 	// Prepare, if not nil, is called with the deliveries while their attempts are
 	// being written, to save time: what it makes of them must be thrown away
 	// unless Poll then returns them without an error. It must not wait or call the broker.
+	// If it panics Poll returns an error, and the messages come again when their invisible duration is over.
 	Prepare func([]*tidegate.Delivery)
 
 	match  *filter.Filter // Filter; nil: takes all

@@ -80,28 +80,30 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	if err := tidegate.ValidateTopic(out.Topic); err != nil {
 		return Reconsumed{}, err // the names are too long together
 	}
-	s.mu.Lock()
-	now := time.Now()
-	l, err := s.current(h, now)
-	if err == nil {
+	var leaving *deadLetter
+	s.locked(func() {
+		now := time.Now()
+		var l *lease
+		if l, err = s.current(h, now); err != nil {
+			return
+		}
 		if _, ok := l.state().next(eventReconsume, attemptsLeft, l.Push); !ok {
 			err = invalidHandle("the message is %s", l.state())
+			return
 		}
-	}
+		if delay > 0 {
+			out.DeliverAt = now.Add(delay)
+		}
+		leaving = s.leaving(l, fmt.Sprintf("retried %d times, the most that the group allows", out.Times))
+		leaving.topics = []string{out.Topic}
+		leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
+		if times == 1 {
+			leaving.retried.from = topic
+		}
+	})
 	if err != nil {
-		s.mu.Unlock()
 		return Reconsumed{}, err
 	}
-	if delay > 0 {
-		out.DeliverAt = now.Add(delay)
-	}
-	leaving := s.leaving(l, fmt.Sprintf("retried %d times, the most that the group allows", out.Times))
-	leaving.topics = []string{out.Topic}
-	leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
-	if times == 1 {
-		leaving.retried.from = topic
-	}
-	s.mu.Unlock()
 	if err := b.finish(ctx, leaving); err != nil {
 		return Reconsumed{}, err
 	}

@@ -306,10 +306,10 @@ func (q *queue) removed() store.Removed {
 // forgetAhead drops what groups have read ahead in a topic: some of it was removed.
 func (t *topic) forgetAhead() {
 	for _, s := range *t.subs.Load() {
-		s.mu.Lock()
-		for _, c := range s.cursors {
-			s.outdate(c)
-		}
-		s.mu.Unlock()
+		s.locked(func() {
+			for _, c := range s.cursors {
+				s.outdate(c)
+			}
+		})
 	}
 }

@@ -184,19 +184,22 @@ func consumedBefore(subs []*subscription, s *span) int64 {
 	}
 	done, next := s.end, s.end
 	for _, sub := range subs {
-		sub.mu.Lock()
-		if int(s.queue.number) >= len(sub.cursors) {
-			sub.mu.Unlock()
+		known := false
+		sub.locked(func() {
+			if known = int(s.queue.number) < len(sub.cursors); !known {
+				return
+			}
+			c := sub.cursors[s.queue.number]
+			next = min(next, c.next)
+			for o := range c.leases {
+				if o >= s.low.Offset {
+					done = min(done, o)
+				}
+			}
+		})
+		if !known {
 			return s.low.Offset
 		}
-		c := sub.cursors[s.queue.number]
-		next = min(next, c.next)
-		for o := range c.leases {
-			if o >= s.low.Offset {
-				done = min(done, o)
-			}
-		}
-		sub.mu.Unlock()
 	}
 	done = min(done, next)
 	if next-done >= stepOver {

@@ -131,6 +131,13 @@ func (s *subscription) grow() {
 	s.wakeRest() // messages may have come before their cursor
 }
 
+// locked calls f with mu held, and gives mu back even if f panics.
+func (s *subscription) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
 func (s *subscription) place(l *lease) store.Place {
 	return store.Place{Topic: s.topic.id, Queue: l.cursor.queue.number, Offset: l.offset}
 }

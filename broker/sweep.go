@@ -100,22 +100,28 @@ func (b *Broker) sweepOf(t *topic, now time.Time, purge bool) (*sweep, error) {
 		if err := w.plan(b, *subs); err != nil {
 			return nil, err
 		}
-		b.mu.Lock() // a group that comes now is among subs, or begins at the new beginning
-		same := t.subs.Load() == subs
-		if same {
-			for i := range w.spans {
-				s := &w.spans[i]
-				s.queue.low.Store(&s.to)
-				if s.to != s.low {
-					s.queue.why = w.causeOf(s, s.to.Offset-1)
-				}
-			}
-		}
-		b.mu.Unlock()
-		if same {
+		if w.begin(b, subs) {
 			return w, nil
 		}
 	}
+}
+
+// begin has the queues begin where the sweep leaves them, and reports whether it
+// could: the topic's subscriptions are the same as when it was planned.
+func (w *sweep) begin(b *Broker, subs *[]*subscription) bool {
+	b.mu.Lock() // a group that comes now is among subs, or begins at the new beginning
+	defer b.mu.Unlock()
+	if w.topic.subs.Load() != subs {
+		return false
+	}
+	for i := range w.spans {
+		s := &w.spans[i]
+		s.queue.low.Store(&s.to)
+		if s.to != s.low {
+			s.queue.why = w.causeOf(s, s.to.Offset-1)
+		}
+	}
+	return true
 }
 
 // plan decides how far each queue is removed.

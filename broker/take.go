@@ -31,17 +31,8 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 		from, to := c.next, c.queue.end.Load()
 		room := p.Max - len(grants)
 		chunk = max(chunk, room)
-		s.mu.Unlock()
-		ms, offsets, rerr := s.read(c, from, to, chunk, budget)
-		var end store.Mark
-		if len(ms) == 0 {
-			end = s.broker.endOf(c.queue)
-		}
-		var d *store.Damaged
-		if errors.As(rerr, &d) {
-			s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
-		}
-		s.mu.Lock()
+		ms, offsets, end, rerr := s.readUnlocked(c, from, to, chunk, budget)
+		d, _ := errors.AsType[*store.Damaged](rerr)
 		if !s.unclaim(c) && !s.gone && (rerr == nil || d != nil) {
 			passed++
 			continue
@@ -87,6 +78,21 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 		s.waiters = append(s.waiters, w)
 	}
 	return grants, flight, w, err
+}
+
+// readUnlocked is read, beside other calls: mu is held before and after it, also after a
+// panic. Where nothing is left, end is where the queue ends.
+func (s *subscription) readUnlocked(c *cursor, from, to int64, limit int, maxBytes int64) (ms []store.Message, offsets []int64, end store.Mark, err error) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	ms, offsets, err = s.read(c, from, to, limit, maxBytes)
+	if len(ms) == 0 {
+		end = s.broker.endOf(c.queue)
+	}
+	if d, ok := errors.AsType[*store.Damaged](err); ok {
+		s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
+	}
+	return ms, offsets, end, err
 }
 
 // readyShare returns how many of the messages of a receive may be such that

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -59,22 +60,25 @@ type Store struct {
 	// Messages and Groups take the writes of the two databases.
 	Messages, Groups *Log
 
-	logger *slog.Logger
-	broken atomic.Pointer[error] // set once Pebble has said that it cannot go on
-	failed chan struct{}         // closed then
-	stall  atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
-	lock   *pebble.Lock
-	damage damageNotes
-	tail   *tail
-	fs     vfs.FS
-	room   *fullFS // fs; nil in memory
-	dir    string
+	logger    *slog.Logger
+	broken    atomic.Pointer[error] // set once Pebble has said that it cannot go on
+	failed    chan struct{}         // closed then
+	stall     atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
+	abandoned chan struct{}         // closed by abandon
+	abandon   func()
+	lock      *pebble.Lock
+	damage    damageNotes
+	tail      *tail
+	fs        vfs.FS
+	room      *fullFS // fs; nil in memory
+	dir       string
 }
 
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), damage: damageNotes{logger: o.Logger}}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), damage: damageNotes{logger: o.Logger}}
+	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -225,6 +229,16 @@ func (s *Store) fail(cause error) {
 	}
 }
 
+// Abandon marks the store as broken because of a panic, which may have left the
+// databases half used: Close does not touch them.
+func (s *Store) Abandon(cause error) {
+	s.abandon()
+	s.fail(cause)
+}
+
+// Abandoned returns a channel that is closed once Abandon was called.
+func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
+
 // background is told of a flush or compaction that failed. Want of room passes, but who closes
 // does not wait for that: a write may stand behind the table. Damage
 // stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
@@ -244,7 +258,7 @@ func (s *Store) background(err error) {
 func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.found(info.Path, info.Details) }
 
 // Close commits what was added and closes both databases. Adding fails
-// afterwards. A database that is stuck within a write is left as it is, and locked.
+// afterwards. A database that is stuck within a write, or that a panic left, stays as it is, and locked.
 func (s *Store) Close() error {
 	s.StopWaiting()
 	var errs []error
@@ -252,6 +266,11 @@ func (s *Store) Close() error {
 		if l != nil && !l.close() {
 			errs = append(errs, fmt.Errorf("%s is stuck and was left open: %w", l.name, s.Broken()))
 		}
+	}
+	select {
+	case <-s.abandoned:
+		errs = append(errs, fmt.Errorf("the store was left open, and locked: %w", s.Broken()))
+	default:
 	}
 	if errs != nil {
 		return errors.Join(errs...)

@@ -1,0 +1,167 @@
+package broker
+
+import (
+	"bytes"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A panicFS panics in reads of tables and of the files of values beside them, once it
+// is on and within panics: in the broker's own goroutines that would end the process.
+type panicFS struct {
+	vfs.FS
+	on atomic.Bool
+}
+
+func (fs *panicFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.Open(name, opts...)
+	if err != nil || !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob") {
+		return f, err
+	}
+	return panicFile{f, fs}, nil
+}
+
+type panicFile struct {
+	vfs.File
+	fs *panicFS
+}
+
+func (f panicFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.fs.on.Load() && bytes.Contains(debug.Stack(), []byte("broker.panics(")) {
+		panic("a bug")
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// panics calls f and returns what it panics with, as a caller does that survives that.
+func panics(f func()) (v any) {
+	defer func() { v = recover() }()
+	f()
+	return nil
+}
+
+// A panic in the middle of a call reaches the caller as it is. Whoever survives it finds
+// a broker that refuses everything with the reason, ends the receives that wait, and closes.
+func TestPanicBreaksTheBroker(t *testing.T) {
+	for _, call := range []string{"receive", "rewind"} {
+		t.Run(call, func(t *testing.T) {
+			fs := &panicFS{FS: vfs.NewMem()}
+			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs}
+			b, err := Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putTopic(t, b, "empty", TopicConfig{Queues: 1})
+			putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+			for range 10 {
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 40_000)})
+			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, InvisibleDuration: time.Hour})
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if b, err = Open(o); err != nil {
+				t.Fatal(err)
+			}
+			poll := func(topic string, wait time.Duration) error {
+				_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: topic, Queue: -1, InvisibleDuration: time.Minute, Wait: wait})
+				return err
+			}
+			waiting := make(chan error)
+			go func() { waiting <- poll("empty", time.Hour) }()
+			fs.on.Store(true)
+			v := panics(func() {
+				switch call {
+				case "receive":
+					_ = poll("t", 0)
+				case "rewind":
+					_, _ = b.Rewind(t.Context(), "g", "t", Position{Time: time.Now()})
+				}
+			})
+			if v != "a bug" {
+				t.Errorf("the caller got %v", v)
+			}
+			for name, err := range map[string]error{
+				"waiting receive": <-waiting,
+				"receive":         poll("t", 0),
+				"send":            b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "t", Body: []byte("x")}})[0].Err,
+				"ack":             b.Ack(t.Context(), ds)[0],
+				"topic":           b.DeleteTopic(t.Context(), "t"),
+				"health":          b.Healthy(),
+				"close":           b.Close(),
+			} {
+				if err == nil || !strings.Contains(err.Error(), "a panic in the broker: a bug") || !strings.Contains(err.Error(), "restart the broker") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+// A message for which no answer can be encoded costs its receive, and is a dead letter in the end.
+func TestPanicInPrepare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		poll := func() error {
+			_, err := b.Poll(t.Context(), Poll{
+				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute},
+				Prepare:        func([]*tidegate.Delivery) { panic("cannot be encoded") },
+			})
+			return err
+		}
+		for attempt := range 2 {
+			if err := poll(); err == nil || !strings.Contains(err.Error(), "cannot be encoded") {
+				t.Errorf("attempt %d: %v", attempt+1, err)
+			}
+			if err := b.Healthy(); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * time.Minute)
+		}
+		if err := poll(); err != nil {
+			t.Errorf("it comes again: %v", err)
+		}
+		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
+	})
+}
+
+// Closing waits for no function that hands checks to producers, and ends within one.
+func TestCloseBesideABlockedCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := Open(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		asked, over := make(chan struct{}), make(chan struct{})
+		b.OnTransactionCheck(func(TransactionCheck) bool {
+			close(asked)
+			<-over
+			return true
+		})
+		if r := b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}, Half: true}})[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		<-asked
+		start := time.Now()
+		if err := b.Close(); err != nil || time.Since(start) > time.Second {
+			t.Errorf("closing: %v after %v", err, time.Since(start))
+		}
+		close(over)
+	})
+}
