@@ -27,6 +27,7 @@ func openData(t *testing.T) (*Broker, *vfs.MemFS) {
 
 // All faults are told at once, each with field and value.
 func TestAddressSettingsValidation(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	_, err := b.PutAddressSettings(t.Context(), "a..b", AddressSettings{
 		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(maxSetDelay + 1), ExpiryDelay: new(Milliseconds(-2)),
@@ -55,6 +56,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 
 // Seed 002: "The `redelivery-collision-avoidance-factor` must be between 0.0 and 1.0."
 func TestCollisionAvoidanceFactorBounds(t *testing.T) {
+	t.Parallel()
 	for factor, legal := range map[float64]bool{0: true, .5: true, 1: true, -.01: false, 1.01: false} {
 		if err := (AddressSettings{RedeliveryCollisionAvoidanceFactor: &factor}).Validate(); (err == nil) != legal {
 			t.Errorf("%v: %v", factor, err)
@@ -65,6 +67,7 @@ func TestCollisionAvoidanceFactorBounds(t *testing.T) {
 // Every field of a more specific pattern goes before that of a less specific
 // one, and a field that it does not set is inherited.
 func TestAddressSettingsMerge(t *testing.T) {
+	t.Parallel()
 	typ := reflect.TypeFor[AddressSettings]()
 	for i := range typ.NumField() {
 		set := reflect.New(typ).Elem()
@@ -87,6 +90,7 @@ func TestAddressSettingsMerge(t *testing.T) {
 // Seed 002: "Address wildcards can be used to configure dead letter settings for a set of addresses"
 // Seed 002: "you don't have to specify redelivery delay individually for each address"
 func TestAddressSettingsInherit(t *testing.T) {
+	t.Parallel()
 	b, fs := openData(t)
 	putTopic(t, b, "before.it", TopicConfig{})
 	putAddress(t, b, "#", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3)})
@@ -127,6 +131,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 // A topic with '.' in its name is this broker's: one that does not exist is
 // refused as RocketMQ refuses it.
 func TestTopicNamesOfWords(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	var e *tidegate.Error
 	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != tidegate.CodeIllegalTopic {
@@ -148,6 +153,7 @@ func TestTopicNamesOfWords(t *testing.T) {
 // Seed 002: "undelivered messages in exampleQueue will be sent to the dead letter address deadLetterQueue after 3
 // unsuccessful delivery attempts"
 func TestDeadLetterAddress(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "exampleQueue", TopicConfig{Queues: 1})
@@ -187,6 +193,7 @@ func TestDeadLetterAddress(t *testing.T) {
 // Seed 002: "the broker will create the `address` and `queue` to deal with the undelivered messages automatically"
 // Seed 002: "`dead-letter-queue-prefix`|`DLQ.`"
 func TestAutoCreateDeadLetterResources(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putAddress(t, b, "#", AddressSettings{
@@ -223,6 +230,7 @@ func TestAutoCreateDeadLetterResources(t *testing.T) {
 // Seed 002: "the queue is auto-created which means it will be auto-deleted as per the relevant
 // `address-settings`."
 func TestAutomaticQueuesAreDeleted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
 		putTopic(t, b, "orders", TopicConfig{})
@@ -296,6 +304,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 // Settings change while messages are under way: those that wait for their
 // retry have the new maximum.
 func TestAddressSettingsChangeUnderWay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -333,6 +342,7 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 // `false` while it should be `true`"
 // Seed 002: "allows to persist delivery count before message delivery but this feature is disabled by default"
 func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
+	t.Parallel()
 	for _, persist := range []*bool{nil, new(false), new(true)} {
 		synctest.Test(t, func(t *testing.T) {
 			b, fs := openData(t)
@@ -355,6 +365,7 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 // A message older than expiry-delay goes to the expiry-address instead of a
 // consumer, new or due again.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

@@ -17,6 +17,7 @@ import (
 )
 
 func TestSettingsSurviveAndAreChecked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -72,6 +73,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 // A topic is deleted while it is used: senders and receivers get 40402, what
 // comes after it under the same name is new, and so it is after a restart.
 func TestDeleteTopicInUse(t *testing.T) {
+	t.Parallel()
 	fs := vfs.NewMem()
 	b := open(t, Options{Dir: "data", fs: fs})
 	for round := range 5 {
@@ -130,6 +132,7 @@ func TestDeleteTopicInUse(t *testing.T) {
 // The process ends in the middle of a deletion that was not answered: a topic
 // or group that is still there has its progress.
 func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"topic", "group"} {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -161,6 +164,7 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 }
 
 func TestDeletedGroupEndsWaitingReceives(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

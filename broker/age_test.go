@@ -17,6 +17,7 @@ import (
 // A message that is in flight, or waits for its retry, is as old as it is, also
 // after a restart; so is one that nobody has received.
 func TestOldestAge(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
@@ -67,6 +68,7 @@ func TestOldestAge(t *testing.T) {
 //
 // Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestAgeThrottlesSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Age: Duration(10 * time.Second)}})

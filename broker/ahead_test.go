@@ -13,6 +13,7 @@ import (
 )
 
 func TestAheadSkip(t *testing.T) {
+	t.Parallel()
 	offsets := []int64{10, 11, 14, 15}
 	for _, c := range []struct {
 		from  int64
@@ -32,6 +33,7 @@ func TestAheadSkip(t *testing.T) {
 
 // What a receive is given is bounded as store.Read bounds it.
 func TestAheadFirst(t *testing.T) {
+	t.Parallel()
 	body := func(n int) store.Message { return store.Message{Message: tidegate.Message{Body: make([]byte, n)}} }
 	a := ahead{ms: []store.Message{body(5), body(5), body(0), body(5)}}
 	for _, c := range []struct {
@@ -48,6 +50,7 @@ func TestAheadFirst(t *testing.T) {
 // Groups that are behind get every message once and in the order of its queue,
 // whatever the sizes of receives, and nothing stays in memory.
 func TestReadAhead(t *testing.T) {
+	t.Parallel()
 	const n = 1500
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 2})

@@ -7,6 +7,7 @@ import (
 )
 
 func TestAlarmLooksAtTheClockAgain(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1_000_000, 0)
 	for ahead, want := range map[time.Duration]time.Duration{
 		-time.Hour: -time.Hour, 0: 0, 1: 1, time.Minute: time.Minute, time.Minute + 1: time.Minute, 24 * time.Hour: time.Minute,
@@ -19,6 +20,7 @@ func TestAlarmLooksAtTheClockAgain(t *testing.T) {
 
 // An alarm calls once, and not before its time; where the clock is set, a minute late at most.
 func TestAlarmWhenTheClockIsSet(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls []time.Time
 		a := newAlarm(func() { calls = append(calls, time.Now()) })

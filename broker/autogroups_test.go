@@ -15,6 +15,7 @@ import (
 // Only so many groups are made by being received from; those that were put do
 // not count, a deleted one makes room, and all of it outlives the broker.
 func TestMaxAutoGroups(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := Options{Dir: "data", fs: vfs.NewMem(), MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: Pressure{MinFreeDisk: -1}}
 		b, err := Open(o)

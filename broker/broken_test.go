@@ -58,6 +58,7 @@ func (f badFile) Write(p []byte) (int, error) {
 // A store that cannot write, be it the log or the tables behind it, refuses
 // everything with the reason, ends the receives that wait, neither hangs nor spins, and can be closed.
 func TestBrokenStoreRefusesEverything(t *testing.T) {
+	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {
 		t.Run(suffix, func(t *testing.T) {
 			fs := &badFS{FS: vfs.NewMem(), suffix: suffix}
@@ -111,6 +112,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 // Where the disk has room for logs, which are files that were used before, but for no
 // table, writes come to wait for a table, and closing ends that too.
 func TestFullDiskForTablesCloses(t *testing.T) {
+	t.Parallel()
 	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}
 	b, err := Open(Options{Dir: "data", fs: fs, memTable: 256 << 10})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 // same handle. Nothing else is done with a handle that was replaced, and a handle
 // of an earlier change or delivery does nothing at all.
 func TestChangeIsRepeatable(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -102,6 +103,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 // A lease says that its handle is of a change only as long as it is: whoever finds
 // one in a dump, or asks for a repetition, is told nothing else.
 func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, _ := fifo(t, b, OnExhaustedPark)

@@ -13,6 +13,7 @@ import (
 
 // Seed 004: "If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
 func TestColdReadsThrottleSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored = 1000, 8000
 		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
@@ -95,6 +96,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 
 // Consumers that stop while they catch up do not refuse sends for ever.
 func TestColdReadsThatStop(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
 		b := open(t, Options{MinInvisibleDuration: 1})
@@ -130,6 +132,7 @@ func TestColdReadsThatStop(t *testing.T) {
 // are refused, until it is near the end again.
 // Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue. If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
 func TestRewindThrottlesSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored, each = 1000, 6000, 100
 		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})

@@ -19,6 +19,7 @@ import (
 // A delivery that a power failure took back cannot be made a dead letter: its
 // message comes again, so it must not be said that it was.
 func TestDeadLetterOfALostDelivery(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -38,6 +39,7 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 // A message that is in flight when retention passes it is kept, and also if
 // the power fails at once: then it comes again.
 func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -94,6 +96,7 @@ func overwrite(t *testing.T, b *Broker, key []byte) {
 // Messages that cannot be read are removed like others, in whatever place they are,
 // and leave nothing in the counts.
 func TestDamagedMessagesAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, offsets := range [][]int64{{0}, {5}, {9}, {0, 1, 2}, {4, 5}, {8, 9}, {0, 9}} {
 		for _, how := range []string{"time", "bytes", "consumed", "purge"} {
 			t.Run(fmt.Sprint(how, offsets), func(t *testing.T) {
@@ -156,6 +159,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 
 // A delayed message and a half message that cannot be read keep no others waiting.
 func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "d", TopicConfig{Type: TopicDelay})
@@ -190,6 +194,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 
 // An automatic dead-letter queue that a group retries through stays while messages wait for their retry.
 func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

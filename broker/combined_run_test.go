@@ -24,6 +24,7 @@ var (
 // a time, on the same topics and groups, with restarts and losses of power: what was answered
 // holds, nothing is lost that nobody removed, and all counts are those of what is there.
 func TestCombined(t *testing.T) {
+	t.Parallel()
 	runSequences(t, "combined", *combinedSeed, *combinedSequences, runCombined)
 }
 

@@ -21,6 +21,7 @@ import (
 // there, once, and nothing that was acknowledged comes again.
 // Seed 000: "You can ensure the correct message status when an exception, such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
+	t.Parallel()
 	for round := range 20 {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -113,12 +114,13 @@ var (
 )
 
 // crashSample is about how many moments of a run are looked at if not every one is.
-const crashSample = 40
+const crashSample = 12
 
 // A recorded run of everything that changes what is stored loses its power at
 // each of its writes, syncs, renames and so on, with nothing and with a part of what was
 // not synced left; then again while that is being opened. What was answered holds.
 func TestPowerLossAtEveryIndex(t *testing.T) {
+	t.Parallel()
 	seed := *crashSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -149,7 +151,7 @@ func TestPowerLossAtEveryIndex(t *testing.T) {
 	if !*crashEvery && *crashIndex < 0 {
 		stride = 1 << 30
 		record() // only counts
-		stride, crashes = max(1, operations/crashSample), nil
+		stride, crashes = max(1, operations/soak(crashSample)), nil
 	}
 	record()
 	t.Logf("%d operations, %d crashes", operations, len(crashes))

@@ -18,7 +18,7 @@ import (
 
 var (
 	damageSeed  = flag.Uint64("damage.seed", 0, "damage a data directory with this seed; 0 for another one each time")
-	damageFiles = flag.Int("damage.files", 150, "how many times a file is damaged")
+	damageFiles = flag.Int("damage.files", 40, "how many times a file is damaged")
 )
 
 // A damagedRun is a data directory with what was promised of it.
@@ -115,6 +115,7 @@ func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
 // directory it is and what is wrong, or everything is there but messages that are
 // reported as damaged, and those of a group are done as far as it was told.
 func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
+	t.Parallel()
 	seed := *damageSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -199,6 +200,7 @@ func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
 
 // A group that retention has moved on while damaged messages were read does not go back to them.
 func TestDamageDoesNotMoveBack(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	for range 4 {
@@ -262,6 +264,7 @@ func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 // sent then is delivered to the groups that had been further, no offset is given twice,
 // and what they had in flight of the lost messages is forgotten.
 func TestLostEndOfAQueue(t *testing.T) {
+	t.Parallel()
 	for _, fifo := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewMem()

@@ -15,6 +15,7 @@ import (
 // The process ends after the dead letter is written and before its lease is
 // removed: after the restart there is one dead letter, and nothing else.
 func TestDeadLetterOnceAcrossACrash(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -51,6 +52,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 
 // Official clients repeat the request until it succeeds.
 func TestDeadLetterIsIdempotent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -85,6 +87,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 // Seed 000: "Specified in the metadata when a consumer group is created"
 // Seed 000: "Apache RocketMQ supports custom numbers of consumption retries"
 func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -122,6 +125,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 // The request may come after the invisible duration; but not once somebody
 // else received the message.
 func TestDeadLetterComesLate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} { // waits for its retry, is ready again
 			b := open(t, Options{})

@@ -13,6 +13,7 @@ import (
 // The delayed messages of other topics, however many or whatever is wrong with them, do
 // not concern a purge or the deletion of a topic; and none of its own is left.
 func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for _, name := range []string{"a", "b"} {
@@ -53,6 +54,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 
 // What is sent since a purge began stays, and cannot keep it from ending.
 func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
@@ -117,6 +119,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 
 // What is left of a message that was damaged when it came due is removed by a purge, and counted no more.
 func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})

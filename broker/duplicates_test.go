@@ -20,6 +20,7 @@ import (
 // also across restarts and while sends are throttled; after the window it is new.
 // Seed 004: "As a result, duplicate messages may exist on the broker"
 func TestDuplicates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -81,6 +82,7 @@ func TestDuplicates(t *testing.T) {
 
 // What is remembered is only a hash: another ID with the same one is stored.
 func TestEqualHashesAreNoDuplicates(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
@@ -102,6 +104,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 
 // Many callers send the same messages at the same time: each is stored once, and all have one receipt.
 func TestDuplicatesAtTheSameTime(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{})
 	var mu sync.Mutex

@@ -54,6 +54,7 @@ func setDurations(v reflect.Value, name string, d time.Duration, try func(name s
 
 // No duration of any setting is so long that a time that far ahead cannot be stored.
 func TestDurationsOfSettingsAreBounded(t *testing.T) {
+	t.Parallel()
 	type settings interface{ Validate() error }
 	tried := 0
 	for _, c := range []settings{&TopicConfig{}, &GroupConfig{}, &AddressSettings{}, &Options{MinInvisibleDuration: 1, MaxInvisibleDuration: maxDuration}} {
@@ -86,6 +87,7 @@ func TestDurationsOfSettingsAreBounded(t *testing.T) {
 // A window that begins before 1970 is one: what waits for its delivery time, is half, or was
 // delivered is remembered after a restart.
 func TestLongestDuplicateWindow(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []TopicType{TopicDelay, TopicTransaction, TopicNormal} {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

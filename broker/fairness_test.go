@@ -15,8 +15,9 @@ import (
 // least, share what a slow consumer drains: each gets within a factor of
 // two of an equal share.
 func TestThrottledClientsShare(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const clients, drained, seconds = 10, 100, 60
+		const clients, drained, seconds = 10, 100, 30
 		b := open(t, Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 500}})
 		var took [clients]int
@@ -48,7 +49,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Millisecond)
-			if step == 20_000 { // until the first throttle ended nobody knew of the others
+			if step == 10_000 { // until the first throttle ended nobody knew of the others
 				took = [clients]int{}
 			}
 		}
@@ -56,7 +57,7 @@ func TestThrottledClientsShare(t *testing.T) {
 		for _, n := range took {
 			total += n
 		}
-		if want := drained * (seconds - 20); total < want*8/10 || total > want*12/10 {
+		if want := drained * (seconds - 10); total < want*8/10 || total > want*12/10 {
 			t.Errorf("%d were taken while %d were drained", total, want)
 		}
 		for i, n := range took {
@@ -72,6 +73,7 @@ func TestThrottledClientsShare(t *testing.T) {
 
 // Without consumers what room a throttle left can be used all the same.
 func TestSharingDoesNotStarve(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Messages: 100}})

@@ -13,6 +13,7 @@ import (
 // A retry topic that serves several topics has the retries of all of them. The
 // filter of a receive from one topic does not decide about another's.
 func TestSharedRetryTopicWithFilters(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]RetryTopicConfig{
 		"2.7.2": {Naming: RetryNaming272}, "2.6.1": {Naming: RetryNaming261}, "own name": {Topic: "retries"},
 	} {
@@ -48,6 +49,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 // A filter holds for messages that are ready again, or whose turn has come, as
 // it does for new ones: what does not match leaves the group's backlog.
 func TestFilterHoldsForRedeliveries(t *testing.T) {
+	t.Parallel()
 	for _, fifo := range []bool{false, true} {
 		t.Run(fmt.Sprint("fifo ", fifo), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -84,6 +86,7 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 
 // A message that was removed before its next delivery was not acknowledged.
 func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})

@@ -15,6 +15,7 @@ import (
 // What comes due on a full disk leaves the reserve to the consumers, and is
 // delivered once there is room.
 func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
+	t.Parallel()
 	for _, known := range []bool{false, true} {
 		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -25,7 +26,7 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 				putTopic(t, b, "later", TopicConfig{Type: TopicDelay, Queues: 2})
 				var handle string
 				for i := range n {
-					r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "later", Body: make([]byte, 50_000), DeliverAt: time.Now().Add(time.Hour)})[0]
+					r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "later", Body: make([]byte, 5_000), DeliverAt: time.Now().Add(time.Hour)})[0]
 					if r.Err != nil {
 						t.Fatal(r.Err)
 					}
@@ -70,6 +71,7 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 // A disk that is short of room takes no commit and gives no transaction up, but
 // rolls back; and all of it goes on when there is room.
 func TestShortDiskPutsTransactionsOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
 		b := open(t, Options{Dir: "data", fs: fs, Transaction: TransactionConfig{Timeout: Duration(time.Minute), CheckInterval: Duration(time.Minute), CheckMax: 1}})

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +18,11 @@ import (
 // those that were stored.
 func fill(t *testing.T, b *Broker, name string) (stored []string) {
 	t.Helper()
+	noise := rand.NewChaCha8([32]byte{}) // the tables are compressed
 	for n := range 5000 {
-		id := fmt.Sprint(name, n)
-		switch err := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: make([]byte, 50_000)})[0].Err; {
+		id, body := fmt.Sprint(name, n), make([]byte, 50_000)
+		_, _ = noise.Read(body)
+		switch err := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: body})[0].Err; {
 		case err == nil:
 			stored = append(stored, id)
 		case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "disk full"):
@@ -59,6 +62,7 @@ func consume(t *testing.T, b *Broker, n int) (ids []string) {
 // A full disk refuses sends with a throttle, and nothing else; when there is
 // room again sends are taken, without a restart, and nothing was lost.
 func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
 		o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 1 << 20, Pressure: Pressure{MinFreeDisk: -1}}
@@ -130,6 +134,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 
 // When even the reserve is used up, consumers wait, and go on when there is room.
 func TestFullDiskWithoutReserveWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
 		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
@@ -170,6 +175,7 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 // When even the reserve is used up, closing waits for no room, whether or not somebody
 // waits for it; and what was answered is there afterwards.
 func TestFullDiskWithoutReserveCloses(t *testing.T) {
+	t.Parallel()
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newQuotaFS()

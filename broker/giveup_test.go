@@ -17,6 +17,7 @@ import (
 // Where address settings have no dead-letter-address, what fails too often is
 // removed; but what somebody makes a dead letter becomes one.
 func TestAskedDeadLettersAreKept(t *testing.T) {
+	t.Parallel()
 	settings := AddressSettings{RedeliveryDelay: new(Milliseconds(7))}
 	for name, c := range map[string]struct {
 		group  GroupConfig
@@ -80,7 +81,8 @@ func holdMessages(b *Broker) (release func()) {
 
 // However much is given up at once, memory holds little of it.
 func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
-	const n, size = 32, 1 << 20
+	t.Parallel()
+	const n, size = 16, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -115,6 +117,7 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 
 // A repeated request for a dead letter is answered when the dead letter is on disk, as the first one is.
 func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -144,6 +147,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 
 // It fails when the first one does.
 func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -176,6 +180,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 
 // What cannot be read, or is not there any more, becomes no dead letter, and does not count as one.
 func TestLostMessageIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})

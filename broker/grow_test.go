@@ -13,6 +13,7 @@ import (
 // A topic gets more queues while a group receives from it for the first time:
 // the group receives from the new ones too.
 func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
+	t.Parallel()
 	for _, start := range []Start{StartEarliest, StartLatest} {
 		t.Run(string(start), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -41,6 +42,7 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 
 // A group is rewound while its topic gets more queues.
 func TestRewindWhileATopicGrows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})

@@ -35,6 +35,7 @@ func (a *asked) of(b *Broker) (remove func()) {
 // instant; 30 s later the transaction is given up, and its message is where it can be found. A restart in
 // between changes nothing.
 func TestTransactionChecks(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewMem()
@@ -104,6 +105,7 @@ func TestTransactionChecks(t *testing.T) {
 // Checks by the topic's settings, the broker's, or the message's own wish;
 // they change while in use; and one that ended is not checked any more.
 func TestTransactionSettings(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{Transaction: TransactionConfig{CheckInterval: Duration(10 * time.Second)}})
 		own := TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{Timeout: Duration(2 * time.Second), CheckMax: 2}}
@@ -164,6 +166,7 @@ func TestTransactionSettings(t *testing.T) {
 // After a long stop nobody is asked at once: producers need time to come back, also if
 // another check is due before. What was missed is not made up for, and nothing is given up before that.
 func TestTransactionChecksAfterALongStop(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -212,6 +215,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 
 // More than one batch can be due at the same time, and large ones.
 func TestManyTransactionsDueAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
@@ -219,7 +223,7 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		a.of(b)
 		const n = 2*checkBatch + 1
 		for i := range n {
-			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)<<20)}
+			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(checkBytes/12))}
 			if r := b.SendHalf(t.Context(), m, 0); r.Err != nil {
 				t.Fatal(r.Err)
 			}
@@ -241,6 +245,7 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 // half message that was answered is there unless it was ended, every commit
 // that was answered is there, once; no end that was answered is taken back; and what waits is checked again.
 func TestPowerLossKeepsTransactions(t *testing.T) {
+	t.Parallel()
 	for round := range 20 {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -347,6 +352,7 @@ func TestPowerLossKeepsTransactions(t *testing.T) {
 }
 
 func TestTransactionConfigNext(t *testing.T) {
+	t.Parallel()
 	c := TransactionConfig{}.withDefaults()
 	now := time.Unix(1000, 0)
 	s := c.first(0, now)
@@ -387,7 +393,8 @@ func TestTransactionConfigNext(t *testing.T) {
 // Half messages with all kinds of first checks, sent at all kinds of times,
 // large and small, some ended early, and restarts: each is checked at its moments, and at no other.
 func TestTransactionChecksAtRandom(t *testing.T) {
-	for range 3 {
+	t.Parallel()
+	for range soak(1) {
 		synctest.Test(t, func(t *testing.T) {
 			seed := rand.Uint64()
 			rnd := rand.New(rand.NewPCG(seed, 0))
@@ -411,7 +418,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			b := open()
 			putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 			for i := range 200 {
-				m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+rnd.IntN(2)*rnd.IntN(1<<18))}
+				m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+rnd.IntN(2)*rnd.IntN(1<<15))}
 				first := []time.Duration{1, time.Second, time.Minute, time.Hour}[rnd.IntN(4)]
 				mu.Lock()
 				due[m.ID] = time.Now().Add(first)

@@ -15,6 +15,7 @@ import (
 // A group that reaches the end of a queue over what was taken out of it is done
 // with all of it: nothing is left of its backlog that would refuse sends.
 func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
+	t.Parallel()
 	holes := map[string]func(t *testing.T, b *Broker){
 		"purged": func(t *testing.T, b *Broker) {
 			if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
@@ -62,6 +63,7 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 
 // Nor over what is damaged.
 func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})

@@ -18,6 +18,7 @@ import (
 // or address settings, are listed with their group, browsed, sent back and purged; those of others
 // in the same topic are left alone.
 func TestDeadLettersInOtherTopics(t *testing.T) {
+	t.Parallel()
 	dla := AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)}
 	for name, c := range map[string]struct {
 		address AddressSettings
@@ -93,6 +94,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 }
 
 func TestDeadLettersInNoTopic(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{})
 	putGroup(t, b, "g", GroupConfig{})
@@ -117,6 +119,7 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 // A dead letter's ID is remembered like every other one in its topic: sent
 // there again it is a duplicate, as well before a restart as after it.
 func TestDuplicateOfADeadLetter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})

@@ -15,6 +15,7 @@ import (
 // A limit that was taken away is forgotten: a new one refuses sends from its
 // own mark on, whether or not somebody looked at the limits meanwhile.
 func TestBacklogLimitThatWasTakenAway(t *testing.T) {
+	t.Parallel()
 	for _, of := range []string{"topic", "group", "broker"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
@@ -67,6 +68,7 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 
 // So is a limit of cold reads.
 func TestColdLimitThatWasTakenAway(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
 		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{ColdDistance: 100 * size}})
@@ -107,6 +109,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 
 // A topic says that it refuses sends for as long as it would, also if nothing is sent.
 func TestTopicSaysThatThereIsRoom(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const gib = 1 << 30
 		fs := vfs.NewMem()

@@ -15,6 +15,7 @@ import (
 // Senders and consumers at once, with failures, filters and batches of
 // several sizes: everything is consumed, without an error, and nobody is left waiting.
 func TestLoadIsConsumedWhole(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []TopicType{TopicNormal, TopicFIFO} {
 		for _, callers := range []int{1, 16} {
 			t.Run(fmt.Sprintf("%s,%d", kind, callers), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 var (
 	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 300, "how many sequences the model test runs")
+	modelSequences = flag.Int("model.sequences", 30, "how many sequences the model test runs")
 )
 
 func TestModel(t *testing.T) {

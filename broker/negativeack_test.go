@@ -25,6 +25,7 @@ import (
 // default."
 // Seed 001: "After receiving the redelivery request from the client, the server repushes the message to the client"
 func TestNegativeAck(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
 		putTopic(t, b, "t", TopicConfig{})
@@ -56,6 +57,7 @@ func TestNegativeAck(t *testing.T) {
 // Seed 001: "The message will be re-obtained after a certain period. The interval for re-obtaining the message can be
 // specified by negativeAckRedeliveryDelay in the consumer"
 func TestNegativeAckDelays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -83,6 +85,7 @@ func TestNegativeAckDelays(t *testing.T) {
 // dead letter queue. In this mode, when a message has been retried for a specified number of
 // times, it will be delivered to the dead letter queue."
 func TestNegativeAckMaximum(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

@@ -34,6 +34,7 @@ func bodiesOf(t *testing.T, b *Broker) string {
 // A suspicion that turns out wrong does not let those behind the suspect in
 // its message group pass it.
 func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
@@ -59,6 +60,7 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 
 // Real duplicates are answered and do not hold back what is new for long.
 func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
 	first := b.Send(t.Context(), inGroup("g", "1", "2", "3"))
@@ -73,6 +75,7 @@ func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 
 // Where one message of a message group is refused for now, those behind it are too.
 func TestRefusalKeepsTheOrder(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		options Options
 		rate    Rate
@@ -118,6 +121,7 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 // A message of which a place is remembered that it has left, and nobody knows
 // where to, is stored, and does not keep the send busy.
 func TestRememberedPlaceThatIsEmpty(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		window := func(d time.Duration) {

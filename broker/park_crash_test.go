@@ -16,6 +16,7 @@ import (
 // rewound: afterwards each message group goes on somewhere, in order and
 // without a gap, to its end.
 func TestParkingAcrossPowerLoss(t *testing.T) {
+	t.Parallel()
 	for round := range 15 {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))

@@ -160,13 +160,8 @@ func (m *parkModel) check() {
 // Random operations, changes of the setting and restarts: no message overtakes
 // another one of its message group, and in the end all are there.
 func TestParkingKeepsOrder(t *testing.T) {
-	for range 40 {
-		seed := rand.Uint64()
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runParkModel(t, seed) }) })
-		if !ok {
-			return
-		}
-	}
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(8), runParkModel)
 }
 
 func runParkModel(t *testing.T, seed uint64) {

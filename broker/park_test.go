@@ -86,6 +86,7 @@ func expectState(t *testing.T, b *Broker, ready, inflight, waiting, parked, park
 // restart changes nothing, new ones join the end, and a redrive lets them go
 // in order, the failed one first, with attempts from 1 on.
 func TestParkedMessageGroup(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -150,6 +151,7 @@ func TestParkedMessageGroup(t *testing.T) {
 // A timeout parks too, and what is parked is not parked twice; the failed
 // message can be made a dead letter, and the others go on without it.
 func TestParkedByTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, receives := fifo(t, b, OnExhaustedPark)
@@ -186,6 +188,7 @@ func TestParkedByTimeout(t *testing.T) {
 // Blocked: retried for ever at the fixed interval, nothing after it passes,
 // others flow; a change of the setting holds for what is blocked.
 func TestBlockedMessageGroup(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -248,6 +251,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 // obeyed, whatever the group does after the last; after it, it only tells
 // that attempts are exhausted. It may be repeated, and come late.
 func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, receives := fifo(t, b, OnExhaustedPark)
@@ -288,6 +292,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 // A parked message group with very many successors neither fills memory nor
 // keeps others waiting, and comes back whole and in order.
 func TestParkedMessageGroupIsLong(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = maxHeld + 1000
 		fs := vfs.NewMem()
@@ -328,18 +333,19 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 1000 {
+		for i := range 2 * fetched {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
 			if l := leases(); l < 1 || l > fetched+fewHeld {
 				t.Fatalf("%d leases in memory", l)
 			}
 		}
-		expectState(t, b, n-1000, 0, 0, 0, 0, 0)
+		expectState(t, b, n-2*fetched, 0, 0, 0, 0, 0)
 	})
 }
 
 // Only a FIFO group has an order to keep.
 func TestOnExhaustedIsForFIFO(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	for _, c := range []GroupConfig{{OnExhausted: OnExhaustedPark}, {OnExhausted: OnExhaustedBlock}, {FIFO: true, OnExhausted: "stop"}} {
 		if _, err := b.PutGroup(t.Context(), "g", c); err == nil || !strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)) {

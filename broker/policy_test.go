@@ -12,6 +12,7 @@ import (
 
 // What happens after the last attempt depends on the group and on the message.
 func TestExhaustion(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		config       GroupConfig
 		attempt      int
@@ -44,6 +45,7 @@ func TestExhaustion(t *testing.T) {
 // Seed 002: "default is 1.0"
 // Seed 002: "default is redelivery-delay * 10"
 func TestRedeliveryDefaults(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		settings AddressSettings
@@ -85,6 +87,7 @@ func TestRedeliveryDefaults(t *testing.T) {
 // The default of max-delivery-attempts is 10, and it counts deliveries: the
 // seed's 3 are "3 unsuccessful delivery attempts".
 func TestMaxDeliveryAttempts(t *testing.T) {
+	t.Parallel()
 	group := GroupConfig{}.withDefaults()
 	for _, c := range []struct {
 		settings  AddressSettings
@@ -107,6 +110,7 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 }
 
 func TestRetryPolicy(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	for _, name := range []string{"plain", "slow", "slow2", "ever"} {
 		putTopic(t, b, name, TopicConfig{})
@@ -137,6 +141,7 @@ func TestRetryPolicy(t *testing.T) {
 
 // Every message has a draw of its own for each failure, the same one whenever it is asked for.
 func TestDraw(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	s, err := b.subscribe(t.Context(), "g", "t")

@@ -17,6 +17,7 @@ import (
 )
 
 func TestWaitingReceiveIsWoken(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -41,6 +42,7 @@ func TestWaitingReceiveIsWoken(t *testing.T) {
 }
 
 func TestCancelledReceiveTakesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -74,6 +76,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 }
 
 func TestCloseEndsWaitingReceives(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, err := Open(Options{})
 		if err != nil {
@@ -105,6 +108,7 @@ func TestCloseEndsWaitingReceives(t *testing.T) {
 // A filtered-out message costs the group no attempt and no backlog, and other
 // groups still get it.
 func TestFilter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -145,6 +149,7 @@ func TestFilter(t *testing.T) {
 }
 
 func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -186,6 +191,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 // Signs of life of clients that own nothing leave nothing behind; those of
 // clients that do keep what they received, also when the broker was restarted.
 func TestOnlyOwnersAreRemembered(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir})
@@ -229,6 +235,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 
 // An attempt ID is kept, so it has a limit.
 func TestAttemptIDHasALimit(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
 	for n, ok := range map[int]bool{255: true, 256: false} {
@@ -244,6 +251,7 @@ func TestAttemptIDHasALimit(t *testing.T) {
 // Its owner's sign of life holds from the moment that it is given, not from
 // the moment at which the engine looks.
 func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -265,6 +273,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 // Two messages, two receives, one of which reads a certain queue: whichever
 // message the other one takes, none waits for nothing.
 func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 2})
@@ -312,6 +321,7 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 // Passing over messages, those of other tags or of blocked message groups, is
 // done in large steps, and a receive can end in between.
 func TestPassingOverIsInBoundedSteps(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -365,6 +375,7 @@ func TestPassingOverIsInBoundedSteps(t *testing.T) {
 // While a subscription holds as many messages as it may, queues wait; they go
 // on when a message group does, whichever queue that is in.
 func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
@@ -407,6 +418,7 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 // nor new ones those that are due again.
 // Seed 000: "you can use the retry mechanism to redeliver the message to avoid blocking the process"
 func TestRetriesAndNewMessagesShare(t *testing.T) {
+	t.Parallel()
 	for _, batch := range []int{1, 3, 8, 32} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
@@ -446,6 +458,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 
 // Deliveries that are given back together share their fsyncs.
 func TestReleaseSharesFsyncs(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	for _, topic := range []string{"t", "u"} {
 		putTopic(t, b, topic, TopicConfig{Queues: 2})

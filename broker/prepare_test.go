@@ -12,6 +12,7 @@ import (
 // Prepare is called once for each receive that returns deliveries, before it
 // returns, with these very deliveries; also for those that are repeated.
 func TestPrepare(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
 	if _, err := b.PutGroup(t.Context(), "g", GroupConfig{FIFO: true}); err != nil {

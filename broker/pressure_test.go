@@ -18,6 +18,7 @@ import (
 
 // What is 0 in the settings depends on the disk; what is not a disk has no limit.
 func TestPressureByDefault(t *testing.T) {
+	t.Parallel()
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
 		limits Pressure
@@ -39,6 +40,7 @@ func TestPressureByDefault(t *testing.T) {
 
 // Only limits that are set are told, each by its name and in its unit.
 func TestPressureStates(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		limits Pressure
 		want   []string
@@ -64,6 +66,7 @@ func TestPressureStates(t *testing.T) {
 }
 
 func TestPressureIsChecked(t *testing.T) {
+	t.Parallel()
 	_, err := Open(Options{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxColdReads: -1, ColdDistance: -1}})
 	for _, w := range []string{"min_free_disk_bytes is -2", "max_compaction_debt_bytes is -2", "max_cold_reads_bytes_per_second is -1", "cold_distance_bytes is -1"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
@@ -77,6 +80,7 @@ func TestPressureIsChecked(t *testing.T) {
 //
 // Seed 004: "When the system capacity usage exceeds the threshold, a Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the underlying resources"
 func TestFreeDiskThrottlesSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const gib = 1 << 30
 		fs := vfs.NewMem()
@@ -185,11 +189,12 @@ func (fs *stallingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, er
 func (fs *stallingFS) hold(on bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if on {
-		fs.held = make(chan struct{})
-	} else {
+	if fs.held != nil {
 		close(fs.held)
 		fs.held = nil
+	}
+	if on {
+		fs.held = make(chan struct{})
 	}
 }
 
@@ -198,6 +203,7 @@ func (fs *stallingFS) hold(on bool) {
 //
 // Seed 004: "When the system capacity usage exceeds the threshold, a Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the underlying resources"
 func TestWriteStallThrottlesSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
@@ -238,6 +244,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 
 // In memory the storage is not asked, and nothing ticks.
 func TestNoPressureInMemory(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{Pressure: Pressure{MinFreeDisk: 1 << 60}})
 	putTopic(t, b, "t", TopicConfig{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})

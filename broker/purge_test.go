@@ -17,6 +17,7 @@ import (
 // A purge removes everything, whatever its state; groups go on behind it, and
 // a power failure right after its answer brings nothing back.
 func TestPurgeTopic(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []TopicType{TopicNormal, TopicFIFO, TopicDelay} {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -92,6 +93,7 @@ func TestPurgeTopic(t *testing.T) {
 // A purge comes while a receive has read messages, and while a dead letter is
 // being written: the first are not delivered, the second is counted once.
 func TestPurgeMeetsOthersHalfWay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -131,6 +133,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 }
 
 func TestPurgeRefused(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Errorf("no topic: %v", err)
@@ -150,6 +153,7 @@ func TestPurgeRefused(t *testing.T) {
 // A purge while others send, receive and settle: nothing fails but handles,
 // the counts agree, and what is sent afterwards arrives.
 func TestPurgeInUse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Consumed: true}})
@@ -242,6 +246,7 @@ func (quiet) Fatalf(string, ...any) {}
 
 // Everything that a topic or group had is gone from the store when they are deleted.
 func TestDeletionLeavesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -286,6 +291,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 // A purge removes half messages too: their transactions are not there any more, nobody
 // is asked about them, and one that is sent again is another one, delivered once.
 func TestPurgeRemovesHalfMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -340,6 +346,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 
 // A purge and the check of transactions that makes the topic of those given up do not wait for one another.
 func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})

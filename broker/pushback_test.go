@@ -16,6 +16,7 @@ import (
 // In a steady drain the time that a refused send is told is right within a
 // factor of two, at any rate, for every measure of a backlog and with several groups.
 func TestPushBackIsRightWithinTwo(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))

@@ -13,6 +13,7 @@ import (
 
 // Seed 004: "Throttling: throttling triggered by excessive traffic"
 func TestClientQuota(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 5}})
 		putTopic(t, b, "t", TopicConfig{})
@@ -50,6 +51,7 @@ func TestClientQuota(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	_, err := Open(Options{
 		MaxBacklog: Limit{Messages: -1}, ClientQuota: Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
 		MinInvisibleDuration: time.Hour, MaxInvisibleDuration: time.Minute, CacheBytes: -1,
@@ -67,6 +69,7 @@ func TestBadOptions(t *testing.T) {
 // The default backlog limit and the quota change while in use, and a bad one
 // changes nothing.
 func TestLimitsChangeInUse(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{})
 	send := func() error {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestTopicRate(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		rate     Rate
@@ -68,6 +69,7 @@ func TestTopicRate(t *testing.T) {
 // A limit that is set anew begins with its whole burst, whatever was sent, or
 // owed, before it.
 func TestRateThatIsSetAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ first, meanwhile, again Rate }{
 		"messages while bytes are limited": {Rate{MessagesPerSecond: 100, BytesPerSecond: 1e9}, Rate{BytesPerSecond: 1e9}, Rate{MessagesPerSecond: 100}},
 		"bytes while messages are limited": {Rate{MessagesPerSecond: 1e9, BytesPerSecond: 100}, Rate{MessagesPerSecond: 1e9}, Rate{BytesPerSecond: 100}},
@@ -96,6 +98,7 @@ func TestRateThatIsSetAgain(t *testing.T) {
 }
 
 func TestRateIsChecked(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	_, err := b.PutTopic(t.Context(), "t", TopicConfig{MaxRate: Rate{MessagesPerSecond: -1, BytesPerSecond: math.NaN(), Burst: -1}})
 	for _, w := range []string{"max_rate.messages_per_second is -1", "max_rate.bytes_per_second is NaN", "max_rate.burst is -1"} {

@@ -43,6 +43,7 @@ func (f readFaultFile) ReadAt(p []byte, off int64) (int, error) {
 
 // A read that fails once, behind delayed messages that are moved, delays what is there by a second at most.
 func TestReadErrorAmongDelayedMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &readFaultFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})

@@ -29,6 +29,7 @@ func (fs *standingFS) setStanding(stand bool) {
 // A receive ends with its context while the disk does not answer, and nobody has got what
 // it would have returned: the next one has it, in the same attempt.
 func TestReceiveEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		attemptID string
 		expiry    bool // messages expire meanwhile

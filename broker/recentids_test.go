@@ -19,9 +19,10 @@ import (
 // before it, whatever was written to the index and whichever records of it are
 // damaged; and it is exact: an ID whose window is over is stored again.
 func TestIDsSurviveRestartsAtRandom(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for range 6 {
+	for range soak(2) {
 		synctest.Test(t, func(t *testing.T) {
 			const window = time.Minute
 			fs := vfs.NewCrashableMem()
@@ -94,6 +95,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 // Opening reads the index, and of the messages only those behind its last
 // record: others may even be damaged.
 func TestOpeningReadsTheIndex(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -145,6 +147,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 // The index has no more than the records of two windows, and nothing after
 // silence, a purge, a deletion, or when IDs are not remembered any more.
 func TestIndexIsForgotten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const window = time.Minute
 		fs := vfs.NewCrashableMem()
@@ -235,6 +238,7 @@ func TestIndexIsForgotten(t *testing.T) {
 
 // The alarm that forgets IDs is not set before all of them are read.
 func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
+	t.Parallel()
 	fs := vfs.NewMem()
 	o := Options{Dir: "data", fs: fs}
 	b := open(t, o)
@@ -260,6 +264,7 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 
 // What the index forgets costs each topic a few deletions a window, however many other topics there are.
 func TestForgettingIDsCostsFewDeletions(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const topics, windows, window = 50, 4, 100 * time.Second
 		b := open(t, Options{})
@@ -302,6 +307,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 
 // What the index had of before a start, and opening does not read, is forgotten too.
 func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		clear func(*testing.T, *Broker)
@@ -351,6 +357,7 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 // The IDs of a topic are forgotten when the window is over, though nothing is
 // sent any more; nothing wakes the broker afterwards.
 func TestIDsAreForgottenInSilence(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

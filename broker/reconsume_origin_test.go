@@ -28,6 +28,7 @@ func deadAfter(t *testing.T, b *Broker, group, topic string, retries int) {
 // it lies: its retries begin anew, and come back to who receives from there, be
 // it another group or the one whose dead letter it is.
 func TestDeadLettersAreReconsumed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		naming      RetryNaming
 		group       string // that consumes the dead letters
@@ -78,6 +79,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 
 // A dead letter that was sent back to its topic is retried as often as a new message.
 func TestRedrivenMessageIsReconsumed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -94,6 +96,7 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 
 // What somebody sent to a retry topic is retried there.
 func TestMessageSentToARetryTopic(t *testing.T) {
+	t.Parallel()
 	for naming, retry := range map[RetryNaming]string{RetryNaming292: "t-g-RETRY", RetryNaming261: "g-retry"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
@@ -116,6 +119,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 
 // A group's retry topic is never its dead letter topic too, by whatever settings the two have their names.
 func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	for _, c := range []struct {
 		config RetryTopicConfig
@@ -147,6 +151,7 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 // Retry topics can get other names once they are switched off, but not while
 // the group has retries in the old ones that it would never receive.
 func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
+	t.Parallel()
 	on := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}
 	renamed := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}
 	for name, c := range map[string]struct {

@@ -16,6 +16,7 @@ import (
 // The names of two topics and groups may make one name of a retry topic. Each
 // group gets its own retries from it, and no other ones.
 func TestTwoPairsWithOneRetryTopic(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		pairs := []struct{ topic, group string }{{"T-X", "B"}, {"T", "X-B"}}
@@ -56,6 +57,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 // A receive that is to make its group's retry topic ends with its context, though
 // somebody else is changing settings.
 func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -76,6 +78,7 @@ func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 
 // A receive waits for its topic, though the group's retry topic is deleted meanwhile.
 func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
+	t.Parallel()
 	for name, busy := range map[string]bool{"waiting": false, "with retries": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,6 +124,7 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 
 // A retry topic that was named for a group is no other group's.
 func TestRetryTopicOfTwoGroups(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		g, h RetryTopicConfig
 		ok   bool

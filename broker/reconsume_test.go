@@ -30,6 +30,7 @@ import (
 // [Subscription name]-dlq"
 // Seed 001: "To customize these parameters, use the deadLetterPolicy API"
 func TestRetryTopicNames(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		config      RetryTopicConfig
 		retry, dead string
@@ -77,6 +78,7 @@ func TestRetryTopicNames(t *testing.T) {
 // Seed 001: "Retry rules are implemented using the reconsumeLater API. Three modes are available"
 // Seed 001: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 func TestReconsumeModes(t *testing.T) {
+	t.Parallel()
 	if got := RetryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
 		t.Errorf("the levels are %s", got)
 	}
@@ -160,6 +162,7 @@ func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
 // Seed 001: "The number of retries obtained through the msg.getRedeliveryCount() API is the number of retries under
 // the negativeAcknowledge retry mechanism"
 func TestReconsumeLater(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "topic1", TopicConfig{})
@@ -215,6 +218,7 @@ func TestReconsumeLater(t *testing.T) {
 // Seed 001: "It is disabled by default. Messages are sent to the retry topic only when the
 // reconsumeLater() API is called."
 func TestRetryTopicsAreOffByDefault(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -247,6 +251,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 // Seed 001: "sub1 automatically subscribes to the retry topic automatically created during initial
 // subscription creation (available in the topic list of the console)"
 func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "topic1", TopicConfig{})
 	putGroup(t, b, "sub1", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
@@ -266,6 +271,7 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 // With the older namings, one retry topic serves all topics of a group: a
 // delivery says which one it is of, and can be answered.
 func TestSharedRetryTopic(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261}})
@@ -307,6 +313,7 @@ func TestSharedRetryTopic(t *testing.T) {
 // Seed 001: "a delayed message is delivered to the retry queue, and the delay time is specified by the user in
 // reconsumeLater"
 func TestRetryTopicWakes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -339,6 +346,7 @@ func TestRetryTopicWakes(t *testing.T) {
 // The process ends after the message is in the retry topic and before the
 // original's lease is removed: after the restart the group gets the new one only.
 func TestReconsumeOnceAcrossACrash(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -376,6 +384,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 // Power fails at a random moment of retries: every message is with the group
 // afterwards, as itself or as a retry of it.
 func TestReconsumeSurvivesPowerLoss(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		synctest.Test(t, reconsumeAndLosePower)
 	}

@@ -44,6 +44,7 @@ func failures(t *testing.T, b *Broker, group, topic string) (waits []time.Durati
 // Seed 002: "If a `dead-letter-address` is not specified, messages will removed after
 // `max-delivery-attempts` unsuccessful attempts."
 func TestRedeliveryByDefault(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "exampleQueue", TopicConfig{})
@@ -74,6 +75,7 @@ func TestRedeliveryByDefault(t *testing.T) {
 // the messages"
 // Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
 func TestRedeliveryDelaysOneMessage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "exampleQueue", TopicConfig{Queues: 1})
@@ -125,6 +127,7 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 //
 // Seed 002: "By randomly padding the redelivery-delay by a small, configurable amount"
 func TestCollisionsAreAvoided(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
 		putTopic(t, b, "t", TopicConfig{Queues: 2})

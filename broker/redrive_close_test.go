@@ -11,6 +11,7 @@ import (
 // A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it came and
 // where to go on.
 func TestCloseStopsARedrive(t *testing.T) {
+	t.Parallel()
 	const n = 3 * browseChunk
 	for name, move := range map[string]func(t *testing.T, b *Broker) (moved int64, next string, err error){
 		"redrive": func(t *testing.T, b *Broker) (int64, string, error) {

@@ -15,6 +15,7 @@ import (
 // A purge is over for every receive that begins afterwards, also if one was
 // reading the dead letters meanwhile.
 func TestPurgedAreNotReadAhead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -48,6 +49,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 // A dead letter that was retried through a retry topic goes back to its topic
 // as what was sent, whatever retries made of its delivery time.
 func TestRetriedDeadLettersAreRedriven(t *testing.T) {
+	t.Parallel()
 	retries := GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, MaxRetries: 1}}
 	reconsumed := func(t *testing.T, b *Broker) {
 		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
@@ -107,6 +109,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 // Where a message comes from is what its group made of it: a retry of another
 // group, and one that was sent on elsewhere, is a message of the topic that it dies in.
 func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
+	t.Parallel()
 	giveUp := func(t *testing.T, b *Broker, group, topic, from, id string) {
 		t.Helper()
 		if err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {

@@ -54,6 +54,7 @@ func listLetters(t *testing.T, b *Broker, f DeadLetterFilter) []string {
 
 // Dead letters are read without being consumed, by pages, and filtered.
 func TestDeadLettersAreBrowsed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -120,6 +121,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 // What comes back is the message that was sent: its ID, though the topic
 // remembers it, body, tag, keys, group, trace and properties, and a count.
 func TestDeadLettersAreRedriven(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -177,6 +179,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 // What is selected moves, the rest stays; a target that is not there, or takes
 // no such messages, leaves a dead letter where it is.
 func TestRedriveSelects(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for _, topic := range []string{"t", "u", "v"} {
@@ -228,6 +231,7 @@ func TestRedriveSelects(t *testing.T) {
 
 // A topic that throttles stops a redrive, which says how far it came; the rest follows later.
 func TestRedriveStopsAtAThrottle(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -252,6 +256,7 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 
 // Purged is gone, also for who consumes the dead letters, and for its counters.
 func TestDeadLettersArePurged(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -323,6 +328,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 // Whenever the power fails during a redrive: each message is among the dead
 // letters or in its topic, never both and never neither.
 func TestRedriveAcrossPowerLoss(t *testing.T) {
+	t.Parallel()
 	for round := range 10 {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -383,6 +389,7 @@ func TestRedriveAcrossPowerLoss(t *testing.T) {
 
 // A dead letter that cannot be read is passed over and counted; it keeps none of those after it.
 func TestDamagedDeadLetter(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		do   func(context.Context, *Broker) error
 		left string
@@ -429,6 +436,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 // What retention is past, and only a group that has not answered keeps, is not
 // among the dead letters that are browsed, redriven or purged: the counts stay right.
 func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

@@ -17,6 +17,7 @@ import (
 // What is acknowledged, changed or given back meanwhile is not replayed, the
 // rest is; when nothing is left, the attempt ID stands for something new.
 func TestRepeatedReceivePartly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
@@ -51,6 +52,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 // Who takes back the answer that was lost, be it the server or the client that
 // had a part of it, takes nothing from who got the repetition.
 func TestLostAnswerIsReleasedLate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -79,6 +81,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 // A client that was cut asks again while its first receive still waits: the
 // first one ends, and the second has what comes.
 func TestRepeatedReceiveWhileItWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
@@ -109,6 +112,7 @@ func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 // All at once, with the store in the way: every repetition is answered the
 // same, and nothing is delivered twice.
 func TestRepeatedReceiveAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, _ := fifo(t, b, OnExhaustedDeadLetter)

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,15 +17,8 @@ import (
 // The power fails at a random moment while consumed messages are removed:
 // what a group has not acknowledged is there for it, offsets go on, and what was removed is gone for good.
 func TestPowerLossWithRetention(t *testing.T) {
-	for range 15 {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runPowerLoss(t, seed) }) }) {
-			t.Fatalf("run it again with -run TestPowerLossWithRetention -model.seed %d", seed)
-		}
-	}
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(3), runPowerLoss)
 }
 
 func runPowerLoss(t *testing.T, seed uint64) {

@@ -15,6 +15,7 @@ import (
 // What a sweep could not remove once it had moved the queue's beginning, the
 // next one removes, for the same cause; a restart in between does no harm.
 func TestFailedSweepIsRepeated(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		purge, restart bool
 		kept           int64

@@ -15,6 +15,7 @@ import (
 // Dead letters that were sent back or purged take no room of what their topic
 // may hold, wherever they were.
 func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
+	t.Parallel()
 	for _, queues := range []int{1, 3} {
 		t.Run(fmt.Sprint(queues), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

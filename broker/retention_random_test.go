@@ -39,18 +39,8 @@ type keeper struct {
 }
 
 func TestRetentionRandom(t *testing.T) {
-	for range max(1, *modelSequences/10) {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runKeeper(t, seed) }) }) {
-			t.Fatalf("run it again with -run TestRetentionRandom -model.seed %d", seed)
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(5), runKeeper)
 }
 
 func runKeeper(t *testing.T, seed uint64) {

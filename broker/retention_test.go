@@ -58,6 +58,7 @@ func elapse(d time.Duration) {
 // A message is there until the moment in which its time is over, consumed or
 // not, also after a restart; offsets go on.
 func TestRetentionByTime(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		topic  string
 		config Duration
@@ -109,6 +110,7 @@ func TestRetentionByTime(t *testing.T) {
 }
 
 func TestDefaultRetention(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -126,6 +128,7 @@ func TestDefaultRetention(t *testing.T) {
 
 // What is to be kept for ever is: dead letters by default, others on request.
 func TestRetentionForEver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Retention: Retention{Time: -1}})
@@ -147,6 +150,7 @@ func TestRetentionForEver(t *testing.T) {
 // A stream of messages is removed in steps, not one by one: never early, and
 // not more than a 64th of the time late.
 func TestRetentionOfAStream(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		const keep = 64 * time.Minute
@@ -171,6 +175,7 @@ func TestRetentionOfAStream(t *testing.T) {
 // What is in flight, waits for its retry, or was ready again just now is kept;
 // what nobody came for is not.
 func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
 	for _, fifo := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("fifo %v restart %v", fifo, restart), func(t *testing.T) {
@@ -181,7 +186,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 						o = Options{Dir: "data", fs: fs}
 					}
 					b := open(t, o)
-					c := TopicConfig{Queues: 1, Retention: Retention{Time: Duration(10 * time.Hour)}}
+					c := TopicConfig{Queues: 1, Retention: Retention{Time: Duration(3 * time.Hour)}}
 					if fifo {
 						c.Type = TopicFIFO
 					}
@@ -195,20 +200,20 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 						}
 						mustSend(t, b, m)
 					}
-					elapse(5 * time.Hour)
-					req := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 6 * time.Hour, Push: true, Max: 1}
+					elapse(90 * time.Minute)
+					req := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour, Push: true, Max: 1}
 					inflight := receive(t, b, req)[0]
 					waiting := receive(t, b, req)[0]
-					if _, err := b.Retry(t.Context(), waiting, 6*time.Hour, ""); err != nil {
+					if _, err := b.Retry(t.Context(), waiting, 2*time.Hour, ""); err != nil {
 						t.Fatal(err)
 					}
-					req.InvisibleDuration, req.Push = 270*time.Minute, false
+					req.InvisibleDuration, req.Push = time.Hour, false
 					receive(t, b, req)
 					if fifo { // passes over the last one
 						req.Queue, req.Max = transport.AnyQueue, 1
 						b.Release(t.Context(), receive(t, b, req))
 					}
-					elapse(5 * time.Hour) // the third is ready for half an hour
+					elapse(90 * time.Minute) // the third is ready for half an hour
 					if n := stored(t, b, "t"); n != 3 {
 						t.Fatalf("%d messages are left, want 3", n)
 					}
@@ -251,6 +256,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 
 // A topic holds at most its bytes, the youngest ones, to a millisecond.
 func TestRetentionByBytes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -281,6 +287,7 @@ func TestRetentionByBytes(t *testing.T) {
 // What every group is done with is removed, once the duplicate window is over; a
 // group that has only asked counts, also after a restart.
 func TestRetentionOfConsumed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -351,6 +358,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 
 // One message that fails does not keep all behind it on disk: it is left alone.
 func TestConsumedStepsOverWhatFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -393,6 +401,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
 		state   State

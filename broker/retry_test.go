@@ -97,6 +97,7 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 // policy"
 // Seed 000: "the Apache RocketMQ broker resends a message when the message fails to be consumed"
 func TestWholeLadder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "orders", TopicConfig{})

@@ -37,6 +37,7 @@ func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
 // A request for a dead letter that fails changes nothing: the lease lasts as
 // long as it did, and its handle is good for whatever comes next.
 func TestDeadLetterThatFails(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		wait, again time.Duration // before the request, and from then until somebody gets the message
 		push        bool
@@ -96,6 +97,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 
 // What time makes a dead letter is tried again each second, and delivered to nobody.
 func TestDeadLetterByTimeThatFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -119,6 +121,7 @@ func TestDeadLetterByTimeThatFails(t *testing.T) {
 // A parked message group whose failed message cannot be made a dead letter
 // stays parked, for the reason that it was, also across a restart.
 func TestParkedDeadLetterThatFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -177,6 +180,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 // The process ends after the dead letter of a parked message group is written,
 // and before its lease is removed: nothing is parked any more.
 func TestParkedDeadLetterAcrossACrash(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, Retention{}, 3)

@@ -11,6 +11,7 @@ import (
 // A rewind while retention looks for what all groups have consumed: either it is removed
 // before, and the rewind says that it is not there any more, or it comes anew. Nothing of it is lost.
 func TestRewindWhileRetentionPlans(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Consumed: true}})
@@ -49,6 +50,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 
 // What a rewind skips, or drops, is removed soon where nothing else would have retention look.
 func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		retention          Retention
 		inflight           int

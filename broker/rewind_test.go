@@ -167,79 +167,75 @@ func (m *rewindModel) check() {
 // sees what is stored from the position on, with attempts from 1 on, and its
 // counters are right.
 func TestRewindAgainstAReference(t *testing.T) {
-	for range 40 {
-		seed := rand.Uint64()
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rnd := rand.New(rand.NewPCG(seed, 0))
-				m := &rewindModel{t: t, rnd: rnd, fifo: rnd.IntN(2) == 0, queues: 1 + rnd.IntN(3), open: map[[2]int64]*tidegate.Delivery{}, tries: map[[2]int64]int{}}
-				m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
-				fs := vfs.NewMem()
-				m.b = open(t, Options{Dir: "data", fs: fs})
-				topicType := TopicNormal
-				if m.fifo {
-					topicType = TopicFIFO
-				}
-				putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: m.queues})
-				putGroup(t, m.b, "g", GroupConfig{FIFO: m.fifo, MaxAttempts: -1})
-				for range 80 {
-					switch m.rnd.IntN(9) {
-					case 0, 1:
-						m.send()
-					case 2, 3, 4:
-						m.receive()
-					case 5, 6:
-						m.settle()
-					case 7:
-						m.rewind()
-					case 8:
-						if rnd.IntN(3) == 0 {
-							if err := m.b.Close(); err != nil {
-								t.Fatal(err)
-							}
-							m.b = open(t, Options{Dir: "data", fs: fs})
-						}
-						time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
-					}
-					synctest.Wait()
-					m.check()
-				}
-				// In the end, everything from the beginning on.
-				if _, err := m.b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(8), runRewindModel)
+}
+
+func runRewindModel(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	m := &rewindModel{t: t, rnd: rnd, fifo: rnd.IntN(2) == 0, queues: 1 + rnd.IntN(3), open: map[[2]int64]*tidegate.Delivery{}, tries: map[[2]int64]int{}}
+	m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
+	fs := vfs.NewMem()
+	m.b = open(t, Options{Dir: "data", fs: fs})
+	topicType := TopicNormal
+	if m.fifo {
+		topicType = TopicFIFO
+	}
+	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: m.queues})
+	putGroup(t, m.b, "g", GroupConfig{FIFO: m.fifo, MaxAttempts: -1})
+	for range 80 {
+		switch m.rnd.IntN(9) {
+		case 0, 1:
+			m.send()
+		case 2, 3, 4:
+			m.receive()
+		case 5, 6:
+			m.settle()
+		case 7:
+			m.rewind()
+		case 8:
+			if rnd.IntN(3) == 0 {
+				if err := m.b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				got := make([]int64, m.queues)
-				for {
-					ds := receive(t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
-					if len(ds) == 0 {
-						break
-					}
-					for _, d := range ds {
-						if got[d.Queue]++; d.Attempt != 1 {
-							t.Errorf("attempt %d", d.Attempt)
-						}
-					}
-					ackDeliveries(t, m.b, ds)
-				}
-				for q := range got {
-					if got[q] != int64(len(m.sent[q])) {
-						t.Errorf("queue %d: %d of %d messages", q, got[q], len(m.sent[q]))
-					}
-				}
-				if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
-					t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
-				}
-			})
-		})
-		if !ok {
-			return
+				m.b = open(t, Options{Dir: "data", fs: fs})
+			}
+			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
 		}
+		synctest.Wait()
+		m.check()
+	}
+	// In the end, everything from the beginning on.
+	if _, err := m.b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]int64, m.queues)
+	for {
+		ds := receive(t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+		if len(ds) == 0 {
+			break
+		}
+		for _, d := range ds {
+			if got[d.Queue]++; d.Attempt != 1 {
+				t.Errorf("attempt %d", d.Attempt)
+			}
+		}
+		ackDeliveries(t, m.b, ds)
+	}
+	for q := range got {
+		if got[q] != int64(len(m.sent[q])) {
+			t.Errorf("queue %d: %d of %d messages", q, got[q], len(m.sent[q]))
+		}
+	}
+	if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
+		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
 	}
 }
 
 // A message that is consumed anew can become a dead letter anew, also if the
 // process ends; and it leaves the group for good with it.
 func TestRewoundMessageDiesAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -266,6 +262,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 
 // Parked, blocked and set aside: a rewind ends all that.
 func TestRewindEndsParking(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -301,6 +298,7 @@ func TestRewindEndsParking(t *testing.T) {
 // A receive that waits is woken by a rewind, and one that replays is not given
 // what was before.
 func TestRewindWakesReceives(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, receives := fifo(t, b, OnExhaustedDeadLetter)
@@ -329,6 +327,7 @@ func TestRewindWakesReceives(t *testing.T) {
 // A rewind on a large backlog makes sends wait (seed 004), and one to the end
 // frees them; neither is mistaken for consuming.
 func TestRewindThrottles(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 10}})
@@ -355,6 +354,7 @@ func TestRewindThrottles(t *testing.T) {
 }
 
 func TestRewindRefuses(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 2})
 	putGroup(t, b, "g", GroupConfig{})
@@ -395,6 +395,7 @@ func TestRewindRefuses(t *testing.T) {
 
 // A rewind in the middle of a receive: what it had read is not delivered out of turn.
 func TestRewindMeetsReceives(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	const n = 500

@@ -14,16 +14,31 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// leaveRoom sets aside what the next batch has room for but n bytes.
+func leaveRoom(t *testing.T, b *Broker, n int64) {
+	t.Helper()
+	aside := int64(0)
+	for ; !b.store.Messages.Full(); aside += n {
+		if err := b.store.Messages.Room(t.Context(), n, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.store.Messages.Release(n)
+	t.Cleanup(func() { b.store.Messages.Release(aside - n) })
+}
+
 // fullBatch returns a broker whose store stands, and whose next batch is full.
 // done gets the results of the sends that are in it or before it.
 func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan error) {
 	fs = &stallingFS{FS: vfs.NewMem()}
-	b = open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+	b = open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: Pressure{MinFreeDisk: -1}})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	fs.hold(true)
+	t.Cleanup(func() { fs.hold(false) }) // or a failure would hang
+	leaveRoom(t, b, 1<<20)
 	done = make(chan error, 1000)
 	for ; sent < 100; sent++ {
-		go func() { done <- send0(t, b, 4<<20) }()
+		go func() { done <- send0(t, b, 256<<10) }()
 		synctest.Wait()
 		if !b.store.StalledSince().IsZero() && b.store.Messages.Full() {
 			sent++
@@ -31,7 +46,7 @@ func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan err
 		}
 	}
 	if sent == 100 {
-		t.Fatal("400 MiB do not fill it")
+		t.Fatal("25 MiB do not fill it")
 	}
 	return b, fs, sent, done
 }
@@ -39,18 +54,19 @@ func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan err
 // Where the store stands, senders that find the next batch full are told after
 // a second, be they there before or not.
 func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs, sent, done := fullBatch(t)
 		start := time.Now()
 		waiting := make(chan error)
-		go func() { waiting <- send0(t, b, 4<<20) }()
+		go func() { waiting <- send0(t, b, 256<<10) }()
 		time.Sleep(500 * time.Millisecond)
 		select {
 		case err := <-waiting:
 			t.Fatalf("after half a second: %v", err)
 		default:
 		}
-		for name, err := range map[string]error{"who waited": <-waiting, "who comes": send0(t, b, 4<<20)} {
+		for name, err := range map[string]error{"who waited": <-waiting, "who comes": send0(t, b, 256<<10)} {
 			if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall") {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -72,6 +88,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 
 // Who gives up waiting for room is still told what was wrong with each message.
 func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs, sent, done := fullBatch(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -101,20 +118,23 @@ func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
 // Commits make room in memory no more than sends do: those that find the next
 // batch full are refused where the store stands, and can be repeated.
 func TestCommitsWaitForRoom(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 40
+		const n, size = 14, 256 << 10
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		b := open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: Pressure{MinFreeDisk: -1}})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})
 		ids := map[string]bool{}
 		for range n {
-			r := b.SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, 4<<20)}, time.Hour)
+			r := b.SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}, time.Hour)
 			if r.Err != nil {
 				t.Fatal(r.Err)
 			}
 			ids[r.Receipt.TransactionID] = true
 		}
 		fs.hold(true)
+		t.Cleanup(func() { fs.hold(false) })
+		leaveRoom(t, b, 4*size)
 		type result struct {
 			id  string
 			err error
@@ -127,7 +147,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			synctest.Wait()
 		}
 		if !b.store.Messages.Full() {
-			t.Fatalf("%d MiB do not fill it", 4*n)
+			t.Fatalf("%d commits do not fill it", n)
 		}
 		time.Sleep(2 * time.Second)
 		answered, refused := len(done), 0

@@ -40,6 +40,7 @@ func countsOf(t *testing.T, b *Broker, group string) counts {
 // no longer retried and is sent to the dead-letter queue"
 // Seed 000: "When a message is retried, its state changes from Ready to Inflight and then to WaitingRetry"
 func TestStatesOfAPushConsumer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -109,6 +110,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 //
 // Seed 000: "This state is exclusive to push consumers"
 func TestStatesOfASimpleConsumer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -149,6 +151,7 @@ func TestStatesOfASimpleConsumer(t *testing.T) {
 // Seed 000: "When a message is retried, the value of the parameter is reused. You do not need to configure the
 // interval for the subsequent retries"
 func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -166,6 +169,7 @@ func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 
 // Seed 000: "you can change the value to a larger value to avoid triggering the retry mechanism"
 func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -190,6 +194,7 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 //
 // Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
 func TestOwnedLeaseHasAMaximum(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

@@ -19,6 +19,7 @@ import (
 // Seed 000: "The maximum number of retries for a simple consumer is specified in the metadata when the consumer group
 // is created"
 func TestThreeRetriesAreFourDeliveries(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} {
 			b := open(t, Options{})
@@ -45,6 +46,7 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 // Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
 // message is retried"
 func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -67,6 +69,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 // Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
 // message is retried"
 func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
@@ -92,6 +95,7 @@ func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 // Seed 000: "The consumption retry interval is therefore controlled by the InvisibleDuration value"
 // Seed 000: "Simple consumers need only to wait for a message to be retried"
 func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
 			b := open(t, Options{})
@@ -115,6 +119,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 // Seed 000: "that is, the InvisibleDuration value is recalculated from the point in time when the API is called"
 // Seed 000: "the change takes effect immediately"
 func TestChangeCountsFromTheCall(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -139,6 +144,7 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 // Seed 000: "A timeout error has not occurred on the current message"
 // Seed 000: "A consumption status of the current message is not returned"
 func TestChangeNeedsAnOpenDelivery(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
@@ -165,6 +171,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 
 // Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
 func TestConsumptionIntervalHasAMaximum(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MaxInvisibleDuration: time.Hour})
 		putTopic(t, b, "t", TopicConfig{})
@@ -195,6 +202,7 @@ func codeOf(err error) tidegate.Code {
 
 // What one group fails at is not delivered to another group again.
 func TestRetriesStayInTheirGroup(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})

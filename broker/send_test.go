@@ -24,6 +24,7 @@ func hold(l *store.Log) (release func()) {
 // A send that was given up while the disk was waited for is stored all the
 // same, and takes nothing from consumers that was there before it.
 func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -54,6 +55,7 @@ func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
 // A receive that waits is woken for a message in a queue that the topic got
 // meanwhile, even if the message was there before the group's cursor.
 func TestNewQueueWakesReceives(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})

@@ -64,6 +64,7 @@ var errImpatient = errors.New("impatient")
 // Transport's contract: a call ends with its ctx, although the disk does not answer. What it
 // was to do is done all the same, as MaybeStored says.
 func TestSettlementsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
 	for name, settle := range map[string]func(*Broker, context.Context, *tidegate.Delivery) error{
 		"Ack": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.Ack(ctx, []*tidegate.Delivery{d})[0]

@@ -35,6 +35,7 @@ func messageKey(p store.Place) []byte {
 
 // A damaged message does not keep a group from being rewound to a time: its time is its neighbours'.
 func TestRewindToATimeBesideDamage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -77,6 +78,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 // opening nor has others forgotten; sent again it is stored again, and the half message is
 // removed when its producer would be asked.
 func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []TopicType{TopicTransaction, TopicDelay} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewCrashableMem()

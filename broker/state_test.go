@@ -10,6 +10,7 @@ import (
 // The state machine of seed 000, written out a second time, as a list.
 // Seed 000: "Retry process state machine: controls the state and the change logic of messages in the retry process"
 func TestStateMachine(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		from State
 		e    event
@@ -91,6 +92,7 @@ func TestStateMachine(t *testing.T) {
 // The package's doc has the state machine as a table for people: row by row
 // the one of the code.
 func TestStateMachineIsDocumented(t *testing.T) {
+	t.Parallel()
 	var code []string
 	add := func(m map[State]map[event]State, condition string) {
 		for from, events := range m {

@@ -20,6 +20,7 @@ import (
 )
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b, err := Open(Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: Quota{MessagesPerSecond: 1, Burst: 3}})
@@ -101,6 +102,7 @@ func TestStats(t *testing.T) {
 
 // What waits for its delivery time is accepted when that comes, also after a restart.
 func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		files := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: files})
@@ -121,6 +123,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 }
 
 func TestRetryLatenessIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", TopicConfig{})
@@ -141,6 +144,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 }
 
 func TestRefusal(t *testing.T) {
+	t.Parallel()
 	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
 	for _, c := range []struct {
 		err  error
@@ -162,6 +166,7 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestAttemptClass(t *testing.T) {
+	t.Parallel()
 	for attempt, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 3, 8: 3, 9: 4, 1 << 20: 4} {
 		if got := attemptClass(attempt); got != want {
 			t.Errorf("attempt %d: class %d, want %d", attempt, got, want)
@@ -171,6 +176,7 @@ func TestAttemptClass(t *testing.T) {
 
 // Every limit that refuses sends has a counter of its own.
 func TestThrottleLimitsAreKnown(t *testing.T) {
+	t.Parallel()
 	for _, limit := range slices.Concat(topicLimits[:], groupLimits[:], rateLimits[:],
 		[]string{limitFairShare, limitColdReads, limitFreeDisk, limitDiskFull, limitWriteStall, limitCompactionDebt, limitClientQuota}) {
 		var c counters
@@ -198,6 +204,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 
 // Only package server and what is above it know Prometheus.
 func TestEngineDoesNotImportPrometheus(t *testing.T) {
+	t.Parallel()
 	var names []string
 	for _, dir := range []string{".", "internal"} {
 		if err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

@@ -13,12 +13,13 @@ import (
 // Dead letters that wait for their topic, which nobody can make while settings are
 // changed, keep no room from what is sent.
 func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 10 // of 4 MiB: more than the log has room for
+		const n, size = 6, 256 << 10 // more than the log has room for below
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		for range n {
-			if err := send0(t, b, 4<<20); err != nil {
+			if err := send0(t, b, size); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -26,6 +27,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 		for len(ds) < n {
 			ds = append(ds, one(t, b, "g", "t"))
 		}
+		leaveRoom(t, b, n*size/2)
 		if err := b.lockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -54,6 +56,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 // A commit that waits for room keeps its transaction from nobody: who purges the
 // topic, or checks what is due, need not wait for it.
 func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})

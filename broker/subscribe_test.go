@@ -15,6 +15,7 @@ import (
 
 // A retry that is stored before the group looks at its retry topic is not passed over.
 func TestStartLatestKeepsRetries(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
@@ -37,6 +38,7 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 // Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue"
 // With Start latest; also if the power fails right after, and not among the dead letters.
 func TestStartLatest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})

@@ -14,6 +14,7 @@ import (
 
 // What is told of a limit and what is done are the same.
 func TestResumePercent(t *testing.T) {
+	t.Parallel()
 	if ResumePercent != throttle.ResumePercent {
 		t.Errorf("it is told that throttles end at %d %%; they do at %d %%", ResumePercent, throttle.ResumePercent)
 	}
@@ -21,6 +22,7 @@ func TestResumePercent(t *testing.T) {
 
 // Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestBacklogThrottlesSends(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "orders", TopicConfig{MaxBacklog: Limit{Messages: 1000}})
@@ -87,6 +89,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 }
 
 func TestGroupBacklogAndBytesThrottle(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MaxBacklog: Limit{Bytes: 1000}})
 		putTopic(t, b, "t", TopicConfig{})

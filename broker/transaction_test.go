@@ -51,6 +51,7 @@ func ids(ds []*tidegate.Delivery) string {
 // A half message is not delivered, and not in the backlog, before it is
 // committed; then it is, with all that it has. One that is rolled back never is.
 func TestTransactions(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -111,6 +112,7 @@ func TestTransactions(t *testing.T) {
 }
 
 func TestTransactionsRefused(t *testing.T) {
+	t.Parallel()
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 	putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
@@ -162,6 +164,7 @@ func TestTransactionsRefused(t *testing.T) {
 // A half message whose ID is known is answered with the same transaction, also
 // after a restart and while sends are throttled; once that has ended, with the message, or anew.
 func TestTransactionDuplicates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
@@ -209,6 +212,7 @@ func TestTransactionDuplicates(t *testing.T) {
 
 // Of many ends of one transaction at the same time one wins, also beside its check.
 func TestTransactionEndsOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
@@ -251,6 +255,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 
 // An end that was given up while the disk was waited for, or for another end, is what it is.
 func TestCancelledEndOfATransaction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
@@ -280,6 +285,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 }
 
 func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
