@@ -2,8 +2,6 @@ package rocketmq
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -80,11 +78,8 @@ func call[Req any, Res answer](
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
 				continue // the connection was lost before the request was written
 			}
-			e := transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
-			r.ep.blame(ctx, e)
-			return res, nil, e
+			return res, nil, transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
 		}
-		r.ep.good()
 		if look {
 			r.ep.learn(connectionOf(&info.peer), info.header)
 		}
@@ -109,21 +104,4 @@ func attempt[Req any, Res answer](
 		defer cancel()
 	}
 	return method(r.ep.api(), c.headers.outgoing(ctx, r.id, r.headers...), req, opts...)
-}
-
-// blame notes that the endpoint failed, unless the call ended because its
-// caller, whose ctx it is, did not want it any longer. A cause that matches
-// ErrUnavailable is a caller who gave up on this server, as a producer does
-// after an attempt's share of the time.
-func (e *endpoint) blame(ctx context.Context, err *tidegate.Error) {
-	if err.Code == 0 && (ctx.Err() == nil || errors.Is(context.Cause(ctx), tidegate.ErrUnavailable)) {
-		e.failed.Store(e.age(time.Now()))
-	}
-}
-
-// good notes that the endpoint answers.
-func (e *endpoint) good() {
-	if e.failed.Load() != 0 { // a plain load: every send comes here
-		e.failed.Store(0)
-	}
 }

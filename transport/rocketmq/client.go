@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -31,6 +32,7 @@ type Client struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when Close has done its work
+	trips  atomic.Int64  // of breakers, to know which were first
 
 	mu        sync.Mutex // never held across a wait
 	closed    bool

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sony/gobreaker/v2"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
@@ -32,10 +33,6 @@ const (
 	// oldConnection is how long calls may go on over a connection that the
 	// server asked to replace.
 	oldConnection = time.Minute
-
-	// avoid is how long new messages go to other servers, where there are
-	// some, after one failed.
-	avoid = 5 * time.Second
 )
 
 // An endpoint is a server that can be talked to. Goroutines share it.
@@ -47,8 +44,11 @@ type endpoint struct {
 	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
 	born     time.Time
 	unused   int          // refreshes in a row in which nothing named it; guarded by Client.mu
-	failed   atomic.Int64 // when the last call failed, by age; 0 after a good one
 	knocked  atomic.Int64 // when the last knock was, by age; 0 before the first
+
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}] // fed by sends only
+	tripped atomic.Int64                               // the number of the trip by which it is not closed; 0 if it is
+	probed  atomic.Int64                               // when a lane led to it to probe it, by age; 0 before the first
 }
 
 // age returns the time since the endpoint was made, in ns, at least 1. The
@@ -56,13 +56,6 @@ type endpoint struct {
 func (e *endpoint) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
 
 func (e *endpoint) api() rmqpb.MessagingServiceClient { return e.link.Load().api }
-
-// shaky reports whether a call failed lately, with no good one since.
-func (e *endpoint) shaky(now time.Time) bool {
-	at := e.failed.Load()
-	ago := time.Duration(e.age(now) - at)
-	return at != 0 && ago >= 0 && ago < avoid
-}
 
 // parseEndpoints reads addresses, host:port, joined by ";" or ",".
 func parseEndpoints(text string) (*rmqpb.Endpoints, error) {
@@ -140,6 +133,7 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*endpoint, error) {
 		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
 	}
 	e := &endpoint{key: key, pb: pb, born: time.Now()}
+	e.breaker = c.newBreaker(e)
 	e.link.Store(l)
 	c.endpoints[key] = e
 	return e, nil

@@ -2,6 +2,8 @@ package rocketmq
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -27,16 +29,17 @@ var (
 )
 
 // Lane returns the lane for the next message, as [transport.LaneSender] says: the
-// server of the message group, or the next one in turn. It asks a server only for
-// the route of a topic that is new to the client.
+// server of the message group, or the next one in turn that did not fail. It asks a
+// server only for the route of a topic that is new to the client. A lane to a server
+// that failed, which the message is to probe, is for one message.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	t, rt, err := c.writable(ctx, r.Topic)
 	if err != nil {
 		return transport.Lane{}, err
 	}
-	ep := t.choose(rt, r.MessageGroup, r.Avoid).ep
-	lane := transport.Lane{Topic: r.Topic, Endpoint: ep.key, MaxMessages: 1, MaxBytes: maxBatchBytes}
-	if ep.batch() {
+	q, probe := t.choose(rt, r.MessageGroup, r.Avoid)
+	lane := transport.Lane{Topic: r.Topic, Endpoint: q.ep.key, MaxMessages: 1, MaxBytes: maxBatchBytes}
+	if !probe && q.ep.batch() {
 		lane.MaxMessages = maxBatch
 	}
 	return lane, nil
@@ -44,7 +47,8 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 
 // SendLane sends msgs in one request, as [transport.LaneSender] says. The results
 // match transport.ErrLaneChanged too if the route no longer leads a message group
-// of msgs, or any message, to the lane's server.
+// of msgs, or any message, to the lane's server, and if that server failed since,
+// another one is there, and none of msgs has a message group.
 func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
@@ -54,13 +58,18 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 	if err == nil && !rt.leads(lane.Endpoint, msgs) {
 		err = laneChanged(lane.Topic, lane.Endpoint)
 	}
-	if err != nil {
-		for i := range results {
-			results[i].Err = err
+	if err == nil {
+		q := rt.at[lane.Endpoint]
+		report := q.ep.begin()
+		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.excludes(), q.ep) {
+			c.sendReported(ctx, t, q, msgs, results, report)
+			return results
 		}
-		return results
+		err = laneChanged(lane.Topic, lane.Endpoint)
 	}
-	c.sendRequest(ctx, t, rt.at[lane.Endpoint], msgs, results)
+	for i := range results {
+		results[i].Err = err
+	}
 	return results
 }
 
@@ -104,15 +113,30 @@ func laneChanged(topic, endpoint string) *tidegate.Error {
 	return &tidegate.Error{Op: opSend, Subject: topic, Endpoint: endpoint, Err: transport.ErrLaneChanged}
 }
 
+func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
+
 // sendRequest sends msgs in one request to the server of q, and fills in results.
 // Several messages go over a connection that announced batch, or not at all.
 func (c *Client) sendRequest(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult) {
+	c.sendReported(ctx, t, q, msgs, results, q.ep.begin())
+}
+
+// sendReported is sendRequest, and reports to the breaker; not if report is nil.
+func (c *Client) sendReported(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult, report func(verdict)) {
+	v := nothing
+	if report != nil {
+		defer func() { report(v) }() // also after a panic, or the server would never be probed again
+	}
 	req := c.encodeRequest(t, q, msgs)
 	r := request{ep: q.ep, id: c.id, op: opSend, subject: t.name}
 	if len(msgs) > 1 {
 		r.gate = new(gate)
 	}
+	begin := time.Now()
 	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.SendMessage, req)
+	if v = healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
+		v = verdictOf(err, context.Cause(ctx), time.Since(begin))
+	}
 	if err != nil {
 		c.doubtIf(t, err)
 	}
@@ -146,6 +170,8 @@ func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmq
 	}
 	return req
 }
+
+func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }
 
 func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born *timestamppb.Timestamp) tidegate.Receipt {
 	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}

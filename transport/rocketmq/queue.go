@@ -30,6 +30,7 @@ type route struct {
 	byGroup []queue           // writable, by broker and id: what message groups are hashed over
 	inTurn  []queue           // the same, neighbours on different brokers
 	at      map[string]queue  // the first of each server, by its address
+	servers []*endpoint       // of these
 	readers []broker          // that have a readable queue, by name
 	by      map[string]broker // readers by name
 }
@@ -76,8 +77,11 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tide
 	})
 	r.inTurn = interleave(r.byGroup)
 	r.at = map[string]queue{}
-	for _, q := range slices.Backward(r.byGroup) {
-		r.at[q.ep.key] = q
+	for _, q := range r.byGroup {
+		if _, ok := r.at[q.ep.key]; !ok {
+			r.at[q.ep.key] = q
+			r.servers = append(r.servers, q.ep)
+		}
 	}
 	for _, b := range r.by {
 		r.readers = append(r.readers, b)
@@ -132,23 +136,6 @@ func (r *route) forGroup(group string) queue {
 	h := fnv.New32a()
 	h.Write([]byte(group))
 	return r.byGroup[h.Sum32()%uint32(len(r.byGroup))]
-}
-
-// choose returns the queue for a message: its group's, or the next in turn on a
-// server that did not fail lately and is not in avoid, if there is one.
-func (t *topic) choose(r *route, group string, avoid []string) queue {
-	if group != "" {
-		return r.forGroup(group)
-	}
-	n, now := t.next.Add(1)-1, time.Now()
-	for _, avoided := range [][]string{avoid, nil} {
-		for i := range uint64(len(r.inTurn)) {
-			if q := r.inTurn[(n+i)%uint64(len(r.inTurn))]; !q.ep.shaky(now) && !slices.Contains(avoided, q.ep.key) {
-				return q
-			}
-		}
-	}
-	return r.inTurn[n%uint64(len(r.inTurn))]
 }
 
 // Queue numbers. The contract names a queue by one number, RocketMQ by broker

@@ -144,7 +144,6 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 			e.Message = fmt.Sprintf("a message is too large to be read, and the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
 			return e
 		}
-		s.ep.blame(ctx, e)
 		return e
 	}
 	var headers []string
@@ -174,7 +173,6 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 	}
 	if got.err == nil {
-		s.ep.good()
 		code := got.status.GetCode()
 		silent := got.status == nil && got.messages > 0 // some servers think that messages say enough
 		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {

@@ -178,9 +178,6 @@ func TestReceiveOutcomes(t *testing.T) {
 				if class := transport.Classify(err); class == transport.Permanent {
 					t.Errorf("%v is %v: it would end a push consumer", err, class)
 				}
-				if tt.is == transport.ErrUnreadable && c.access.shaky(time.Now()) {
-					t.Error("a message that is too large for us counts against the server")
-				}
 				synctest.Wait()
 				back := s.of("ChangeInvisibleDuration")
 				if len(back) != tt.back {

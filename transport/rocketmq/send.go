@@ -35,7 +35,8 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		return results
 	}
 	if len(msgs) == 1 {
-		c.sendRequest(ctx, t, t.choose(r, msgs[0].MessageGroup, nil), msgs, results)
+		q, _ := t.choose(r, msgs[0].MessageGroup, nil)
+		c.sendRequest(ctx, t, q, msgs, results)
 		return results
 	}
 	s := &sending{c: c, ctx: ctx, t: t, r: r, msgs: msgs, results: results}
@@ -78,7 +79,7 @@ func (s *sending) split() []part {
 	for i, m := range s.msgs {
 		q := shared
 		if m.MessageGroup != "" || q.ep == nil {
-			q = s.t.choose(s.r, m.MessageGroup, nil)
+			q, _ = s.t.choose(s.r, m.MessageGroup, nil)
 		}
 		batch, asked := can[q.ep]
 		if !asked {

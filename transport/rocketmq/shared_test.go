@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -46,25 +45,6 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 				at[group] = i
 			}
 		}
-	}
-}
-
-// A clock that was set back makes nothing that was seem to come.
-func TestClockSetBack(t *testing.T) {
-	now := time.Now()
-	ep := &endpoint{born: now.Add(-2 * time.Hour)}
-	for ago, want := range map[time.Duration]bool{0: true, avoid - 1: true, avoid: false, -time.Hour: false} {
-		if ep.failed.Store(ep.age(now.Add(-ago))); ep.shaky(now) != want {
-			t.Errorf("failed %v ago: shaky is %t", ago, !want)
-		}
-	}
-	ep.blame(t.Context(), &tidegate.Error{})
-	if !ep.shaky(time.Now()) {
-		t.Error("not shaky after a failed call")
-	}
-	// Times without a monotonic part are those that a clock that is set changes.
-	if at := ep.failed.Load(); at < int64(2*time.Hour) || at > int64(3*time.Hour) {
-		t.Errorf("failed at %v of the endpoint's age, want 2h", time.Duration(at))
 	}
 }
 

@@ -160,7 +160,6 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		p, _ := peer.FromContext(st.Context())
 		s.ep.learn(connectionOf(p), header)
 	}
-	s.ep.good()
 	s.update(func() {
 		s.ready, s.settings = true, settings
 	})
