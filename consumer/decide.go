@@ -8,7 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -27,6 +26,7 @@ type rules struct {
 	maxAttempts int // deliveries; 0: no limit, or the server decides
 	ladder      backoff.Policy
 	byServer    bool // the ladder is the server's, which knows better what holds
+	snooze      bool // the server can postpone a delivery without counting its attempt
 }
 
 // makeRules merges the subscription's own ladder, the server's settings, and
@@ -58,13 +58,17 @@ const (
 	ack action = iota
 	retry
 	deadLetterNow
+	snooze
+	giveBack // it was not handled, or not to its end
+	forget   // it is not ours any more
 )
 
 // A verdict is what to do with a delivery after its handler.
 type verdict struct {
 	action   action
-	delay    time.Duration // of retry
+	delay    time.Duration // of retry and snooze
 	byServer bool          // the server puts its own in the place of delay
+	spent    bool          // the handler postponed the delivery, but its attempt counts
 	reason   string        // of deadLetterNow, and of retry if that was the last attempt
 }
 
@@ -75,6 +79,7 @@ type failure struct {
 	reason     string // if the message is given up
 	deadLetter bool   // by the handler's wish
 	retryAfter bool   // by the handler's wish, after delay
+	snooze     bool   // by the handler's wish, for delay
 	delay      time.Duration
 }
 
@@ -87,6 +92,9 @@ func readError(err error) *failure {
 	_, f.deadLetter = errors.AsType[*deadLetter](err)
 	if ra, ok := errors.AsType[*retryAfter](err); ok {
 		f.retryAfter, f.delay = true, ra.delay
+	}
+	if sn, ok := errors.AsType[*snoozed](err); ok {
+		f.snooze, f.delay = true, sn.delay
 	}
 	return f
 }
@@ -119,6 +127,10 @@ func judge(attempt int, f *failure, r rules) verdict {
 	switch {
 	case f == nil:
 		return verdict{action: ack}
+	case f.snooze && !f.deadLetter && r.snooze:
+		return verdict{action: snooze, delay: min(f.delay, maxInvisibleDuration)}
+	case f.snooze && !f.deadLetter:
+		return verdict{action: retry, delay: min(f.delay, maxInvisibleDuration), reason: f.reason, spent: true}
 	case f.deadLetter, r.maxAttempts > 0 && attempt >= r.maxAttempts:
 		return verdict{action: deadLetterNow, reason: f.reason}
 	}
@@ -157,32 +169,4 @@ func reason(err error) string {
 		text = text[:cut]
 	}
 	return text
-}
-
-// fatal reports whether a failed receive ends the consumer: the server refuses
-// what it asks for, and will again. What is not there (404xx) may be created.
-func fatal(err error) bool {
-	switch transport.Classify(err) {
-	case transport.Cancelled:
-		return errors.Is(err, tidegate.ErrClosed)
-	case transport.Permanent:
-		return !errors.Is(err, tidegate.ErrNotFound)
-	}
-	return false
-}
-
-// canRepeat reports whether a failed settlement may be tried again; harmless if that
-// does nothing more where the first one worked: a real RocketMQ makes a second dead
-// letter of a repeated request.
-func canRepeat(err error, harmless bool) bool {
-	if errors.Is(err, tidegate.ErrInvalidHandle) {
-		return false
-	}
-	switch transport.Classify(err) {
-	case transport.Throttled:
-		return true // refused: nothing happened
-	case transport.Transient:
-		return harmless
-	}
-	return false
 }

@@ -19,6 +19,7 @@ func TestJudge(t *testing.T) {
 	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
 	bounded := rules{maxAttempts: 3, ladder: steps}
 	endless := rules{ladder: steps}
+	snoozing := rules{maxAttempts: 3, ladder: steps, snooze: true}
 	broken := errors.New("no connection")
 	for _, tt := range []struct {
 		name    string
@@ -44,9 +45,18 @@ func TestJudge(t *testing.T) {
 		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", DeadLetter(broken)), endless,
 			verdict{action: deadLetterNow, reason: "order 7: no connection"}},
 		{"dead letter without a reason", 1, DeadLetter(nil), endless,
-			verdict{action: deadLetterNow, reason: "dead letter by the handler's wish"}},
+			verdict{action: deadLetterNow, reason: "dead letter requested by the handler"}},
 		{"dead letter beats retry after", 1, DeadLetter(RetryAfter(time.Second, broken)), bounded,
 			verdict{action: deadLetterNow, reason: "no connection"}},
+		{"retry level", 1, RetryLevel(4, broken), bounded, verdict{action: retry, delay: 30 * time.Second}},
+		{"retry level, too low and too high", 1, errors.Join(RetryLevel(0, nil), RetryLevel(99, nil)), bounded, verdict{action: retry, delay: time.Second}},
+		{"retry after, joined", 1, errors.Join(broken, RetryAfter(7*time.Second, nil)), bounded, verdict{action: retry, delay: 7 * time.Second}},
+		{"dead letter, joined", 1, errors.Join(broken, DeadLetter(nil)), bounded,
+			verdict{action: deadLetterNow, reason: "no connection dead letter requested by the handler"}},
+		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", Snooze(time.Minute)), snoozing, verdict{action: snooze, delay: time.Minute}},
+		{"snooze, longer than the server takes", 1, Snooze(13 * time.Hour), snoozing, verdict{action: snooze, delay: 12 * time.Hour}},
+		{"snooze without the server's help", 3, Snooze(time.Minute), bounded, verdict{action: retry, delay: time.Minute, spent: true}},
+		{"dead letter beats snooze", 1, DeadLetter(Snooze(time.Minute)), snoozing, verdict{action: deadLetterNow, reason: "postponed for 1m0s"}},
 		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict{action: retry, delay: time.Minute}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -161,27 +171,33 @@ func FuzzReason(f *testing.F) {
 	})
 }
 
-func TestFatalAndRepeat(t *testing.T) {
+func TestEndingAndRepeat(t *testing.T) {
 	code := func(c tidegate.Code) error { return fmt.Errorf("wrapped: %w", &tidegate.Error{Code: c}) }
 	for _, tt := range []struct {
 		err            error
-		fatal          bool
+		ending         ending
 		harmless, harm bool // repeated, where that is harmless, and where it is not?
 	}{
-		{errors.New("connection lost"), false, true, false},
-		{code(tidegate.CodeInternalServerError), false, true, false},
-		{code(tidegate.CodeTooManyRequests), false, true, true},
-		{code(tidegate.CodeTopicNotFound), false, false, false},
-		{code(tidegate.CodeConsumerGroupNotFound), false, false, false},
-		{code(tidegate.CodeInvalidReceiptHandle), true, false, false},
-		{code(tidegate.CodeIllegalConsumerGroup), true, false, false},
-		{code(tidegate.CodeUnauthorized), true, false, false},
-		{code(tidegate.CodeForbidden), true, false, false},
-		{code(tidegate.CodeUnsupported), true, false, false},
-		{fmt.Errorf("transport %w", tidegate.ErrClosed), true, false, false},
+		{errors.New("connection lost"), never, true, false},
+		{code(tidegate.CodeInternalServerError), never, true, false},
+		{code(tidegate.CodeTooManyRequests), never, true, true},
+		{code(tidegate.CodeTopicNotFound), never, false, false},
+		{code(tidegate.CodeConsumerGroupNotFound), never, false, false},
+		{code(tidegate.CodeInvalidReceiptHandle), never, false, false},
+		{code(tidegate.CodeIllegalPollingTime), never, true, false}, // of a proxy that was paused
+		{code(tidegate.CodeNotImplemented), never, false, false},    // of an ingress without a backend
+		{code(tidegate.CodeUnsupported), never, false, false},
+		{code(49999), never, false, false},
+		{code(tidegate.CodeBadRequest), never, false, false},
+		{code(tidegate.CodeIllegalConsumerGroup), atOnce, false, false},
+		{code(tidegate.CodeIllegalFilterExpression), atOnce, false, false},
+		{code(tidegate.CodeIllegalInvisibleTime), atOnce, false, false},
+		{code(tidegate.CodeUnauthorized), graced, false, false},
+		{code(tidegate.CodeForbidden), graced, false, false},
+		{fmt.Errorf("transport %w", tidegate.ErrClosed), atOnce, false, false},
 	} {
-		if got := fatal(tt.err); got != tt.fatal {
-			t.Errorf("fatal(%v) = %v", tt.err, got)
+		if got := endingOf(tt.err); got != tt.ending {
+			t.Errorf("endingOf(%v) = %v", tt.err, got)
 		}
 		if got := canRepeat(tt.err, true); got != tt.harmless {
 			t.Errorf("canRepeat(%v) where it is harmless: %v", tt.err, got)

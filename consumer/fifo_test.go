@@ -71,7 +71,9 @@ func TestFIFOProperty(t *testing.T) {
 	for range 40 {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
-			s.caps.Suspend = chance(50)
+			if chance(50) {
+				s.caps = ours
+			}
 			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Second}}
 			if chance(50) {
 				s.queues = []int{0, 1, 2}
@@ -128,8 +130,8 @@ func TestFIFOProperty(t *testing.T) {
 			if n := s.left(); n != 0 {
 				t.Errorf("%d messages are left", n)
 			}
-			q := len(s.queues)
-			if limit := (concurrency + q - 1) / q * q; int(most.Load()) > limit {
+			// The handlers take 10 s, so no message waits for one but for those of parked receives.
+			if q := len(s.queues); int(most.Load()) > 2*concurrency+q {
 				t.Errorf("%d in hand, concurrency %d, %d queues", most.Load(), concurrency, q)
 			}
 		})

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -41,8 +40,8 @@ func TestLeaseIsExtended(t *testing.T) {
 				t.Errorf("extended by %v", d)
 			}
 		}
-		// Every 10 s, for 5 min, three times; at the very end either may be first.
-		if n := len(s.changes); n < 3*29 || n > 3*30 {
+		// Every 9 to 10 s, for 5 min, three times.
+		if n := len(s.changes); n < 3*29 || n > 3*34 {
 			t.Errorf("%d extensions", n)
 		}
 	})
@@ -52,22 +51,23 @@ func TestLeaseLost(t *testing.T) {
 	invalid := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	lost := errors.New("connection lost")
 	for _, tt := range []struct {
-		name   string
-		answer error
-		opts   PushOptions
-		ran    time.Duration // of the invisible time, before the delivery came
-		at     time.Duration // when the handler sees it
-		calls  int           // of ChangeInvisibleDuration
+		name     string
+		answer   error
+		opts     PushOptions
+		ran      time.Duration // of the invisible time, before the delivery came
+		from, to time.Duration // when the handler sees it
+		calls    int           // of ChangeInvisibleDuration, at least
 	}{
-		{"the server says so", invalid, PushOptions{}, 0, 10 * time.Second, 1},
-		{"the server cannot be reached", lost, PushOptions{}, 0, 30 * time.Second, 7}, // at 10 s and every 3 s, and not at the end
-		{"nor for the rest of a repeated answer", lost, PushOptions{}, 24 * time.Second, 6 * time.Second, 7},
-		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 50 * time.Second, 2},
-		{"never extended", nil, PushOptions{MaxExtension: -1}, 0, 30 * time.Second, 0},
+		{"the server says so", invalid, PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
+		{"the server cannot be reached", lost, PushOptions{}, 0, 29 * time.Second, 30*time.Second - 1, 5},
+		{"nor for the rest of a repeated answer", lost, PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
+		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
+		{"never extended", nil, PushOptions{MaxExtension: -1}, 0, 29 * time.Second, 30*time.Second - 1, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
+				s.caps = ours
 				s.ran = tt.ran
 				s.fill(1)
 				calls := 0
@@ -79,11 +79,12 @@ func TestLeaseLost(t *testing.T) {
 				tt.opts.Concurrency = 1
 				begin := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
+				var at time.Duration
 				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
-					defer cancel()
 					<-hctx.Done()
-					if d := time.Since(begin); d != tt.at {
-						t.Errorf("the handler's context ended after %v, want %v", d, tt.at)
+					cancel() // before the message comes again
+					if at = time.Since(begin); at < tt.from || at > tt.to {
+						t.Errorf("the handler's context ended after %v, want %v to %v: before the message is visible", at, tt.from, tt.to)
 					}
 					cause := context.Cause(hctx)
 					if !errors.Is(cause, ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
@@ -98,10 +99,10 @@ func TestLeaseLost(t *testing.T) {
 				if err := p.Run(ctx); err != nil {
 					t.Error(err)
 				}
-				if o := <-seen; o.Disposition != LeaseLost || o.Duration != tt.at+time.Second || len(seen) != 0 {
+				if o := <-seen; o.Disposition != LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
 					t.Errorf("outcome %+v and %d more", o, len(seen))
 				}
-				if calls != tt.calls {
+				if calls < tt.calls {
 					t.Errorf("%d attempts to extend, want %d", calls, tt.calls)
 				}
 			})
@@ -116,38 +117,30 @@ func TestLeaseLost(t *testing.T) {
 func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		s.queues = []int{0, 1}
-		for q := range s.queues {
-			s.add(q, &tidegate.Message{ID: fmt.Sprint(q), Topic: "orders", Body: []byte("x")})
-		}
-		var handled []*tidegate.Delivery
+		s.fillQuick()
 		var seen outcomes
+		blocked := false
 		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			handled = append(handled, d)
-			if len(handled) == 1 {
+			if slow(d) && !blocked {
+				blocked = true
 				time.Sleep(2 * time.Minute) // whatever its context says
 			}
 			return nil
 		}, PushOptions{Concurrency: 1, MaxExtension: 25 * time.Second, OnDelivery: seen.add})
+		s.fillSlow(10)
 		time.Sleep(10 * time.Minute)
 		stop()
-		waited := map[bool]string{true: "1", false: "0"}[handled[0].ID == "0"]
-		times, lost := 0, 0
-		for _, d := range handled {
-			if d.ID == waited {
-				times++
-				if d.Attempt == 1 {
-					t.Error("the delivery that waited too long was handled")
-				}
-			}
-		}
+		handled, lost := 0, 0
 		for _, o := range seen.list {
-			if o.MessageID == waited && o.Disposition == LeaseLost && o.Duration == 0 {
+			switch {
+			case o.Disposition == LeaseLost && o.Duration == 0:
 				lost++
+			case o.Disposition == Acked && o.Attempt > 1:
+				handled++
 			}
 		}
-		if times != 1 || lost == 0 || s.left() != 0 {
-			t.Errorf("handled %d times, lost %d times, %d messages left; outcomes %+v", times, lost, s.left(), seen.list)
+		if lost < 9 || handled != 10 || s.left() != 0 {
+			t.Errorf("%d were lost in the queue, %d handled later, %d left; want 9 at least, 10 and 0", lost, handled, s.left())
 		}
 	})
 }

@@ -1,97 +1,77 @@
 package consumer
 
-import (
-	"sync"
+import "slices"
 
-	"github.com/tidegate/tidegate"
-)
-
-// lines keep deliveries of a FIFO group in order: those of one message group
-// stand in one line, and each waits until the one before it is done.
+// lines keep deliveries of a FIFO group in order: those of one message group stand in one
+// line, and only the first of a line may be handled.
 //
-// When one fails, all that stand behind it are passed over and given back to
-// the server, which delivers the failed one first. Deliveries that come in
-// later are not behind it: the server hands out nothing of a message group
-// while an earlier message of it is out, except together with it in one
-// receive. They therefore start a line of their own.
-type lines struct {
-	mu    sync.Mutex // never held while waiting
-	heads map[string]*line
+// When it fails, all that stand behind it are released, and the server delivers the failed one first.
+// Deliveries that come later are not behind it: the server hands out nothing of a message
+// group while an earlier message of it is out, except together with it in one receive. They
+// therefore start a line of their own.
+type lines map[string]*line
+
+// A line is the deliveries of one message group, the first in front.
+type line struct {
+	group string
+	items []*item
 }
 
-type line struct{ last *turn }
-
-// A turn is the place of one delivery in its line. The zero value, and nil,
-// waits for nobody.
-type turn struct {
-	key  string
-	line *line
-	prev *turn         // nil for the first
-	done chan struct{} // closed when the delivery is done
-	// failed is set before done is closed.
-	failed bool
+// join puts a delivery at the end of its line, and reports whether it is the first there.
+func (l lines) join(it *item) (first bool) {
+	g := it.current.MessageGroup
+	if g == "" {
+		return true
+	}
+	ln := l[g]
+	if ln == nil {
+		ln = &line{group: g}
+		l[g] = ln
+	}
+	ln.items = append(ln.items, it)
+	it.line = ln
+	return len(ln.items) == 1
 }
 
-// join gives the deliveries of one receive their turns, in their order. A
-// delivery without a message group gets nil.
-func (l *lines) join(ds []*tidegate.Delivery) []*turn {
-	turns := make([]*turn, len(ds))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, d := range ds {
-		if d.MessageGroup == "" {
-			continue
+// close has deliveries that come later start another line. It is called before the server
+// learns that the delivery was not consumed: from then on it may deliver the message again.
+func (l lines) close(it *item) {
+	if it.line != nil && l[it.line.group] == it.line {
+		delete(l, it.line.group)
+	}
+}
+
+// leave takes a delivery out of its line. If it was consumed, next is the one that may be
+// handled now, nil for none. Otherwise behind are those that were received behind it, which
+// leave the line too.
+func (l lines) leave(it *item, consumed bool) (next *item, behind []*item) {
+	ln := it.line
+	if ln == nil {
+		return nil, nil
+	}
+	it.line = nil
+	i := slices.Index(ln.items, it)
+	if !consumed {
+		behind = slices.Clone(ln.items[i+1:])
+		for _, b := range behind {
+			b.line = nil
 		}
-		ln := l.heads[d.MessageGroup]
-		if ln == nil {
-			ln = &line{}
-			if l.heads == nil {
-				l.heads = map[string]*line{}
-			}
-			l.heads[d.MessageGroup] = ln
+		clear(ln.items[i:])
+		ln.items = ln.items[:i]
+		if l[ln.group] == ln {
+			delete(l, ln.group)
 		}
-		t := &turn{key: d.MessageGroup, line: ln, prev: ln.last, done: make(chan struct{})}
-		ln.last = t
-		turns[i] = t
+		return nil, behind
 	}
-	return turns
+	ln.items = slices.Delete(ln.items, i, i+1)
+	if len(ln.items) == 0 {
+		if l[ln.group] == ln {
+			delete(l, ln.group)
+		}
+		return nil, nil
+	}
+	if i == 0 {
+		next = ln.items[0]
+	}
+	return next, nil
 }
-
-// fail closes t's line for newcomers. It is called before the server is told:
-// from then on it may deliver the message again, to the head of a new line.
-func (l *lines) fail(t *turn) {
-	if t == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t.failed = true
-	if l.heads[t.key] == t.line {
-		delete(l.heads, t.key)
-	}
-}
-
-// finish lets the next in line go on.
-func (l *lines) finish(t *turn) {
-	if t == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(t.done)
-	t.prev = nil // or a long line would keep all that were before
-	if l.heads[t.key] == t.line && t.line.last == t {
-		delete(l.heads, t.key)
-	}
-}
-
-// before returns what the turn has to wait for, and nil if for nothing.
-func (t *turn) before() <-chan struct{} {
-	if t == nil || t.prev == nil {
-		return nil
-	}
-	return t.prev.done
-}
-
-// passedOver reports, once before is done, whether the one before failed.
-func (t *turn) passedOver() bool { return t != nil && t.prev != nil && t.prev.failed }

@@ -1,109 +1,148 @@
 package consumer
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate"
 )
 
-func inGroup(g string, n int) []*tidegate.Delivery {
-	ds := make([]*tidegate.Delivery, n)
-	for i := range ds {
-		ds[i] = &tidegate.Delivery{Message: tidegate.Message{MessageGroup: g}}
+func inGroup(g string, n int) []*item {
+	items := make([]*item, n)
+	for i := range items {
+		items[i] = &item{current: tidegate.Delivery{Message: tidegate.Message{MessageGroup: g, ID: fmt.Sprint(g, i)}}, index: -1}
 	}
-	return ds
-}
-
-func ready(t *turn) bool {
-	if t.before() == nil {
-		return true
-	}
-	select {
-	case <-t.before():
-		return true
-	default:
-		return false
-	}
+	return items
 }
 
 func TestLinesGoOneByOne(t *testing.T) {
-	var l lines
-	turns := l.join(append(inGroup("a", 3), inGroup("b", 1)...))
-	if !ready(turns[0]) || ready(turns[1]) || ready(turns[2]) || !ready(turns[3]) {
-		t.Fatal("only the first of each group may go")
+	l := lines{}
+	a, b := inGroup("a", 3), inGroup("b", 1)
+	for i, it := range slices.Concat(a, b) {
+		if first := l.join(it); first != (i == 0 || i == 3) {
+			t.Fatalf("%s is the first: %v; only the first of each group may go", it.current.ID, first)
+		}
 	}
-	l.finish(turns[0])
-	if !ready(turns[1]) || turns[1].passedOver() || ready(turns[2]) {
+	if next, behind := l.leave(a[0], true); next != a[1] || behind != nil {
 		t.Error("after the first the second may go, and no other")
 	}
-	// One that comes later stands behind those that are still there.
-	late := l.join(inGroup("a", 1))[0]
-	l.finish(turns[1])
-	l.finish(turns[2])
-	if !ready(late) || late.passedOver() {
+	late := inGroup("a", 1)[0] // stands behind those that are still there
+	if l.join(late) {
+		t.Error("a late one may go before those that were there")
+	}
+	if next, _ := l.leave(a[1], true); next != a[2] {
+		t.Error("the third does not follow the second")
+	}
+	if next, _ := l.leave(a[2], true); next != late {
 		t.Error("after all the others the late one may go")
 	}
-	l.finish(late)
-	l.finish(turns[3])
-	if len(l.heads) != 0 {
-		t.Errorf("%d lines are left of nobody", len(l.heads))
+	l.leave(late, true)
+	l.leave(b[0], true)
+	if len(l) != 0 {
+		t.Errorf("%d empty lines are left", len(l))
 	}
 }
 
-// M1 fails, M2 was received with it. Before M2's owner has noticed, the server
-// has the failure and delivers M1 again: it must not be passed over with M2.
+// M1 fails, M2 was received with it. Before M2 is released, the server has the failure
+// and delivers M1 again: it must not be released with M2.
 func TestLinesFailureThenRedelivery(t *testing.T) {
-	var l lines
-	turns := l.join(inGroup("a", 2))
-	l.fail(turns[0])
-	again := l.join(inGroup("a", 2))
-	if !ready(again[0]) {
-		t.Error("what comes after the failure waits for what was before it")
+	l := lines{}
+	old, again := inGroup("a", 2), inGroup("a", 2)
+	for _, it := range old {
+		l.join(it)
 	}
-	l.finish(turns[0])
-	if !ready(turns[1]) || !turns[1].passedOver() {
-		t.Error("the one behind the failed one is not passed over")
+	l.close(old[0])
+	if !l.join(again[0]) || l.join(again[1]) {
+		t.Error("a delivery after the failure waits for one before it")
 	}
-	l.fail(turns[1])
-	l.finish(turns[1])
-	if ready(again[1]) {
-		t.Error("the old line's end opened the new one")
+	if next, behind := l.leave(old[0], false); next != nil || !slices.Equal(behind, old[1:]) {
+		t.Errorf("next %v, behind %v; want the one behind the failed one released", next, behind)
 	}
-	l.finish(again[0])
-	if !ready(again[1]) || again[1].passedOver() {
+	l.leave(old[1], false)
+	if next, _ := l.leave(again[0], true); next != again[1] {
 		t.Error("the new line does not go on")
 	}
-	l.finish(again[1])
-	if len(l.heads) != 0 {
-		t.Errorf("%d lines are left of nobody", len(l.heads))
+	l.leave(again[1], true)
+	if len(l) != 0 {
+		t.Errorf("%d empty lines are left", len(l))
 	}
 }
 
 func TestLinesWithoutAGroup(t *testing.T) {
-	var l lines
-	for _, turn := range l.join(inGroup("", 3)) {
-		if turn != nil || !ready(turn) || turn.passedOver() {
+	l := lines{}
+	for _, it := range inGroup("", 3) {
+		if !l.join(it) {
 			t.Error("a message without a group stands in a line")
 		}
-		l.fail(turn)
-		l.finish(turn)
+		l.close(it)
+		if next, behind := l.leave(it, false); next != nil || behind != nil || len(l) != 0 {
+			t.Error("it has others behind it")
+		}
 	}
 }
 
-// Where a slot and the stop are there at the same time, the stop counts.
-func TestNothingStartsAfterTheStop(t *testing.T) {
-	stop := make(chan struct{})
-	close(stop)
-	r := &run{Push: &Push{opts: PushOptions{}.withDefaults()}, stop: stop, slots: make(chan struct{}, 1)}
-	r.slots <- struct{}{}
-	for range 100 {
-		h := r.hold(&tidegate.Delivery{}, nil, time.Now())
-		if e := r.awaitTurn(h); e != stopped {
-			t.Fatalf("got %v, want stopped", e)
+// Whatever joins, fails and leaves, in any order: at most one delivery of a line may go, lines
+// keep their order, each delivery that joined gets to go or is released once, and empty lines are forgotten.
+func TestLinesProperty(t *testing.T) {
+	for range 200 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		l := lines{}
+		var waiting, going []*item
+		order := map[*item]int{}
+		for n := range 300 {
+			switch {
+			case rnd.IntN(2) == 0:
+				it := inGroup(fmt.Sprint(rnd.IntN(3)), 1)[0]
+				order[it] = n
+				if l.join(it) {
+					going = append(going, it)
+				} else {
+					waiting = append(waiting, it)
+				}
+			case len(going) > 0:
+				i := rnd.IntN(len(going))
+				it := going[i]
+				ok := rnd.IntN(3) > 0
+				if !ok && rnd.IntN(2) == 0 {
+					l.close(it)
+				}
+				going = slices.Delete(going, i, i+1)
+				next, behind := l.leave(it, ok)
+				if next != nil {
+					behind = append(behind, next)
+					going = append(going, next)
+					if order[next] < order[it] {
+						t.Fatalf("seed %d: one goes before its elder", seed)
+					}
+				}
+				for _, b := range behind {
+					j := slices.Index(waiting, b)
+					if j < 0 {
+						t.Fatalf("seed %d: a delivery goes, or is released, that did not wait", seed)
+					}
+					waiting = slices.Delete(waiting, j, j+1)
+				}
+			}
+			heads := map[*line]bool{}
+			for _, it := range going {
+				if heads[it.line] || it.line.items[0] != it {
+					t.Fatalf("seed %d: two of one line may go", seed)
+				}
+				heads[it.line] = true
+			}
 		}
-		if len(r.slots) != 1 {
-			t.Fatal("the slot was not put back")
+		for len(going) > 0 {
+			it := going[0]
+			going = going[1:]
+			if next, _ := l.leave(it, true); next != nil {
+				going = append(going, next)
+			}
+		}
+		if len(l) != 0 {
+			t.Fatalf("seed %d: %d lines are left", seed, len(l))
 		}
 	}
 }

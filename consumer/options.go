@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -12,9 +13,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The values that hold where nothing else is said.
+// The defaults of the options.
 const (
 	DefaultConcurrency       = 20
+	DefaultMaxBuffered       = 1024
+	DefaultMaxBytes          = 64 << 20
 	DefaultInvisibleDuration = 30 * time.Second
 	DefaultMaxExtension      = time.Hour
 	DefaultLongPolling       = 20 * time.Second
@@ -31,75 +34,120 @@ var receiveBackoff = backoff.Exponential{
 	Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
 
-// A Handler consumes one delivery. Nil acknowledges it; an error has it
-// delivered again by the group's ladder, and after its last attempt made a dead
-// letter, or parked if the group is to; [RetryAfter] and [DeadLetter] make errors that say otherwise. A
-// panic is a failure too, also one of the error's own methods, as of a nil
-// pointer in it; and so is a runtime.Goexit in either.
+// A Handler consumes one delivery. Its result is the verdict:
 //
-// The handler may work longer than the invisible time, which is extended
-// meanwhile. Its ctx ends with the cause [ErrLeaseLost] when that failed, and
-// with [ErrShutdown] when the consumer cannot wait for it any longer; it is
-// not ended by the mere end of Run's ctx. The delivery is the handler's own,
-// except for the bytes of its body.
+//   - nil acknowledges the message;
+//   - [DeadLetter] makes it a dead letter at once;
+//   - [RetryAfter] and [RetryLevel] have it delivered again after their delay;
+//   - [Snooze] postpones it without counting the attempt;
+//   - any other error has it delivered again by the retry schedule. After the last attempt
+//     the message becomes a dead letter, or its message group is parked if the group is configured so.
+//
+// These errors may be wrapped and joined. A panic is a failure like any other, also one of the error's
+// own methods, as of a nil pointer in it, and so is a runtime.Goexit in either.
+//
+// The handler may work longer than the invisible time, which is extended meanwhile. Its ctx ends with the
+// cause [ErrLeaseLost] when that failed, before the server may deliver the message again, and with [ErrShutdown] when
+// the consumer cannot wait for it any longer; the end of Run's ctx alone does not end it. The
+// delivery is the handler's own, except for the bytes of its body.
 type Handler func(ctx context.Context, d *tidegate.Delivery) error
+
+// A Middleware wraps a handler, as to measure, log or limit it.
+type Middleware func(next Handler) Handler
+
+// A Filter chooses messages; see [Tags] and [SQL]. The zero value takes all.
+type Filter = transport.Filter
+
+// Tags returns a filter for messages with one of the tags; without a tag it takes all.
+func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, "||")} }
+
+// SQL returns a filter by a SQL92 expression over properties, such as "region = 'eu' AND amount > 100".
+func SQL(expression string) Filter { return Filter{Expression: expression, SQL: true} }
 
 // A Subscription is what a consumer receives.
 type Subscription struct {
 	Group  string // the consumer group
 	Topic  string
-	Filter transport.Filter // by tag; the zero value takes all
+	Filter Filter // Zero means all messages
 
-	// Retry is the group's ladder for a push consumer: the message is
-	// delivered again Retry.Delay(n) after its delivery number n+1 failed. Nil:
-	// the intervals that a tidegate broker has for the message when it failed; elsewhere
-	// what the server pushed, or else backoff.RetryLadder(), which also stands
-	// for the table that a RocketMQ pushes by default. A delay above
-	// 12 h, which no server takes, is 12 h. Where a tidegate broker has address
-	// settings about redelivery for the message's topic, theirs holds instead. A simple consumer
-	// has no use for it and refuses one.
+	// Retry is the group's retry schedule for a push consumer: the message is delivered again
+	// Retry.Delay(n) after its delivery number n+1 failed. Nil means the intervals that a
+	// tidegate broker has for the message when it failed; elsewhere the schedule that the server pushed,
+	// or else backoff.RetryLadder(), which also replaces the table that a RocketMQ pushes by default. A delay above
+	// 12 h, which no server accepts, means 12 h. Where a tidegate broker has address settings about redelivery for the
+	// message's topic, theirs holds instead. A simple consumer does not use it and refuses one.
 	Retry backoff.Policy
 }
 
-// PushOptions are what a push consumer can be told. The zero value is sound.
+// PushOptions are the settings of a push consumer. The zero value is sound.
 type PushOptions struct {
-	// Concurrency is how many handlers run at the same time. Each queue that is
-	// received from has an equal share of it, rounded up, in hand at most: with
-	// several queues a few messages, fewer than queues, may wait for a handler.
-	// At most 1 048 576. 0 for 20.
+	// Concurrency is how many handlers run at the same time, at most 1 048 576.
+	// Default: 20.
 	Concurrency int
 
-	// InvisibleDuration is how long a message is kept from other consumers,
-	// and so how soon another one gets it after this program was killed. It is
-	// extended at a third of it while the handler runs. At most 12 h; a real
-	// RocketMQ refuses less than 10 s. 0 for 30 s.
+	// MaxBuffered is how many messages may wait for a handler, beyond those being handled. As many
+	// are received ahead as the handlers are expected to begin with within 200 ms, so slow handlers
+	// keep few messages from other consumers. Negative means none. Default: 1024.
+	MaxBuffered int
+
+	// MaxBytes bounds the bodies of all messages in hand, in bytes; at least one message is received
+	// whatever its size. A server that does not know the bound of a single receive, such as RocketMQ, may
+	// exceed MaxBytes by one batch whose bodies are larger than the ones before. Default: 64 MiB.
+	MaxBytes int
+
+	// InvisibleDuration is how long a message is kept from other consumers, and so how soon another one
+	// gets it after this program was killed. It is extended while the message is in hand, when a third of it is over. If
+	// extensions take longer than a third of it, three times their time is asked for. At most 12 h; a real
+	// RocketMQ refuses less than 10 s. Default: 30 s.
 	InvisibleDuration time.Duration
 
-	// MaxExtension is how long after its receipt a delivery is extended. A
-	// handler that takes longer loses it. Negative: never extended. 0 for 1 h.
+	// MaxExtension is how long after its receipt a delivery is extended. A handler that takes longer loses
+	// it. Negative means that deliveries are never extended. Default: 1 h.
 	MaxExtension time.Duration
 
-	// LongPolling is how long the server may hold a receive when there is no
-	// message. 0: the server's setting, or else 20 s.
+	// LongPolling is how long the server may hold a receive when there is no message. On servers without
+	// [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most, as the polls
+	// have to end before the consumer stops. Zero means the server's setting, or else 20 s.
 	LongPolling time.Duration
 
-	// ReceiveBackoff is the wait before receiving again after that failed for
-	// the n+1st time on end. Nil for 1 s × 1.6 up to 30 s, ± 20 %.
+	// ReceiveBackoff is the wait before receiving again after that failed for the n+1st time in a row.
+	// Default: 1 s × 1.6 up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
-	// ShutdownTimeout is how long Run waits for the handlers after its ctx
-	// ended, before it ends their contexts. 0 for 30 s.
+	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
+	// tenths of it the contexts of the handlers end. Default: 30 s.
 	ShutdownTimeout time.Duration
 
-	// OnDelivery is called with the outcome of every delivery, after it was
-	// settled, by several goroutines at the same time. The delivery counts as
-	// in hand until it returns. A panic in it is logged and otherwise ignored.
-	// Nil for none.
+	// KillSwitch stops the consumer while its handlers fail in large numbers. Zero means never.
+	KillSwitch KillSwitch
+
+	// Middleware wraps the handler; the first one is the outermost.
+	Middleware []Middleware
+
+	// Classify translates a handler's error before the verdict is read from it, for example
+	// sql.ErrNoRows into DeadLetter. It returns the error itself if it has no opinion, and
+	// nil to acknowledge the message. Outcome.Err is the handler's own error. Nil means no translation.
+	Classify func(error) error
+
+	// OnDelivery is called with the outcome of every delivery after it was settled, by several goroutines
+	// at the same time. The delivery counts as in hand until it returns, and further acknowledgements
+	// may wait for it. A panic in it is logged and otherwise ignored. Nil means none.
 	OnDelivery func(Outcome)
 
-	// Logger gets panics as errors; failures of receiving and settling, lost
-	// leases, dead letters and parked message groups as warnings; what was settled by a request whose
-	// answer was lost at info level; retries at debug level. Nil: silent.
+	// OnDeadLetter is called for each message that this consumer made a dead letter, before OnDelivery and
+	// under the same conditions. cause is the handler's last error. Nil means none.
+	OnDeadLetter func(ctx context.Context, d *tidegate.Delivery, cause error)
+
+	// OnReceiveFailure is called when receiving fails, as for a topic that does not exist or a filter
+	// that the server cannot read, by several goroutines at the same time; the next attempt waits for it. Nil means none.
+	OnReceiveFailure func(ReceiveFailure)
+
+	// OnStop is called once before Run returns. Nil means none.
+	OnStop func(StopReport)
+
+	// Logger gets panics as errors; failures of receiving and settling, lost leases, dead letters and
+	// parked message groups as warnings; what was settled by a request whose response was lost, and the end
+	// of Run, at info level; retries at debug level. Nil means silence.
 	Logger *slog.Logger
 }
 
@@ -107,9 +155,16 @@ func (o PushOptions) withDefaults() PushOptions {
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency
 	}
+	if o.MaxBuffered == 0 {
+		o.MaxBuffered = DefaultMaxBuffered
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
 	if o.InvisibleDuration == 0 {
 		o.InvisibleDuration = DefaultInvisibleDuration
 	}
+	o.KillSwitch = o.KillSwitch.withDefaults()
 	if o.MaxExtension == 0 {
 		o.MaxExtension = DefaultMaxExtension
 	}
@@ -131,6 +186,8 @@ func (o PushOptions) validate() []error {
 	if o.Concurrency > maxConcurrency {
 		f.add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
 	}
+	f.notNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
+	f.killSwitch(o.KillSwitch)
 	f.invisible(o.InvisibleDuration)
 	f.notNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
 	f.notNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
@@ -170,6 +227,16 @@ func (f *faults) invisible(d time.Duration) {
 	if d > maxInvisibleDuration {
 		f.add("InvisibleDuration", "%v is too long, at most %v are allowed", d, maxInvisibleDuration)
 	}
+}
+
+func (f *faults) killSwitch(k KillSwitch) {
+	if !(k.FailureRatio >= 0 && k.FailureRatio <= 1) {
+		f.add("KillSwitch.FailureRatio", "%v is not between 0 and 1", k.FailureRatio)
+	}
+	f.notNegative("KillSwitch.DeadLetters", int64(k.DeadLetters), k.DeadLetters)
+	f.notNegative("KillSwitch.MinMessages", int64(k.MinMessages), k.MinMessages)
+	f.notNegative("KillSwitch.Window", int64(k.Window), k.Window)
+	f.notNegative("KillSwitch.Probe", int64(k.Probe), k.Probe)
 }
 
 func (f *faults) policy(field string, p backoff.Policy) {

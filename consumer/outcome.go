@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// A Disposition says what became of a delivery.
+// A Disposition is the end of a delivery.
 type Disposition int
 
-// What can become of a delivery.
+// The dispositions.
 const (
 	Acked          Disposition = iota // consumed
 	Retried                           // failed; delivered again after Outcome.Delay
-	DeadLettered                      // failed for good: by the handler's wish, or in its last attempt
-	LeaseLost                         // its invisible time ended first, and it is delivered again
-	Released                          // not handled, or not to its end; given back for another consumer
-	Unsettled                         // the server could not be told; delivered again when its invisible time ends
-	PerhapsSettled                    // most likely settled as the handler wished, by a request whose answer was lost: the repeated one came too late
-	Parked                            // failed in its last attempt; it and what follows in its message group wait for somebody to send them on
+	DeadLettered                      // failed in its last attempt, or the handler returned DeadLetter
+	LeaseLost                         // its invisible time ended first; delivered again
+	Released                          // not handled, or not to its end; returned to the queue for another consumer
+	Unsettled                         // the server could not be reached; delivered again when its invisible time ends
+	PerhapsSettled                    // probably settled, by a request whose response was lost; the repeated request came too late
+	Parked                            // failed in its last attempt; its message group waits for an operator
+	Snoozed                           // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
 )
 
 // String returns the name in lower case.
@@ -41,11 +42,13 @@ func (d Disposition) String() string {
 		return "perhaps settled"
 	case Parked:
 		return "parked"
+	case Snoozed:
+		return "snoozed"
 	}
 	return "unknown"
 }
 
-// An Outcome is what became of one delivery.
+// An Outcome describes one delivery that has ended.
 type Outcome struct {
 	Topic        string
 	Group        string
@@ -54,51 +57,110 @@ type Outcome struct {
 	Attempt      int // the delivery's number, 1 the first time
 
 	Disposition Disposition
-	Delay       time.Duration // of a retry: the server's, where it tells (Capabilities.RetryResult), else what it was asked for
+	Delay       time.Duration // of a retry: the server's, where it reports that (Capabilities.RetryResult), else the one asked for
 	Duration    time.Duration // of the handler; 0 if it was not called
 
-	// Err is what the handler returned; a [*PanicError] if it panicked.
+	// AttemptSpent reports that the handler returned Snooze and the server cannot
+	// postpone a message without counting the attempt.
+	AttemptSpent bool
+
+	// Err is the handler's error; a [*PanicError] if it panicked.
 	Err error
 
-	// SettleErr is why the server could not be told, for Unsettled,
-	// PerhapsSettled and LeaseLost as far as known.
+	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, as far as known.
 	SettleErr error
 }
 
-// observe logs an outcome and hands it to the observer.
-func (r *run) observe(o Outcome) {
-	level, text := slog.LevelDebug, "delivery settled"
-	switch o.Disposition {
-	case DeadLettered:
-		level, text = slog.LevelWarn, "message is a dead letter now"
-	case Parked:
-		level, text = slog.LevelWarn, "message group is parked now"
-	case LeaseLost:
-		level, text = slog.LevelWarn, "lease lost, message will be delivered again"
-	case PerhapsSettled:
-		level, text = slog.LevelInfo, "delivery was settled already, most likely: an answer was lost"
-	case Unsettled:
-		level, text = slog.LevelWarn, "delivery could not be settled"
+// outcome describes a delivery that was concluded.
+func (r *run) outcome(it *item) Outcome {
+	return Outcome{
+		Topic: it.current.Topic, Group: r.sub.Group, MessageID: it.current.ID, MessageGroup: it.current.MessageGroup,
+		Attempt: it.current.Attempt, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
+		AttemptSpent: it.verdict.spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
 	}
+}
+
+// observe logs the end of a delivery and hands it to the program's hooks.
+func (r *run) observe(it *item) {
+	level, text := levelOf(it.disposition)
 	if r.log.Enabled(r.detached, level) {
+		o := r.outcome(it)
 		r.log.LogAttrs(r.detached, level, text,
 			slog.String("topic", o.Topic), slog.String("group", o.Group), slog.String("message_id", o.MessageID),
 			slog.Int("attempt", o.Attempt), slog.String("disposition", o.Disposition.String()),
 			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
 			slog.Any("error", o.Err), slog.Any("settle_error", o.SettleErr))
 	}
-	if r.opts.OnDelivery == nil {
-		return
+	if it.verdict.spent {
+		r.spent.Do(func() {
+			r.log.Warn("this server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
+		})
 	}
+	if r.opts.OnDeadLetter != nil && it.disposition == DeadLettered {
+		r.guard("OnDeadLetter panicked", it.current.ID, func() {
+			d := it.current
+			r.opts.OnDeadLetter(r.detached, &d, it.err)
+		})
+	}
+	if r.opts.OnDelivery != nil {
+		r.guard("OnDelivery panicked", it.current.ID, func() { r.opts.OnDelivery(r.outcome(it)) })
+	}
+}
+
+func levelOf(d Disposition) (slog.Level, string) {
+	switch d {
+	case DeadLettered:
+		return slog.LevelWarn, "message is a dead letter now"
+	case Parked:
+		return slog.LevelWarn, "message group is parked now"
+	case LeaseLost:
+		return slog.LevelWarn, "lease lost, message will be delivered again"
+	case PerhapsSettled:
+		return slog.LevelInfo, "delivery was settled already, most likely: a response was lost"
+	case Unsettled:
+		return slog.LevelWarn, "delivery could not be settled"
+	}
+	return slog.LevelDebug, "delivery settled"
+}
+
+// guard calls a hook of the program, and logs its panic.
+func (r *run) guard(text, messageID string, hook func()) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.logPanic(r.detached, "OnDelivery panicked", o.MessageID, v, debug.Stack())
+			r.logPanic(r.detached, text, messageID, v, debug.Stack())
 		}
 	}()
-	r.opts.OnDelivery(o)
+	hook()
 }
 
 func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {
 	r.log.LogAttrs(ctx, slog.LevelError, text,
 		slog.String("message_id", messageID), slog.String("panic", show(value)), slog.String("stack", string(stack)))
+}
+
+// A StopReport counts the deliveries that ended after Run's context did.
+type StopReport struct {
+	Acked     int           // consumed
+	Retried   int           // failed, postponed or dead letters
+	Released  int           // returned to the queue unhandled
+	Cancelled int           // returned to the queue because their handlers did not finish in time
+	Unsettled int           // not settled in time; delivered again when their invisible times end
+	Took      time.Duration // from the end of Run's context to that of Run
+}
+
+func (s *StopReport) count(it *item) {
+	switch it.disposition {
+	case Acked:
+		s.Acked++
+	case Retried, DeadLettered, Parked, Snoozed:
+		s.Retried++
+	case Released:
+		if it.cancelled {
+			s.Cancelled++
+		} else {
+			s.Released++
+		}
+	default:
+		s.Unsettled++
+	}
 }

@@ -56,7 +56,7 @@ func TestPanicsAreFailures(t *testing.T) {
 					t.Fatalf("outcomes %+v", seen.list)
 				}
 				e, ok := seen.list[0].Err.(*PanicError)
-				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "deliver.go") {
+				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
 					t.Errorf("error %v", seen.list[0].Err)
 				}
 				if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "panic_test.go")) {

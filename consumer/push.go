@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,13 +20,17 @@ type Transport interface {
 	transport.Configurer
 }
 
-// A Push consumer receives messages and hands them to a handler. Make one with
-// [NewPush]. It has no state of its own between runs and needs no closing.
+// A Push consumer receives messages and hands them to a handler. Its methods may be called by several
+// goroutines at once. Create one with [NewPush]. It needs no closing.
 type Push struct {
 	transport Transport
 	sub       Subscription
 	handler   Handler
 	opts      PushOptions
+
+	mu     sync.Mutex
+	paused bool
+	runs   map[*run]struct{}
 }
 
 // NewPush returns a consumer of sub that receives through t and calls handler.
@@ -42,167 +46,163 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 	if err := joinFaults(f, sub.validate(), opts.validate()); err != nil {
 		return nil, err
 	}
-	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults()}, nil
+	for _, wrap := range slices.Backward(opts.Middleware) {
+		handler = wrap(handler)
+	}
+	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), runs: map[*run]struct{}{}}, nil
 }
 
-// refresh is how often the server's settings and queues are read again.
-const refresh = 10 * time.Second
+// Pause stops receiving and handling until [Push.Resume]. Messages that no handler has begun with are
+// released where the server does not count that as an attempt. Handlers that run go on. It
+// returns at once. Pausing a paused consumer does nothing.
+func (p *Push) Pause() { p.setPaused(true) }
 
-// minPoll is the least time between two receives of a queue that bring
-// nothing, where a server does not wait as it was asked to.
-const minPoll = 100 * time.Millisecond
+// Resume ends a [Push.Pause].
+func (p *Push) Resume() { p.setPaused(false) }
 
-// A run is one call of Run.
+func (p *Push) setPaused(paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = paused
+	for r := range p.runs {
+		r.effects.Go(func() { r.follow(r.hand.pause(p.isPaused(), time.Now())) })
+	}
+}
+
+func (p *Push) isPaused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.paused
+}
+
+// A run is one call of Run. Its locks, those of hand, acker and pool, and the Push's are
+// never held together, but that the Push's is held while runs are told to look at it.
 type run struct {
 	*Push
 	log  *slog.Logger
-	stop <-chan struct{} // closed when no more deliveries are to be started
-	// detached is Run's ctx without its end, for what must be finished.
-	detached context.Context //nolint:containedctx // it lives as long as the run
-	// handlers is the parent of all handlers' contexts; it ends with ErrShutdown.
-	handlers context.Context         //nolint:containedctx // it lives as long as the run
-	fatal    context.CancelCauseFunc // ends the run with a refusal
+	hand *hand
 
-	slots    chan struct{} // a token for each handler that may start
-	lines    lines
-	rules    atomic.Pointer[rules]
-	settings atomic.Pointer[transport.ConsumerSettings]
-	share    atomic.Int64   // deliveries that one queue may have in hand
-	work     sync.WaitGroup // deliveries and handlers
+	// The contexts live as long as the run.
+	running  context.Context         //nolint:containedctx // Run's; ends with it or with a refusal
+	fatal    context.CancelCauseFunc // ends running with a refusal
+	detached context.Context         //nolint:containedctx // Run's without its end
+	handlers context.Context         //nolint:containedctx // parent of the handlers'; ends with ErrShutdown
+	polling  context.Context         //nolint:containedctx // parent of the receives'; ends with handlers
+	settling context.Context         //nolint:containedctx // parent of the settlements'; ends when the time to shut down is over
+
+	settings  atomic.Pointer[transport.ConsumerSettings]
+	ackers    sync.Map // ackKey → *acker
+	settlers  pool
+	renewers  pool
+	receivers sync.WaitGroup
+	effects   sync.WaitGroup // workers, requests that settle, and the keeper
+	spent     sync.Once
+
+	mu       sync.Mutex
+	refusals refusals
 }
 
-// Run consumes until ctx ends and then returns nil: it stops receiving, gives
-// back what no handler has started on, waits for the handlers, and settles
-// what they return. Handlers that take longer than ShutdownTimeout see their
-// context end; Run waits for them nevertheless, and so a handler that ignores
-// its context is a blocked call of Run and not a leak.
+// Run consumes until ctx ends and then returns nil: it stops receiving, returns the messages
+// to the queue that no handler has begun with, waits for the handlers, and settles their messages. All
+// of this takes ShutdownTimeout at most, if the handlers return when their contexts end, which is after nine tenths
+// of it. Run waits for handlers nevertheless, and so a handler that ignores its context is a blocked call of Run
+// and not a leak. On servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, Run waits
+// up to 5 s for the polls under way, and has handled the messages that they bring.
 //
-// A failure to receive is waited out and retried, also that of a topic or
-// group that does not exist yet. Run returns an error, after the same orderly
-// end, if the server refuses the consumer for good (bad request, no
-// permission) or the transport was closed, before ctx ended.
+// A failure to receive is waited out and retried, also that of a topic or group that does not
+// exist yet; see PushOptions.OnReceiveFailure. Run returns an error, after the same orderly end, if before the
+// end of ctx the transport was closed, the server refused the subscription's arguments, or it refused the credentials
+// for more than a minute.
 //
-// Run may be called again after it has returned, and several times at once:
-// each call is a consumer of its own.
+// Run may be called again after it has returned, and several times at once: each call is a
+// consumer of its own.
 func (p *Push) Run(ctx context.Context) error {
-	rctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	detached := context.WithoutCancel(ctx)
-	handlers, endHandlers := context.WithCancelCause(detached)
+	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts)}
+	r.running, r.fatal = context.WithCancelCause(ctx)
+	defer r.fatal(nil)
+	r.detached = context.WithoutCancel(ctx)
+	handlers, endHandlers := context.WithCancelCause(r.detached)
 	defer endHandlers(nil)
-	r := &run{
-		Push: p, log: p.opts.Logger, stop: rctx.Done(), detached: detached, handlers: handlers, fatal: end,
-		slots: make(chan struct{}, p.opts.Concurrency),
-	}
-	for range p.opts.Concurrency {
-		r.slots <- struct{}{}
-	}
-	r.receiveAll(rctx)
+	polling, endPolling := context.WithCancel(r.detached)
+	defer endPolling()
+	settling, endSettling := context.WithCancel(r.detached)
+	defer endSettling()
+	r.handlers, r.polling, r.settling = handlers, polling, settling
+	r.settlers = pool{limit: settleRequests, start: r.effects.Go}
+	r.renewers = pool{limit: max(settleRequests, p.opts.Concurrency), start: r.effects.Go}
 
-	done := make(chan struct{})
-	go func() {
-		r.work.Wait()
-		close(done)
-	}()
-	timeout := time.NewTimer(p.opts.ShutdownTimeout)
-	defer timeout.Stop()
-	select {
-	case <-done:
-	case <-timeout.C:
+	keeping, endKeeping := context.WithCancel(r.detached)
+	defer endKeeping()
+	r.effects.Go(func() { r.keep(keeping) })
+	r.join()
+	r.receivers.Go(r.watchQueues)
+	<-r.running.Done()
+	begin := time.Now()
+
+	timeout := p.opts.ShutdownTimeout
+	last := time.AfterFunc(timeout-timeout/10, func() {
 		endHandlers(ErrShutdown)
-		<-done
-	}
-	if r, ok := errors.AsType[*refusal](context.Cause(rctx)); ok { // and not the end of ctx, which may have come since
+		endPolling()
+		r.follow(r.hand.stop(true))
+	})
+	defer last.Stop()
+	over := time.AfterFunc(timeout, func() {
+		endSettling()
+		for _, it := range r.hand.postponed() {
+			r.conclude(it, transport.RetryResult{}, it.last)
+		}
+	})
+	defer over.Stop()
+	r.follow(r.hand.stop(false))
+	r.receivers.Wait()
+	r.hand.close()
+	<-r.hand.empty
+	r.leaveRuns()
+	endKeeping()
+	r.effects.Wait()
+	r.reportStop(time.Since(begin))
+	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // and not the end of ctx, which may have come since
 		return fmt.Errorf("consume %q for %q: %w", p.sub.Topic, p.sub.Group, r.error)
 	}
 	return nil
 }
 
+// settleRequests is how many requests of a run, other than acknowledgements, are under way at most.
+const settleRequests = 64
+
 // A refusal is the cause of a run's end that is not the end of Run's ctx.
 type refusal struct{ error }
 
-// receiveAll keeps one receiving loop for each queue until ctx ends, and
-// returns when all have.
-func (r *run) receiveAll(ctx context.Context) {
-	loops := map[int]context.CancelFunc{}
-	var receiving sync.WaitGroup
-	defer receiving.Wait()
-	failures := 0
-	for ctx.Err() == nil {
-		wait := refresh
-		queues, err := r.refresh(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			failures = 0
-		case r.rules.Load() == nil:
-			// Without the settings it is not known whether order matters.
-			wait = r.failed("reading the group's settings failed", err, failures)
-			failures++
-		default:
-			// What was read before holds. The loops see for themselves what matters.
-			r.log.Debug("reading the group's settings again failed",
-				"topic", r.sub.Topic, "group", r.sub.Group, "error", err)
-		}
-		if queues != nil {
-			r.share.Store(int64(r.opts.Concurrency+len(queues)-1) / int64(max(1, len(queues))))
-			keep := map[int]bool{}
-			for _, q := range queues {
-				keep[q] = true
-				if loops[q] == nil {
-					lctx, cancel := context.WithCancel(ctx)
-					loops[q] = cancel
-					receiving.Go(func() { r.receive(lctx, q) })
-				}
-			}
-			for q, cancel := range loops {
-				if !keep[q] {
-					cancel()
-					delete(loops, q)
-				}
-			}
-		}
-		if backoff.Sleep(ctx, wait) != nil {
-			return
-		}
+func (r *run) join() {
+	r.Push.mu.Lock()
+	r.Push.runs[r] = struct{}{}
+	r.Push.mu.Unlock()
+	r.follow(r.hand.pause(r.isPaused(), time.Now()))
+}
+
+func (r *run) leaveRuns() {
+	r.Push.mu.Lock()
+	defer r.Push.mu.Unlock()
+	delete(r.Push.runs, r)
+}
+
+func (r *run) reportStop(took time.Duration) {
+	s := r.hand.stopReport()
+	s.Took = took
+	r.log.Info("consumer stopped", "topic", r.sub.Topic, "group", r.sub.Group, "took", took, "acked", s.Acked,
+		"retried", s.Retried, "released", s.Released, "cancelled", s.Cancelled, "unsettled", s.Unsettled)
+	if r.opts.OnStop != nil {
+		r.guard("OnStop panicked", "", func() { r.opts.OnStop(s) })
 	}
 }
 
-// refresh reads the server's settings and the queues to receive from; nil
-// queues if they are not known.
-func (r *run) refresh(ctx context.Context) ([]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, refresh)
-	defer cancel()
-	s, err := r.transport.ConsumerSettings(ctx, r.sub.Group, r.sub.Topic)
-	if err != nil {
-		return nil, err
+// follow carries out what follows a change of the deliveries in hand.
+func (r *run) follow(c change) {
+	r.hire(c.hire)
+	for _, cancel := range c.interrupt {
+		cancel()
 	}
-	queues, err := r.transport.Queues(ctx, r.sub.Group, r.sub.Topic)
-	if err != nil {
-		return nil, err
+	for _, it := range c.release {
+		r.carryOut(it)
 	}
-	r.settings.Store(&s)
-	r.rules.Store(new(makeRules(r.sub.Retry, s, r.transport.Capabilities())))
-	if queues == nil {
-		queues = []int{} // none is an answer
-	}
-	return queues, nil
-}
-
-func (r *run) currentRules() rules { return *r.rules.Load() }
-
-// failed logs a failure, ends the run if it is for good, and otherwise returns
-// how long to wait.
-func (r *run) failed(what string, err error, failures int) time.Duration {
-	if fatal(err) {
-		r.fatal(&refusal{err})
-		return 0
-	}
-	wait := r.opts.ReceiveBackoff.Delay(failures)
-	if d := pushBack(err); d > wait {
-		wait = d
-	}
-	r.log.Warn(what, "topic", r.sub.Topic, "group", r.sub.Group, "error", err, "again_in", wait)
-	return wait
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,7 +41,7 @@ func TestHandledAndAcked(t *testing.T) {
 		if err := p.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > DefaultConcurrency {
+		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > DefaultConcurrency+DefaultConcurrency/2 {
 			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
 		}
 		want := Outcome{
@@ -51,7 +52,7 @@ func TestHandledAndAcked(t *testing.T) {
 			t.Errorf("outcome %+v, want %+v", seen.list[0], want)
 		}
 		r := s.requests[0]
-		if !r.Push || r.InvisibleDuration != DefaultInvisibleDuration || r.Wait != DefaultLongPolling || r.AttemptID != "" || r.Max != 20 {
+		if !r.Push || r.InvisibleDuration != DefaultInvisibleDuration || r.Wait != shortPoll || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
 			t.Errorf("request %+v", r)
 		}
 	})
@@ -153,6 +154,7 @@ func TestReceiveFailures(t *testing.T) {
 	missing := &tidegate.Error{Code: tidegate.CodeTopicNotFound}
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
+		s.caps = ours
 		errs := []error{transient, missing, transient, nil, transient, throttled}
 		n := 0
 		s.onReceive = func() error {
@@ -194,17 +196,30 @@ func TestDefaultReceiveBackoff(t *testing.T) {
 	})
 }
 
-func TestFatalReceiveEndsRun(t *testing.T) {
-	forbidden := &tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}
-	for _, want := range []error{forbidden, fmt.Errorf("transport: %w", tidegate.ErrClosed)} {
+// Close and bad arguments end Run at once, refused credentials after a minute.
+func TestWhatEndsRun(t *testing.T) {
+	for _, tt := range []struct {
+		err   error
+		after time.Duration
+	}{
+		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeIllegalFilterExpression, Message: "unbalanced"}, 0},
+		{fmt.Errorf("transport: %w", tidegate.ErrClosed), 0},
+		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}, credentialsGrace},
+		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeUnauthorized}, credentialsGrace},
+	} {
 		for _, where := range []string{"receive", "settings"} {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
+				s.caps = ours
 				s.fill(3)
-				handled := 0
+				var handled atomic.Int64
+				var refusedAt time.Time
 				refuse := func() error {
-					if where == "settings" || handled > 0 {
-						return want
+					if where == "settings" || handled.Load() > 0 {
+						if refusedAt.IsZero() {
+							refusedAt = time.Now()
+						}
+						return tt.err
 					}
 					return nil
 				}
@@ -215,40 +230,83 @@ func TestFatalReceiveEndsRun(t *testing.T) {
 				}
 				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
 					time.Sleep(time.Second)
-					handled++
+					handled.Add(1)
 					return nil
-				}, PushOptions{Concurrency: 1})
+				}, PushOptions{Concurrency: 1, ReceiveBackoff: backoff.Steps{time.Second}, LongPolling: time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				err = p.Run(t.Context())
-				if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), `consume "orders" for "billing": `) {
+				if !errors.Is(err, tt.err) || !strings.HasPrefix(err.Error(), `consume "orders" for "billing": `) {
 					t.Errorf("%s: Run: %v", where, err)
 				}
-				if where == "receive" && s.left() != 2 {
-					t.Errorf("%d messages left, want the first to be acknowledged", s.left())
+				if took := time.Since(refusedAt); took < tt.after || took > tt.after+2*time.Second {
+					t.Errorf("%s: Run ended %v after the first refusal (%v), want %v", where, took, tt.err, tt.after)
+				}
+				if s.handed != 0 {
+					t.Errorf("%s: %d deliveries were neither settled nor released", where, s.handed)
 				}
 			})
 		}
 	}
 }
 
-// What ended the run is told, also if its ctx ends while the handlers finish.
-func TestRefusalOutlivesTheEnd(t *testing.T) {
-	forbidden := &tidegate.Error{Code: tidegate.CodeForbidden}
-	for refusedAt, want := range map[time.Duration]error{10 * time.Second: forbidden, 30 * time.Second: nil} {
+// A failure that may pass is waited out, whatever its code, and reported.
+func TestRunSurvives(t *testing.T) {
+	for _, c := range []tidegate.Code{
+		tidegate.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
+		tidegate.CodeTopicNotFound, tidegate.CodeForbidden, 49999, 0,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
+			s.caps = ours
+			var away atomic.Bool
+			away.Store(true)
+			s.onReceive = func() error {
+				if away.Load() {
+					return &tidegate.Error{Code: c, Message: "deadline time remaining is not enough"}
+				}
+				return nil
+			}
+			s.fill(100)
+			var mu sync.Mutex
+			var failures []ReceiveFailure
+			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				PushOptions{OnReceiveFailure: func(f ReceiveFailure) {
+					mu.Lock()
+					defer mu.Unlock()
+					failures = append(failures, f)
+				}})
+			time.Sleep(45 * time.Second)
+			away.Store(false)
+			time.Sleep(time.Minute)
+			if err := stop(); err != nil || s.left() != 0 {
+				t.Errorf("%v: Run: %v, %d messages left", c, err, s.left())
+			}
+			if len(failures) < 3 || failures[2].Failures != 3 || failures[0].RetryIn < 800*time.Millisecond || !strings.Contains(failures[0].Err.Error(), "deadline") {
+				t.Errorf("%v: reported %+v", c, failures)
+			}
+		})
+	}
+}
+
+// Run returns what ended it, also if its ctx ends while the handlers finish.
+func TestRefusalOutlivesTheEnd(t *testing.T) {
+	refused := &tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}
+	for refusedAt, want := range map[time.Duration]error{10 * time.Second: refused, 30 * time.Second: nil} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
 			s.fill(2)
 			begin := time.Now()
 			s.onReceive = func() error {
 				if time.Since(begin) >= refusedAt {
-					return forbidden
+					return refused
 				}
 				return nil
 			}
 			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
-				time.Sleep(time.Minute)
+				time.Sleep(25 * time.Second)
 				return nil
 			}, PushOptions{LongPolling: time.Second})
 			time.Sleep(20 * time.Second)

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -11,88 +10,170 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// room counts what a queue has in hand.
-type room struct {
-	mu     sync.Mutex // never held while waiting
-	inHand int
-	freed  chan struct{} // a token after something was freed
+const (
+	// minPoll is the least time between two receives of a queue that bring nothing, where a
+	// server does not wait as it was asked to.
+	minPoll = 100 * time.Millisecond
+
+	// shortPoll is how long a receive waits on a server that cannot repeat receives: its polls have to end before
+	// the consumer leaves, since a cancelled one may take a message along. It is RocketMQ's minimum.
+	shortPoll = 5 * time.Second
+
+	// overlap is how many receives of one queue are under way at most while it has a backlog.
+	overlap = 4
+
+	// maxRecalls is how often a cancelled receive is repeated at most.
+	maxRecalls = 8
+)
+
+// A source is a queue that is received from.
+type source struct {
+	queue int
+
+	// Guarded by hand.mu.
+	underWay int    // receives
+	helpers  int    // loops that help the first one
+	removed  bool   // the queue is no longer ours
+	endpoint string // that delivered last; empty before
 }
 
-func (r *room) take(n int) {
-	r.mu.Lock()
-	r.inHand += n
-	r.mu.Unlock()
-}
-
-func (r *room) free() {
-	r.mu.Lock()
-	r.inHand--
-	r.mu.Unlock()
-	select {
-	case r.freed <- struct{}{}:
-	default:
-	}
-}
-
-// wait returns how many more the queue may have, at least one, and 0 if ctx ends.
-func (r *room) wait(ctx context.Context, share func() int64) int {
-	for ctx.Err() == nil {
-		r.mu.Lock()
-		n := int(share()) - r.inHand
-		r.mu.Unlock()
-		if n > 0 {
-			return n
-		}
-		select {
-		case <-r.freed:
-		case <-ctx.Done():
-		}
-	}
-	return 0
-}
-
-// receive is the loop of one queue.
-func (r *run) receive(ctx context.Context, queue int) {
-	rm := &room{freed: make(chan struct{}, 1)}
+// receive is the loop of one queue. While there is a backlog, others help it: their receives do not wait for
+// messages, and they end when there are fewer than asked for. helper is true for these.
+func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""
 	for {
-		n := rm.wait(ctx, r.share.Load)
-		if n == 0 {
+		settings := r.settings.Load()
+		caps := r.capsOfSource(s)
+		g, ok := r.hand.reserve(s, r.batch(settings, caps), !helper)
+		if !ok {
 			return
 		}
-		s := *r.settings.Load()
-		if s.FIFO && attemptID == "" {
+		if attemptID == "" && (settings.FIFO || caps.RepeatReceive) {
 			attemptID = tidegate.NewMessageID()
 		}
+		q := r.request(settings, caps, s.queue, g, attemptID)
+		if helper {
+			q.Wait = 0
+		}
 		start := time.Now()
-		ds, err := r.transport.Receive(ctx, r.request(s, queue, n, attemptID))
-		if err != nil {
-			if ctx.Err() != nil {
+		n, err := r.receiveOnce(s, q, g, caps.RepeatReceive)
+		switch {
+		case errors.Is(err, errInterrupted):
+			attemptID = ""
+			continue // reserve knows whether there is another one
+		case err != nil && helper:
+			return
+		case err != nil:
+			wait, end := r.receiveFailed("receiving failed", err, failures)
+			if end {
 				return
 			}
-			wait := r.failed("receiving failed", err, failures)
 			failures++
 			if errors.Is(err, transport.ErrUnreadable) {
-				attemptID = "" // or nothing else would come of this queue until that answer's invisible time ends
+				attemptID = "" // or nothing else would come of this queue until that response's invisible time ends
 			}
-			if backoff.Sleep(ctx, wait) != nil {
+			if r.pause(wait) != nil {
 				return
 			}
-			continue // else with the same attempt ID: perhaps only the answer was lost
+			continue // else with the same attempt ID: perhaps only the response was lost
 		}
+		r.received()
 		failures, attemptID = 0, ""
-		if len(ds) == 0 {
-			if rest := minPoll - time.Since(start); rest > 0 && backoff.Sleep(ctx, rest) != nil {
+		full := n >= g.messages
+		switch {
+		case helper && !full:
+			return
+		case n == 0:
+			if rest := minPoll - time.Since(start); rest > 0 && r.pause(rest) != nil {
 				return
 			}
-			continue
+		case full && !helper:
+			r.help(s)
 		}
-		r.dispatch(rm, ds, s.FIFO)
 	}
 }
 
-func (r *run) request(s transport.ConsumerSettings, queue, room int, attemptID string) transport.ReceiveRequest {
+// help starts a receive beside the others of a queue, if there is room for it.
+func (r *run) help(s *source) {
+	if r.hand.startHelper(s) {
+		r.receivers.Go(func() {
+			defer r.hand.endHelper(s)
+			r.receive(s, true)
+		})
+	}
+}
+
+// errInterrupted ends a receive that the run interrupted, as it ends or is paused.
+var errInterrupted = errors.New("interrupted")
+
+// receiveOnce makes one receive, and takes what it brings.
+func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g grant, repeatable bool) (int, error) {
+	ctx, cancel := context.WithCancel(r.polling)
+	defer cancel()
+	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
+	if !r.hand.begin(p) {
+		r.hand.giveUp(s, g)
+		return 0, errInterrupted
+	}
+	sent := time.Now()
+	ds, err := r.transport.Receive(ctx, q)
+	r.hand.end(p)
+	if err != nil && ctx.Err() != nil {
+		if repeatable {
+			ds = r.recall(q)
+		}
+		if err = errInterrupted; len(ds) == 0 {
+			r.hand.giveUp(s, g)
+			return 0, err
+		}
+	}
+	if err != nil && !errors.Is(err, errInterrupted) {
+		r.hand.giveUp(s, g)
+		return 0, err
+	}
+	r.follow(r.hand.arrive(arrival{
+		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
+		invisible: q.InvisibleDuration, fifo: r.settings.Load().FIFO,
+	}, time.Now()))
+	return len(ds), err
+}
+
+// recall repeats a cancelled receive, and returns the deliveries that were on their way: the server
+// counts them as in flight, and nobody else would see them before their invisible time ends.
+func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
+	q.Repeat, q.Wait = true, 0
+	for n := range maxRecalls {
+		ctx, cancel := r.tryContext()
+		ds, err := r.transport.Receive(ctx, q)
+		cancel()
+		if err == nil {
+			return ds
+		}
+		if endingOf(err) == atOnce || code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
+			r.log.Warn("a cancelled receive could not be repeated, messages may wait for the end of their invisible time",
+				"topic", q.Topic, "group", q.Group, "error", err)
+			return nil
+		}
+	}
+	return nil
+}
+
+// batch returns how many messages one receive may bring.
+func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) int {
+	switch {
+	case s.FIFO && !caps.Suspend:
+		// When a message fails, those received behind it are released, and on a real RocketMQ
+		// each time costs them an attempt: they would become dead letters without ever
+		// having been handled.
+		return 1
+	case s.ReceiveBatchSize > 0:
+		return s.ReceiveBatchSize
+	}
+	return maxBatch
+}
+
+func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities, queue int, g grant, attemptID string) transport.ReceiveRequest {
 	wait := r.opts.LongPolling
 	if wait == 0 {
 		wait = s.LongPolling
@@ -100,43 +181,50 @@ func (r *run) request(s transport.ConsumerSettings, queue, room int, attemptID s
 	if wait <= 0 {
 		wait = DefaultLongPolling
 	}
-	batch := s.ReceiveBatchSize
-	if batch <= 0 {
-		batch = maxBatch
+	if !caps.RepeatReceive {
+		wait = min(wait, shortPoll)
 	}
-	if s.FIFO && !r.transport.Capabilities().Suspend {
-		// When a message fails, those received behind it are given back, and on
-		// a real RocketMQ each time costs them an attempt: they would become
-		// dead letters without ever having been handled.
-		batch = 1
-	}
+	inv, _ := r.hand.invisible(time.Time{}, time.Time{})
 	return transport.ReceiveRequest{
 		Group: r.sub.Group, Topic: r.sub.Topic, Queue: queue, Push: true, Filter: r.sub.Filter,
-		Max: min(room, batch), InvisibleDuration: r.opts.InvisibleDuration, Wait: wait, AttemptID: attemptID,
+		Max: g.messages, MaxBytes: g.bytes, InvisibleDuration: inv, Wait: wait, AttemptID: attemptID,
 	}
 }
 
-// dispatch gives each delivery an owner. All get their turns before any of
-// them starts, or a quick failure of the first would not be seen by the last.
-func (r *run) dispatch(rm *room, ds []*tidegate.Delivery, fifo bool) {
-	now := time.Now()
-	turns := make([]*turn, len(ds))
-	if fifo {
-		turns = r.lines.join(ds)
+// pause waits for d, or returns an error if the run ends first.
+func (r *run) pause(d time.Duration) error { return backoff.Sleep(r.running, d) }
+
+// A ReceiveFailure describes a receive, or a request for the group's settings, that failed.
+type ReceiveFailure struct {
+	Topic    string
+	Group    string
+	Err      error
+	Failures int           // in a row, this one included
+	RetryIn  time.Duration // until the next attempt; 0 if there is none: Run ends
+}
+
+// receiveFailed reports a failure, and returns how long to wait, or true if it ended the run.
+func (r *run) receiveFailed(what string, err error, failures int) (wait time.Duration, end bool) {
+	r.mu.Lock()
+	end = r.refusals.failed(err, time.Now())
+	r.mu.Unlock()
+	if !end {
+		wait = max(r.opts.ReceiveBackoff.Delay(failures), pushBack(err))
 	}
-	rm.take(len(ds))
-	for i, d := range ds {
-		h := r.hold(d, turns[i], now)
-		r.work.Go(func() {
-			defer rm.free()
-			r.deliver(h)
+	r.log.Warn(what, "topic", r.sub.Topic, "group", r.sub.Group, "error", err, "again_in", wait)
+	if r.opts.OnReceiveFailure != nil {
+		r.guard("OnReceiveFailure panicked", "", func() {
+			r.opts.OnReceiveFailure(ReceiveFailure{Topic: r.sub.Topic, Group: r.sub.Group, Err: err, Failures: failures + 1, RetryIn: wait})
 		})
 	}
+	if end {
+		r.fatal(&refusal{err})
+	}
+	return wait, end
 }
 
-func pushBack(err error) time.Duration {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return e.RetryAfter
-	}
-	return 0
+func (r *run) received() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusals.succeeded()
 }

@@ -26,6 +26,7 @@ type server struct {
 	onReceive, onSettings func() error
 	onAck, onRetry        func(d *tidegate.Delivery) error
 	onChange, onDead      func(d *tidegate.Delivery) error
+	onSnooze              func(d *tidegate.Delivery) error
 	onHandOut             func(n int)  // called with the lock held
 	afterAck              func() error // called without a lock; an error is the answer in place of the true one
 
@@ -42,10 +43,15 @@ type server struct {
 	maxHand  int
 	attempts []string // attempt IDs of receives
 	requests []transport.ReceiveRequest
+	acks     []int               // deliveries in each request
+	given    map[string][]*entry // attempt ID → what its receive was given
+	snoozes  []retryCall
 }
 
 type entry struct {
 	msg     *tidegate.Message
+	index   int
+	givenTo string // the attempt ID of the receive
 	queue   int
 	attempt int
 	due     time.Time
@@ -59,8 +65,11 @@ type retryCall struct {
 	delay   time.Duration
 }
 
+// ours is what a tidegate broker can do, beside deciding about retries.
+var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true}
+
 func newServer(t *testing.T) *server {
-	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}}
+	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}, given: map[string][]*entry{}}
 }
 
 func (s *server) changed() {
@@ -72,7 +81,7 @@ func (s *server) add(queue int, msgs ...*tidegate.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range msgs {
-		s.entries = append(s.entries, &entry{msg: m, queue: queue})
+		s.entries = append(s.entries, &entry{msg: m, queue: queue, index: len(s.entries)})
 	}
 	s.changed()
 }
@@ -82,6 +91,25 @@ func (s *server) fill(n int) {
 	for i := range n {
 		s.add(0, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "orders", Body: []byte("x")})
 	}
+}
+
+// inHand returns how many deliveries are not settled.
+func (s *server) inHand() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handed
+}
+
+// spent returns how many attempts of messages were counted that are not consumed.
+func (s *server) spent() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		if !e.done {
+			n += e.attempt
+		}
+	}
+	return n
 }
 
 func (s *server) left() (n int) {
@@ -95,7 +123,31 @@ func (s *server) left() (n int) {
 	return n
 }
 
+// again returns what an earlier receive with the attempt ID was given, with new handles.
+func (s *server) again(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery) {
+	for _, e := range s.given[r.AttemptID] {
+		if !e.done && e.handle != "" && now.Before(e.due) && e.givenTo == r.AttemptID {
+			s.serial++
+			e.handle = fmt.Sprint(e.index, "/", s.serial)
+			ds = append(ds, s.delivery(e, r.Group))
+		}
+	}
+	return ds
+}
+
+func (s *server) delivery(e *entry, group string) *tidegate.Delivery {
+	return &tidegate.Delivery{
+		Message: *e.msg.Clone(), ConsumerGroup: group, Attempt: e.attempt, Handle: e.handle,
+		Queue: e.queue, Offset: int64(e.index), InvisibleUntil: e.due,
+	}
+}
+
 func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery, next time.Time) {
+	if r.AttemptID != "" && s.caps.RepeatReceive {
+		if ds = s.again(r, now); len(ds) > 0 || r.Repeat {
+			return ds, time.Time{}
+		}
+	}
 	out := map[string]bool{} // message groups with something in flight or waiting for a retry
 	for _, e := range s.entries {
 		if !e.done && now.Before(e.due) {
@@ -105,7 +157,7 @@ func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate
 			}
 		}
 	}
-	for i, e := range s.entries {
+	for _, e := range s.entries {
 		if e.done || now.Before(e.due) || out[e.msg.MessageGroup] || len(ds) == r.Max ||
 			r.Queue != transport.AnyQueue && r.Queue != e.queue {
 			continue
@@ -115,13 +167,12 @@ func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate
 		}
 		s.serial++
 		e.attempt++
-		e.handle, e.due = fmt.Sprint(i, "/", s.serial), now.Add(r.InvisibleDuration-s.ran)
+		e.handle, e.due = fmt.Sprint(e.index, "/", s.serial), now.Add(r.InvisibleDuration-s.ran)
+		e.givenTo = r.AttemptID
+		s.given[r.AttemptID] = append(s.given[r.AttemptID], e)
 		s.handed++
 		s.maxHand = max(s.maxHand, s.handed)
-		ds = append(ds, &tidegate.Delivery{
-			Message: *e.msg.Clone(), ConsumerGroup: r.Group, Attempt: e.attempt, Handle: e.handle,
-			Queue: e.queue, Offset: int64(i), InvisibleUntil: e.due,
-		})
+		ds = append(ds, s.delivery(e, r.Group))
 	}
 	if s.onHandOut != nil {
 		s.onHandOut(len(ds))
@@ -151,7 +202,7 @@ func (s *server) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		ds, next := s.take(r, now)
 		wake := s.wake
 		s.mu.Unlock()
-		if len(ds) > 0 || !now.Before(end) {
+		if len(ds) > 0 || !now.Before(end) || r.Repeat {
 			return ds, nil
 		}
 		if next.IsZero() || next.After(end) {
@@ -193,6 +244,9 @@ func (s *server) end(e *entry, due time.Time) {
 }
 
 func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	s.mu.Lock()
+	s.acks = append(s.acks, len(ds))
+	s.mu.Unlock()
 	errs := make([]error, len(ds))
 	for i, d := range ds {
 		errs[i] = s.settle(ctx, d, s.onAck, func(e *entry) { e.done = true; s.end(e, e.due) })
@@ -230,6 +284,17 @@ func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 
 func (s *server) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	return s.ChangeInvisibleDuration(ctx, d, dur)
+}
+
+func (s *server) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	if !s.caps.Snooze {
+		return &tidegate.Error{Subject: d.ID, Code: tidegate.CodeNotImplemented}
+	}
+	return s.settle(ctx, d, s.onSnooze, func(e *entry) {
+		s.snoozes = append(s.snoozes, retryCall{d.ID, d.Attempt, dur})
+		e.attempt--
+		s.end(e, time.Now().Add(dur))
+	})
 }
 
 func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,97 +11,220 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// settleTimeout bounds one attempt to settle.
-const settleTimeout = 3 * time.Second
+const (
+	// settleTimeout bounds one attempt to settle.
+	settleTimeout = 3 * time.Second
+
+	// lastTry bounds the one attempt to settle that is made after the time to shut down.
+	lastTry = time.Second
+)
 
 // settleBackoff paces repeated settlements.
 var settleBackoff = backoff.Exponential{
 	Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
 
-// errPerhaps tells that a delivery may have been settled by a try of before.
-var errPerhaps = errors.New("an earlier try, whose answer was lost, may have settled it")
+// errPerhaps reports that a delivery may have been settled by an earlier attempt.
+var errPerhaps = errors.New("an earlier attempt, whose response was lost, may have settled it")
 
-// tell carries out a verdict, again and again where that can help and as long
-// as the delivery is ours. It does not stop with Run's ctx: an unsaid
-// acknowledgement is a duplicate. The error is errPerhaps, with the server's
-// own, where the handle was not valid any more after a try that may have worked.
-func (r *run) tell(h *held, v verdict) (transport.RetryResult, error) {
-	ctx, cancel := context.WithDeadline(r.detached, h.until)
-	defer cancel()
-	maybe := false    // a try may have worked
-	var settled error // it seems to have
-	for n := 0; ; n++ {
-		result, told := r.tellOnce(ctx, h, v)
-		if told == nil {
-			return result, nil
-		}
-		maybe = maybe || perhaps(told)
-		if maybe && errors.Is(told, tidegate.ErrInvalidHandle) {
-			settled = fmt.Errorf("%w: %w", errPerhaps, told)
-		}
-		err, harmless := told, v.action != deadLetterNow || r.transport.Capabilities().IdempotentDeadLetter
-		if h.unsure && errors.Is(told, tidegate.ErrInvalidHandle) {
-			found := r.recover(ctx, h)
-			if found == nil {
-				settled = nil
-				continue
-			}
-			if !errors.Is(found, tidegate.ErrInvalidHandle) {
-				err, harmless = found, true // it is not known yet which handle is valid
-			}
-		}
-		delay := settleBackoff.Delay(n)
-		if e, ok := errors.AsType[*tidegate.Error](err); ok {
-			delay = max(delay, e.RetryAfter)
-		}
-		if !canRepeat(err, harmless) || backoff.Sleep(ctx, delay) != nil {
-			return result, cmp.Or(settled, err)
-		}
+// A settlement is how far the server has been brought to settle a delivery.
+type settlement struct {
+	verdict verdict
+	failure *failure // of the handler, nil for none
+	tries   int
+	maybe   bool  // an attempt may have worked
+	settled error // it seems to have
+	last    error // of the last attempt
+
+	disposition Disposition
+	delay       time.Duration // of a retry
+	settleErr   error
+}
+
+// A step is what follows an attempt to settle.
+type step int
+
+const (
+	finished   step = iota
+	again           // after a delay
+	findHandle      // an extension whose response was lost may have replaced the handle
+	retryInstead
+	failed
+)
+
+// after decides what follows an attempt that ended with err. harmless reports that a repetition does nothing
+// more where an earlier attempt worked. unsure reports that the handle may have been replaced.
+func (s *settlement) after(err error, harmless, unsure bool) step {
+	s.last = err
+	if err == nil {
+		return finished
+	}
+	s.maybe = s.maybe || perhaps(err)
+	invalid := errors.Is(err, tidegate.ErrInvalidHandle)
+	if s.maybe && invalid {
+		s.settled = fmt.Errorf("%w: %w", errPerhaps, err)
+	}
+	switch {
+	case unsure && invalid:
+		return findHandle
+	case canRepeat(err, harmless):
+		return again
+	case s.verdict.action == deadLetterNow && permanent(err):
+		return retryInstead // the server keeps no dead letters for us, and nothing may be lost
+	}
+	return failed
+}
+
+// found decides what follows an attempt to find the valid handle that ended with err.
+func (s *settlement) found(err error) step {
+	switch {
+	case err == nil:
+		s.settled, s.last = nil, nil
+		return again
+	case errors.Is(err, tidegate.ErrInvalidHandle) || !canRepeat(err, true):
+		return failed
+	}
+	s.last = err
+	return again
+}
+
+// conclude sets what became of the delivery.
+func (s *settlement) conclude(res transport.RetryResult, err error) {
+	if err != nil && s.settled != nil {
+		err = s.settled
+	}
+	s.settleErr = err
+	switch {
+	case s.verdict.action == forget:
+		s.disposition = LeaseLost
+	case errors.Is(err, errPerhaps):
+		s.disposition = PerhapsSettled
+	case err != nil && s.verdict.action == giveBack:
+		s.disposition, s.settleErr = Unsettled, fmt.Errorf("release: %w", err)
+	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
+		s.disposition = LeaseLost
+	case err != nil:
+		s.disposition = Unsettled
+	case s.verdict.action == ack:
+		s.disposition = Acked
+	case s.verdict.action == giveBack:
+		s.disposition = Released
+	case s.verdict.action == snooze:
+		s.disposition, s.delay = Snoozed, s.verdict.delay
+	case s.verdict.action == deadLetterNow, res.Fate == transport.FateDeadLetter:
+		s.disposition = DeadLettered
+	case res.Fate == transport.FateParked:
+		s.disposition = Parked
+	case res.Fate == transport.FateAgain:
+		s.disposition, s.delay = Retried, res.Delay
+	default:
+		s.disposition, s.delay = Retried, s.verdict.delay
 	}
 }
 
-func (r *run) tellOnce(ctx context.Context, h *held, v verdict) (transport.RetryResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	switch v.action {
+// carryOut begins to settle a delivery, and returns at once.
+func (r *run) carryOut(it *item) {
+	switch it.verdict.action {
+	case forget:
+		r.conclude(it, transport.RetryResult{}, it.lostErr)
 	case ack:
-		return transport.RetryResult{}, ackOne(ctx, r.transport, &h.current)
+		r.ackerOf(it).add(it)
+	default:
+		r.settlers.do(func() {
+			ctx, cancel := r.tryContext()
+			defer cancel()
+			res, err := r.tell(ctx, it)
+			r.told(it, res, err)
+		})
+	}
+}
+
+// tell makes one attempt to settle, other than to acknowledge.
+func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, err error) {
+	v := &it.verdict
+	switch v.action {
 	case deadLetterNow:
-		return transport.RetryResult{}, r.transport.DeadLetter(ctx, &h.current, v.reason)
+		return res, r.transport.DeadLetter(ctx, &it.current, v.reason)
+	case snooze:
+		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.delay) // rules.snooze knows that it is one
+	case giveBack:
+		_, err = r.transport.ChangeInvisibleDuration(ctx, &it.current, 0)
+		return res, err
 	}
 	delay := v.delay
 	if v.byServer {
 		delay = transport.ByLadder
 	}
-	return r.transport.Retry(ctx, &h.current, delay, v.reason)
+	return r.transport.Retry(ctx, &it.current, delay, v.reason)
 }
 
-func ackOne(ctx context.Context, s transport.Settler, d *tidegate.Delivery) error {
-	errs := s.Ack(ctx, []*tidegate.Delivery{d})
-	if len(errs) != 1 {
-		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport did not return one result for one delivery"}
+// told goes on after an attempt to settle. Attempts are repeated as long as the delivery is ours: an acknowledgement
+// that is never made is a duplicate.
+func (r *run) told(it *item, res transport.RetryResult, err error) {
+	harmless := it.verdict.action != deadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
+	r.goOn(it, res, it.after(err, harmless, it.unsure))
+}
+
+func (r *run) goOn(it *item, res transport.RetryResult, next step) {
+	switch next {
+	case finished:
+		r.conclude(it, res, nil)
+	case findHandle:
+		r.settlers.do(func() { r.goOn(it, res, it.found(r.find(it))) })
+	case again:
+		if it.last == nil { // the valid handle was found
+			r.carryOut(it)
+			return
+		}
+		delay := max(settleBackoff.Delay(it.tries), pushBack(it.last))
+		it.tries++
+		if at := time.Now().Add(delay); at.Before(it.lease.until) && !r.late() {
+			r.hand.later(it, at)
+			return
+		}
+		r.conclude(it, res, it.last)
+	case retryInstead:
+		r.log.Warn("dead letter refused, retrying the message", "topic", it.current.Topic, "message_id", it.current.ID, "error", it.last)
+		it.verdict = ladderVerdict(it.current.Attempt, it.failure, r.rulesFor(it))
+		r.carryOut(it)
+	case failed:
+		r.conclude(it, res, it.last)
 	}
-	return errs[0]
 }
 
-// perhaps reports whether what failed with err may have worked all the same. A
-// [tidegate.Error] knows: a request that reached nobody did nothing, nor did
-// one that was answered, but for what MaybeStored says.
-func perhaps(err error) bool {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return e.MaybeStored
+// find finds out which handle is valid, by repeating the extension whose response was lost. The lease becomes no longer.
+func (r *run) find(it *item) error {
+	ctx, cancel := r.tryContext()
+	defer cancel()
+	handle, err := r.change(ctx, it, max(time.Until(it.lease.until), time.Millisecond))
+	it.takeOver(extension{handle: handle, err: err})
+	return err
+}
+
+// change extends an invisible time. It can be repeated after a lost response: the server knows
+// the handle that it replaced. A real RocketMQ does not; there a lost response to an extension costs
+// a second delivery.
+func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle string, err error) {
+	if repeater, ok := r.transport.(transport.ChangeRepeater); ok && it.unsure {
+		return repeater.RepeatChange(ctx, &it.current, d)
 	}
-	return transport.Classify(err) == transport.Transient
+	return r.transport.ChangeInvisibleDuration(ctx, &it.current, d)
 }
 
-func permanent(err error) bool {
-	return transport.Classify(err) == transport.Permanent && !errors.Is(err, tidegate.ErrInvalidHandle)
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// tryContext returns the context of one attempt to settle. It outlives the end of Run's context.
+func (r *run) tryContext() (context.Context, context.CancelFunc) {
+	if r.late() {
+		return context.WithTimeout(r.detached, lastTry)
 	}
-	return b
+	return context.WithTimeout(r.settling, settleTimeout)
+}
+
+// late reports whether the time to shut down is over: what is not settled is tried once.
+func (r *run) late() bool { return r.settling.Err() != nil }
+
+// conclude ends a delivery.
+func (r *run) conclude(it *item, res transport.RetryResult, err error) {
+	it.conclude(res, err)
+	r.observe(it)
+	r.follow(r.hand.finish(time.Now(), it))
 }

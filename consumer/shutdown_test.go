@@ -14,30 +14,92 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// What runs is finished and settled, what has not begun is given back.
+// fillQuick fills the server with messages that have the consumer receive ahead, as their handlers are quick.
+func (s *server) fillQuick() { s.fillWith("quick", 300) }
+
+// fillSlow adds messages for which slow is true, after the quick ones are handled.
+func (s *server) fillSlow(n int) {
+	time.Sleep(100 * time.Millisecond)
+	s.fillWith("slow", n)
+}
+
+func (s *server) fillWith(body string, n int) {
+	for i := range n {
+		s.add(0, &tidegate.Message{ID: fmt.Sprint(body, i), Topic: "orders", Body: []byte(body)})
+	}
+}
+
+func slow(d *tidegate.Delivery) bool { return string(d.Body) == "slow" }
+
+// What runs is finished and settled, what has not begun is released.
 func TestShutdownIsOrderly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		s.queues = []int{0, 1, 2, 3}
-		for q := range 4 {
-			s.add(q, &tidegate.Message{ID: fmt.Sprint(q), Topic: "orders", Body: []byte("x")})
-		}
+		s.caps = ours
+		s.fillQuick()
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-			time.Sleep(5 * time.Second)
+		var report StopReport
+		stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			if slow(d) {
+				time.Sleep(5 * time.Second)
+			}
 			return ctx.Err()
-		}, PushOptions{Concurrency: 1, OnDelivery: seen.add})
+		}, PushOptions{Concurrency: 2, OnDelivery: seen.add, OnStop: func(r StopReport) { report = r }})
+		s.fillSlow(50)
 		time.Sleep(time.Second)
 		begin := time.Now()
 		if err := stop(); err != nil || time.Since(begin) != 4*time.Second {
-			t.Errorf("Run: %v, after %v; want nil when the handler was done, after 4s", err, time.Since(begin))
+			t.Errorf("Run: %v, after %v; want nil when the handlers were done, after 4s", err, time.Since(begin))
 		}
 		got := map[Disposition]int{}
 		for _, o := range seen.list {
 			got[o.Disposition]++
 		}
-		if got[Acked] != 1 || got[Released] != 3 || len(s.released) != 3 || s.left() != 3 {
-			t.Errorf("outcomes %v, released %q, %d left", got, s.released, s.left())
+		if got[Acked] != 302 || got[Released] < 20 || len(s.released) != got[Released] || s.left() != 48 || s.handed != 0 {
+			t.Errorf("outcomes %v, %d released, %d left, %d in hand", got, len(s.released), s.left(), s.handed)
+		}
+		for _, e := range s.entries {
+			if !e.done && e.attempt != 0 {
+				t.Errorf("message %s spent %d attempts", e.msg.ID, e.attempt)
+			}
+		}
+		if want := (StopReport{Acked: 2, Released: got[Released], Took: 4 * time.Second}); report != want {
+			t.Errorf("report %+v, want %+v", report, want)
+		}
+	})
+}
+
+// A server that counts attempts of released messages gets the buffered ones handled instead.
+func TestShutdownWithoutSuspend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fillQuick()
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if slow(d) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		}, PushOptions{Concurrency: 2})
+		s.fillSlow(50)
+		time.Sleep(time.Second)
+		begin := time.Now()
+		if err := stop(); err != nil || time.Since(begin) > shortPoll || len(s.released) != 0 || s.handed != 0 {
+			t.Errorf("Run: %v, after %v; %d released, %d in hand", err, time.Since(begin), len(s.released), s.handed)
+		}
+	})
+}
+
+// The polls under way end by themselves on such a server: a cancelled one may take a message along.
+func TestShutdownLetsPollsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var handled atomic.Int64
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, PushOptions{})
+		time.Sleep(time.Second)
+		time.AfterFunc(2*time.Second, func() { s.fill(1) })
+		begin := time.Now()
+		if err := stop(); err != nil || handled.Load() != 1 || s.left() != 0 || time.Since(begin) > shortPoll {
+			t.Errorf("Run: %v after %v, %d handled, %d left; want the message handled that the last poll brought", err, time.Since(begin), handled.Load(), s.left())
 		}
 	})
 }
@@ -57,8 +119,8 @@ func TestShutdownTimeout(t *testing.T) {
 			return ctx.Err()
 		}, PushOptions{ShutdownTimeout: 7 * time.Second, OnDelivery: seen.add})
 		synctest.Wait()
-		if err := stop(); err != nil || time.Since(begin) != 8*time.Second {
-			t.Errorf("Run: %v after %v, want nil after 8s", err, time.Since(begin))
+		if err := stop(); err != nil || time.Since(begin) != 7300*time.Millisecond {
+			t.Errorf("Run: %v after %v, want nil after 7.3s: nine tenths of the timeout, and the handler's second", err, time.Since(begin))
 		}
 		if len(seen.list) != 1 || seen.list[0].Disposition != Released || len(s.retries) != 0 {
 			t.Errorf("outcomes %+v, retries %v; want the message given back, not failed", seen.list, s.retries)
@@ -83,21 +145,34 @@ func TestShutdownKeepsSuccess(t *testing.T) {
 	})
 }
 
+// Where nothing can be settled, Run ends within ShutdownTimeout.
 func TestShutdownWithoutAServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.fill(1)
-		s.onAck = func(*tidegate.Delivery) error { return errors.New("connection lost") }
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
-			time.Sleep(time.Second)
-			return nil
-		}, PushOptions{})
-		begin := time.Now()
-		stop()
-		if d := time.Since(begin); d > DefaultInvisibleDuration {
-			t.Errorf("Run took %v to return, longer than the lease", d)
-		}
-	})
+	for _, timeout := range []time.Duration{time.Second, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.fillQuick()
+			away := func(*tidegate.Delivery) error { return errors.New("connection lost") }
+			var report StopReport
+			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				if slow(d) {
+					time.Sleep(300 * time.Millisecond)
+				}
+				return nil
+			}, PushOptions{Concurrency: 2, ShutdownTimeout: timeout, OnStop: func(r StopReport) { report = r }})
+			s.fillSlow(50)
+			time.Sleep(100 * time.Millisecond)
+			s.onAck, s.onChange = away, away
+			begin := time.Now()
+			stop()
+			if d := time.Since(begin); d > timeout {
+				t.Errorf("Run took %v to return, with a timeout of %v", d, timeout)
+			}
+			if report.Unsettled < 10 || report.Acked+report.Released > 0 {
+				t.Errorf("report %+v", report)
+			}
+		})
+	}
 }
 
 // Seed 000: "Obtain and consume messages at a later time if the current consumption rate is higher than limited"
@@ -134,8 +209,8 @@ func TestConcurrencyIsBounded(t *testing.T) {
 			if limit >= queues && most.Load() < int64(limit) {
 				t.Errorf("never more than %d handlers at once, limit %d, %d queues", most.Load(), limit, queues)
 			}
-			share := (limit + queues - 1) / queues
-			if s.maxHand > share*queues || queues == 1 && s.maxHand > limit {
+			// The handlers take half a second, so at most about as many as there are handlers wait for one.
+			if most := 2 * limit * (1 + min(queues-1, 1)); s.maxHand > most {
 				t.Errorf("%d in hand, limit %d, %d queues", s.maxHand, limit, queues)
 			}
 		})

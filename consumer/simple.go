@@ -94,7 +94,11 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 // Ack ends the delivery: the message is consumed. The error matches
 // tidegate.ErrInvalidHandle if the invisible time was over. Ack makes one attempt.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
-	return ackOne(ctx, s.transport, d)
+	errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
+	if len(errs) != 1 {
+		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport did not return one result for one delivery"}
+	}
+	return errs[0]
 }
 
 // ChangeInvisibleDuration has the invisible time end dur from now: more if the
@@ -130,8 +134,8 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 
 // All receives messages until ctx ends, and then ends without an error. A
 // failure to receive is yielded with a nil delivery; if the loop goes on, the
-// next receive comes after a wait of 1 s, 1.6 s, … up to 30 s. After a failure
-// that is for good, such as a missing permission, All ends.
+// next receive comes after a wait of 1 s, 1.6 s, … up to 30 s. All ends when the transport is closed,
+// when the server refuses the arguments, and when it has refused the credentials for a minute.
 //
 //	for d, err := range c.All(ctx) {
 //		if err != nil { log.Print(err); continue }
@@ -140,11 +144,12 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 //	}
 func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 	return func(yield func(*tidegate.Delivery, error) bool) {
+		var refused refusals
 		for failures := 0; ctx.Err() == nil; {
 			start := time.Now()
 			ds, err := s.Receive(ctx, s.opts.BatchSize)
 			if err != nil {
-				if ctx.Err() != nil || !yield(nil, err) || fatal(err) {
+				if ctx.Err() != nil || !yield(nil, err) || refused.failed(err, time.Now()) {
 					return
 				}
 				wait := max(receiveBackoff.Delay(failures), pushBack(err))
@@ -155,6 +160,7 @@ func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 				continue
 			}
 			failures = 0
+			refused.succeeded()
 			if rest := minPoll - time.Since(start); len(ds) == 0 && rest > 0 && backoff.Sleep(ctx, rest) != nil {
 				return
 			}

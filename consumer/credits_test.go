@@ -1,0 +1,175 @@
+package consumer
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// handling returns credits whose handlers take d.
+func handling(d time.Duration, concurrency int) credits {
+	c := newCredits(concurrency, DefaultMaxBuffered, DefaultMaxBytes)
+	c.handling, c.peak = d, 1<<10
+	return c
+}
+
+func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
+	for _, tt := range []struct {
+		handling    time.Duration
+		concurrency int
+		want        int
+	}{
+		{time.Minute, 20, 0}, // no message is kept from other consumers
+		{time.Second, 20, 4},
+		{10 * time.Millisecond, 20, 400},
+		{0, 20, DefaultMaxBuffered},
+		{0, 1, DefaultMaxBuffered},
+		{200 * time.Millisecond, 1, 1},
+	} {
+		c := handling(tt.handling, tt.concurrency)
+		if got := c.buffer(); got != tt.want {
+			t.Errorf("handlers of %v, concurrency %d: %d messages wait, want %d", tt.handling, tt.concurrency, got, tt.want)
+		}
+	}
+	c := newCredits(20, DefaultMaxBuffered, DefaultMaxBytes)
+	for range 200 {
+		c.handled(time.Microsecond)
+	}
+	if c.buffer() != DefaultMaxBuffered {
+		t.Errorf("after 200 quick messages %d may wait", c.buffer())
+	}
+}
+
+// Under load receives begin when half of the buffer is free, and are large until it is full.
+func TestCreditsRefillInHalves(t *testing.T) {
+	c := handling(0, 20)
+	const batch = 32
+	receives, received := 0, 0
+	for c.grant(batch, 1).messages > 0 {
+	}
+	for range c.reservedMessages {
+		c.take(1 << 10)
+	}
+	c.reservedMessages, c.reservedBytes = 0, 0
+	for range 10_000 {
+		c.free(1 << 10)
+		for g := c.grant(batch, 1); g.messages > 0; g = c.grant(batch, 1) {
+			if g.messages < batch {
+				t.Fatalf("a receive of %d messages", g.messages)
+			}
+			if g.messages+c.messages > 20+DefaultMaxBuffered {
+				t.Fatalf("%d messages in hand", c.messages)
+			}
+			receives, received = receives+1, received+g.messages
+			c.refund(g)
+			for range g.messages {
+				c.take(1 << 10)
+			}
+		}
+	}
+	if received < 9000 || received/receives != batch {
+		t.Errorf("%d messages in %d receives", received, receives)
+	}
+}
+
+// A slow handler's place is filled as soon as it is free.
+func TestCreditsOfSlowHandlers(t *testing.T) {
+	c := handling(time.Minute, 3)
+	if g := c.grant(32, 0); g.messages != 3 {
+		t.Fatalf("%d messages for three handlers", g.messages)
+	} else {
+		c.refund(g)
+	}
+	for range 3 {
+		c.take(10)
+	}
+	if g := c.grant(32, 0); g.messages != 0 {
+		t.Fatalf("%d messages for no free handler", g.messages)
+	}
+	c.free(10)
+	if g := c.grant(32, 0); g.messages != 1 {
+		t.Fatalf("%d messages for one free handler", g.messages)
+	}
+}
+
+// With parked receives at other queues a busy queue gets to use all handlers.
+func TestCreditsOfSeveralQueues(t *testing.T) {
+	c := handling(time.Minute, 8)
+	c.sources = 4
+	for range 4 {
+		if g := c.grant(32, 0); g.messages == 0 {
+			t.Fatal("a queue gets no receive")
+		}
+	}
+	for c.messages < 8 { // the last queue has all the messages
+		g := c.grant(32, 0)
+		if g.messages == 0 {
+			t.Fatalf("with %d in hand the busy queue gets no receive", c.messages)
+		}
+		c.refund(g)
+		for range g.messages {
+			c.take(10)
+		}
+	}
+	if g := c.grant(32, 0); g.messages != 0 || c.messages > 8 {
+		t.Errorf("%d in hand and %d more", c.messages, g.messages)
+	}
+}
+
+// Whatever sizes come: a server that keeps to what it is asked for never exceeds the byte bound by more than
+// one body for each receive, reservations end with their receives, and something can always be received.
+func TestCreditsProperty(t *testing.T) {
+	for range 300 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		limit := 1 + rnd.IntN(64<<20)
+		c := newCredits(1+rnd.IntN(64), rnd.IntN(2000), limit)
+		c.sources = 1 + rnd.IntN(4)
+		var inHand []int
+		var underWay []grant
+		largest := 0
+		for range 2000 {
+			switch rnd.IntN(3) {
+			case 0:
+				if g := c.grant(32, min(len(underWay), 1)); g.messages > 0 {
+					underWay = append(underWay, g)
+				}
+			case 1:
+				if len(underWay) == 0 {
+					continue
+				}
+				g := underWay[0]
+				underWay = underWay[1:]
+				c.refund(g)
+				for n, bytes := 0, 0; n < g.messages; n++ {
+					size := rnd.IntN(1 << rnd.IntN(23))
+					if n > 0 && bytes+size > g.bytes {
+						break
+					}
+					bytes += size
+					largest = max(largest, size)
+					c.take(size)
+					inHand = append(inHand, size)
+				}
+			case 2:
+				c.handled(time.Duration(rnd.Int64N(int64(time.Second))))
+				if len(inHand) > 0 {
+					c.free(inHand[0])
+					inHand = inHand[1:]
+				}
+			}
+			if over := c.bytes - limit; over > largest*(1+c.sources+overlap) {
+				t.Fatalf("seed %d: %d bytes in hand, the limit is %d", seed, c.bytes, limit)
+			}
+		}
+		for _, g := range underWay {
+			c.refund(g)
+		}
+		for _, size := range inHand {
+			c.free(size)
+		}
+		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.grant(32, 0).messages == 0 {
+			t.Fatalf("seed %d: %+v at rest", seed, c)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+var ratio = KillSwitch{FailureRatio: 0.5, MinMessages: 4}.withDefaults()
+
+// The states of the kill switch, by what happens. s and f are a success and a failure, x is a dead letter, a digit waits for so
+// many seconds, which the keeper's ticks follow.
+func TestGateStates(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		opts   KillSwitch
+		events string
+		state  gateState
+		limit  int
+	}{
+		{"off", KillSwitch{}.withDefaults(), "ffffffffff", flowing, 64},
+		{"too few", ratio, "fff", flowing, 64},
+		{"too many failures", ratio, "ffff", tripped, 0},
+		{"the ratio is reached", ratio, "ssff", tripped, 0},
+		{"it is not", ratio, "sssff", flowing, 64},
+		{"failures of the past", ratio, "ff99999sf", flowing, 64},
+		{"running handlers change nothing", ratio, "ffffsff", tripped, 0},
+		{"a probe", ratio, "ffff5", probing, 1},
+		{"a probe that fails", ratio, "ffff5f", tripped, 0},
+		{"another one", ratio, "ffff5f5", probing, 1},
+		{"one that succeeds", ratio, "ffff5s", ramping, 1},
+		{"a second later", ratio, "ffff5s1", ramping, 2},
+		{"five seconds later", ratio, "ffff5s5", ramping, 32},
+		{"six seconds later", ratio, "ffff5s6", flowing, 64},
+		{"a failure of many while it ramps", ratio, "ffff5s1sssf1", ramping, 4},
+		{"failures while it ramps", ratio, "ffff5s1ff", tripped, 0},
+		{"dead letters", KillSwitch{DeadLetters: 3}.withDefaults(), "xxx", tripped, 0},
+		{"few dead letters", KillSwitch{DeadLetters: 3}.withDefaults(), "xx99999x", flowing, 64},
+	} {
+		g := newGate(tt.opts)
+		now := time.Unix(0, 0)
+		for _, e := range tt.events {
+			switch e {
+			case 's', 'f':
+				g.handled(now, e == 'f')
+			case 'x':
+				g.deadLettered(now)
+			default:
+				for range e - '0' {
+					now = now.Add(time.Second)
+					g.tick(now, 64)
+				}
+			}
+		}
+		if g.state != tt.state || g.limit(64) != tt.limit {
+			t.Errorf("%s: state %d with a limit of %d, want %d and %d", tt.name, g.state, g.limit(64), tt.state, tt.limit)
+		}
+		g.paused = true
+		if g.limit(64) != 0 || !g.shut() {
+			t.Errorf("%s: paused, it lets messages through", tt.name)
+		}
+	}
+}
+
+// An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that it took to
+// see the outage, and full speed is back within 30 s of its end.
+func TestOutageOfADependency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.settings.MaxAttempts, s.settings.Retry = 3, backoff.Steps{time.Second}
+		const messages, concurrency = 10_000, 64
+		s.fill(messages)
+		var away atomic.Bool
+		var handled, calls atomic.Int64
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			calls.Add(1)
+			time.Sleep(50 * time.Millisecond)
+			if away.Load() {
+				return errors.New("the database is away")
+			}
+			handled.Add(1)
+			return nil
+		}, PushOptions{Concurrency: concurrency, KillSwitch: KillSwitch{FailureRatio: 0.5}})
+		time.Sleep(time.Second)
+		away.Store(true)
+		begin, before := time.Now(), calls.Load()
+		time.Sleep(10 * time.Minute)
+		if n := calls.Load() - before; n > 60*10/5+5*concurrency {
+			t.Errorf("%d handlers were called during the outage", n)
+		}
+		if spent := s.spent(); spent > 3*concurrency {
+			t.Errorf("%d attempts were spent", spent)
+		}
+		away.Store(false)
+		time.Sleep(20 * time.Second)
+		n := handled.Load()
+		time.Sleep(time.Second)
+		if rate := handled.Load() - n; s.left() > 0 && rate < concurrency*20*8/10 {
+			t.Errorf("%d messages in a second, %v after the outage began; %d left", rate, time.Since(begin), s.left())
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if len(s.dead) != 0 || s.left() != 0 || s.handed != 0 {
+			t.Errorf("%d dead letters, %d messages left", len(s.dead), s.left())
+		}
+		for _, e := range s.entries {
+			if e.attempt > 2 {
+				t.Errorf("message %s took %d attempts", e.msg.ID, e.attempt)
+			}
+		}
+	})
+}
+
+func TestPauseAndResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fillQuick()
+		var handled atomic.Int64
+		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+			if slow(d) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			handled.Add(1)
+			return nil
+		}, PushOptions{Concurrency: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		s.fillSlow(500)
+		time.Sleep(time.Second)
+		p.Pause()
+		p.Pause()
+		time.Sleep(time.Second)
+		n := handled.Load()
+		if s.inHand() != 0 || n >= 800 || n == 0 {
+			t.Errorf("%d in hand, %d handled after a pause of 1 s", s.inHand(), n)
+		}
+		time.Sleep(time.Hour)
+		if handled.Load() != n {
+			t.Errorf("%d handled during the pause", handled.Load()-n)
+		}
+		p.Resume()
+		time.Sleep(time.Minute)
+		if s.left() != 0 {
+			t.Errorf("%d left after the pause", s.left())
+		}
+		p.Pause() // a paused consumer stops as others do
+		s.fill(3)
+		cancel()
+		if err := <-done; err != nil || s.handed != 0 {
+			t.Errorf("Run: %v, %d in hand", err, s.handed)
+		}
+		for _, e := range s.entries {
+			if e.attempt > 1 {
+				t.Errorf("message %s spent %d attempts", e.msg.ID, e.attempt)
+			}
+		}
+	})
+}

@@ -1,0 +1,188 @@
+package consumer
+
+import (
+	"container/heap"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// hand holds the deliveries of a run that are in hand, from their arrival until they are
+// settled, and decides who does what next. It calls neither the transport nor the program,
+// and only take and reserve wait.
+//
+// Its lock is never held together with another one of this package.
+type hand struct {
+	opts   *PushOptions
+	mu     sync.Mutex
+	work   sync.Cond     // workers wait for deliveries; its lock is mu
+	room   sync.Cond     // receives wait for credits; its lock is mu
+	kicked chan struct{} // of capacity 1: the keeper has to look again
+
+	credits  credits
+	fresh    queue // ready, in their first attempt
+	retried  queue // ready, in a later one
+	turn     int   // of the two queues
+	lines    lines
+	leases   wakeHeap
+	armed    time.Time // when the keeper looks again; zero while it looks
+	renewals renewTime
+
+	unread  int // in line or ready
+	running int
+	workers int
+	idle    int // of them, waiting
+	gate    gate
+	polls   map[*poll]struct{} // receives under way
+	stopped bool               // release what is unread where that costs no attempt
+	leaving bool               // release what is unread anywhere
+	closed  bool               // nothing arrives any more
+	empty   chan struct{}
+	report  StopReport
+}
+
+func newHand(o *PushOptions) *hand {
+	h := &hand{
+		opts: o, kicked: make(chan struct{}, 1), lines: lines{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
+		credits: newCredits(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
+		gate:    newGate(o.KillSwitch),
+	}
+	h.work.L, h.room.L = &h.mu, &h.mu
+	return h
+}
+
+// An arrival is a response to a receive.
+type arrival struct {
+	list      []*tidegate.Delivery
+	caps      func(endpoint string) transport.Capabilities
+	source    *source
+	grant     grant
+	sent      time.Time
+	invisible time.Duration // that was asked for
+	fifo      bool
+}
+
+// arrive takes deliveries.
+func (h *hand) arrive(a arrival, now time.Time) (c change) {
+	items := make([]*item, len(a.list))
+	for i, d := range a.list {
+		left := a.invisible
+		if !d.InvisibleUntil.IsZero() {
+			left = min(left, d.InvisibleUntil.Sub(now))
+		}
+		items[i] = newItem(d, a.source, a.caps(d.Endpoint), firstLease(a.sent, now, left, h.opts.MaxExtension))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.credits.refund(a.grant)
+	if a.source != nil {
+		a.source.underWay--
+		if len(a.list) > 0 {
+			a.source.endpoint = a.list[len(a.list)-1].Endpoint
+		}
+	}
+	for _, it := range items {
+		h.credits.take(it.size)
+		h.unread++
+		h.schedule(it, it.lease.renewal(now, rand.Float64()))
+		if !a.fifo || h.lines.join(it) {
+			h.makeReady(it)
+		}
+	}
+	for _, it := range items {
+		if it.unread() && h.unwanted(it) {
+			c.release = append(c.release, h.drop(it)...)
+		}
+	}
+	h.room.Broadcast()
+	c.hire = h.hire()
+	return c
+}
+
+// unwanted reports whether an unread delivery is to be given back.
+func (h *hand) unwanted(it *item) bool {
+	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.shut())
+}
+
+// drop makes an unread delivery one to be released, and returns it unless an extension has
+// to end first.
+func (h *hand) drop(it *item) []*item {
+	h.lines.close(it)
+	if h.settle(it, verdict{action: giveBack}) {
+		return []*item{it}
+	}
+	return nil
+}
+
+// A change is what follows a change of the gate or the end of deliveries.
+type change struct {
+	release   []*item              // to give back
+	interrupt []context.CancelFunc // receives to interrupt
+	hire      int                  // workers to start
+}
+
+// gateChanged applies the gate's state to what is unread and to the receives under way.
+func (h *hand) gateChanged(now time.Time) (c change) {
+	if h.gate.shut() {
+		c = h.dropUnread()
+	}
+	if w := h.gate.wake(); !w.IsZero() && w.Before(h.armed) {
+		h.kick(now)
+	}
+	h.room.Broadcast()
+	h.work.Broadcast()
+	c.hire = h.hire()
+	return c
+}
+
+// dropUnread gives back what is unread and not wanted, and interrupts the receives that can
+// be repeated.
+func (h *hand) dropUnread() (c change) {
+	for _, it := range h.all() {
+		if it.unread() && h.unwanted(it) {
+			c.release = append(c.release, h.drop(it)...)
+		}
+	}
+	for p := range h.polls {
+		if p.repeatable || h.leaving {
+			c.interrupt = append(c.interrupt, p.cancel)
+		}
+	}
+	return c
+}
+
+// all returns the deliveries that the keeper watches; those that are unread are among them.
+func (h *hand) all() []*item { return slices.Clone(h.leases) }
+
+// schedule has the keeper look at a delivery at t.
+func (h *hand) schedule(it *item, t time.Time) {
+	it.wake = t
+	if it.index >= 0 {
+		heap.Fix(&h.leases, it.index)
+	} else {
+		heap.Push(&h.leases, it)
+	}
+	if t.Before(h.armed) {
+		h.kick(t)
+	}
+}
+
+// kick has the keeper look at t.
+func (h *hand) kick(t time.Time) {
+	h.armed = t
+	select {
+	case h.kicked <- struct{}{}:
+	default: // it is about to look
+	}
+}
+
+func (h *hand) unschedule(it *item) {
+	if it.index >= 0 {
+		heap.Remove(&h.leases, it.index)
+	}
+}

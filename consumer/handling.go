@@ -1,0 +1,179 @@
+package consumer
+
+import (
+	"context"
+	"time"
+)
+
+// makeReady lets a delivery be handled.
+func (h *hand) makeReady(it *item) {
+	it.phase = ready
+	if it.current.Attempt > 1 {
+		h.retried.push(it)
+	} else {
+		h.fresh.push(it)
+	}
+	if h.idle > 0 {
+		h.work.Signal()
+	}
+}
+
+// hire returns how many workers to start for the deliveries that are ready, and counts them.
+func (h *hand) hire() int {
+	n := min(h.fresh.len()+h.retried.len()-h.idle, h.opts.Concurrency-h.workers)
+	if n <= 0 {
+		return 0
+	}
+	h.workers += n
+	return n
+}
+
+// take waits for a delivery and returns it with its handler's cancel function in place, or nil
+// if there will be none any more.
+func (h *hand) take(cancel context.CancelCauseFunc) *item {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		if it := h.next(); it != nil {
+			it.phase, it.cancel = running, cancel
+			h.unread--
+			h.running++
+			return it
+		}
+		if h.closed && h.unread == 0 {
+			h.workers--
+			h.work.Broadcast()
+			return nil
+		}
+		h.idle++
+		h.work.Wait()
+		h.idle--
+	}
+}
+
+// next returns the delivery to handle next. Of two queues with deliveries the fresh one has
+// three turns of four, so that neither starves.
+func (h *hand) next() *item {
+	if h.running >= h.gate.limit(h.opts.Concurrency) {
+		return nil
+	}
+	for h.fresh.len()+h.retried.len() > 0 {
+		from := &h.fresh
+		if h.fresh.len() == 0 || h.retried.len() > 0 && h.turn%4 == 3 {
+			from = &h.retried
+		}
+		h.turn++
+		if it := from.pop(); it.phase == ready { // else it was lost or released
+			return it
+		}
+	}
+	return nil
+}
+
+// leave counts out a worker that ends in the middle of its work, and returns how many to start.
+func (h *hand) leave() (hire int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.workers--
+	return h.hire()
+}
+
+// A handled delivery is one whose handler returned.
+type handled struct {
+	verdict verdict
+	took    time.Duration
+	failed  bool // by the message's fault or that of a dependency
+	snooze  bool // the server can postpone it
+}
+
+// returned ends the running phase of a delivery with its verdict, and reports whether to carry it
+// out now. If the lease was lost, the verdict is replaced by that. release are the deliveries to give back and
+// stop the receives to interrupt, if the kill switch tripped, and hire is how many workers to start.
+func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	it.cancel = nil
+	h.running--
+	h.credits.handled(r.took)
+	v := r.verdict
+	switch {
+	case it.lost:
+		v = verdict{action: forget}
+	case v.action == giveBack: // the run ends: neither a success nor a failure
+	default:
+		probe := h.gate.state == probing
+		excused, changed := h.gate.handled(now, r.failed)
+		switch {
+		case excused && r.snooze:
+			v = verdict{action: snooze, delay: min(4*h.opts.KillSwitch.Probe, maxInvisibleDuration)}
+		case excused && it.caps.Suspend && !probe:
+			v = verdict{action: giveBack}
+		}
+		if changed {
+			c = h.gateChanged(now)
+		}
+	}
+	if v.action != ack {
+		h.lines.close(it)
+	}
+	return h.settle(it, v), c
+}
+
+// settle begins the settling phase, and reports whether to carry the verdict out now: not while an
+// extension is under way, whose response has the handle that is valid then.
+func (h *hand) settle(it *item, v verdict) bool {
+	if it.unread() {
+		h.unread--
+	}
+	it.phase, it.verdict = settling, v
+	h.unschedule(it)
+	return !it.renewing || v.action == forget
+}
+
+// finish ends deliveries that are settled.
+func (h *hand) finish(now time.Time, items ...*item) (c change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed := false
+	for _, it := range items {
+		next, behind := h.lines.leave(it, it.disposition == Acked || it.disposition == DeadLettered)
+		if next != nil && next.phase == inLine {
+			h.makeReady(next)
+		}
+		for _, b := range behind {
+			if b.unread() && h.settle(b, verdict{action: giveBack}) {
+				c.release = append(c.release, b)
+			}
+		}
+		h.unschedule(it)
+		it.phase = gone
+		h.credits.free(it.size)
+		if h.stopped {
+			h.report.count(it)
+		}
+		if it.disposition == DeadLettered {
+			changed = h.gate.deadLettered(now) || changed
+		}
+	}
+	if changed {
+		g := h.gateChanged(now)
+		c.release, c.interrupt = append(c.release, g.release...), g.interrupt
+	}
+	h.room.Broadcast()
+	h.checkEmpty()
+	c.hire += h.hire()
+	return c
+}
+
+func (h *hand) checkEmpty() {
+	if h.closed && h.credits.messages == 0 {
+		select {
+		case <-h.empty:
+		default:
+			close(h.empty)
+		}
+	}
+	if h.closed && h.unread == 0 {
+		h.work.Broadcast()
+	}
+}

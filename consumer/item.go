@@ -1,0 +1,122 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A phase is how far a delivery has come.
+type phase uint8
+
+const (
+	inLine   phase = iota // behind another message of its message group
+	ready                 // waits for a worker
+	running               // a handler has it
+	settling              // its verdict is being carried out
+	gone                  // settled, or no longer ours
+)
+
+// An item is one delivery in hand, from its arrival until it is settled.
+type item struct {
+	d       *tidegate.Delivery // as received: it belongs to the handler, so it is not read after that began
+	current tidegate.Delivery  // the same with the valid handle: what settlements use
+	caps    transport.Capabilities
+	source  *source
+	size    int   // of the body, in bytes
+	line    *line // of its message group; nil without one
+
+	// Guarded by hand.mu.
+	phase    phase
+	lease    lease
+	wake     time.Time // when the keeper looks at it next
+	index    int       // in the keeper's heap; -1 if it is not there
+	renewing bool      // an extension is under way; a settlement waits for it
+	lost     bool      // the lease is
+	lostErr  error     // why, if the server reported it
+	cancel   context.CancelCauseFunc
+	unsure   bool // the response to an extension was lost: another handle may be the valid one
+
+	// Owned by the goroutine that carries the verdict out.
+	settlement
+	duration  time.Duration // of the handler
+	err       error         // that the handler returned
+	cancelled bool          // the handler's context ended with the run
+}
+
+func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease) *item {
+	return &item{d: d, current: *d, caps: caps, source: s, size: len(d.Body), lease: l, index: -1}
+}
+
+// unread reports whether no handler has begun with the delivery.
+func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }
+
+// loss returns the cause of the handler's context once the lease is lost.
+func (it *item) loss() error {
+	if it.lostErr != nil {
+		return &lostError{it.lostErr}
+	}
+	return ErrLeaseLost
+}
+
+// A lostError is ErrLeaseLost with the server's reason.
+type lostError struct{ reason error }
+
+func (e *lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.reason.Error() }
+func (e *lostError) Unwrap() []error { return []error{ErrLeaseLost, e.reason} }
+
+// wakeHeap orders items by the time of their next wake-up. It implements heap.Interface.
+type wakeHeap []*item
+
+func (h wakeHeap) Len() int           { return len(h) }
+func (h wakeHeap) Less(i, j int) bool { return h[i].wake.Before(h[j].wake) }
+
+func (h wakeHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push adds an item; see package heap.
+func (h *wakeHeap) Push(x any) {
+	it := x.(*item)
+	it.index = len(*h)
+	*h = append(*h, it)
+}
+
+// Pop removes the last item; see package heap.
+func (h *wakeHeap) Pop() any {
+	old := *h
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	it.index = -1
+	return it
+}
+
+// A queue is a first-in first-out queue of items.
+type queue struct {
+	items []*item
+	head  int
+}
+
+func (q *queue) len() int { return len(q.items) - q.head }
+
+func (q *queue) push(it *item) {
+	if q.head > 0 && len(q.items) == cap(q.items) && q.head >= len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, it)
+}
+
+func (q *queue) pop() *item {
+	it := q.items[q.head]
+	q.items[q.head] = nil
+	if q.head++; q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	}
+	return it
+}

@@ -1,0 +1,202 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// keep looks after the leases of all deliveries in hand, and after settlements that are to be
+// tried again, until ctx ends.
+func (r *run) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-r.hand.kicked:
+		case <-ctx.Done():
+			return
+		}
+		tasks, c, next := r.hand.due(time.Now())
+		r.follow(c)
+		for _, t := range tasks {
+			r.carryOutTask(t)
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+func (r *run) carryOutTask(t task) {
+	it := t.it
+	switch t.do {
+	case extendLease:
+		r.renewers.do(func() { r.extend(it) })
+	case cancelHandler:
+		t.cancel(it.loss())
+	case endLost:
+		r.settlers.do(func() { r.carryOut(it) }) // which calls the program
+	case settleAgain:
+		r.carryOut(it)
+	}
+}
+
+// extend makes one attempt to extend a lease.
+func (r *run) extend(it *item) {
+	sent, until := r.hand.leaseOf(it)
+	inv, timeout := r.hand.invisible(sent, until)
+	ctx, cancel := r.extendContext(timeout)
+	handle, err := r.change(ctx, it, inv)
+	cancel()
+	if err != nil {
+		r.log.Warn("extending the invisible time failed", "topic", it.current.Topic, "message_id", it.current.ID, "error", err)
+	}
+	t, lost, carryOut := r.hand.extended(it, extension{sent: sent, now: time.Now(), inv: inv, handle: handle, err: err})
+	switch {
+	case carryOut:
+		r.carryOut(it)
+	case lost:
+		r.carryOutTask(t)
+	}
+}
+
+// extendContext returns the context of one attempt to extend a lease.
+func (r *run) extendContext(timeout time.Duration) (context.Context, context.CancelFunc) {
+	if r.late() { // a settlement may wait for the extension
+		return context.WithTimeout(r.detached, min(timeout, lastTry))
+	}
+	return context.WithTimeout(r.settling, timeout)
+}
+
+// refresh is how often the server's settings and queues are read again.
+const refresh = 10 * time.Second
+
+// watchQueues keeps one receiving loop for each queue until the run ends.
+func (r *run) watchQueues() {
+	sources := map[int]*source{}
+	failures := 0
+	for r.running.Err() == nil {
+		wait := refresh
+		queues, err := r.refresh(r.running)
+		switch {
+		case r.running.Err() != nil:
+			return
+		case err == nil:
+			failures = 0
+			r.setQueues(sources, queues)
+		case r.settings.Load() == nil:
+			// Without the settings it is not known whether order matters.
+			var end bool
+			if wait, end = r.receiveFailed("reading the group's settings failed", err, failures); end {
+				return
+			}
+			failures++
+		default:
+			// The settings that were read before hold. The loops see for themselves what matters.
+			r.log.Debug("reading the group's settings again failed",
+				"topic", r.sub.Topic, "group", r.sub.Group, "error", err)
+		}
+		if r.pause(wait) != nil {
+			return
+		}
+	}
+}
+
+// setQueues starts loops for new queues, and ends those of queues that are gone.
+func (r *run) setQueues(sources map[int]*source, queues []int) {
+	r.hand.setSources(max(1, len(queues)))
+	for _, q := range queues {
+		if sources[q] == nil {
+			s := &source{queue: q}
+			sources[q] = s
+			r.receivers.Go(func() { r.receive(s, false) })
+		}
+	}
+	for q, s := range sources {
+		if !slices.Contains(queues, q) {
+			delete(sources, q)
+			for _, cancel := range r.hand.remove(s) {
+				cancel()
+			}
+		}
+	}
+}
+
+// refresh reads the server's settings and the queues to receive from.
+func (r *run) refresh(ctx context.Context) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, refresh)
+	defer cancel()
+	s, err := r.transport.ConsumerSettings(ctx, r.sub.Group, r.sub.Topic)
+	if err != nil {
+		return nil, err
+	}
+	queues, err := r.transport.Queues(ctx, r.sub.Group, r.sub.Topic)
+	if err != nil {
+		return nil, err
+	}
+	r.settings.Store(&s)
+	return queues, nil
+}
+
+// capsOf returns the capabilities of the server at endpoint.
+func (r *run) capsOf(endpoint string) transport.Capabilities {
+	if c, ok := r.transport.(transport.EndpointConfigurer); ok && endpoint != "" {
+		return c.EndpointCapabilities(endpoint)
+	}
+	return r.transport.Capabilities()
+}
+
+// capsOfSource returns the capabilities of the server that delivered last of a queue.
+func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r.hand.endpointOf(s)) }
+
+// rulesFor returns what decides about a failure of the delivery.
+func (r *run) rulesFor(it *item) rules {
+	caps := r.capsOf(it.current.Endpoint)
+	rules := makeRules(r.sub.Retry, *r.settings.Load(), caps)
+	_, can := r.transport.(transport.Snoozer)
+	rules.snooze = can && caps.Snooze
+	return rules
+}
+
+func (h *hand) leaseOf(it *item) (now, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now(), it.lease.until
+}
+
+func (h *hand) endpointOf(s *source) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return s.endpoint
+}
+
+func (h *hand) setSources(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.credits.sources = n
+}
+
+// startHelper counts in another loop of the queue, unless there are enough.
+func (h *hand) startHelper(s *source) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped || s.helpers == overlap-1 {
+		return false
+	}
+	s.helpers++
+	return true
+}
+
+func (h *hand) endHelper(s *source) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.helpers--
+}
+
+func (h *hand) stopReport() StopReport {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.report
+}

@@ -1,0 +1,246 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A task is what the keeper has to do about a delivery.
+type task struct {
+	it     *item
+	do     taskKind
+	cancel context.CancelCauseFunc // of cancelHandler
+}
+
+type taskKind int
+
+const (
+	extendLease   taskKind = iota
+	cancelHandler          // its lease is lost
+	endLost                // so is that of a delivery that no handler has
+	settleAgain
+)
+
+// idleWatch is when the keeper looks again if there is nothing to watch.
+const idleWatch = time.Hour
+
+// due returns what is to be done at now, and when to look again.
+func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate.tick(now, h.opts.Concurrency) {
+		c = h.gateChanged(now)
+	}
+	for len(h.leases) > 0 && !h.leases[0].wake.After(now) {
+		it := h.leases[0]
+		switch {
+		case it.phase == settling:
+			h.unschedule(it)
+			tasks = append(tasks, task{it: it, do: settleAgain})
+		case !now.Before(it.lease.until):
+			tasks = append(tasks, h.lose(it, nil))
+		default:
+			it.renewing = true
+			h.schedule(it, it.lease.until)
+			tasks = append(tasks, task{it: it, do: extendLease})
+		}
+	}
+	next = now.Add(idleWatch)
+	if len(h.leases) > 0 {
+		next = h.leases[0].wake
+	}
+	if w := h.gate.wake(); !w.IsZero() && w.Before(next) {
+		next = w
+	}
+	h.armed = next
+	return tasks, c, next
+}
+
+// lose ends the lease of an item that is not settling.
+func (h *hand) lose(it *item, err error) task {
+	it.lost, it.lostErr = true, err
+	if it.phase == running {
+		h.unschedule(it)
+		return task{it: it, do: cancelHandler, cancel: it.cancel}
+	}
+	h.lines.close(it)
+	h.settle(it, verdict{action: forget})
+	return task{it: it, do: endLost}
+}
+
+// An extension is the result of a request to extend a lease.
+type extension struct {
+	sent, now time.Time
+	inv       time.Duration
+	handle    string
+	err       error
+}
+
+// extended applies the result of an extension. carryOut reports that the delivery's verdict, which
+// had to wait for it, is to be carried out now.
+func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.renewals.observe(x.now.Sub(x.sent))
+	it.renewing = false
+	it.takeOver(x)
+	switch {
+	case it.lost || it.phase == gone:
+		return t, false, false
+	case x.err == nil:
+		it.lease = it.lease.extended(x.sent, x.inv)
+	}
+	switch {
+	case it.phase == settling:
+		return t, false, true
+	case x.err == nil:
+		h.schedule(it, it.lease.renewal(x.now, rand.Float64()))
+	case errors.Is(x.err, tidegate.ErrInvalidHandle):
+		return h.lose(it, x.err), true, false
+	default:
+		h.schedule(it, it.lease.retry(x.now, x.inv))
+	}
+	return t, false, false
+}
+
+// takeOver notes which handle is valid after a request to change the invisible duration.
+func (it *item) takeOver(x extension) {
+	it.unsure = x.err != nil && (it.unsure || perhaps(x.err))
+	if x.err == nil && x.handle != "" {
+		it.current.Handle = x.handle
+	}
+}
+
+// invisible returns the invisible duration to ask for, and how long one attempt to extend a lease that ends
+// at until may take.
+func (h *hand) invisible(now, until time.Time) (inv, timeout time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	inv = h.renewals.floor(h.opts.InvisibleDuration)
+	return inv, h.renewals.timeout(inv, until.Sub(now))
+}
+
+// later has the verdict of a delivery carried out again at t.
+func (h *hand) later(it *item, t time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.schedule(it, t)
+}
+
+// reserve waits until a receive of the queue may begin, and returns what it may bring; false if there is
+// none to be made any more. Only the first receive of a queue waits.
+func (h *hand) reserve(s *source, batch int, wait bool) (g grant, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for !h.stopped && !s.removed {
+		h.credits.concurrency, h.credits.maxBuffered = h.gate.limit(h.opts.Concurrency), 0
+		if h.gate.open() {
+			h.credits.maxBuffered = max(h.opts.MaxBuffered, 0)
+		}
+		if h.credits.concurrency > 0 {
+			if g = h.credits.grant(batch, s.underWay); g.messages > 0 {
+				s.underWay++
+				return g, true
+			}
+		}
+		if !wait {
+			break
+		}
+		h.room.Wait()
+	}
+	return g, false
+}
+
+// giveUp ends a reservation whose receive brought no response.
+func (h *hand) giveUp(s *source, g grant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.credits.refund(g)
+	s.underWay--
+	h.room.Broadcast()
+}
+
+// A poll is a receive under way.
+type poll struct {
+	source     *source
+	cancel     context.CancelFunc
+	repeatable bool // cancelled, it can be repeated for what it missed
+}
+
+// begin notes a receive, and reports whether it may be sent.
+func (h *hand) begin(p *poll) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped || p.source.removed || h.gate.shut() {
+		return false
+	}
+	h.polls[p] = struct{}{}
+	return true
+}
+
+func (h *hand) end(p *poll) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.polls, p)
+}
+
+// remove ends the receives of a queue.
+func (h *hand) remove(s *source) (interrupt []context.CancelFunc) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.removed = true
+	for p := range h.polls {
+		if p.source == s && p.repeatable {
+			interrupt = append(interrupt, p.cancel)
+		}
+	}
+	h.room.Broadcast()
+	return interrupt
+}
+
+// stop ends receiving. Unread deliveries are given back where that costs them no attempt, and everywhere
+// with all.
+func (h *hand) stop(all bool) change {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped, h.leaving = true, h.leaving || all
+	h.room.Broadcast()
+	return h.dropUnread()
+}
+
+// close notes that nothing arrives any more.
+func (h *hand) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.work.Broadcast()
+	h.checkEmpty()
+}
+
+// postponed returns the deliveries whose settlements wait to be tried again, which they are not any more.
+func (h *hand) postponed() (list []*item) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, it := range h.all() {
+		if it.phase == settling {
+			h.unschedule(it)
+			list = append(list, it)
+		}
+	}
+	return list
+}
+
+// pause shuts or opens the gate by hand.
+func (h *hand) pause(paused bool, now time.Time) (c change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate.paused == paused {
+		return c
+	}
+	h.gate.paused = paused
+	return h.gateChanged(now)
+}

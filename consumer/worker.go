@@ -1,0 +1,208 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// hire starts workers.
+func (r *run) hire(n int) {
+	for range n {
+		r.effects.Go(r.worker)
+	}
+}
+
+// worker handles one delivery after the other until there are none any more. A handler that calls
+// runtime.Goexit ends it, and another one takes its place.
+func (r *run) worker() {
+	ended := false
+	defer func() {
+		if !ended {
+			r.hire(r.hand.leave())
+		}
+	}()
+	for r.handleNext() {
+	}
+	ended = true
+}
+
+func (r *run) handleNext() bool {
+	ctx, cancel := context.WithCancelCause(r.handlers)
+	defer cancel(nil)
+	it := r.hand.take(cancel)
+	if it == nil {
+		return false
+	}
+	res, start := &result{}, time.Now()
+	defer func() { r.handled(it, res, time.Since(start)) }()
+	r.call(&deliveryContext{ctx, it, r}, it.d, res)
+	return true
+}
+
+// handled decides about a delivery whose handler returned, or ended its goroutine.
+func (r *run) handled(it *item, res *result, took time.Duration) {
+	it.duration, it.err, it.failure = took, res.err, res.failure
+	it.d = nil // the program's alone from here on
+	h := handled{took: took, failed: res.failure != nil && !res.failure.snooze}
+	switch {
+	case res.failure == nil:
+		h.verdict = verdict{action: ack}
+	case errors.Is(context.Cause(r.handlers), ErrShutdown):
+		// It failed because it was not let finish: that is not the message's fault.
+		h.verdict = verdict{action: giveBack}
+		it.cancelled = true
+	default:
+		rules := r.rulesFor(it)
+		h.verdict, h.snooze = judge(it.current.Attempt, res.failure, rules), rules.snooze
+	}
+	carryOut, c := r.hand.returned(it, h, time.Now())
+	if carryOut {
+		r.carryOut(it)
+	}
+	r.follow(c)
+}
+
+// A result is what a handler returned, and what that says.
+type result struct {
+	err     error
+	failure *failure
+}
+
+// goexit is what a handler did whose goroutine ended without a panic, which
+// nothing can stop.
+const goexit = "runtime.Goexit was called"
+
+// call runs the handler and reads its error. It returns by a pointer because the goroutine
+// may end in any function of the program, also while its error is read: so res is a failure from
+// the beginning, and becomes something else only by an error that was read to its end.
+func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
+	returned, read, id := false, false, d.ID
+	var err error // of the handler
+	defer func() {
+		if !read {
+			r.panicked(ctx, id, recover(), err, returned, res)
+		}
+	}()
+	err = r.handler(ctx, d)
+	returned = true
+	f := r.readError(err)
+	res.err, res.failure, read = err, f, true
+}
+
+// readError returns what the handler's error says, in the reading of the program's Classify.
+func (r *run) readError(err error) *failure {
+	if err == nil || r.opts.Classify == nil {
+		return readError(err)
+	}
+	return readError(r.opts.Classify(err))
+}
+
+// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil, which happened
+// in the handler, or after it returned err.
+func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
+	p := &PanicError{Value: goexit, Stack: debug.Stack()}
+	fail := func(f *failure) { res.err, res.failure = p, f }
+	fail(&failure{reason: p.Error()})
+	defer func() { r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack) }()
+	if v != nil {
+		p.Value = fmt.Sprintf("a %T", v)
+		fail(&failure{reason: p.Error()})
+	}
+	if returned {
+		v = unreadable(err, v)
+	}
+	if v != nil {
+		full := &PanicError{Value: v, Stack: p.Stack}
+		f := readPanic(full)
+		p = full
+		fail(f)
+	}
+}
+
+// unreadable describes an error whose methods panicked with v, or ended the
+// goroutine if that is nil.
+func unreadable(err error, v any) string {
+	if v == nil {
+		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, goexit)
+	}
+	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(err), err, show(v))
+}
+
+// A Finality says whether an attempt is the message's last.
+type Finality int
+
+// The finalities.
+const (
+	FinalityUnknown Finality = iota // the server has not announced how many attempts there are
+	NotFinal
+	Final
+)
+
+// String returns the lower-case name.
+func (f Finality) String() string {
+	switch f {
+	case FinalityUnknown:
+		return "unknown"
+	case NotFinal:
+		return "not final"
+	case Final:
+		return "final"
+	}
+	return "invalid"
+}
+
+// FinalAttempt reports whether the delivery that ctx, a handler's context, belongs to is the message's last:
+// after its failure the message becomes a dead letter. It goes by the number of attempts that the
+// server announced for the group, which may have been changed since.
+func FinalAttempt(ctx context.Context) Finality {
+	if c, ok := ctx.Value(deliveryKey{}).(*deliveryContext); ok {
+		return finality(c.it.current.Attempt, c.run.announced(c.it))
+	}
+	return FinalityUnknown
+}
+
+// finality compares an attempt with the announced number; 0 for none, negative for no limit.
+func finality(attempt, most int) Finality {
+	switch {
+	case most == 0:
+		return FinalityUnknown
+	case most < 0 || attempt < most:
+		return NotFinal
+	}
+	return Final
+}
+
+type deliveryKey struct{}
+
+// A deliveryContext is a handler's context, which knows its delivery.
+type deliveryContext struct {
+	context.Context //nolint:containedctx // it is one
+	it              *item
+	run             *run
+}
+
+// Value returns the context itself for deliveryKey.
+func (c *deliveryContext) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// announced returns how many attempts the server announced for the delivery: 0 if none, negative for no limit.
+func (r *run) announced(it *item) int {
+	s := r.settings.Load()
+	if it.current.Topic != r.sub.Topic { // of a retry topic, whose settings are others
+		return 0
+	}
+	if s.MaxAttempts == 0 && it.caps != (transport.Capabilities{}) {
+		return defaultMaxAttempts
+	}
+	return s.MaxAttempts
+}
