@@ -1,0 +1,292 @@
+package inbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/inbox"
+)
+
+func delivery(group, id string) *tidegate.Delivery {
+	return &tidegate.Delivery{Message: tidegate.Message{ID: id}, ConsumerGroup: group}
+}
+
+var errHandler = errors.New("handler failed")
+
+func TestMemory(t *testing.T) {
+	calls := map[string]int{}
+	fail := true
+	h := inbox.NewMemory(2).Handler(func(_ context.Context, d *tidegate.Delivery) error {
+		calls[d.ConsumerGroup+d.ID]++
+		if d.ID == "fails" && fail {
+			return errHandler
+		}
+		return nil
+	})
+	for _, step := range []struct {
+		group, id string
+		calls     int
+		err       error
+	}{
+		{"g", "1", 1, nil}, {"g", "1", 1, nil}, {"h", "1", 1, nil}, // each group on its own
+		{"g", "fails", 1, errHandler}, {"g", "fails", 2, errHandler}, // a failure is not remembered
+		{"g", "2", 1, nil}, {"g", "1", 2, nil}, // beyond the capacity the oldest is forgotten
+		{"g", "2", 1, nil},
+	} {
+		err := h(t.Context(), delivery(step.group, step.id))
+		if got := calls[step.group+step.id]; got != step.calls || !errors.Is(err, step.err) {
+			t.Errorf("%+v: %d calls, %v", step, got, err)
+		}
+	}
+}
+
+func TestMemoryPanic(t *testing.T) {
+	calls := 0
+	h := inbox.NewMemory(0).Handler(func(context.Context, *tidegate.Delivery) error {
+		if calls++; calls == 1 {
+			panic("by the test")
+		}
+		return nil
+	})
+	func() {
+		defer func() { _ = recover() }()
+		_ = h(t.Context(), delivery("g", "1"))
+	}()
+	if err := h(t.Context(), delivery("g", "1")); err != nil || calls != 2 {
+		t.Errorf("after a panic: %v, %d calls; want the handler called again", err, calls)
+	}
+}
+
+// Deliveries of one message at the same time: one runs, the others wait for it.
+func TestMemoryAtTheSameTime(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var calls, running, most atomic.Int64
+			h := inbox.NewMemory(0).Handler(func(context.Context, *tidegate.Delivery) error {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				time.Sleep(time.Second)
+				if calls.Add(1) == 1 && fails {
+					return errHandler
+				}
+				return nil
+			})
+			var failed atomic.Int64
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() {
+					if h(t.Context(), delivery("g", "1")) != nil {
+						failed.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if err := h(ctx, delivery("g", "1")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want the end of ctx while another runs", err)
+			}
+			wg.Wait()
+			want := int64(1)
+			if fails {
+				want = 2
+			}
+			if calls.Load() != want || most.Load() != 1 || failed.Load() != want-1 {
+				t.Errorf("fails %v: %d calls, %d at the same time, %d failed", fails, calls.Load(), most.Load(), failed.Load())
+			}
+		})
+	}
+}
+
+func openDB(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func newSQL(t *testing.T, db *sql.DB) *inbox.SQL {
+	t.Helper()
+	s, err := inbox.NewSQL(db, inbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreateTable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func count(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// credit adds 1 to the account with the name of the message.
+func credit(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO accounts VALUES (?, 1) ON CONFLICT (id) DO UPDATE SET n = n + 1", d.ID)
+	return err
+}
+
+const createAccounts = "CREATE TABLE IF NOT EXISTS accounts (id TEXT PRIMARY KEY, n INTEGER)"
+
+func TestSQL(t *testing.T) {
+	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
+	s := newSQL(t, db)
+	if err := s.CreateTable(t.Context()); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	if _, err := db.ExecContext(t.Context(), createAccounts); err != nil {
+		t.Fatal(err)
+	}
+	fail := true
+	h := s.Handler(func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error {
+		if err := credit(ctx, tx, d); err != nil {
+			return err
+		}
+		if fail {
+			return errHandler
+		}
+		return nil
+	})
+	if err := h(t.Context(), delivery("g", "1")); !errors.Is(err, errHandler) {
+		t.Errorf("%v, want the handler's error", err)
+	}
+	if n := count(t, db, "SELECT COUNT(*) FROM accounts"); n != 0 {
+		t.Errorf("a failed handler left %d rows", n)
+	}
+	fail = false
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for _, group := range []string{"g", "h"} {
+				if err := h(t.Context(), delivery(group, "1")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := count(t, db, "SELECT n FROM accounts WHERE id = '1'"); n != 2 {
+		t.Errorf("the effect happened %d times, want once for each of 2 groups", n)
+	}
+	if n, err := s.Purge(t.Context(), time.Now().Add(-time.Hour)); n != 0 || err != nil {
+		t.Errorf("purged %d, %v", n, err)
+	}
+	if n, err := s.Purge(t.Context(), time.Now().Add(time.Hour)); n != 2 || err != nil {
+		t.Errorf("purged %d, %v; want 2", n, err)
+	}
+}
+
+func TestSQLStatements(t *testing.T) {
+	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
+	for _, o := range []inbox.Options{{Table: "x; DROP TABLE y"}, {Table: "1x"}, {Dialect: 9}, {Dialect: -1}} {
+		if _, err := inbox.NewSQL(db, o); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", o, err)
+		}
+	}
+	if _, err := inbox.NewSQL(nil, inbox.Options{}); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("nil: %v, want ErrInvalid", err)
+	}
+	missing, err := inbox.NewSQL(db, inbox.Options{Table: "missing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := missing.Handler(credit)(t.Context(), delivery("g", "1")); err == nil || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("%v, want an error that names the table", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := missing.Handler(credit)(ctx, delivery("g", "1")); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the end of ctx", err)
+	}
+}
+
+// crashDB names the database of the process that is killed.
+const crashDB = "TIDEGATE_INBOX_CRASH_DB"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(crashDB); path != "" {
+		consumeUntilKilled(path)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const crashMessages = 2000
+
+// consumeUntilKilled handles each message twice, from the first to the last.
+func consumeUntilKilled(path string) {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_txlock=immediate")
+	fail(err)
+	s, err := inbox.NewSQL(db, inbox.Options{})
+	fail(err)
+	h := s.Handler(credit)
+	for i := range crashMessages {
+		for range 2 {
+			fail(h(context.Background(), delivery("g", fmt.Sprint(i))))
+		}
+	}
+}
+
+// Killed at any time and started again, the effects happen once for each message.
+func TestKillKeepsEffectsOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	db := openDB(t, path)
+	newSQL(t, db)
+	if _, err := db.ExecContext(t.Context(), createAccounts); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 5 {
+		before := count(t, db, "SELECT COUNT(*) FROM accounts")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), crashDB+"="+path)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for count(t, db, "SELECT COUNT(*) FROM accounts") < before+10*(round+1) && t.Context().Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
+			t.Fatalf("the process ended by itself: %v, %s", err, stderr.String())
+		}
+	}
+	n := count(t, db, "SELECT COUNT(*) FROM accounts")
+	if n < 150 || count(t, db, "SELECT COUNT(*) FROM tidegate_inbox") != n {
+		t.Errorf("%d effects and %d records", n, count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"))
+	}
+	if twice := count(t, db, "SELECT COUNT(*) FROM accounts WHERE n <> 1"); twice != 0 {
+		t.Errorf("%d of %d effects happened more than once", twice, n)
+	}
+}

@@ -1,0 +1,98 @@
+package inbox
+
+import (
+	"container/list"
+	"context"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// DefaultCapacity is the number of messages that a Memory remembers by default.
+const DefaultCapacity = 100_000
+
+// A Memory is an inbox in memory. It remembers a bounded number of consumed
+// messages and forgets the oldest ones first. Goroutines may share it, and all
+// consumers of a process that belong to one group should. Create it with
+// [NewMemory].
+type Memory struct {
+	capacity int
+
+	mu      sync.Mutex // guards what follows; never held while waiting
+	running map[key]chan struct{}
+	done    map[key]*list.Element
+	order   list.List // of keys, consumed first at the front
+}
+
+// A key names a message for one consumer group.
+type key struct{ group, id string }
+
+// NewMemory returns an inbox that remembers up to capacity consumed messages.
+// Zero or less means DefaultCapacity.
+func NewMemory(capacity int) *Memory {
+	if capacity <= 0 {
+		capacity = DefaultCapacity
+	}
+	return &Memory{capacity: capacity, running: map[key]chan struct{}{}, done: map[key]*list.Element{}}
+}
+
+// Handler returns a handler that calls next unless the message was consumed
+// before. If next is at work on the same message in another goroutine, the
+// handler waits for it or for the end of ctx. An error or a panic of next leaves
+// the message unconsumed.
+func (m *Memory) Handler(next consumer.Handler) consumer.Handler {
+	return func(ctx context.Context, d *tidegate.Delivery) error {
+		k := key{d.ConsumerGroup, d.ID}
+		for {
+			consumed, other := m.claim(k)
+			if consumed {
+				return nil
+			}
+			if other == nil {
+				break
+			}
+			select {
+			case <-other:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		consumed := false
+		defer func() { m.finish(k, consumed) }()
+		err := next(ctx, d)
+		consumed = err == nil
+		return err
+	}
+}
+
+// claim reports whether the message was consumed. Otherwise it returns a channel
+// that is closed when the goroutine at work on it has ended, or nil if the
+// caller is the one to work on it.
+func (m *Memory) claim(k key) (consumed bool, other <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.done[k] != nil {
+		return true, nil
+	}
+	if other := m.running[k]; other != nil {
+		return false, other
+	}
+	m.running[k] = make(chan struct{})
+	return false, nil
+}
+
+// finish ends a claim.
+func (m *Memory) finish(k key, consumed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.running[k])
+	delete(m.running, k)
+	if !consumed {
+		return
+	}
+	m.done[k] = m.order.PushBack(k)
+	if m.order.Len() > m.capacity {
+		delete(m.done, m.order.Remove(m.order.Front()).(key))
+	}
+}

@@ -1,0 +1,157 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// DefaultTable is the name of the table of an SQL inbox by default.
+const DefaultTable = "tidegate_inbox"
+
+// A Dialect is the kind of SQL that a database understands.
+type Dialect int
+
+// The dialects.
+const (
+	SQLite Dialect = iota
+	Postgres
+	MySQL
+)
+
+// Options configure an [SQL]. The zero value is usable with SQLite.
+type Options struct {
+	// Dialect is the kind of SQL of the database. Zero means SQLite.
+	Dialect Dialect
+
+	// Table is the table's name: letters, digits and '_', with a schema in front
+	// if wanted ("app.inbox"). Empty means DefaultTable.
+	Table string
+
+	// TxOptions are those of the transactions. Nil means the driver's defaults.
+	TxOptions *sql.TxOptions
+}
+
+// An SQL is an inbox in a database. Goroutines and processes may share its
+// table. Create it with [NewSQL].
+type SQL struct {
+	db                    *sql.DB
+	tx                    *sql.TxOptions
+	create, insert, purge string
+}
+
+var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
+
+// NewSQL returns an inbox in db. It does not connect; [SQL.CreateTable] creates
+// the table.
+func NewSQL(db *sql.DB, o Options) (*SQL, error) {
+	if o.Table == "" {
+		o.Table = DefaultTable
+	}
+	var errs []error
+	if db == nil {
+		errs = append(errs, invalid("db", "it is nil; open a database first"))
+	}
+	if !tableName.MatchString(o.Table) {
+		errs = append(errs, invalid("Options.Table", fmt.Sprintf("%q is no table name; use letters, digits and '_'", o.Table)))
+	}
+	if o.Dialect < SQLite || o.Dialect > MySQL {
+		errs = append(errs, invalid("Options.Dialect", fmt.Sprintf("%d is unknown; use SQLite, Postgres or MySQL", o.Dialect)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	s := &SQL{db: db, tx: o.TxOptions}
+	s.create = "CREATE TABLE IF NOT EXISTS " + o.Table + ` (
+	consumer_group VARCHAR(255) NOT NULL,
+	message_id VARCHAR(255) NOT NULL,
+	consumed_at BIGINT NOT NULL,
+	PRIMARY KEY (consumer_group, message_id))`
+	columns := o.Table + " (consumer_group, message_id, consumed_at) VALUES "
+	remove := "DELETE FROM " + o.Table + " WHERE consumed_at < "
+	switch o.Dialect {
+	case Postgres:
+		s.insert, s.purge = "INSERT INTO "+columns+"($1, $2, $3) ON CONFLICT DO NOTHING", remove+"$1"
+	case MySQL:
+		s.insert, s.purge = "INSERT IGNORE INTO "+columns+"(?, ?, ?)", remove+"?"
+	default:
+		s.insert, s.purge = "INSERT INTO "+columns+"(?, ?, ?) ON CONFLICT DO NOTHING", remove+"?"
+	}
+	return s, nil
+}
+
+func invalid(subject, text string) error {
+	return &tidegate.Error{Op: "inbox.NewSQL", Subject: subject, Code: tidegate.CodeBadRequest, Message: text}
+}
+
+// CreateTable creates the inbox's table unless it exists. Programs that manage
+// their schema themselves create the same columns: consumer_group and
+// message_id, which are the primary key, and consumed_at, in milliseconds since
+// 1970.
+func (s *SQL) CreateTable(ctx context.Context) error {
+	if _, err := s.db.ExecContext(ctx, s.create); err != nil {
+		return fmt.Errorf("inbox: create the table: %w", err)
+	}
+	return nil
+}
+
+// A TxHandler consumes a delivery within a database transaction. It must neither
+// commit nor roll back tx; effects outside of tx are not part of the promise.
+type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
+
+// Handler returns a handler that calls next in a transaction that also records
+// the message. A message that was recorded before is acknowledged without a
+// call of next. An error or a panic of next rolls the transaction back, and the
+// consumer treats it as usual. Two deliveries of a message at the same time wait
+// for one another in the database.
+//
+// If the response to the commit is lost, the handler returns an error, the
+// message comes again, and the record tells whether it was consumed.
+func (s *SQL) Handler(next TxHandler) consumer.Handler {
+	return func(ctx context.Context, d *tidegate.Delivery) error {
+		tx, err := s.db.BeginTx(ctx, s.tx)
+		if err != nil {
+			return fmt.Errorf("inbox: begin a transaction: %w", err)
+		}
+		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+		result, err := tx.ExecContext(ctx, s.insert, d.ConsumerGroup, d.ID, time.Now().UnixMilli())
+		if err != nil {
+			return fmt.Errorf("inbox: record message %s: %w", d.ID, err)
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return fmt.Errorf("inbox: record message %s: %w", d.ID, err)
+		}
+		if n == 0 {
+			return nil // consumed before
+		}
+		if err := next(ctx, tx, d); err != nil {
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return fmt.Errorf("inbox: commit message %s: %w", d.ID, err)
+		}
+		return nil
+	}
+}
+
+// Purge forgets the messages that were consumed before t and returns their
+// number. A message that comes again after that is consumed again, so keep
+// records for longer than the broker keeps messages.
+func (s *SQL) Purge(ctx context.Context, t time.Time) (int64, error) {
+	result, err := s.db.ExecContext(ctx, s.purge, t.UnixMilli())
+	if err != nil {
+		return 0, fmt.Errorf("inbox: purge: %w", err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return 0, fmt.Errorf("inbox: purge: %w", err)
+	}
+	return n, nil
+}
