@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,8 @@ func TestDeleteTopicInUse(t *testing.T) {
 			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.Messages, err)
 		}
 		var wg sync.WaitGroup
+		var sent atomic.Int64
+		inUse := make(chan struct{}) // closed when the topic is
 		for range 4 {
 			wg.Go(func() {
 				for {
@@ -91,6 +94,9 @@ func TestDeleteTopicInUse(t *testing.T) {
 					} else if r[0].Err != nil {
 						t.Error(r[0].Err)
 						return
+					}
+					if sent.Add(1) == 100 {
+						close(inUse)
 					}
 				}
 			})
@@ -111,7 +117,7 @@ func TestDeleteTopicInUse(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(5 * time.Millisecond)
+		<-inUse
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Error(err)
 		}
@@ -133,34 +139,36 @@ func TestDeleteTopicInUse(t *testing.T) {
 // or group that is still there has its progress.
 func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 	t.Parallel()
-	for _, what := range []string{"topic", "group"} {
-		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
-			t.Fatal(err)
-		}
-		release := hold(b.store.Messages)
-		done := make(chan error)
-		go func() {
-			if what == "topic" {
-				done <- b.DeleteTopic(t.Context(), "t")
-			} else {
-				done <- b.DeleteGroup(t.Context(), "g")
+	synctest.Test(t, func(t *testing.T) {
+		for _, what := range []string{"topic", "group"} {
+			fs := vfs.NewCrashableMem()
+			b := open(t, Options{Dir: "data", fs: fs})
+			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
+				t.Fatal(err)
 			}
-		}()
-		<-time.After(100 * time.Millisecond) // long enough for the progress to go
-		cut := fs.CrashClone(vfs.CrashCloneCfg{})
-		release()
-		if err := <-done; err != nil {
-			t.Fatal(err)
+			release := hold(b.store.Messages)
+			done := make(chan error)
+			go func() {
+				if what == "topic" {
+					done <- b.DeleteTopic(t.Context(), "t")
+				} else {
+					done <- b.DeleteGroup(t.Context(), "g")
+				}
+			}()
+			synctest.Wait() // the progress is gone
+			cut := fs.CrashClone(vfs.CrashCloneCfg{})
+			release()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			b = open(t, Options{Dir: "data", fs: cut})
+			if g, err := b.Group("g"); err != nil || len(g.Topics) != 1 || g.Topics[0].Backlog.Messages != 0 {
+				t.Errorf("after a cut-off deletion of the %s: %+v, %v", what, g, err)
+			}
 		}
-		b = open(t, Options{Dir: "data", fs: cut})
-		if g, err := b.Group("g"); err != nil || len(g.Topics) != 1 || g.Topics[0].Backlog.Messages != 0 {
-			t.Errorf("after a cut-off deletion of the %s: %+v, %v", what, g, err)
-		}
-	}
+	})
 }
 
 func TestDeletedGroupEndsWaitingReceives(t *testing.T) {

@@ -57,6 +57,7 @@ func (f badFile) Write(p []byte) (int, error) {
 
 // A store that cannot write, be it the log or the tables behind it, refuses
 // everything with the reason, ends the receives that wait, neither hangs nor spins, and can be closed.
+// It is in no bubble, as a broken store may leave goroutines of Pebble behind; the 300 ms bound the tries from above only.
 func TestBrokenStoreRefusesEverything(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {
@@ -110,7 +111,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 }
 
 // Where the disk has room for logs, which are files that were used before, but for no
-// table, writes come to wait for a table, and closing ends that too.
+// table, writes come to wait for a table, and closing ends that too. It is in no bubble, as Pebble's write never ends.
 func TestFullDiskForTablesCloses(t *testing.T) {
 	t.Parallel()
 	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}

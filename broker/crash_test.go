@@ -3,7 +3,6 @@ package broker
 import (
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -22,86 +21,58 @@ import (
 // Seed 000: "You can ensure the correct message status when an exception, such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	t.Parallel()
-	for round := range 20 {
-		seed := rand.Uint64()
-		rnd := rand.New(rand.NewPCG(seed, 0))
-		fs := vfs.NewCrashableMem()
-		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
-		if err != nil {
-			t.Fatal(err)
-		}
+	runSequences(t, "model", *modelSeed, soak(8), loseMessages)
+}
+
+func loseMessages(t *testing.T, seed uint64) {
+	answered, acked := map[string]bool{}, map[string]bool{}
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
 		putTopic(t, b, "t", TopicConfig{Queues: 3})
 		putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
-		var mu sync.Mutex
-		answered, acked := map[string]bool{}, map[string]bool{}
 		var wg sync.WaitGroup
-		stop := make(chan struct{})
 		for c := range 4 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
 					select {
-					case <-stop:
+					case <-p.failed:
 						return
 					default:
 					}
 					id := fmt.Sprintf("%d-%d", c, i)
-					r := b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: "t", Body: []byte(id)}})
-					if r[0].Err == nil {
-						mu.Lock()
-						answered[id] = true
-						mu.Unlock()
+					if r := b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: "t", Body: []byte(id)}}); r[0].Err == nil {
+						p.responded(func() { answered[id] = true })
 					}
-					if c == 0 {
-						for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-							if i%2 == 0 && b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil {
-								mu.Lock()
-								acked[d.ID] = true
-								mu.Unlock()
-							}
+					if c > 0 {
+						continue
+					}
+					for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
+						if i%2 == 0 && b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil {
+							p.responded(func() { acked[d.ID] = true })
 						}
 					}
 				}
 			})
 		}
-		<-time.After(time.Duration(1+rnd.IntN(20)) * time.Millisecond)
-		mu.Lock()
-		known := make([]string, 0, len(answered))
-		for id := range answered {
-			known = append(known, id)
-		}
-		consumed := maps.Clone(acked)
-		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-		mu.Unlock()
-		close(stop)
 		wg.Wait()
-		b.Close()
-
-		b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed})
-		if err != nil {
-			t.Fatalf("round %d, seed %d: %v", round, seed, err)
+	})
+	seen := map[string]int{}
+	for _, d := range receiveAll(t, b, "t") {
+		seen[d.ID]++
+		if string(d.Body) != d.ID {
+			t.Errorf("the body of %s is %q", d.ID, d.Body)
 		}
-		seen := map[string]int{}
-		for _, d := range receiveAll(t, b, "t") {
-			seen[d.ID]++
-			if string(d.Body) != d.ID {
-				t.Errorf("the body of %s is %q", d.ID, d.Body)
+	}
+	for id := range answered {
+		if seen[id] != 1 {
+			t.Errorf("%s was answered and is there %d times", id, seen[id])
+		}
+	}
+	for ds := []*tidegate.Delivery{nil}; len(ds) > 0; {
+		ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+		for _, d := range ds {
+			if acked[d.ID] {
+				t.Errorf("%s was acknowledged and is delivered again", d.ID)
 			}
-		}
-		for _, id := range known {
-			if seen[id] != 1 {
-				t.Errorf("round %d, seed %d: %s was answered and is there %d times", round, seed, id, seen[id])
-			}
-		}
-		for ds := []*tidegate.Delivery{nil}; len(ds) > 0; {
-			ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
-			for _, d := range ds {
-				if consumed[d.ID] {
-					t.Errorf("round %d, seed %d: %s was acknowledged and is delivered again", round, seed, d.ID)
-				}
-			}
-		}
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

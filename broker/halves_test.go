@@ -246,28 +246,22 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 // that was answered is there, once; no end that was answered is taken back; and what waits is checked again.
 func TestPowerLossKeepsTransactions(t *testing.T) {
 	t.Parallel()
-	for round := range 20 {
-		seed := rand.Uint64()
-		rnd := rand.New(rand.NewPCG(seed, 0))
-		fs := vfs.NewCrashableMem()
-		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
-		if err != nil {
-			t.Fatal(err)
-		}
+	runSequences(t, "model", *modelSeed, soak(6), loseTransactions)
+}
+
+func loseTransactions(t *testing.T, seed uint64) {
+	answered, tried, receipts := map[string]string{}, map[string]string{}, map[string]tidegate.Receipt{} // by message ID
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 3, Transaction: TransactionConfig{
 			Timeout: Duration(time.Millisecond), CheckInterval: Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
 		b.OnTransactionCheck(func(TransactionCheck) bool { return true })
-		var mu sync.Mutex
-		answered, begun := map[string]string{}, map[string]string{} // by message ID: "half", "Commit", "Rollback"
-		receipts := map[string]tidegate.Receipt{}
 		var wg sync.WaitGroup
-		stop := make(chan struct{})
 		for c := range 4 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
 					select {
-					case <-stop:
+					case <-p.failed:
 						return
 					default:
 					}
@@ -277,77 +271,49 @@ func TestPowerLossKeepsTransactions(t *testing.T) {
 						continue
 					}
 					how, name := []Resolution{ResolutionUnknown, ResolutionCommit, ResolutionRollback}[i%3], []string{"half", "Commit", "Rollback"}[i%3]
-					mu.Lock()
-					answered[id], begun[id], receipts[id] = "half", name, r.Receipt
-					mu.Unlock()
+					p.responded(func() { answered[id], tried[id], receipts[id] = "half", name, r.Receipt })
 					if err := endTransaction(t, b, r.Receipt, how); err == nil {
-						mu.Lock()
-						answered[id] = name
-						mu.Unlock()
+						p.responded(func() { answered[id] = name })
 					}
 				}
 			})
 		}
-		<-time.After(time.Duration(1+rnd.IntN(20)) * time.Millisecond)
-		mu.Lock()
-		known, tried := map[string]string{}, map[string]string{}
-		for id, s := range answered {
-			known[id], tried[id] = s, begun[id]
-		}
-		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-		mu.Unlock()
-		close(stop)
 		wg.Wait()
-		b.Close()
-
-		if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
-			t.Fatalf("round %d, seed %d: %v", round, seed, err)
+	})
+	seen := map[string]int{}
+	for _, d := range receiveAll(t, b, "t") {
+		seen[d.ID]++
+	}
+	waiting := map[string]bool{}
+	for id, state := range answered {
+		half := endTransaction(t, b, receipts[id], ResolutionUnknown) == nil
+		if half {
+			waiting[id] = true
 		}
-		seen := map[string]int{}
-		for _, d := range receiveAll(t, b, "t") {
-			seen[d.ID]++
+		ok := map[string]bool{
+			"half":     half && seen[id] == 0 || tried[id] == "Commit" && seen[id] == 1 && !half || tried[id] == "Rollback" && seen[id] == 0 && !half,
+			"Commit":   !half && seen[id] == 1,
+			"Rollback": !half && seen[id] == 0,
+		}[state]
+		if !ok {
+			t.Errorf("%s was %s, then %s was tried: it waits: %t, delivered: %d", id, state, tried[id], half, seen[id])
 		}
-		waiting := map[string]bool{}
-		for id, state := range known {
-			half := endTransaction(t, b, receipts[id], ResolutionUnknown) == nil
-			if half {
-				waiting[id] = true
-			}
-			ok := map[string]bool{
-				"half":     half && seen[id] == 0 || tried[id] == "Commit" && seen[id] == 1 && !half || tried[id] == "Rollback" && seen[id] == 0 && !half,
-				"Commit":   !half && seen[id] == 1,
-				"Rollback": !half && seen[id] == 0,
-			}[state]
-			if !ok {
-				t.Errorf("round %d, seed %d: %s was %s, then %s was tried: it waits: %t, delivered: %d", round, seed, id, state, tried[id], half, seen[id])
-			}
-		}
-		if n := b.Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
-			t.Errorf("round %d, seed %d: %d half messages are counted, at least %d wait", round, seed, n, len(waiting))
-		}
-		checked := make(chan struct{})
-		all := sync.OnceFunc(func() { close(checked) })
-		b.OnTransactionCheck(func(c TransactionCheck) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			if delete(waiting, c.Message.ID); len(waiting) == 0 {
-				all()
-			}
-			return true
-		})
+	}
+	if n := b.Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
+		t.Errorf("%d half messages are counted, at least %d wait", n, len(waiting))
+	}
+	var mu sync.Mutex // of waiting
+	b.OnTransactionCheck(func(c TransactionCheck) bool {
 		mu.Lock()
-		if len(waiting) == 0 {
-			all()
-		}
-		mu.Unlock()
-		select {
-		case <-checked:
-		case <-time.After(20 * time.Second):
-			t.Fatalf("round %d, seed %d: some half messages are not checked", round, seed)
-		}
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		defer mu.Unlock()
+		delete(waiting, c.Message.ID)
+		return true
+	})
+	elapse(time.Second)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(waiting) > 0 {
+		t.Errorf("%d half messages are not checked", len(waiting))
 	}
 }
 

@@ -382,60 +382,47 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 }
 
 // Power fails at a random moment of retries: every message is with the group
-// afterwards, as itself or as a retry of it.
+// afterwards, as itself or as a retry of it, and never as both.
 func TestReconsumeSurvivesPowerLoss(t *testing.T) {
 	t.Parallel()
-	for range 20 {
-		synctest.Test(t, reconsumeAndLosePower)
-	}
+	runSequences(t, "model", *modelSeed, soak(8), loseReconsumed)
 }
 
-func reconsumeAndLosePower(t *testing.T) {
-	seed := rand.Uint64()
-	rnd := rand.New(rand.NewPCG(seed, 2))
-	fs := vfs.NewCrashableMem()
-	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	putTopic(t, b, "t", TopicConfig{Queues: 2})
-	putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, SubscriptionType: SubscriptionFailover}})
-	for i := range 20 {
-		mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
-	}
-	for i, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20, InvisibleDuration: time.Millisecond * 100}) {
-		if i == rnd.IntN(20) {
-			break
+func loseReconsumed(t *testing.T, seed uint64) {
+	const n = 20
+	moved := map[string]bool{}
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), n, func(b *Broker, p *powerCut) {
+		putTopic(t, b, "t", TopicConfig{Queues: 2})
+		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, SubscriptionType: SubscriptionFailover}})
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}
-		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Fatal(err)
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Minute})
+		for _, d := range ds {
+			if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil {
+				t.Fatal(err)
+			}
+			p.responded(func() { moved[d.ID] = true })
 		}
-	}
-	crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-	b.Close()
-	if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
-		t.Fatalf("seed %d: %v", seed, err)
-	}
-	seen := map[string]int{}
+	})
+	asItself, asRetry := map[string]int{}, map[string]int{}
 	for {
-		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20, Wait: 300 * time.Millisecond})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Hour, Wait: 2 * time.Minute})
 		if len(ds) == 0 {
 			break
 		}
 		for _, d := range ds {
-			id := d.ID
 			if origin := d.Properties["ORIGIN_MESSAGE_ID"]; origin != "" {
-				id = origin
+				asRetry[origin]++
+			} else {
+				asItself[d.ID]++
 			}
-			seen[id]++
 		}
 	}
-	for i := range 20 {
-		if seen[fmt.Sprint(i)] == 0 {
-			t.Errorf("seed %d: message %d is lost", seed, i)
+	for i := range n {
+		id := fmt.Sprint(i)
+		if asItself[id]+asRetry[id] != 1 || moved[id] && asRetry[id] != 1 {
+			t.Errorf("message %s came %d times as itself, %d times as a retry; its retry was answered: %t", id, asItself[id], asRetry[id], moved[id])
 		}
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
 	}
 }

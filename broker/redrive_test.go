@@ -329,16 +329,13 @@ func TestDeadLettersArePurged(t *testing.T) {
 // letters or in its topic, never both and never neither.
 func TestRedriveAcrossPowerLoss(t *testing.T) {
 	t.Parallel()
-	for round := range 10 {
-		seed := rand.Uint64()
-		rnd := rand.New(rand.NewPCG(seed, 0))
-		fs := vfs.NewCrashableMem()
-		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
-		if err != nil {
-			t.Fatal(err)
-		}
+	runSequences(t, "model", *modelSeed, soak(5), loseRedrive)
+}
+
+func loseRedrive(t *testing.T, seed uint64) {
+	const n, pages = 100, 10
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), pages, func(b *Broker, p *powerCut) {
 		putTopic(t, b, "t", TopicConfig{Queues: 3})
-		const n = 200
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
@@ -355,35 +352,23 @@ func TestRedriveAcrossPowerLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		putTopic(t, b, "t", TopicConfig{Queues: 3})
-		finished := make(chan struct{})
-		go func() {
-			defer close(finished)
-			for after := ""; ; {
-				done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: 1 + n/20, After: after})
-				if after = done.Next; err != nil || after == "" {
-					return
-				}
+		for page, after := 0, ""; page == 0 || after != ""; page++ {
+			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: n / pages, After: after})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}()
-		<-time.After(time.Duration(rnd.IntN(4000)) * time.Microsecond)
-		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-		<-finished
-		b.Close()
-		if b, err = Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: crashed}); err != nil {
-			t.Fatal(err)
+			after = done.Next
+			p.responded(func() {})
 		}
-		seen := map[string]int{}
-		for _, topic := range []string{"t", "%DLQ%g"} {
-			for _, d := range receiveAll(t, b, topic) {
-				seen[d.ID]++
-			}
+	})
+	seen := map[string]int{}
+	for _, topic := range []string{"t", "%DLQ%g"} {
+		for _, d := range receiveAll(t, b, topic) {
+			seen[d.ID]++
 		}
-		if len(seen) != n || slices.Max(slices.Collect(maps.Values(seen))) != 1 {
-			t.Errorf("round %d, seed %d: %d messages of %d, %v", round, seed, len(seen), n, seen)
-		}
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+	}
+	if len(seen) != n || slices.Max(slices.Collect(maps.Values(seen))) != 1 {
+		t.Errorf("%d messages of %d, %v", len(seen), n, seen)
 	}
 }
 

@@ -2,9 +2,7 @@ package broker
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +21,8 @@ func TestPowerLossWithRetention(t *testing.T) {
 
 func runPowerLoss(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	mem := vfs.NewCrashableMem()
-	b := open(t, Options{Dir: "data", fs: mem})
+	p := newPowerCut(vfs.NewCrashableMem(), rnd, 400)
+	b := open(t, Options{Dir: "data", fs: p.fs})
 	config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: Retention{Time: -1, Consumed: true}}
 	putTopic(t, b, "t", config)
 	groups := []string{"g0", "g1"}
@@ -33,60 +31,40 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	}
 	answered, acked, next := map[string]bool{}, map[string]bool{}, map[int]int64{}
 	for round := range 3 {
-		stopped := make(chan struct{})
-		end := time.Now().Add(time.Duration(rnd.Int64N(int64(5 * time.Second))))
-		cut := make(chan struct{})
-		var mu sync.Mutex // of the maps: what is known when the power fails was answered before
-		var known, forgotten map[string]bool
-		var nextKnown map[int]int64
-		var clone *vfs.MemFS
-		go func() {
-			defer close(cut)
-			time.Sleep(time.Until(end))
-			mu.Lock()
-			defer mu.Unlock()
-			known, forgotten, nextKnown = maps.Clone(answered), maps.Clone(acked), maps.Clone(next)
-			clone = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-		}()
-		go func() {
-			defer close(stopped)
-			own := rand.New(rand.NewPCG(seed, uint64(round)))
-			for i := 0; ; i++ {
-				select {
-				case <-cut:
-					return
-				case <-time.After(time.Duration(own.IntN(30)) * time.Millisecond):
-				}
-				switch g := groups[own.IntN(2)]; own.IntN(3) {
-				case 0:
-					for j := range 1 + own.IntN(10) {
-						id := fmt.Sprintf("%d-%d-%d", round, i, j)
-						r := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: make([]byte, 1+own.IntN(2000))})[0]
-						mu.Lock()
+		own := rand.New(rand.NewPCG(seed, uint64(round)))
+		for i, failed := 0, false; !failed; i++ {
+			select {
+			case <-p.failed:
+				failed = true
+				continue
+			case <-time.After(time.Duration(own.IntN(30)) * time.Millisecond):
+			}
+			if own.IntN(3) == 0 {
+				for j := range 1 + own.IntN(10) {
+					id := fmt.Sprintf("%d-%d-%d", round, i, j)
+					r := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: make([]byte, 1+own.IntN(2000))})[0]
+					p.responded(func() {
 						if r.Err != nil || r.Receipt.Offset < next[r.Receipt.Queue] {
 							t.Errorf("%s went to %+v, %v; the next offset is %d", id, r.Receipt, r.Err, next[r.Receipt.Queue])
 						}
 						answered[id], next[r.Receipt.Queue] = true, r.Receipt.Offset+1
-						mu.Unlock()
-					}
-				default:
-					for _, d := range receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t", Max: 16, InvisibleDuration: time.Second}) {
-						if own.IntN(10) > 0 {
-							mu.Lock() // it may be removed before the answer is known
-							acked[g+d.ID] = true
-							mu.Unlock()
-							b.Ack(t.Context(), []*tidegate.Delivery{d})
-						}
-					}
+					})
+				}
+				continue
+			}
+			g := groups[own.IntN(2)]
+			for _, d := range receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t", Max: 16, InvisibleDuration: time.Second}) {
+				if own.IntN(10) > 0 { // it may be removed before the answer is known
+					p.responded(func() { acked[g+d.ID] = true })
+					b.Ack(t.Context(), []*tidegate.Delivery{d})
 				}
 			}
-		}()
-		<-stopped
+		}
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		mem, answered, acked, next = clone, known, forgotten, nextKnown
-		b = open(t, Options{Dir: "data", fs: mem})
+		p = newPowerCut(p.over(t), rnd, 400)
+		b = open(t, Options{Dir: "data", fs: p.fs})
 	}
 	for _, g := range groups {
 		seen := map[string]bool{}
