@@ -69,8 +69,8 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 			if info, err := r.fs.Stat(dir + "/" + name); err != nil || info.IsDir() || info.Size() == 0 {
 				continue
 			}
-			// After a crash nothing tells a damaged end of these from one that was never written.
-			if !closed && (strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "MANIFEST")) {
+			// After a crash nothing tells a damaged end of a log from one that was never written.
+			if !closed && strings.HasSuffix(name, ".log") {
 				continue
 			}
 			r.files = append(r.files, dir+"/"+name)

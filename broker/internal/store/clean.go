@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +40,7 @@ func (s *Store) fingerprint() (map[string]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			out[dir+"/"+name] = fmt.Sprintf("%d %08x", n, sum)
+			out[dir+"/"+name] = sumLine(n, sum)
 		}
 	}
 	return out, nil
@@ -60,12 +62,22 @@ func (s *Store) writeClean() error {
 	if err != nil {
 		return err
 	}
+	return s.writeFile(cleanFile, formatSums(files))
+}
+
+// sumFormat is the form of a file's size and checksum.
+const sumFormat = "%d %08x"
+
+func sumLine(size int64, sum uint32) string { return fmt.Sprintf(sumFormat, size, sum) }
+
+// formatSums returns a text of lines by file, with a checksum of its own at the end.
+func formatSums(lines map[string]string) []byte {
 	var text bytes.Buffer
-	for name, line := range files {
-		fmt.Fprintf(&text, "%s %s\n", name, line)
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		fmt.Fprintf(&text, "%s %s\n", name, lines[name])
 	}
 	fmt.Fprintf(&text, "%08x\n", crc32.Checksum(text.Bytes(), castagnoli))
-	return s.writeFile(cleanFile, text.Bytes())
+	return text.Bytes()
 }
 
 // checkClean compares the files with what they were when the store was
@@ -79,7 +91,7 @@ func (s *Store) checkClean() error {
 	if err != nil {
 		return err
 	}
-	before, ok := parseClean(text)
+	before, ok := parseSums(text)
 	if !ok {
 		return fmt.Errorf("%s is damaged; restore the directory from a copy, or remove that file to open without comparing the others with what they were", path)
 	}
@@ -105,8 +117,8 @@ func (s *Store) removeClean() error {
 	return errors.Join(err, syncDir(s.fs, s.dir))
 }
 
-// parseClean reads what writeClean wrote; ok is false if it is damaged.
-func parseClean(text []byte) (files map[string]string, ok bool) {
+// parseSums reads what formatSums returned; ok is false if it is damaged.
+func parseSums(text []byte) (files map[string]string, ok bool) {
 	end := bytes.LastIndexByte(bytes.TrimSuffix(text, []byte("\n")), '\n') + 1
 	if string(text[end:]) != fmt.Sprintf("%08x\n", crc32.Checksum(text[:end], castagnoli)) {
 		return nil, false

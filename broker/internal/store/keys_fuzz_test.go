@@ -81,14 +81,14 @@ func FuzzParseClean(f *testing.F) {
 	f.Add(whole(""), 0, byte(255))
 	f.Add([]byte("\n"), 0, byte(0))
 	f.Fuzz(func(t *testing.T, text []byte, at int, flip byte) {
-		_, _ = parseClean(text)
+		_, _ = parseSums(text)
 		good := whole("groups/MANIFEST-000001 17 01234567\n")
-		if files, ok := parseClean(good); !ok || len(files) != 1 {
+		if files, ok := parseSums(good); !ok || len(files) != 1 {
 			t.Fatalf("%q is not read: %v", good, files)
 		}
 		if flip != 0 {
 			good[uint(at)%uint(len(good))] ^= flip
-			if files, ok := parseClean(good); ok {
+			if files, ok := parseSums(good); ok {
 				t.Fatalf("%q is read as %v", good, files)
 			}
 		}

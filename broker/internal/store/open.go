@@ -70,14 +70,15 @@ type Store struct {
 	damage    damageNotes
 	tail      *tail
 	fs        vfs.FS
-	room      *fullFS // fs; nil in memory
+	room      *fullFS              // fs; nil in memory
+	noted     map[string][2]string // by database: its manifest and what was noted of it, while the store is opened
 	dir       string
 }
 
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), damage: damageNotes{logger: o.Logger}}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: damageNotes{logger: o.Logger}}
 	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
 	if s.fs == nil {
 		s.fs = vfs.Default
@@ -117,8 +118,12 @@ func Open(o Options) (*Store, error) {
 }
 
 func (s *Store) openAll(o Options) (err error) {
+	id, known := "", true // memory needs none
 	if s.room != nil {
 		if err := s.checkClean(); err != nil {
+			return err
+		}
+		if id, known, err = s.checkIdentity(); err != nil {
 			return err
 		}
 		if err := errors.Join(s.removeClean(), s.damage.read()); err != nil {
@@ -128,12 +133,12 @@ func (s *Store) openAll(o Options) (err error) {
 	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	options := s.options(cache, o.MemTableBytes, &meteredFS{s.fs, messages.fsync})
+	options := s.options(cache, o.MemTableBytes, &meteredFS{s.knownFS(messagesDir), messages.fsync})
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	lazy := newLazyFS(&meteredFS{s.fs, groups.fsync}, groupsSyncDelay, s.fail)
+	lazy := newLazyFS(&meteredFS{s.knownFS(groupsDir), groups.fsync}, groupsSyncDelay, s.fail)
 	progress := s.options(cache, o.MemTableBytes/groupsMemTable, lazy)
 	// From FormatWALSyncChunks on the log says of itself how far it was synced, and
 	// a log that was not, in spite of that, is refused as damaged. lazyFS makes it
@@ -143,10 +148,23 @@ func (s *Store) openAll(o Options) (err error) {
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
 	}
+	if !known {
+		if err := s.writeIdentity(id); err != nil {
+			return err
+		}
+	}
 	s.Messages = newLog(s.messages, "the message log", s, messages, nil)
 	s.Messages.before = s.tail.apply
 	s.Groups = newLog(s.groups, "the groups' progress", s, groups, lazy)
 	return nil
+}
+
+// knownFS returns the file system of a database.
+func (s *Store) knownFS(db string) vfs.FS {
+	if s.room == nil {
+		return s.fs
+	}
+	return newKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
 }
 
 // openDB opens a database. Pebble tries what fails in the background for ever,

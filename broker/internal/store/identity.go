@@ -1,0 +1,77 @@
+package store
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// identityFile names the data directory, and in each database the directory and
+// the database that it is. In the directory it is written last: from then on
+// both databases have to be there.
+const identityFile = "IDENTITY"
+
+// checkIdentity refuses a directory in which a database is missing, is another one, or
+// is not whole. known is false while the directory has no identity.
+func (s *Store) checkIdentity() (id string, known bool, err error) {
+	root, err := s.readIdentity(identityFile)
+	if err != nil {
+		return "", false, err
+	}
+	id, known = root, root != ""
+	for _, db := range []string{messagesDir, groupsDir} {
+		path := s.fs.PathJoin(db, identityFile)
+		text, err := s.readIdentity(path)
+		if err != nil {
+			return "", false, err
+		}
+		have, role, _ := strings.Cut(text, " ")
+		switch {
+		case text == "" && known:
+			return "", false, fmt.Errorf("%s is missing: the database was removed, or is another one; %s", s.fs.PathJoin(s.dir, path), restore)
+		case text == "":
+		case role != db:
+			return "", false, fmt.Errorf("%s is the database %q of directory %s, not %q: databases were swapped or copied; %s", s.fs.PathJoin(s.dir, db), role, have, db, restore)
+		case id != "" && have != id:
+			return "", false, fmt.Errorf("%s is of the data directory %s, this one is %s; %s", s.fs.PathJoin(s.dir, db), have, id, restore)
+		default:
+			id = have // the broker ended while it made the directory
+		}
+		if err := s.checkKnown(db, known); err != nil {
+			return "", false, err
+		}
+	}
+	return id, known, nil
+}
+
+// writeIdentity completes the identities.
+func (s *Store) writeIdentity(id string) error {
+	if id == "" {
+		id = rand.Text()
+	}
+	for _, db := range []string{messagesDir, groupsDir} {
+		if err := s.writeFile(s.fs.PathJoin(db, identityFile), fmt.Appendf(nil, "tidegate %s %s\n", id, db)); err != nil {
+			return err
+		}
+	}
+	return s.writeFile(identityFile, fmt.Appendf(nil, "tidegate %s\n", id))
+}
+
+// readIdentity returns what follows the program's name in a file; nothing if there is no such file.
+func (s *Store) readIdentity(name string) (string, error) {
+	path := s.fs.PathJoin(s.dir, name)
+	text, err := readFile(s.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	id, ok := strings.CutPrefix(strings.TrimSuffix(string(text), "\n"), "tidegate ")
+	if !ok || id == "" {
+		return "", fmt.Errorf("%s says %q: it is damaged; %s", path, text, restore)
+	}
+	return id, nil
+}
