@@ -133,7 +133,7 @@ func (s *Store) openAll(o Options) (err error) {
 	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	options := s.options(cache, o.MemTableBytes, &meteredFS{s.knownFS(messagesDir), messages.fsync})
+	options := s.options(cache, o.MemTableBytes, &meteredFS{logSyncFS{s.knownFS(messagesDir)}, messages.fsync})
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
