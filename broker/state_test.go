@@ -11,78 +11,46 @@ import (
 // Seed 000: "Retry process state machine: controls the state and the change logic of messages in the retry process"
 func TestStateMachine(t *testing.T) {
 	t.Parallel()
-	type row struct {
+	exhaustions := []exhaustion{attemptsLeft, thenDeadLetter, thenPark, thenBlock}
+	type results [4]State // by exhaustion, in that order
+	always := func(to State) results { return results{to, to, to, to} }
+	type pair struct {
 		from State
 		e    event
-		x    exhaustion
-		push bool
-		to   State
 	}
-	const (
-		left = attemptsLeft
-		dead = thenDeadLetter
-	)
-	rows := []row{
-		{StateReady, eventDeliver, left, false, StateInflight},
-		{StateReady, eventDeliver, dead, true, StateInflight},
-		{StateReady, eventDeliver, thenPark, true, StateInflight},
-		{StateReady, eventDeadLetter, left, false, StateDeadLetter},
-		{StateReady, eventDeadLetter, thenPark, false, StateParked},
-		{StateReady, eventDeadLetter, thenBlock, false, StateReady},
-		{StateInflight, eventAck, left, false, StateCommit},
-		{StateInflight, eventAck, dead, true, StateCommit},
-		{StateInflight, eventAck, thenPark, true, StateCommit},
-		{StateInflight, eventFail, left, false, StateWaitingRetry},
-		{StateInflight, eventFail, left, true, StateWaitingRetry},
-		{StateInflight, eventFail, dead, false, StateDeadLetter},
-		{StateInflight, eventFail, dead, true, StateDeadLetter},
-		{StateInflight, eventFail, thenPark, true, StateParked},
-		{StateInflight, eventFail, thenBlock, true, StateWaitingRetry},
-		{StateInflight, eventTimeout, left, false, StateReady},
-		{StateInflight, eventTimeout, left, true, StateWaitingRetry},
-		{StateInflight, eventTimeout, dead, false, StateDeadLetter},
-		{StateInflight, eventTimeout, dead, true, StateDeadLetter},
-		{StateInflight, eventTimeout, thenPark, false, StateParked},
-		{StateInflight, eventTimeout, thenBlock, false, StateReady},
-		{StateInflight, eventTimeout, thenBlock, true, StateWaitingRetry},
-		{StateInflight, eventChange, dead, true, StateInflight},
-		{StateInflight, eventRelease, dead, true, StateReady},
-		{StateInflight, eventDeadLetter, left, false, StateDeadLetter},
-		{StateInflight, eventDeadLetter, dead, false, StateDeadLetter},
-		{StateInflight, eventDeadLetter, thenPark, true, StateParked},
-		{StateInflight, eventDeadLetter, thenBlock, true, StateWaitingRetry},
-		{StateInflight, eventNegativeAck, left, false, StateWaitingRetry},
-		{StateInflight, eventNegativeAck, dead, true, StateDeadLetter},
-		{StateInflight, eventNegativeAck, thenPark, false, StateParked},
-		{StateInflight, eventNegativeAck, thenBlock, false, StateWaitingRetry},
-		{StateInflight, eventReconsume, left, false, StateCommit},
-		{StateInflight, eventReconsume, dead, true, StateCommit},
-		{StateWaitingRetry, eventDue, left, true, StateReady},
-		{StateWaitingRetry, eventDue, dead, true, StateDeadLetter},
-		{StateWaitingRetry, eventDue, thenPark, true, StateParked},
-		{StateWaitingRetry, eventDue, thenBlock, true, StateReady},
-		{StateWaitingRetry, eventDeadLetter, left, true, StateDeadLetter},
-		{StateWaitingRetry, eventDeadLetter, thenPark, true, StateParked},
-		{StateWaitingRetry, eventDeadLetter, thenBlock, true, StateWaitingRetry},
-		{StateParked, eventRedrive, left, false, StateReady},
-		{StateParked, eventDeadLetter, left, false, StateDeadLetter},
-		{stateHeld, eventTurn, left, false, StateReady},
+	// What is not in it cannot happen, whatever the consumer and the attempts.
+	want := map[pair]results{
+		{StateReady, eventDeliver}:           always(StateInflight),
+		{StateReady, eventDeadLetter}:        {StateDeadLetter, StateDeadLetter, StateParked, StateReady},
+		{StateInflight, eventAck}:            always(StateCommit),
+		{StateInflight, eventReconsume}:      always(StateCommit),
+		{StateInflight, eventFail}:           {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
+		{StateInflight, eventNegativeAck}:    {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
+		{StateInflight, eventTimeout}:        {StateReady, StateDeadLetter, StateParked, StateReady},
+		{StateInflight, eventChange}:         always(StateInflight),
+		{StateInflight, eventRelease}:        always(StateReady),
+		{StateInflight, eventDeadLetter}:     {StateDeadLetter, StateDeadLetter, StateParked, StateWaitingRetry},
+		{StateWaitingRetry, eventDue}:        {StateReady, StateDeadLetter, StateParked, StateReady},
+		{StateWaitingRetry, eventDeadLetter}: {StateDeadLetter, StateDeadLetter, StateParked, StateWaitingRetry},
+		{StateParked, eventRedrive}:          always(StateReady),
+		{StateParked, eventDeadLetter}:       always(StateDeadLetter),
+		{stateHeld, eventTurn}:               always(StateReady),
 	}
-	possible := map[State]map[event]bool{}
-	for _, r := range rows {
-		if to, ok := r.from.next(r.e, r.x, r.push); !ok || to != r.to {
-			t.Errorf("%v, event %v, exhaustion %d, push %v: %v, %v; want %v", r.from, r.e, r.x, r.push, to, ok, r.to)
-		}
-		if possible[r.from] == nil {
-			possible[r.from] = map[event]bool{}
-		}
-		possible[r.from][r.e] = true
+	// What is otherwise for push consumers: a timeout waits as a failure does.
+	wantPush := map[pair]results{
+		{StateInflight, eventTimeout}: {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
 	}
 	for from := StateReady; from <= stateHeld; from++ {
 		for e := eventDeliver; e <= eventRedrive; e++ {
-			for x := attemptsLeft; x <= thenBlock; x++ {
-				if to, ok := from.next(e, x, true); ok && !possible[from][e] {
-					t.Errorf("%v, event %v leads to %v, but cannot happen", from, e, to)
+			for i, x := range exhaustions {
+				for _, push := range []bool{false, true} {
+					to, can := want[pair{from, e}]
+					if other, ok := wantPush[pair{from, e}]; ok && push {
+						to = other
+					}
+					if got, ok := from.next(e, x, push); ok != can || ok && got != to[i] {
+						t.Errorf("%v, event %v, exhaustion %d, push %v: %v, %v; want %v, %v", from, e, x, push, got, ok, to[i], can)
+					}
 				}
 			}
 		}

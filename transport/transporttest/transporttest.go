@@ -70,6 +70,8 @@ type Options struct {
 	// time, which is what servers demand at least, and for 500 ms in real time,
 	// for which the server's minima have to be lowered.
 	Unit time.Duration
+
+	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 
 // Run runs the suite. newFixture is called once for each case, with the
@@ -88,6 +90,9 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 		t.Logf("no case of this run: %s, which needs more than the capabilities %+v", c.name, opts.Capabilities)
 	}
 	for _, c := range apply {
+		if opts.only != nil && !opts.only(c) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
 				e := &env{T: t, Fixture: newFixture(t), can: opts.Capabilities, unit: opts.Unit, slack: opts.Unit / 2}
