@@ -155,3 +155,22 @@ func (e *Error) Is(target error) bool {
 	}
 	return false
 }
+
+// RetryAfter returns the time that the server asked to wait before the next
+// attempt: the largest Error.RetryAfter in the tree of err. Zero means that there
+// is none, or that the server asked not to try again.
+func RetryAfter(err error) time.Duration {
+	var d time.Duration
+	if e, ok := err.(*Error); ok { //nolint:errorlint // the tree is walked here
+		d = max(0, e.RetryAfter)
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		d = max(d, RetryAfter(e.Unwrap()))
+	case interface{ Unwrap() []error }:
+		for _, child := range e.Unwrap() {
+			d = max(d, RetryAfter(child))
+		}
+	}
+	return d
+}

@@ -61,6 +61,29 @@ func TestErrorIs(t *testing.T) {
 	}
 }
 
+func TestRetryAfter(t *testing.T) {
+	after := func(d time.Duration, cause error) error {
+		return &Error{Code: CodeTooManyRequests, RetryAfter: d, Err: cause}
+	}
+	for _, tt := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{nil, 0},
+		{errors.New("no wish"), 0},
+		{after(0, nil), 0},
+		{after(time.Second, nil), time.Second},
+		{after(-1, nil), 0},
+		{fmt.Errorf("around: %w", after(time.Second, nil)), time.Second},
+		{after(0, after(time.Second, nil)), time.Second},
+		{errors.Join(context.DeadlineExceeded, after(-1, nil), fmt.Errorf("around: %w", after(time.Minute, nil))), time.Minute},
+	} {
+		if got := RetryAfter(tt.err); got != tt.want {
+			t.Errorf("RetryAfter(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
 // The limits of RocketMQ's proxy: one below, at, and above each.
 func TestValidate(t *testing.T) {
 	properties := func(n, size int) map[string]string {

@@ -57,7 +57,7 @@ func TestSendAsync(t *testing.T) {
 		if err := newProducer(t, lost, Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }); err != nil {
 			t.Fatal(err)
 		}
-		if e := sendError(t, <-failed); e.Reason != Exhausted || e.Attempts != 3 {
+		if e := sendError(t, <-failed); e.Reason != StopExhausted || e.Attempts != 3 {
 			t.Errorf("told %+v", e)
 		}
 	})
@@ -102,8 +102,8 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 				t.Errorf("message group %s was sent as %v", group, sent[group])
 			}
 		}
-		if p.pending.n != 0 || len(p.pending.last) != 0 {
-			t.Errorf("left behind: %d sends, %d message groups", p.pending.n, len(p.pending.last))
+		if q := &p.topics["orders"].queue; p.ledger.messages != 0 || p.ledger.bytes != 0 || len(q.groups) != 0 || q.ready.n != 0 {
+			t.Errorf("left behind: %d messages, %d message groups", p.ledger.messages, len(q.groups))
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
-		p := newProducer(t, f, Options{MaxPending: 3})
+		p := newProducer(t, f, Options{MaxPending: 3, WhenFull: RejectWhenFull})
 		o := outcomes{errs: map[string]error{}}
 		taken := 0
 		for i := range 5 {
@@ -120,7 +120,7 @@ func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 			err := p.SendAsync(t.Context(), m, o.done(m.ID))
 			if err == nil {
 				taken++
-			} else if e := sendError(t, err); e.Reason != TooManyPending || i < 3 {
+			} else if e := sendError(t, err); e.Reason != StopFull || i < 3 {
 				t.Errorf("send %d: %v", i, err)
 			}
 		}
@@ -141,10 +141,10 @@ func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 
 func TestSendAsyncRefusesNil(t *testing.T) {
 	p := newProducer(t, script(), Options{})
-	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != Invalid {
+	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != StopInvalid {
 		t.Errorf("nil message: %v", err)
 	}
-	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != Invalid {
+	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != StopInvalid {
 		t.Errorf("nil function: %v", err)
 	}
 	if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { panic("the user's") }); err != nil {

@@ -5,33 +5,47 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"time"
-
-	"github.com/tidegate/tidegate/transport"
 )
 
-// An Attempt is what became of one attempt of a send, and what follows.
+// An Attempt is the event of one decision: the attempt of one message, and what
+// follows it. A message that shares a request has an event of its own.
+//
+// A throttled server holds back the messages behind as well. If that ends one of
+// them, it has an event whose Inputs.Waited is not 0 and whose Duration is 0.
 type Attempt struct {
 	Topic     string
 	MessageID string
-	Number    int           // 1 for the first
-	Endpoint  string        // that answered or failed to; empty if not known
+	Number    int           // attempts made so far: 1 for the first
+	Endpoint  string        // that responded or failed to; empty if not known
+	Messages  int           // in the request, this one included
+	Began     time.Time     // the attempt
 	Duration  time.Duration // of the attempt
 
-	Class       transport.Class
 	Err         error // nil if it succeeded
 	MaybeStored bool  // a failed attempt may have been stored
 
-	// Stop is why there is no further attempt. NotStopped after a success, and
-	// if another attempt follows after Delay.
-	Stop        Reason
-	Delay       time.Duration // from the end of this attempt to the next
-	DelaySource DelaySource   // where Delay comes from
+	// Decision is what follows. It equals Decide(Inputs).
+	Decision
+	Inputs Inputs
 }
 
-// observe tells about an attempt.
-func (p *Producer) observe(ctx context.Context, a Attempt) {
-	if a.Err != nil && p.log.Enabled(ctx, slog.LevelDebug) {
-		p.log.LogAttrs(ctx, slog.LevelDebug, "send attempt failed",
+// observe reports the decision about an attempt to the log and to the user.
+func (t *topic) observe(r *request, o *outcome, began time.Time) {
+	p := t.p
+	logs := o.err != nil && p.log.Enabled(context.Background(), slog.LevelDebug) // a log line outlives the send
+	if o.skipped || (!logs && p.opts.OnAttempt == nil) {
+		return
+	}
+	a := Attempt{
+		Topic: t.name, MessageID: o.it.msg.ID, Number: o.in.Attempts,
+		Endpoint: o.endpoint(), Messages: len(r.items), Began: began, Duration: o.ended.Sub(began),
+		Err: o.err, MaybeStored: maybeStored(o.err), Decision: o.decision, Inputs: o.in,
+	}
+	if o.waiting {
+		a.Began, a.Duration, a.MaybeStored, a.Messages = o.ended, 0, false, 0
+	}
+	if logs {
+		p.log.LogAttrs(context.Background(), slog.LevelDebug, "send attempt failed", // as above
 			slog.String("topic", a.Topic), slog.String("message_id", a.MessageID),
 			slog.Int("attempt", a.Number), slog.String("endpoint", a.Endpoint),
 			slog.String("class", a.Class.String()), slog.Any("error", a.Err),
@@ -41,10 +55,13 @@ func (p *Producer) observe(ctx context.Context, a Attempt) {
 	if p.opts.OnAttempt == nil {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			p.log.Error("OnAttempt panicked", "panic", v, "message_id", a.MessageID, "stack", string(debug.Stack()))
-		}
-	}()
+	defer p.recovered("OnAttempt panicked", a.MessageID)
 	p.opts.OnAttempt(a)
+}
+
+// recovered logs a panic of a function of the user's. It has to be deferred.
+func (p *Producer) recovered(event, messageID string) {
+	if v := recover(); v != nil {
+		p.log.Error(event, "panic", v, "message_id", messageID, "stack", string(debug.Stack()))
+	}
 }

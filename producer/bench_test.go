@@ -2,38 +2,68 @@ package producer
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
 
-type null struct{ results []transport.SendResult }
+// instant is a transport that costs nothing: the benchmarks show the producer itself.
+type instant struct{ most int }
 
-func (n null) Send(context.Context, []*tidegate.Message) []transport.SendResult { return n.results }
+func (instant) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	return make([]transport.SendResult, len(msgs))
+}
 
-func (null) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+func (instant) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
 	return transport.ProducerSettings{}, nil
 }
 
-// What the producer itself costs: the transport does nothing.
-func BenchmarkSend(b *testing.B) {
-	p, err := New(null{make([]transport.SendResult, 1)}, Options{})
-	if err != nil {
-		b.Fatal(err)
+func (i instant) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: i.most, MaxBytes: 4 << 20}, nil
+}
+
+func (instant) SendLane(_ context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return make([]transport.SendResult, len(msgs))
+}
+
+func benchmarkEach(b *testing.B, run func(b *testing.B, p *Producer)) {
+	b.Helper()
+	for name, t := range map[string]Transport{
+		"no-lanes": struct{ Transport }{instant{}}, "single": instant{1}, "shared": instant{1000},
+	} {
+		b.Run(name, func(b *testing.B) {
+			p, err := New(t, Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer p.Close()
+			b.ReportAllocs()
+			run(b, p)
+		})
 	}
-	defer p.Close()
-	msg := &tidegate.Message{ID: "id", Topic: "orders", Body: make([]byte, 1024)}
-	b.Run("alone", func(b *testing.B) {
-		b.ReportAllocs()
+}
+
+func benchMessage() *tidegate.Message {
+	return &tidegate.Message{ID: "id", Topic: "orders", Body: make([]byte, 1024)}
+}
+
+func BenchmarkSend(b *testing.B) {
+	benchmarkEach(b, func(b *testing.B, p *Producer) {
+		msg := benchMessage()
 		for b.Loop() {
 			if _, err := p.Send(b.Context(), msg); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	b.Run("parallel", func(b *testing.B) {
-		b.ReportAllocs()
+}
+
+func BenchmarkSendParallel(b *testing.B) {
+	benchmarkEach(b, func(b *testing.B, p *Producer) {
+		msg := benchMessage()
+		b.SetParallelism(32)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				if _, err := p.Send(b.Context(), msg); err != nil {
@@ -42,5 +72,41 @@ func BenchmarkSend(b *testing.B) {
 				}
 			}
 		})
+	})
+}
+
+func BenchmarkSendAsync(b *testing.B) {
+	benchmarkEach(b, func(b *testing.B, p *Producer) {
+		msg := benchMessage()
+		var wg sync.WaitGroup
+		for b.Loop() {
+			wg.Add(1)
+			if err := p.SendAsync(b.Context(), msg, func(_ tidegate.Receipt, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+				wg.Done()
+			}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		wg.Wait()
+	})
+}
+
+func BenchmarkSendBatch(b *testing.B) {
+	benchmarkEach(b, func(b *testing.B, p *Producer) {
+		msgs := make([]*tidegate.Message, 64)
+		for i := range msgs {
+			msgs[i] = benchMessage()
+		}
+		for b.Loop() {
+			for _, r := range p.SendBatch(b.Context(), msgs) {
+				if r.Err != nil {
+					b.Fatal(r.Err)
+				}
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(msgs)), "ns/message")
 	})
 }

@@ -5,197 +5,169 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A DelaySource says where the wait before the next attempt comes from.
-type DelaySource int
+// Inputs are everything that the decision after an attempt depends on. They
+// contain no pointers, so a program can record them, for example as JSON, and
+// replay them through [Decide].
+type Inputs struct {
+	// Attempts counts the attempts made, this one included. Throttles counts the
+	// throttled ones, and those throttled requests of other messages that this one
+	// waited for in the queue. Waited counts the latter alone.
+	Attempts, Throttles, Waited int
 
-// The sources of a delay.
-const (
-	NoDelay      DelaySource = iota // none: the next attempt is made at once, or there is none
-	FromBackoff                     // the backoff policy, after a throttled attempt
-	FromPushBack                    // the server asked for it, and for longer than the policy
-	FromPacing                      // Options.Pacing, after a transient failure
-)
+	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits that hold.
+	MaxAttempts     int
+	MaxThrottles    int
+	MaxThrottleTime time.Duration
 
-// String returns the lower-case name.
-func (s DelaySource) String() string {
-	switch s {
-	case NoDelay:
-		return "none"
-	case FromBackoff:
-		return "backoff"
-	case FromPushBack:
-		return "push-back"
-	case FromPacing:
-		return "pacing"
-	}
-	return "unknown"
+	// ThrottledFor is the time from the first throttle to the end of this attempt.
+	ThrottledFor time.Duration
+
+	// Class is the class of the attempt's error by itself. The other inputs can change it.
+	Class transport.Class
+
+	// RouteLost is true for an error that a cluster returns for a topic whose
+	// broker has just stopped. RouteGood is true after an accepted send to the topic.
+	RouteLost, RouteGood bool
+
+	// RetryAfter is the delay that the server asked for. Negative: do not retry.
+	RetryAfter time.Duration
+
+	// ContextEnded is true if the caller's ctx ended, Closed if the producer was
+	// closed, TransportClosed if the transport was.
+	ContextEnded, Closed, TransportClosed bool
+
+	// PolicyDelay is the delay drawn from Options.Backoff for a throttled attempt,
+	// or from Options.Pacing for a transient failure.
+	PolicyDelay time.Duration
+
+	// AtOnce is the number of transient failures that are retried without pacing.
+	AtOnce int
+
+	// Elapsed is the time from the end of the attempt to the decision.
+	Elapsed time.Duration
+
+	// Remaining is the time from the end of the attempt to the deadline of ctx, if
+	// HasDeadline is true. Floor is the least time that an attempt is given.
+	HasDeadline      bool
+	Remaining, Floor time.Duration
 }
 
-// A Reason says why a send stopped without success.
-type Reason int
+// A Decision is what follows an attempt: success if Class is transport.OK, the
+// end of the send if Stop is set, else another attempt after Delay.
+type Decision struct {
+	Class       transport.Class
+	Stop        StopReason
+	Delay       time.Duration // from the end of the attempt to the next
+	DelaySource DelaySource
 
-// The reasons to stop.
-const (
-	NotStopped     Reason = iota // it goes on, or succeeded
-	Invalid                      // the message can never be sent; no attempt was made
-	Permanent                    // the same request would fail again
-	Exhausted                    // MaxAttempts were made
-	ThrottledOut                 // more than MaxThrottles attempts were throttled
-	PushedBack                   // the server asked not to try again
-	LimiterRefused               // Options.Limiter gave an error
-	Ended                        // ctx ended
-	Closed                       // the producer or its transport was closed
-	TooManyPending               // MaxPending asynchronous sends are under way; no attempt was made
-)
-
-// String returns the reason in words.
-func (r Reason) String() string {
-	switch r {
-	case NotStopped:
-		return "not stopped"
-	case Invalid:
-		return "invalid message"
-	case Permanent:
-		return "permanent failure"
-	case Exhausted:
-		return "attempts exhausted"
-	case ThrottledOut:
-		return "throttled too often"
-	case PushedBack:
-		return "server asked not to retry"
-	case LimiterRefused:
-		return "refused by the limiter"
-	case Ended:
-		return "context ended"
-	case Closed:
-		return "closed"
-	case TooManyPending:
-		return "too many sends under way"
-	}
-	return "unknown"
+	// Needed is the time that the next attempt would have needed, its delay
+	// included. Zero unless Stop is StopDeadline.
+	Needed time.Duration
 }
 
-// limits are what bounds one send.
-type limits struct {
-	maxAttempts  int
-	maxThrottles int // 0: throttled attempts count in maxAttempts
-	backoff      backoff.Policy
-	pacing       backoff.Policy // nil: none
-}
-
-// state is how far a send has come; the attempt just made is counted.
-type state struct {
-	limits    limits
-	attempts  int  // made, throttled ones included
-	throttles int  // of them
-	routeGood bool // an earlier send to the topic was accepted
-	ended     bool // the caller's ctx ended, or the producer was closed
-	closed    bool // the latter
-}
-
-// A decision is what to do after an attempt: stop if reason is set, and
-// otherwise try again after delay.
-type decision struct {
-	class  transport.Class
-	reason Reason
-	delay  time.Duration
-	source DelaySource
-}
-
-// classify is transport.Classify with what only the producer knows: whether
-// its own ctx ended, and whether the topic was there before. A cluster whose
-// broker has just died answers TOPIC_NOT_FOUND and
-// MESSAGE_PROPERTY_CONFLICT_WITH_TYPE for topics that it served a minute ago.
-func classify(s state, err error) transport.Class {
-	class := transport.Classify(err)
-	switch {
-	case class == transport.OK:
-		return class
-	case s.ended:
-		return transport.Cancelled
-	case class == transport.Cancelled && !errors.Is(err, tidegate.ErrClosed):
-		return transport.Transient // something below was cancelled, the caller was not
-	case class == transport.Permanent && s.routeGood && routeLost(err):
-		return transport.Transient
-	}
-	return class
-}
-
-func routeLost(err error) bool {
-	e, ok := errors.AsType[*tidegate.Error](err)
-	return ok && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
-}
-
-// decide is the whole of the producer's policy: what to do after an attempt
-// that returned err. It depends on its arguments only.
-func decide(s state, err error) decision {
-	d := decision{class: classify(s, err)}
-	switch d.class {
+// Decide is the whole policy of the producer. It is a pure function: the same
+// inputs give the same decision.
+func Decide(in Inputs) Decision {
+	d := Decision{Class: in.class()}
+	switch d.Class {
 	case transport.OK:
 		return d
 	case transport.Cancelled:
-		d.reason = Ended
-		if s.closed || !s.ended {
-			d.reason = Closed
+		d.Stop = StopContext
+		if !in.ContextEnded {
+			d.Stop = StopClosed
 		}
 		return d
 	case transport.Permanent:
-		d.reason = Permanent
+		d.Stop = StopPermanent
 		return d
 	}
-	pushBack := retryAfter(err)
-	if pushBack < 0 {
-		d.reason = PushedBack
+	if in.RetryAfter < 0 {
+		d.Stop = StopPushedBack
 		return d
 	}
-	if d.reason = exhausted(s, d.class); d.reason != NotStopped {
-		return d
-	}
-	switch transients := s.attempts - s.throttles; {
-	case d.class == transport.Throttled:
-		d.delay, d.source = s.limits.backoff.Delay(s.throttles-1), FromBackoff
-	case s.limits.pacing != nil && transients >= 2:
-		d.delay, d.source = s.limits.pacing.Delay(transients-2), FromPacing
-	}
-	if pushBack > d.delay {
-		d.delay, d.source = pushBack, FromPushBack
-	}
-	if d.delay <= 0 {
-		d.delay, d.source = 0, NoDelay
+	delay, source := in.delay(d.Class)
+	switch stop := in.exhausted(d.Class, delay); {
+	case stop != NotStopped:
+		d.Stop = stop
+	case in.HasDeadline && delay+in.Floor > in.Remaining:
+		d.Stop, d.Needed = StopDeadline, delay+in.Floor
+	default:
+		d.Delay, d.DelaySource = delay, source
 	}
 	return d
 }
 
-// exhausted returns why there may be no further attempt, if so.
-func exhausted(s state, class transport.Class) Reason {
-	if s.limits.maxThrottles == 0 {
-		if s.attempts >= s.limits.maxAttempts {
-			return Exhausted
+// class is the class of the error, corrected by what only the producer knows.
+func (in *Inputs) class() transport.Class {
+	switch {
+	case in.Class == transport.OK:
+		return transport.OK
+	case in.ContextEnded || in.Closed:
+		return transport.Cancelled
+	case in.Class == transport.Cancelled && !in.TransportClosed:
+		return transport.Transient // the transport cancelled the request, the caller did not
+	case in.Class == transport.Permanent && in.RouteGood && in.RouteLost:
+		return transport.Transient
+	}
+	return in.Class
+}
+
+// transients is the number of attempts that were not throttled.
+func (in *Inputs) transients() int { return in.Attempts - (in.Throttles - in.Waited) }
+
+// delay returns the wait before the next attempt and its source.
+func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySource) {
+	switch {
+	case class == transport.Throttled:
+		d, source = in.PolicyDelay, BackoffDelay
+	case in.transients() > in.AtOnce:
+		d, source = in.PolicyDelay, PacingDelay
+	}
+	if in.RetryAfter > d {
+		d, source = in.RetryAfter, PushBackDelay
+	}
+	if d <= 0 {
+		return 0, NoDelay
+	}
+	return max(d, in.Elapsed), source
+}
+
+// exhausted returns the limit that forbids another attempt, NotStopped if none does.
+func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReason {
+	if in.MaxThrottles == 0 && in.MaxThrottleTime == 0 {
+		if in.Attempts+in.Waited >= in.MaxAttempts {
+			return StopExhausted
 		}
 		return NotStopped
 	}
 	switch {
-	case class == transport.Throttled && s.throttles > s.limits.maxThrottles:
-		return ThrottledOut
-	case s.attempts-s.throttles >= s.limits.maxAttempts:
-		return Exhausted
+	case class == transport.Throttled && in.MaxThrottles > 0 && in.Throttles > in.MaxThrottles,
+		class == transport.Throttled && in.MaxThrottleTime > 0 && delay > in.MaxThrottleTime-in.ThrottledFor:
+		return StopThrottled
+	case in.transients() >= in.MaxAttempts:
+		return StopExhausted
 	}
 	return NotStopped
 }
 
-func retryAfter(err error) time.Duration {
+// ofError fills in the inputs that the attempt's error gives.
+func (in *Inputs) ofError(err error) {
+	in.Class = transport.Classify(err)
+	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return e.RetryAfter
+		in.RetryAfter = e.RetryAfter
+		// A cluster whose broker has just stopped returns these for topics that the
+		// broker served a minute ago.
+		in.RouteLost = e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict
 	}
-	return 0
 }
 
 // maybeStored reports whether a failed attempt may have been stored. An error
-// that says nothing about it leaves it open.
+// that is no [tidegate.Error] leaves it open.
 func maybeStored(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok {
@@ -209,18 +181,12 @@ func maybeStored(err error) bool {
 	return e.MaybeStored
 }
 
-// attemptTimeout is the share of the deadline that the next attempt gets:
-// what is left, divided by the attempts left, so that an endpoint that never
-// answers cannot eat the time of the attempts after it. hasDeadline false
-// stands for all the time in the world.
-func attemptTimeout(s state, limit time.Duration, left time.Duration, hasDeadline bool) time.Duration {
+// attemptShare is the time that the next attempt gets: the time left until the
+// deadline divided by the attempts left, so that a server that never responds
+// leaves time for the attempts after it. It is at least floor and at most limit.
+func attemptShare(attemptsLeft int, limit, floor, left time.Duration, hasDeadline bool) time.Duration {
 	if !hasDeadline {
 		return limit
 	}
-	counted := s.attempts
-	if s.limits.maxThrottles > 0 {
-		counted -= s.throttles
-	}
-	slice := left / time.Duration(max(1, s.limits.maxAttempts-counted))
-	return min(limit, max(slice, minAttemptTimeout))
+	return min(limit, max(left/time.Duration(max(1, attemptsLeft)), floor))
 }

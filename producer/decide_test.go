@@ -30,93 +30,111 @@ func pushedBack(c tidegate.Code, after time.Duration) error {
 	return e
 }
 
+// A situation is a send after an attempt; the test draws the policy's delay from its limits.
+type situation struct {
+	limits                                  limits
+	attempts, throttles, waited             int
+	routeGood, ended, closed                bool
+	throttledFor, elapsed, remaining, floor time.Duration
+}
+
+func (s situation) inputs(err error) Inputs {
+	in := Inputs{
+		Attempts: s.attempts, Throttles: s.throttles, Waited: s.waited, MaxAttempts: s.limits.maxAttempts,
+		MaxThrottles: s.limits.maxThrottles, MaxThrottleTime: s.limits.maxThrottleTime, ThrottledFor: s.throttledFor,
+		RouteGood: s.routeGood, ContextEnded: s.ended, Closed: s.closed, AtOnce: s.limits.atOnce,
+		Elapsed: s.elapsed, HasDeadline: s.remaining != 0, Remaining: s.remaining, Floor: s.floor,
+	}
+	in.ofError(err)
+	in.draw(&s.limits, map[int]time.Duration{})
+	return in
+}
+
 func TestDecide(t *testing.T) {
-	plain := limits{maxAttempts: 4, backoff: ladder}
-	separate := limits{maxAttempts: 2, maxThrottles: 5, backoff: ladder}
-	paced := limits{maxAttempts: 5, backoff: ladder, pacing: backoff.Steps{70 * time.Millisecond, 90 * time.Millisecond}}
+	const ms = time.Millisecond
+	plain := limits{maxAttempts: 4, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
+	separate := limits{maxAttempts: 2, maxThrottles: 5, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
+	forever := limits{maxAttempts: 2, maxThrottles: UntilContextEnds, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
+	timed := limits{maxAttempts: 2, maxThrottleTime: 10 * time.Second, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
+	paced := limits{maxAttempts: 5, backoff: ladder, pacing: backoff.Steps{70 * ms, 90 * ms}, atOnce: 1}
+	many := limits{maxAttempts: 16, backoff: ladder, pacing: backoff.Steps{100 * ms}, atOnce: retriesAtOnce}
 	broken := errors.New("connection reset by peer")
+	throttledClass, transient := Decision{Class: transport.Throttled}, Decision{Class: transport.Transient}
+	wait := func(d Decision, delay time.Duration, from DelaySource) Decision {
+		d.Delay, d.DelaySource = delay, from
+		return d
+	}
+	stop := func(class transport.Class, r StopReason) Decision { return Decision{Class: class, Stop: r} }
 	tests := []struct {
 		name string
-		s    state
+		s    situation
 		err  error
-		want decision
+		want Decision
 	}{
-		{"success", state{limits: plain, attempts: 1}, nil, decision{class: transport.OK}},
-		{"success although ctx ended", state{limits: plain, attempts: 1, ended: true}, nil, decision{class: transport.OK}},
+		{"success", situation{limits: plain, attempts: 1}, nil, Decision{}},
+		{"success although ctx ended", situation{limits: plain, attempts: 1, ended: true}, nil, Decision{}},
 
-		{"throttled first", state{limits: plain, attempts: 1, throttles: 1}, throttled(0),
-			decision{transport.Throttled, NotStopped, time.Second, FromBackoff}},
-		{"throttled second", state{limits: plain, attempts: 2, throttles: 2}, throttled(0),
-			decision{transport.Throttled, NotStopped, 2 * time.Second, FromBackoff}},
-		{"n counts throttles, not attempts", state{limits: plain, attempts: 3, throttles: 1}, throttled(0),
-			decision{transport.Throttled, NotStopped, time.Second, FromBackoff}},
-		{"push-back longer", state{limits: plain, attempts: 1, throttles: 1}, throttled(1500 * time.Millisecond),
-			decision{transport.Throttled, NotStopped, 1500 * time.Millisecond, FromPushBack}},
-		{"push-back shorter", state{limits: plain, attempts: 1, throttles: 1}, throttled(time.Millisecond),
-			decision{transport.Throttled, NotStopped, time.Second, FromBackoff}},
-		{"push-back says no", state{limits: plain, attempts: 1, throttles: 1}, throttled(-1),
-			decision{class: transport.Throttled, reason: PushedBack}},
-		{"throttled counts in MaxAttempts", state{limits: plain, attempts: 4, throttles: 4}, throttled(0),
-			decision{class: transport.Throttled, reason: Exhausted}},
-		{"separate limit, not reached", state{limits: separate, attempts: 6, throttles: 5}, throttled(0),
-			decision{transport.Throttled, NotStopped, 4 * time.Second, FromBackoff}},
-		{"separate limit, reached", state{limits: separate, attempts: 6, throttles: 6}, throttled(0),
-			decision{class: transport.Throttled, reason: ThrottledOut}},
-		{"separate limit leaves the other alone", state{limits: separate, attempts: 5, throttles: 4}, broken,
-			decision{class: transport.Transient}},
-		{"separate limit, others used up", state{limits: separate, attempts: 6, throttles: 4}, broken,
-			decision{class: transport.Transient, reason: Exhausted}},
-		{"throttled after the others were used up", state{limits: separate, attempts: 4, throttles: 2}, throttled(0),
-			decision{class: transport.Throttled, reason: Exhausted}},
-		{"zero delay has no source", state{limits: limits{maxAttempts: 3, backoff: backoff.Steps{0}}, attempts: 1, throttles: 1},
-			throttled(0), decision{class: transport.Throttled}},
+		{"throttled first", situation{limits: plain, attempts: 1, throttles: 1}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
+		{"throttled second", situation{limits: plain, attempts: 2, throttles: 2}, throttled(0), wait(throttledClass, 2*time.Second, BackoffDelay)},
+		{"n counts throttles, not attempts", situation{limits: plain, attempts: 3, throttles: 1}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
+		{"push-back longer", situation{limits: plain, attempts: 1, throttles: 1}, throttled(1500 * ms), wait(throttledClass, 1500*ms, PushBackDelay)},
+		{"push-back shorter", situation{limits: plain, attempts: 1, throttles: 1}, throttled(ms), wait(throttledClass, time.Second, BackoffDelay)},
+		{"push-back says no", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(transport.Throttled, StopPushedBack)},
+		{"the decision took longer than the delay", situation{limits: plain, attempts: 1, throttles: 1, elapsed: 1100 * ms}, throttled(0),
+			wait(throttledClass, 1100*ms, BackoffDelay)},
+		{"throttled counts in MaxAttempts", situation{limits: plain, attempts: 4, throttles: 4}, throttled(0), stop(transport.Throttled, StopExhausted)},
+		{"so do pauses that were waited for", situation{limits: plain, attempts: 1, throttles: 4, waited: 3}, throttled(0), stop(transport.Throttled, StopExhausted)},
+		{"separate limit, not reached", situation{limits: separate, attempts: 6, throttles: 5}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
+		{"separate limit, reached", situation{limits: separate, attempts: 6, throttles: 6}, throttled(0), stop(transport.Throttled, StopThrottled)},
+		{"separate limit, reached by waiting", situation{limits: separate, throttles: 6, waited: 6}, throttled(0), stop(transport.Throttled, StopThrottled)},
+		{"separate limit leaves the other alone", situation{limits: separate, attempts: 5, throttles: 4}, broken, transient},
+		{"separate limit, others used up", situation{limits: separate, attempts: 6, throttles: 4}, broken, stop(transport.Transient, StopExhausted)},
+		{"throttled after the others were used up", situation{limits: separate, attempts: 4, throttles: 2}, throttled(0), stop(transport.Throttled, StopExhausted)},
+		{"until the context ends", situation{limits: forever, attempts: 1_000_000, throttles: 1_000_000}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
+		{"until the context ends, others used up", situation{limits: forever, attempts: 12, throttles: 10}, broken, stop(transport.Transient, StopExhausted)},
+		{"throttle time left", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6 * time.Second}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
+		{"throttle time too short for the wait", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6*time.Second + 1}, throttled(0), stop(transport.Throttled, StopThrottled)},
+		{"zero delay has no source", situation{limits: limits{maxAttempts: 3, backoff: backoff.Steps{0}}, attempts: 1, throttles: 1}, throttled(0), throttledClass},
 
-		{"transient", state{limits: plain, attempts: 1}, broken, decision{class: transport.Transient}},
-		{"transient again", state{limits: plain, attempts: 3}, broken, decision{class: transport.Transient}},
-		{"transient at the end", state{limits: plain, attempts: 4}, broken,
-			decision{class: transport.Transient, reason: Exhausted}},
-		{"attempt timed out", state{limits: plain, attempts: 1}, fmt.Errorf("send: %w", errAttemptTimeout),
-			decision{class: transport.Transient}},
-		{"deadline below, not ours", state{limits: plain, attempts: 1}, context.DeadlineExceeded,
-			decision{class: transport.Transient}},
-		{"cancelled below, not ours", state{limits: plain, attempts: 1}, context.Canceled,
-			decision{class: transport.Transient}},
-		{"pacing spares the first", state{limits: paced, attempts: 1}, broken, decision{class: transport.Transient}},
-		{"pacing second", state{limits: paced, attempts: 2}, broken,
-			decision{transport.Transient, NotStopped, 70 * time.Millisecond, FromPacing}},
-		{"pacing third", state{limits: paced, attempts: 3}, broken,
-			decision{transport.Transient, NotStopped, 90 * time.Millisecond, FromPacing}},
-		{"pacing counts transients only", state{limits: paced, attempts: 3, throttles: 2}, broken,
-			decision{class: transport.Transient}},
-		{"transient with push-back", state{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, time.Second),
-			decision{transport.Transient, NotStopped, time.Second, FromPushBack}},
-		{"transient, server says no", state{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1),
-			decision{class: transport.Transient, reason: PushedBack}},
+		{"transient", situation{limits: plain, attempts: 1}, broken, transient},
+		{"transient again", situation{limits: plain, attempts: 3}, broken, transient},
+		{"transient at the end", situation{limits: plain, attempts: 4}, broken, stop(transport.Transient, StopExhausted)},
+		{"attempt timed out", situation{limits: plain, attempts: 1}, fmt.Errorf("send: %w", errAttemptTimeout), transient},
+		{"deadline below, not ours", situation{limits: plain, attempts: 1}, context.DeadlineExceeded, transient},
+		{"cancelled below, not ours", situation{limits: plain, attempts: 1}, context.Canceled, transient},
+		{"pacing spares the first", situation{limits: paced, attempts: 1}, broken, transient},
+		{"pacing second", situation{limits: paced, attempts: 2}, broken, wait(transient, 70*ms, PacingDelay)},
+		{"pacing third", situation{limits: paced, attempts: 3}, broken, wait(transient, 90*ms, PacingDelay)},
+		{"pacing counts transients only", situation{limits: paced, attempts: 3, throttles: 2}, broken, transient},
+		{"default pacing spares three", situation{limits: many, attempts: 3}, broken, transient},
+		{"default pacing from the fourth on", situation{limits: many, attempts: 4}, broken, wait(transient, 100*ms, PacingDelay)},
+		{"transient with push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, time.Second), wait(transient, time.Second, PushBackDelay)},
+		{"transient, server says no", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(transport.Transient, StopPushedBack)},
 
-		{"topic not found", state{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound),
-			decision{class: transport.Permanent, reason: Permanent}},
-		{"topic not found, was good", state{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound),
-			decision{class: transport.Transient}},
-		{"property conflict, was good", state{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeMessagePropertyConflict),
-			decision{class: transport.Transient}},
-		{"group not found, was good", state{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound),
-			decision{class: transport.Permanent, reason: Permanent}},
-		{"permanent beats push-back", state{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second),
-			decision{class: transport.Permanent, reason: Permanent}},
+		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(transport.Permanent, StopPermanent)},
+		{"topic not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound), transient},
+		{"property conflict, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeMessagePropertyConflict), transient},
+		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound), stop(transport.Permanent, StopPermanent)},
+		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(transport.Permanent, StopPermanent)},
 
-		{"ctx ended", state{limits: plain, attempts: 1, ended: true}, context.Canceled,
-			decision{class: transport.Cancelled, reason: Ended}},
-		{"ctx ended, whatever the answer", state{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0),
-			decision{class: transport.Cancelled, reason: Ended}},
-		{"producer closed", state{limits: plain, attempts: 1, ended: true, closed: true}, tidegate.ErrClosed,
-			decision{class: transport.Cancelled, reason: Closed}},
-		{"transport closed", state{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed),
-			decision{class: transport.Cancelled, reason: Closed}},
+		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(transport.Cancelled, StopContext)},
+		{"ctx ended, whatever the response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(transport.Cancelled, StopContext)},
+		{"producer closed", situation{limits: plain, attempts: 1, closed: true}, tidegate.ErrClosed, stop(transport.Cancelled, StopClosed)},
+		{"transport closed", situation{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed), stop(transport.Cancelled, StopClosed)},
+
+		{"time for one more attempt", situation{limits: plain, attempts: 1, remaining: 100 * ms, floor: 100 * ms}, broken, transient},
+		{"no time for one more attempt", situation{limits: plain, attempts: 1, remaining: 99 * ms, floor: 100 * ms}, broken,
+			Decision{Class: transport.Transient, Stop: StopDeadline, Needed: 100 * ms}},
+		{"time for the wait and the attempt", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1100 * ms, floor: 100 * ms}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
+		{"no time for the wait", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1099 * ms, floor: 100 * ms}, throttled(0),
+			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: 1100 * ms}},
+		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(transport.Transient, StopExhausted)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := decide(tt.s, tt.err); got != tt.want {
-				t.Errorf("decide(%+v, %v)\n got %+v\nwant %+v", tt.s, tt.err, got, tt.want)
+			in := tt.s.inputs(tt.err)
+			if got := Decide(in); got != tt.want {
+				t.Errorf("Decide(%+v)\n got %+v\nwant %+v", in, got, tt.want)
 			}
 		})
 	}
@@ -136,17 +154,17 @@ func TestDecideEveryCode(t *testing.T) {
 		if c == tidegate.CodeOK {
 			continue
 		}
-		s := state{limits: limits{maxAttempts: 3, backoff: ladder}, attempts: 1}
+		s := situation{limits: limits{maxAttempts: 3, backoff: ladder, pacing: ladder, atOnce: retriesAtOnce}, attempts: 1}
 		if c == tidegate.CodeTooManyRequests {
 			s.throttles = 1
 		}
-		d := decide(s, codeError(c))
+		d := Decide(s.inputs(codeError(c)))
 		switch {
-		case permanent[c] && d.reason != Permanent:
+		case permanent[c] && d.Stop != StopPermanent:
 			t.Errorf("%d: %+v, want it to be permanent", c, d)
-		case c == tidegate.CodeTooManyRequests && (d.reason != NotStopped || d.delay != time.Second):
+		case c == tidegate.CodeTooManyRequests && (d.Stop != NotStopped || d.Delay != time.Second):
 			t.Errorf("%d: %+v, want a retry after 1s", c, d)
-		case !permanent[c] && c != tidegate.CodeTooManyRequests && d != decision{class: transport.Transient}:
+		case !permanent[c] && c != tidegate.CodeTooManyRequests && d != Decision{Class: transport.Transient}:
 			t.Errorf("%d: %+v, want a retry at once", c, d)
 		}
 	}
@@ -180,31 +198,61 @@ func TestMaybeStored(t *testing.T) {
 	}
 }
 
-func TestAttemptTimeout(t *testing.T) {
-	l := limits{maxAttempts: 3}
+func TestAttemptShare(t *testing.T) {
+	const floor = 100 * time.Millisecond
 	for _, tt := range []struct {
-		name        string
-		s           state
-		limit, left time.Duration
-		deadline    bool
-		want        time.Duration
+		name               string
+		attemptsLeft       int
+		limit, floor, left time.Duration
+		deadline           bool
+		want               time.Duration
 	}{
-		{"no deadline", state{limits: l}, 3 * time.Second, 0, false, 3 * time.Second},
-		{"a third", state{limits: l}, 3 * time.Second, 3 * time.Second, true, time.Second},
-		{"a half of the rest", state{limits: l, attempts: 1}, 3 * time.Second, 2 * time.Second, true, time.Second},
-		{"all of the rest", state{limits: l, attempts: 2}, 3 * time.Second, 2 * time.Second, true, 2 * time.Second},
-		{"never above the limit", state{limits: l}, 3 * time.Second, time.Hour, true, 3 * time.Second},
-		{"floor", state{limits: l}, 3 * time.Second, 150 * time.Millisecond, true, 100 * time.Millisecond},
-		{"a limit below the floor", state{limits: l}, 10 * time.Millisecond, time.Second, true, 10 * time.Millisecond},
-		{"deadline passed", state{limits: l}, 3 * time.Second, -time.Second, true, 100 * time.Millisecond},
-		{"separate throttles do not count", state{limits: limits{maxAttempts: 3, maxThrottles: 9}, attempts: 5, throttles: 5},
-			3 * time.Second, 3 * time.Second, true, time.Second},
-		{"settings lowered meanwhile", state{limits: l, attempts: 7}, 3 * time.Second, 2 * time.Second, true, 2 * time.Second},
+		{"no deadline", 3, 3 * time.Second, floor, 0, false, 3 * time.Second},
+		{"a third", 3, 3 * time.Second, floor, 3 * time.Second, true, time.Second},
+		{"a half of the rest", 2, 3 * time.Second, floor, 2 * time.Second, true, time.Second},
+		{"all of the rest", 1, 3 * time.Second, floor, 2 * time.Second, true, 2 * time.Second},
+		{"never above the limit", 3, 3 * time.Second, floor, time.Hour, true, 3 * time.Second},
+		{"floor", 3, 3 * time.Second, floor, 150 * time.Millisecond, true, 100 * time.Millisecond},
+		{"a limit below the floor", 3, 10 * time.Millisecond, floor, time.Second, true, 10 * time.Millisecond},
+		{"deadline passed", 3, 3 * time.Second, floor, -time.Second, true, 100 * time.Millisecond},
+		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 2 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := attemptTimeout(tt.s, tt.limit, tt.left, tt.deadline); got != tt.want {
+			if got := attemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		reason StopReason
+		last   error
+		want   Fault
+	}{
+		{StopInvalid, nil, MessageFault},
+		{StopPermanent, codeError(tidegate.CodeMessageBodyTooLarge), MessageFault},
+		{StopPermanent, codeError(tidegate.CodeIllegalDeliveryTime), MessageFault},
+		{StopPermanent, codeError(tidegate.CodeMessagePropertyConflict), MessageFault},
+		{StopPermanent, codeError(tidegate.CodeMessagePropertiesTooLarge), MessageFault},
+		{StopPermanent, fmt.Errorf("around: %w", codeError(tidegate.CodeIllegalMessageTag)), MessageFault},
+		{StopPermanent, tidegate.ErrInvalid, MessageFault},
+		{StopPermanent, codeError(tidegate.CodeTopicNotFound), SetupFault},
+		{StopPermanent, codeError(tidegate.CodeIllegalTopic), SetupFault},
+		{StopPermanent, codeError(tidegate.CodeUnauthorized), SetupFault},
+		{StopPermanent, codeError(tidegate.CodeForbidden), SetupFault},
+		{StopPermanent, codeError(tidegate.CodeUnsupported), SetupFault},
+		{StopExhausted, codeError(tidegate.CodeInternalServerError), PassingFault},
+		{StopExhausted, throttled(0), PassingFault},
+		{StopThrottled, throttled(0), PassingFault},
+		{StopDeadline, throttled(0), PassingFault},
+		{StopContext, nil, PassingFault},
+		{StopClosed, nil, PassingFault},
+		{StopFull, nil, PassingFault},
+	} {
+		if got := (&SendError{Reason: tt.reason, Last: tt.last}).Fault(); got != tt.want {
+			t.Errorf("%v, %v: %v, want %v", tt.reason, tt.last, got, tt.want)
+		}
 	}
 }

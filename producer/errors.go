@@ -1,41 +1,46 @@
 package producer
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
 
-// A SendError is why a send failed; every error of [Producer.Send] is one.
-// errors.Is and errors.AsType find both what ended the send and the last
-// attempt's error: a send that was throttled until its ctx ended matches
-// context.DeadlineExceeded, the ctx's cause, and tidegate.ErrThrottled.
+// A SendError is the error of a failed send; every error of [Producer.Send] is
+// one. It matches both the cause of the end and the last attempt's error: a send
+// that was throttled until its ctx ended matches context.DeadlineExceeded, the
+// cause of ctx, and tidegate.ErrThrottled. [SendError.Fault] tells who can cure it.
 type SendError struct {
 	Topic     string
 	MessageID string // the ID that the attempts carried; empty if there was none
 
-	Reason Reason // why there was no further attempt
+	Reason StopReason // why there was no further attempt
 
 	Attempts    int // made, throttled ones included
-	Throttles   int // of them
-	MaxAttempts int // that were allowed; throttled ones not counted if MaxThrottles was set
+	Throttles   int // of them, and throttled requests of other messages that the send waited for
+	MaxAttempts int // that were allowed; throttled ones not counted if they had a limit of their own
 
-	// MaybeStored tells that at least one of the attempts may have been stored
-	// although it failed: sending the message again may make a duplicate,
-	// unless it keeps its ID and the server remembers IDs.
+	// Needed is the time that the next attempt would have needed, with the wait
+	// before it, and Remaining the time that was left. Zero unless Reason is
+	// [StopDeadline].
+	Needed, Remaining time.Duration
+
+	// MaybeStored is true if at least one of the attempts may have been stored
+	// although it failed. Sending the message again can create a duplicate, unless
+	// it keeps its ID and the server remembers IDs.
 	MaybeStored bool
 
 	// Last is the error of the last attempt; nil if there was none.
 	Last error
 
-	// Cause is what ended the send where that was not Last: the cause of ctx,
+	// Cause is the reason of the end if that was not Last: the cause of ctx,
 	// tidegate.ErrClosed, the limiter's error, the fault of the message. Else nil.
 	Cause error
 }
 
-// Error tells topic, reason, attempt, endpoint and the last answer.
+// Error returns topic, cause, attempt, endpoint and the last response.
 func (e *SendError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "send to %q: ", e.Topic)
@@ -76,7 +81,7 @@ func (e *SendError) writeAttempt(b *strings.Builder) {
 		last = &c
 	}
 	fmt.Fprintf(b, ": %v", last)
-	if e.Reason == PushedBack {
+	if e.Reason == StopPushedBack {
 		b.WriteString(" (the server asked not to retry)")
 	}
 }
@@ -91,16 +96,4 @@ func (e *SendError) Unwrap() []error {
 		errs = append(errs, e.Last)
 	}
 	return errs
-}
-
-// errAttemptTimeout is the cause of an attempt's own deadline. It does not
-// match context.DeadlineExceeded: the caller's deadline has not passed.
-var errAttemptTimeout = fmt.Errorf("%w: no answer within the attempt's share of the time", tidegate.ErrUnavailable)
-
-// endCause joins what ctx says and its cause, so that both can be found.
-func endCause(ctxErr, cause error) error {
-	if errors.Is(cause, ctxErr) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", ctxErr, cause)
 }

@@ -11,74 +11,142 @@ import (
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
-// The values that hold where neither the client nor the server says otherwise.
+// The values that hold where neither the client nor the server sets another.
 const (
-	DefaultMaxAttempts    = 3
-	DefaultAttemptTimeout = 3 * time.Second // as RocketMQ's own clients
-	DefaultMaxPending     = 4096
-
-	// minAttemptTimeout is the least share of a deadline that an attempt is
-	// given: less would only make every attempt fail.
-	minAttemptTimeout = 100 * time.Millisecond
+	DefaultMaxAttempts     = 3
+	DefaultAttemptTimeout  = 3 * time.Second // as RocketMQ's own clients
+	DefaultMaxPending      = 10_000
+	DefaultMaxPendingBytes = 64 << 20
 )
 
-// Options are what a producer can be told. The zero value is sound.
+const (
+	// attemptFloor is the least time that an attempt is given, unless
+	// AttemptTimeout is shorter: less would only make every attempt fail.
+	attemptFloor = 100 * time.Millisecond
+
+	// retriesAtOnce is the number of transient failures that are retried without
+	// pacing by default.
+	retriesAtOnce = 3
+)
+
+// UntilContextEnds as Options.MaxThrottles lets a throttled send wait for as
+// long as its ctx allows.
+const UntilContextEnds = -1
+
+// defaultPacing is the pacing from the fourth transient failure on.
+var defaultPacing = backoff.Exponential{Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second}
+
+// A FullPolicy is what a full producer does with a further message.
+type FullPolicy int
+
+// The policies of a full producer.
+const (
+	WaitWhenFull   FullPolicy = iota // the call blocks until there is room or its ctx ends
+	RejectWhenFull                   // the call fails at once with StopFull
+)
+
+// Options configure a producer. The zero value is sound.
 type Options struct {
 	// MaxAttempts is the number of attempts of one send, the first included.
-	// 0: the server's setting as far as it is known, or else 3. The server is
-	// asked when a send has failed: one that was throttled waits for the
-	// answer, as a part of its wait and for a second at most, any other goes on.
+	// Zero means the server's setting, at most 16, or 3 if it is not known. The
+	// server is asked when a send has failed: a throttled send waits for the
+	// response as a part of its wait and for a second at most, any other goes on.
 	MaxAttempts int
 
 	// Backoff is the wait after a throttled attempt: Delay(0) after the first
-	// throttled one, Delay(1) after the second. Nil: the server's setting, or
-	// else backoff.Default(), the parameters of seed 004, which are also the
-	// least that holds on a server without tidegate's features: the setting of a
+	// throttled one, Delay(1) after the second. Nil means the server's setting, or
+	// backoff.Default() if it is not known. A server without tidegate's features
+	// cannot make the wait shorter than backoff.Default(): the setting of a
 	// RocketMQ is for retries of every kind, by default 10 ms × 2 up to 1 s.
 	Backoff backoff.Policy
 
-	// MaxThrottles lets a send wait out that many throttled attempts beside
-	// MaxAttempts, which then counts the other failures only. 0: throttled
-	// attempts count in MaxAttempts.
+	// MaxThrottles gives throttled attempts a limit of their own: a send waits out
+	// that many beside MaxAttempts, which then counts the other failures only.
+	// UntilContextEnds means no limit: a throttled send ends with its ctx.
+	// Zero means that throttled attempts count in MaxAttempts, unless
+	// MaxThrottleTime is set.
 	MaxThrottles int
 
+	// MaxThrottleTime bounds the time from the first throttled attempt of a send to
+	// its last attempt. Like MaxThrottles it takes throttled attempts out of
+	// MaxAttempts; if both are set, the first limit reached ends the send.
+	// Zero means no bound.
+	MaxThrottleTime time.Duration
+
 	// Pacing is the wait before the second retry after transient failures
-	// (Delay(0)), the third (Delay(1)), and so on; the first is always at
-	// once. Nil: all are at once.
+	// (Delay(0)), the third (Delay(1)), and so on; the first is always at once.
+	// Nil means that the first three retries are at once, and the others wait
+	// 100 ms, growing by 1.6 each time up to 5 s.
 	Pacing backoff.Policy
 
-	// AttemptTimeout bounds one attempt. An attempt gets the time left until
-	// the deadline of Send's ctx divided by the attempts left, but not less
-	// than 100 ms and never more than AttemptTimeout. 0 for 3 s.
+	// AttemptTimeout bounds one attempt. The attempts of a send share the time
+	// until the deadline of its ctx: each gets the time left divided by the attempts
+	// left, at least 100 ms and at most AttemptTimeout. Default: 3 s.
 	AttemptTimeout time.Duration
 
-	// MaxPending is how many sends of SendAsync may be under way; beyond it
-	// they are refused at once. 0 for DefaultMaxPending.
+	// MaxPending bounds the messages that the producer holds without a result, those
+	// of all calls together. Default: 10 000.
 	MaxPending int
 
-	// MaxBodySize is the largest body, in bytes, that is sent. 0: the server's
-	// setting as far as it is known, or else 4 MiB; a send with a body above
-	// that first asks the server, for a second at most, and if that does not
-	// answer makes its attempts: then the server decides.
+	// MaxPendingBytes bounds the bytes of these messages. A message above it is
+	// accepted when it is the only one. Default: 64 MiB.
+	MaxPendingBytes int
+
+	// WhenFull is what happens to a call for which MaxPending or MaxPendingBytes
+	// leaves no room. Default: WaitWhenFull.
+	WhenFull FullPolicy
+
+	// MaxBodySize is the largest body, in bytes, that is sent. Zero means the
+	// server's setting, or 4 MiB if it is not known. A send with a larger body first
+	// asks the server, for a second at most; without a response it makes its
+	// attempts, and the server decides.
 	MaxBodySize int
 
-	// Limiter is asked for one event before every attempt, by all goroutines
-	// that send, and may block until the send's ctx ends. Where it refuses, the
-	// send stops ([LimiterRefused]) with its error. Nil for none.
+	// Limiter is asked for one event before every attempt, by all goroutines that
+	// send, and may block until the send's ctx ends. If it refuses, the send stops
+	// ([StopLimiter]) with its error. Nil means none.
 	Limiter ratelimit.Limiter
 
-	// OnAttempt is called after every attempt, by the goroutine that sends and
-	// before any wait, into which its time counts. Goroutines that send at the same time call it at the
-	// same time. It must not call Close. A panic in it is logged and otherwise
-	// ignored: watching a send does not break it. Nil for none.
+	// OnAttempt is called after every attempt, before any wait; its duration is
+	// deducted from that wait. Several goroutines call it at the same time. It
+	// delays the other messages of the request, and must not call Close. A panic in
+	// it is logged and otherwise ignored. Nil means none.
 	OnAttempt func(Attempt)
 
-	// Logger gets retries at debug level, and panics of OnAttempt as errors.
-	// Nil: silent.
+	// Logger gets retries at debug level, aborted messages as a warning, and panics
+	// of the user's functions as errors. Nil means silence.
 	Logger *slog.Logger
 }
 
-// validate returns all the faults of o, joined, and nil if there are none.
+// withDefaults returns o with its zero values replaced, but for those that the
+// server may set.
+func (o Options) withDefaults() Options {
+	if o.AttemptTimeout == 0 {
+		o.AttemptTimeout = DefaultAttemptTimeout
+	}
+	if o.MaxPending == 0 {
+		o.MaxPending = DefaultMaxPending
+	}
+	if o.MaxPendingBytes == 0 {
+		o.MaxPendingBytes = DefaultMaxPendingBytes
+	}
+	return o
+}
+
+// limits returns the limits of a send.
+func (o *Options) limits(s Settings) limits {
+	l := limits{
+		maxAttempts: s.MaxAttempts, maxThrottles: o.MaxThrottles, maxThrottleTime: o.MaxThrottleTime,
+		backoff: s.Backoff, pacing: o.Pacing, atOnce: 1,
+		attempt: o.AttemptTimeout, floor: min(attemptFloor, o.AttemptTimeout),
+	}
+	if l.pacing == nil {
+		l.pacing, l.atOnce = defaultPacing, retriesAtOnce
+	}
+	return l
+}
+
+// validate returns all faults of o, joined, and nil if there are none.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(field, format string, args ...any) {
@@ -89,14 +157,23 @@ func (o Options) validate() error {
 	if o.MaxAttempts < 0 {
 		fault("MaxAttempts", "%d is negative; give 1 or more, or 0 for the server's setting", o.MaxAttempts)
 	}
-	if o.MaxThrottles < 0 {
-		fault("MaxThrottles", "%d is negative; give 1 or more, or 0 to count them in MaxAttempts", o.MaxThrottles)
+	if o.MaxThrottles < UntilContextEnds {
+		fault("MaxThrottles", "%d is negative; give 1 or more, UntilContextEnds, or 0 to count them in MaxAttempts", o.MaxThrottles)
+	}
+	if o.MaxThrottleTime < 0 {
+		fault("MaxThrottleTime", "%v is negative; give a positive time, or 0 for no bound", o.MaxThrottleTime)
 	}
 	if o.AttemptTimeout < 0 {
 		fault("AttemptTimeout", "%v is negative; give a positive time, or 0 for %v", o.AttemptTimeout, DefaultAttemptTimeout)
 	}
 	if o.MaxPending < 0 {
 		fault("MaxPending", "%d is negative; give 1 or more, or 0 for %d", o.MaxPending, DefaultMaxPending)
+	}
+	if o.MaxPendingBytes < 0 {
+		fault("MaxPendingBytes", "%d is negative; give 1 byte or more, or 0 for %d", o.MaxPendingBytes, DefaultMaxPendingBytes)
+	}
+	if o.WhenFull != WaitWhenFull && o.WhenFull != RejectWhenFull {
+		fault("WhenFull", "%d is unknown; give WaitWhenFull or RejectWhenFull", int(o.WhenFull))
 	}
 	if o.MaxBodySize < 0 {
 		fault("MaxBodySize", "%d is negative; give 1 byte or more, or 0 for the server's setting", o.MaxBodySize)

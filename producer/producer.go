@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Transport is what a producer needs of a transport.
+// A Transport is what a producer needs of a transport. If it is a
+// [transport.LaneSender] too, messages share requests where the server supports that.
 type Transport interface {
 	transport.Sender
 
@@ -18,27 +21,27 @@ type Transport interface {
 	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)
 }
 
-// A Producer sends messages. Goroutines may share it, and one is enough for a
-// program. Make one with [New]; the zero value must not be used. It remembers
-// a little of every topic that it was used for.
+// A Producer sends messages. Several goroutines may share it, and one is enough
+// for a program. Create one with [New]; the zero value must not be used.
 type Producer struct {
 	transport Transport
+	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
-	unasked   Settings //  as long as the server was not asked
-	topics    sync.Map // name → *topic
+	unasked   Settings // as long as the server was not asked
 
-	mu     sync.Mutex                            // guards the next two; never held while waiting
-	active map[*underWay]context.CancelCauseFunc // the sends under way, and questions for settings
-	closed bool
+	ledger    ledger
+	callbacks callbacks
+	closed    atomic.Bool
+	life      context.Context //nolint:containedctx // of questions that no call waits for; Close ends it
+	end       context.CancelCauseFunc
 
-	sends   sync.WaitGroup
-	pending pending
+	mu     sync.RWMutex
+	topics map[string]*topic // guarded by mu
 }
 
-// underWay identifies what Close ends and waits for. It is not empty, so that
-// each has an address of its own.
-type underWay struct{ _ byte }
+// maxTopics bounds the topics that are remembered without a message under way.
+const maxTopics = 1000
 
 // New returns a producer that sends through t, which has to be open for as long
 // as the producer is. It does not connect and starts no goroutine. The error
@@ -52,62 +55,129 @@ func New(t Transport, opts Options) (*Producer, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
-	if opts.AttemptTimeout == 0 {
-		opts.AttemptTimeout = DefaultAttemptTimeout
-	}
-	if opts.MaxPending == 0 {
-		opts.MaxPending = DefaultMaxPending
-	}
+	opts = opts.withDefaults()
 	p := &Producer{
 		transport: t,
 		opts:      opts,
 		log:       opts.Logger,
 		unasked:   merge(opts, transport.ProducerSettings{}),
-		active:    make(map[*underWay]context.CancelCauseFunc),
-		pending:   pending{last: make(map[turn]chan struct{})},
+		topics:    make(map[string]*topic),
 	}
+	p.life, p.end = context.WithCancelCause(context.Background()) // the producer outlives its calls
+	p.lanes, _ = t.(transport.LaneSender)
+	if p.lanes == nil {
+		p.lanes = single{t}
+	}
+	p.ledger.maxMessages, p.ledger.maxBytes = opts.MaxPending, opts.MaxPendingBytes
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	return p, nil
 }
 
-// begin registers a send or a question, so that Close finds it. It returns false if the
-// producer is closed.
-func (p *Producer) begin(cancel context.CancelCauseFunc) (*underWay, bool) {
+// use returns the record of a topic, which the producer keeps until release.
+func (p *Producer) use(name string) *topic {
+	p.mu.RLock()
+	t := p.topics[name]
+	if t != nil {
+		t.users.Add(1)
+	}
+	p.mu.RUnlock()
+	if t != nil {
+		return t
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, false
+	if t = p.topics[name]; t == nil {
+		if len(p.topics) >= maxTopics {
+			for other, idle := range p.topics { // any of them, in random order
+				if idle.users.Load() == 0 {
+					delete(p.topics, other)
+					break
+				}
+			}
+		}
+		t = newTopic(p, name)
+		p.topics[name] = t
 	}
-	a := new(underWay)
-	p.active[a] = cancel
-	p.sends.Add(1)
-	return a, true
+	t.users.Add(1)
+	return t
 }
 
-func (p *Producer) end(a *underWay) {
-	p.mu.Lock()
-	delete(p.active, a)
-	p.mu.Unlock()
-	p.sends.Done()
+func (t *topic) release() { t.users.Add(-1) }
+
+// prepare checks a message and makes an item of it, which has an ID.
+func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) (*item, *SendError) {
+	if msg == nil {
+		return nil, errNilMessage
+	}
+	it := &item{ctx: ctx, msg: msg, done: done}
+	it.place.value = it
+	if p.closed.Load() {
+		return nil, it.fail(StopClosed, errProducerClosed)
+	}
+	if err := tidegate.ValidateTopic(msg.Topic); err != nil {
+		return nil, it.fail(StopInvalid, err) // before the topic is remembered
+	}
+	it.topic = p.use(msg.Topic)
+	settings := p.settings(it.topic)
+	largest := settings.MaxBodySize
+	if len(msg.Body) > largest && settings.MaxBodySizeFrom != FromClient {
+		// The server may take more than is known.
+		var err error
+		settings, err = p.awaitedSettings(ctx, it.topic, p.opts.AttemptTimeout)
+		if largest = settings.MaxBodySize; err != nil {
+			largest = math.MaxInt // the attempt will tell, if ctx has not ended
+		}
+	}
+	it.limits = p.opts.limits(settings)
+	if err := msg.Validate(largest); err != nil {
+		it.topic.release()
+		return nil, it.fail(StopInvalid, err)
+	}
+	if msg.ID == "" {
+		c := *msg // a transport does not change what it sends, so this is copy enough
+		c.ID = tidegate.NewMessageID()
+		it.msg = &c
+	}
+	it.size = sizeOf(it.msg)
+	return it, nil
 }
 
-// Close ends the sends under way with tidegate.ErrClosed, waits until they have
-// returned, those of SendAsync were told and no goroutine of the producer is
-// left, and refuses later ones with the same error. It may be called again and
-// by several goroutines, always returns nil, and leaves the transport open.
-func (p *Producer) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	cancels := make([]context.CancelCauseFunc, 0, len(p.active))
-	for _, cancel := range p.active {
-		cancels = append(cancels, cancel)
+var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
+	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil",
+}}
+
+// accept lets a message in. Until its end, the producer owns it.
+func (p *Producer) accept(it *item, blocked func()) *SendError {
+	var err *SendError
+	if it.ctx.Err() != nil {
+		err = it.contextEnded()
+	} else {
+		err = p.ledger.enter(it, p.opts.WhenFull == WaitWhenFull, blocked)
 	}
-	p.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(tidegate.ErrClosed)
+	if err != nil {
+		it.topic.release()
 	}
-	p.sends.Wait()
-	return nil
+	return err
+}
+
+// complete does what follows the end of messages. No lock is held.
+func (p *Producer) complete(items []*item) {
+	if len(items) == 0 {
+		return
+	}
+	p.ledger.leave(items)
+	for _, it := range items {
+		it.topic.release()
+		if it.stop != nil {
+			it.stop()
+		}
+		switch {
+		case it.done != nil:
+			p.callbacks.add(p, it)
+		case it.wake != nil:
+			close(it.wake)
+		}
+	}
 }

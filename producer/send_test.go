@@ -79,7 +79,7 @@ func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 		}
 		p = newProducer(t, script(append(five, throttled(0))...), Options{MaxAttempts: 3, MaxThrottles: 5})
 		_, err := p.Send(t.Context(), message())
-		if e := sendError(t, err); e.Reason != ThrottledOut || e.Attempts != 6 || e.Throttles != 6 {
+		if e := sendError(t, err); e.Reason != StopThrottled || e.Attempts != 6 || e.Throttles != 6 {
 			t.Errorf("got %+v", e)
 		}
 	})
@@ -107,7 +107,7 @@ func TestTransientRetriesAreAtOnce(t *testing.T) {
 		p := newProducer(t, f, Options{})
 		start := time.Now()
 		_, err := p.Send(t.Context(), message())
-		if e := sendError(t, err); e.Reason != Exhausted || e.Attempts != 3 || e.MaxAttempts != 3 || time.Since(start) != 0 {
+		if e := sendError(t, err); e.Reason != StopExhausted || e.Attempts != 3 || e.MaxAttempts != 3 || time.Since(start) != 0 {
 			t.Errorf("got %+v after %v", e, time.Since(start))
 		}
 		const want = `send to "orders": attempt 3 of 3 at a:1: 50001 INTERNAL_SERVER_ERROR: said the server`
@@ -121,7 +121,7 @@ func TestPermanentIsOneAttempt(t *testing.T) {
 	f := always(codeError(tidegate.CodeTopicNotFound))
 	p := newProducer(t, f, Options{MaxAttempts: 9})
 	_, err := p.Send(t.Context(), message())
-	if e := sendError(t, err); len(f.calls) != 1 || e.Reason != Permanent || !errors.Is(err, tidegate.ErrTopicNotFound) {
+	if e := sendError(t, err); len(f.calls) != 1 || e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Errorf("%d attempts, %+v", len(f.calls), e)
 	}
 	if f.asked.Load() != 0 {
@@ -157,7 +157,7 @@ func TestCancelDuringBackoff(t *testing.T) {
 				t.Errorf("%v does not match %v", err, want)
 			}
 		}
-		if e := sendError(t, err); e.Reason != Ended || e.Attempts != 1 {
+		if e := sendError(t, err); e.Reason != StopContext || e.Attempts != 1 {
 			t.Errorf("got %+v", e)
 		}
 	})
@@ -171,13 +171,17 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		p := newProducer(t, always(throttled(time.Hour)), Options{})
 		start := time.Now()
 		_, err := p.Send(ctx, message())
-		if d := time.Since(start); d != 10*time.Second {
-			t.Errorf("returned after %v, want 10s", d)
+		// The wait that the server asks for is not begun, so the caller still has its time.
+		if d := time.Since(start); d != 0 {
+			t.Errorf("returned after %v, want at once", d)
 		}
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != time.Hour {
 			t.Errorf("got %v", err)
 		}
-		const want = `send to "orders": context deadline exceeded after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: said the server`
+		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second || e.Attempts != 1 {
+			t.Errorf("got %+v", e)
+		}
+		const want = `send to "orders": context deadline exceeded: another attempt needs 1h0m0.1s, 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: said the server`
 		if err.Error() != want {
 			t.Errorf("text\n%s\nwant\n%s", err, want)
 		}
@@ -226,13 +230,19 @@ func TestAttemptsAreObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []Attempt{
-			{Number: 1, Endpoint: "a:1", Class: transport.Throttled, Err: throttled(0), Delay: time.Second, DelaySource: FromBackoff},
-			{Number: 2, Endpoint: "a:1", Class: transport.Throttled, Err: throttled(5 * time.Second), Delay: 5 * time.Second, DelaySource: FromPushBack},
-			{Number: 3, Endpoint: "a:1", Class: transport.Transient, Err: lost, MaybeStored: true},
-			{Number: 4, Endpoint: "b:2", Class: transport.OK},
+			{Endpoint: "a:1", Err: throttled(0), Decision: Decision{Class: transport.Throttled, Delay: time.Second, DelaySource: BackoffDelay}},
+			{Endpoint: "a:1", Err: throttled(5 * time.Second), Decision: Decision{Class: transport.Throttled, Delay: 5 * time.Second, DelaySource: PushBackDelay}},
+			{Endpoint: "a:1", Err: lost, MaybeStored: true, Decision: Decision{Class: transport.Transient}},
+			{Endpoint: "b:2", Decision: Decision{Class: transport.OK}},
 		}
 		for i := range want {
-			want[i].Topic, want[i].MessageID = "orders", r.MessageID
+			want[i].Topic, want[i].MessageID, want[i].Number, want[i].Messages = "orders", r.MessageID, i+1, 1
+			if i < len(got) {
+				if d := Decide(got[i].Inputs); d != got[i].Decision {
+					t.Errorf("attempt %d: the inputs give %+v, observed %+v", i+1, d, got[i].Decision)
+				}
+				want[i].Inputs, want[i].Began = got[i].Inputs, got[i].Began
+			}
 		}
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 			t.Errorf("observed\n%+v\nwant\n%+v", got, want)
@@ -259,7 +269,7 @@ func TestValidationBeforeTheWire(t *testing.T) {
 	p := newProducer(t, f, Options{MaxBodySize: 4})
 	for _, msg := range []*tidegate.Message{nil, {}, {Topic: "orders"}, {Topic: "orders", Body: []byte("12345")}, {Topic: "a b", Body: []byte("1")}} {
 		_, err := p.Send(t.Context(), msg)
-		if e := sendError(t, err); e.Reason != Invalid || !errors.Is(err, tidegate.ErrInvalid) || e.Attempts != 0 {
+		if e := sendError(t, err); e.Reason != StopInvalid || !errors.Is(err, tidegate.ErrInvalid) || e.Attempts != 0 {
 			t.Errorf("%+v: %v", msg, err)
 		}
 	}
@@ -272,7 +282,7 @@ func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
 		p := newProducer(t, f, Options{Limiter: rate.NewLimiter(1, 1)})
-		if _, err := p.Send(t.Context(), message()); sendError(t, err).Reason != Exhausted {
+		if _, err := p.Send(t.Context(), message()); sendError(t, err).Reason != StopExhausted {
 			t.Error(err)
 		}
 		if got, want := f.gaps(), []time.Duration{time.Second, time.Second}; !reflect.DeepEqual(got, want) {
@@ -281,7 +291,7 @@ func TestLimiter(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := p.Send(ctx, message())
-		if e := sendError(t, err); e.Reason != LimiterRefused || e.Attempts != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		if e := sendError(t, err); e.Reason != StopLimiter || e.Attempts != 0 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -316,7 +326,7 @@ func TestCloseEndsSends(t *testing.T) {
 		}
 		for range 10 {
 			err := <-errs
-			if !errors.Is(err, tidegate.ErrClosed) || errors.Is(err, context.Canceled) || sendError(t, err).Reason != Closed {
+			if !errors.Is(err, tidegate.ErrClosed) || errors.Is(err, context.Canceled) || sendError(t, err).Reason != StopClosed {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -407,8 +417,8 @@ func TestSendProperties(t *testing.T) {
 				MaxAttempts: 1 + rnd.IntN(5), MaxThrottles: rnd.IntN(3),
 				OnAttempt: func(a Attempt) { seen = append(seen, a) },
 			}
-			p := newProducer(t, f, opts)
 			for range 5 {
+				p := newProducer(t, f, opts) // a pause of the server's does not outlive it
 				seen, f.ids, f.calls = nil, nil, nil
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rnd.IntN(60))*time.Second)
 				deadline, _ := ctx.Deadline()

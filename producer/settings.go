@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -12,33 +11,33 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Source says who set a value.
+// A Source tells where a value comes from.
 type Source int
 
-// Who set a value, the strongest first.
+// The sources, the strongest first.
 const (
-	Client  Source = iota // Options
-	Server                // the server's pushed settings
-	Default               // this package
+	FromClient  Source = iota // Options
+	FromServer                // the server's settings
+	FromDefault               // this package
 )
 
 // String returns the lower-case name.
 func (s Source) String() string {
 	switch s {
-	case Client:
+	case FromClient:
 		return "client"
-	case Server:
+	case FromServer:
 		return "server"
-	case Default:
+	case FromDefault:
 		return "default"
 	}
 	return "unknown"
 }
 
-// Settings are the values that hold for sends to one topic, each with who set
-// it. A value of the client beats the server's, and that one the default. A
-// server's backoff that is too short to hold (see [Options].Backoff) counts as
-// not set.
+// Settings are the values that hold for sends to one topic, each with its source.
+// A value of the client beats the server's, which beats the default. A server's
+// backoff that is too short to hold (see [Options].Backoff) counts as not set. The
+// server cannot ask for more than 16 attempts, nor for waits below 10 ms.
 type Settings struct {
 	MaxAttempts     int // of one send, the first included
 	MaxAttemptsFrom Source
@@ -53,30 +52,41 @@ type Settings struct {
 // merge is the precedence: client, server, default.
 func merge(o Options, s transport.ProducerSettings) Settings {
 	e := Settings{
-		MaxAttempts: DefaultMaxAttempts, MaxAttemptsFrom: Default,
-		Backoff: backoff.Default(), BackoffFrom: Default,
-		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: Default,
+		MaxAttempts: DefaultMaxAttempts, MaxAttemptsFrom: FromDefault,
+		Backoff: backoff.Default(), BackoffFrom: FromDefault,
+		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: FromDefault,
 	}
 	switch {
 	case o.MaxAttempts > 0:
-		e.MaxAttempts, e.MaxAttemptsFrom = o.MaxAttempts, Client
+		e.MaxAttempts, e.MaxAttemptsFrom = o.MaxAttempts, FromClient
 	case s.MaxAttempts > 0:
-		e.MaxAttempts, e.MaxAttemptsFrom = s.MaxAttempts, Server
+		e.MaxAttempts, e.MaxAttemptsFrom = min(s.MaxAttempts, maxServerAttempts), FromServer
 	}
 	switch {
 	case o.Backoff != nil:
-		e.Backoff, e.BackoffFrom = o.Backoff, Client
+		e.Backoff, e.BackoffFrom = o.Backoff, FromClient
 	case s.Backoff != nil:
-		e.Backoff, e.BackoffFrom = s.Backoff, Server
+		e.Backoff, e.BackoffFrom = floored{s.Backoff}, FromServer
 	}
 	switch {
 	case o.MaxBodySize > 0:
-		e.MaxBodySize, e.MaxBodySizeFrom = o.MaxBodySize, Client
+		e.MaxBodySize, e.MaxBodySizeFrom = o.MaxBodySize, FromClient
 	case s.MaxBodySize > 0:
-		e.MaxBodySize, e.MaxBodySizeFrom = s.MaxBodySize, Server
+		e.MaxBodySize, e.MaxBodySizeFrom = s.MaxBodySize, FromServer
 	}
 	return e
 }
+
+const (
+	maxServerAttempts = 16
+	minServerDelay    = 10 * time.Millisecond
+)
+
+// floored is a server's backoff with delays that cannot harm the server.
+type floored struct{ transport.Delayer }
+
+// Delay implements backoff.Policy.
+func (f floored) Delay(n int) time.Duration { return max(minServerDelay, f.Delayer.Delay(n)) }
 
 const (
 	settingsMaxAge = 30 * time.Second // settings older than this are read again
@@ -88,26 +98,11 @@ const (
 // errSettingsWait is the cause of the end of those times.
 var errSettingsWait = fmt.Errorf("%w: no settings within the time that was given for them", tidegate.ErrUnavailable)
 
-// A topic is what the producer remembers of a topic.
-type topic struct {
-	good   atomic.Bool            // a send to it was accepted
-	answer atomic.Pointer[answer] // of the server, as last asked; nil before
-	asking chan struct{}          // holds a token while one goroutine asks
-}
-
 // An answer is what came of asking the server.
 type answer struct {
 	settings Settings // that hold; the earlier ones if err is not nil
 	err      error
 	until    time.Time // when to ask again
-}
-
-func (p *Producer) topic(name string) *topic {
-	if t, ok := p.topics.Load(name); ok {
-		return t.(*topic)
-	}
-	t, _ := p.topics.LoadOrStore(name, &topic{asking: make(chan struct{}, 1)})
-	return t.(*topic)
 }
 
 // settings returns what is known without asking.
@@ -121,7 +116,7 @@ func (p *Producer) settings(t *topic) Settings {
 // askedSettings asks the server if the last answer is old. Only one goroutine
 // asks at a time; the others wait for its answer. The error tells why there is
 // none; the settings that hold come with it.
-func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Settings, error) {
+func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error) {
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err
 	}
@@ -134,7 +129,7 @@ func (p *Producer) askedSettings(ctx context.Context, name string, t *topic) (Se
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err // the goroutine before us asked
 	}
-	return p.ask(ctx, name, t)
+	return p.ask(ctx, t)
 }
 
 // fresh returns the last answer, nil if it is too old or there is none.
@@ -146,8 +141,8 @@ func (t *topic) fresh() *answer {
 }
 
 // ask asks the server. Its caller holds the token in t.asking.
-func (p *Producer) ask(ctx context.Context, name string, t *topic) (Settings, error) {
-	pushed, err := p.transport.ProducerSettings(ctx, name)
+func (p *Producer) ask(ctx context.Context, t *topic) (Settings, error) {
+	pushed, err := p.transport.ProducerSettings(ctx, t.name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
 		return p.settings(t), err // that this caller gave up says nothing about the server
 	}
@@ -155,7 +150,7 @@ func (p *Producer) ask(ctx context.Context, name string, t *topic) (Settings, er
 	if err == nil {
 		a.settings, a.until = merge(p.opts, pushed), time.Now().Add(settingsMaxAge)
 	} else {
-		p.log.Debug("the server's settings could not be read", "topic", name, "error", err)
+		p.log.Debug("the server's settings could not be read", "topic", t.name, "error", err)
 		a.settings, a.until = p.settings(t), time.Now().Add(settingsRetry)
 	}
 	t.answer.Store(a)
@@ -164,15 +159,15 @@ func (p *Producer) ask(ctx context.Context, name string, t *topic) (Settings, er
 
 // awaitedSettings is askedSettings that waits no longer than a second, nor than
 // an attempt may take.
-func (p *Producer) awaitedSettings(ctx context.Context, name string, t *topic, attempt time.Duration) (Settings, error) {
+func (p *Producer) awaitedSettings(ctx context.Context, t *topic, attempt time.Duration) (Settings, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(attempt, settingsWait), errSettingsWait)
 	defer cancel()
-	return p.askedSettings(ctx, name, t)
+	return p.askedSettings(ctx, t)
 }
 
-// askLater has the server asked by another goroutine, which Close waits for,
-// unless its last answer is fresh or somebody asks already.
-func (p *Producer) askLater(name string, t *topic) {
+// askLater has another goroutine ask the server, which Close waits for, unless
+// the last response is fresh or another goroutine asks already.
+func (p *Producer) askLater(t *topic) {
 	if t.fresh() != nil {
 		return
 	}
@@ -181,32 +176,30 @@ func (p *Producer) askLater(name string, t *topic) {
 	default:
 		return
 	}
-	ctx, end := context.WithCancelCause(context.Background()) // it serves the sends to come, not one caller
-	a, ok := p.begin(end)
-	if !ok {
-		end(nil)
+	if !p.ledger.hold() {
 		<-t.asking
 		return
 	}
 	go func() {
-		defer p.end(a)
-		defer end(nil)
+		defer p.ledger.running.Done()
 		defer func() { <-t.asking }()
-		ctx, cancel := context.WithTimeoutCause(ctx, settingsLimit, errSettingsWait)
+		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.ask(ctx, name, t) // kept in t
+		_, _ = p.ask(ctx, t) // kept in t
 	}()
 }
 
-// Effective returns the settings that hold for sends to the topic and who set
-// each. It asks the server if what is known of it is older than 30 seconds,
-// and blocks until there is an answer or ctx ends. If the error is not nil it
-// tells why the server's settings could not be read, and the returned settings
-// hold nevertheless: what the client set, what was read before, the defaults.
-// A failure is remembered for 5 seconds, unless it was the end of ctx.
+// Effective returns the settings that hold for sends to the topic, with their
+// sources. It asks the server if the last response is older than 30 seconds, and
+// blocks until there is a response or ctx ends. If the server's settings cannot be
+// read, the error gives the reason, and the returned settings hold nevertheless:
+// the client's, those read before, the defaults. A failure is remembered for 5
+// seconds, unless it was the end of ctx.
 func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error) {
 	if err := tidegate.ValidateTopic(topic); err != nil {
 		return p.unasked, err
 	}
-	return p.askedSettings(ctx, topic, p.topic(topic))
+	t := p.use(topic)
+	defer t.release()
+	return p.askedSettings(ctx, t)
 }

@@ -29,13 +29,13 @@ func TestEffectivePrecedence(t *testing.T) {
 		want   Settings
 	}{
 		{"default", Options{}, transport.ProducerSettings{},
-			Settings{3, Default, backoff.Default(), Default, tidegate.MaxBodySize, Default}},
+			Settings{3, FromDefault, backoff.Default(), FromDefault, tidegate.MaxBodySize, FromDefault}},
 		{"server", Options{}, pushed,
-			Settings{7, Server, pushed.Backoff, Server, 1000, Server}},
+			Settings{7, FromServer, floored{pushed.Backoff}, FromServer, 1000, FromServer}},
 		{"client", Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
-			Settings{2, Client, own, Client, 10, Client}},
+			Settings{2, FromClient, own, FromClient, 10, FromClient}},
 		{"mixed", Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
-			Settings{2, Client, backoff.Default(), Default, 1000, Server}},
+			Settings{2, FromClient, backoff.Default(), FromDefault, 1000, FromServer}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) { return tt.pushed, nil }}
@@ -163,7 +163,7 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 		if n := f.asked.Load(); n != 2 {
 			t.Errorf("asked %d times, want a second time after %v", n, settingsMaxAge)
 		}
-		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != Server {
+		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != FromServer {
 			t.Errorf("Effective: %+v, %v", s, err)
 		}
 		time.Sleep(settingsRetry)
@@ -215,16 +215,16 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 		send     error
 		msg      tidegate.Message
 		ends     func(*Producer, context.CancelFunc)
-		reason   Reason
+		reason   StopReason
 		attempts int
 		is       error
 	}{
-		"away":              {settings: refuse, send: unavailable, reason: Exhausted, attempts: 3, is: tidegate.ErrUnavailable},
-		"silent":            {settings: silent, send: unavailable, reason: Exhausted, attempts: 3, is: tidegate.ErrUnavailable},
-		"back, and refuses": {settings: refuse, send: tooLarge, reason: Permanent, attempts: 1, is: tidegate.ErrInvalid},
-		"another fault":     {settings: refuse, msg: tidegate.Message{Tag: "a|b"}, reason: Invalid, is: tidegate.ErrInvalid},
-		"the caller ends":   {settings: silent, ends: func(_ *Producer, cancel context.CancelFunc) { cancel() }, reason: Ended, is: context.Canceled},
-		"the producer ends": {settings: silent, ends: func(p *Producer, _ context.CancelFunc) { go p.Close() }, reason: Closed, is: tidegate.ErrClosed},
+		"away":              {settings: refuse, send: unavailable, reason: StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"silent":            {settings: silent, send: unavailable, reason: StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"back, and refuses": {settings: refuse, send: tooLarge, reason: StopPermanent, attempts: 1, is: tidegate.ErrInvalid},
+		"another fault":     {settings: refuse, msg: tidegate.Message{Tag: "a|b"}, reason: StopInvalid, is: tidegate.ErrInvalid},
+		"the caller ends":   {settings: silent, ends: func(_ *Producer, cancel context.CancelFunc) { cancel() }, reason: StopContext, is: context.Canceled},
+		"the producer ends": {settings: silent, ends: func(p *Producer, _ context.CancelFunc) { go p.Close() }, reason: StopClosed, is: tidegate.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -249,18 +249,19 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 func TestNewTellsAllFaults(t *testing.T) {
 	_, err := New(&fake{}, Options{
 		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4, MaxPending: -5,
+		MaxThrottleTime: -6, MaxPendingBytes: -7, WhenFull: 8,
 		Backoff: backoff.Exponential{Initial: -1}, Pacing: backoff.Steps{-1},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending", `"Backoff": `, `"Pacing": `} {
+	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending\"", "MaxThrottleTime", "MaxPendingBytes", "WhenFull", `"Backoff": `, `"Pacing": `} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
 	}
 	for _, opts := range []Options{
-		{MaxAttempts: -1}, {MaxThrottles: -1}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
+		{MaxAttempts: -1}, {MaxThrottles: -2}, {MaxThrottleTime: -1}, {MaxPendingBytes: -1}, {WhenFull: 2}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
 		{Backoff: backoff.Exponential{Initial: -1}}, {Pacing: backoff.Steps{-1}},
 	} {
 		if _, err := New(&fake{}, opts); !errors.Is(err, tidegate.ErrInvalid) {

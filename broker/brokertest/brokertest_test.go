@@ -149,23 +149,23 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 		var mu sync.Mutex
 		var attempts []producer.Attempt
 		var times []time.Time
-		p := newProducer(t, b, producer.Options{MaxAttempts: 100, OnAttempt: func(a producer.Attempt) {
+		opts := producer.Options{MaxAttempts: 100, OnAttempt: func(a producer.Attempt) {
 			mu.Lock()
 			defer mu.Unlock()
 			attempts, times = append(attempts, a), append(times, time.Now())
-		}})
+		}}
 
-		// With a ctx that ends, the call ends at that moment, with cause and last error.
-		cause := errors.New("the user has left")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, cause)
+		// With a deadline, the call ends when the next wait would be too long for it.
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		start := time.Now()
-		_, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("impatient")})
+		_, err := newProducer(t, b, opts).Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("impatient")})
 		cancel()
-		if took := time.Since(start); took != 10*time.Second {
-			t.Errorf("the call ended after %v, its ctx after 10s", took)
+		e, ok := errors.AsType[*producer.SendError](err)
+		if !ok || e.Reason != producer.StopDeadline || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) {
+			t.Fatalf("got %v", err)
 		}
-		if !errors.Is(err, cause) || !errors.Is(err, tidegate.ErrThrottled) {
-			t.Errorf("the error lacks cause or last error: %v", err)
+		if took := time.Since(start); took+e.Remaining != 10*time.Second || e.Needed <= e.Remaining {
+			t.Errorf("the call ended after %v, its ctx after 10s: %+v", took, e)
 		}
 
 		mu.Lock()
@@ -190,7 +190,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 			}
 		})
 		defer drain.Stop()
-		receipt, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("patient")})
+		receipt, err := newProducer(t, b, opts).Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("patient")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -179,7 +179,7 @@ func TestThrottledByPlainRocketMQ(t *testing.T) {
 				t.Errorf("gap %d is %v, want %v to %v", i+1, gap, lo, hi)
 			}
 		}
-		if e, err := p.Effective(t.Context(), "orders"); err != nil || e.BackoffFrom != producer.Default || e.MaxAttemptsFrom != producer.Server {
+		if e, err := p.Effective(t.Context(), "orders"); err != nil || e.BackoffFrom != producer.FromDefault || e.MaxAttemptsFrom != producer.FromServer {
 			t.Errorf("effective settings %+v, %v", e, err)
 		}
 		// Who wants to be faster can.

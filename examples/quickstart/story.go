@@ -72,7 +72,7 @@ func (s *story) throttle(ctx context.Context) error {
 			s.say("attempt %d refused: %v", a.Number, a.Err)
 			s.say("          waits %v (%s; the policy allows %v to %v)", a.Delay.Round(time.Millisecond), a.DelaySource, lo, hi)
 			s.assert(errors.Is(a.Err, tidegate.ErrThrottled), "refused with 530: %v", a.Err)
-			s.assert(a.Delay >= lo && (a.Delay <= hi || a.DelaySource == producer.FromPushBack), "a wait within %v to %v: %v", lo, hi, a.Delay)
+			s.assert(a.Delay >= lo && (a.Delay <= hi || a.DelaySource == producer.PushBackDelay), "a wait within %v to %v: %v", lo, hi, a.Delay)
 			refusals <- struct{}{}
 		},
 	})

@@ -1,0 +1,52 @@
+package producer
+
+import (
+	"sync"
+
+	"github.com/tidegate/tidegate"
+)
+
+// callbacks call the functions given to SendAsync, one after the other, in the
+// order in which the results came. A goroutine does it while there are any.
+type callbacks struct {
+	mu      sync.Mutex
+	queue   list[*item] // guarded by mu: by item.place, which the topic's queue does not use any more
+	running bool        // guarded by mu
+}
+
+func (c *callbacks) add(p *Producer, it *item) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue.pushBack(&it.place)
+	if !c.running {
+		c.running = true
+		p.ledger.running.Go(func() { c.run(p) }) // the message counts, so Close does not wait yet
+	}
+}
+
+func (c *callbacks) run(p *Producer) {
+	for {
+		c.mu.Lock()
+		if c.queue.n == 0 {
+			c.running = false
+			c.mu.Unlock()
+			return
+		}
+		it := c.queue.first.value
+		it.place.leave()
+		c.mu.Unlock()
+		p.ledger.calling()
+		it.call(p)
+		p.ledger.called(it)
+	}
+}
+
+// call calls the function of the message.
+func (it *item) call(p *Producer) {
+	defer p.recovered("the function given to SendAsync panicked", it.msg.ID)
+	if it.err != nil {
+		it.done(tidegate.Receipt{}, it.err)
+		return
+	}
+	it.done(it.receipt, nil)
+}

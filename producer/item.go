@@ -1,0 +1,150 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// An item is one accepted message on its way. The fields of its first part are
+// set before it is queued; topic.mu guards the others.
+type item struct {
+	topic  *topic
+	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
+	msg    *tidegate.Message
+	size   int // estimate of the encoded bytes
+	limits limits
+	done   func(tidegate.Receipt, error) // of SendAsync, else nil
+
+	// Of the queue.
+	alone    unit        // of a message without a message group
+	unit     *unit       // nil before it is queued, and after it was removed from the queue
+	place    link[*item] // in unit.items
+	req      *request    // that it is in, else nil
+	asked    uint64      // queue.asked when it became ready
+	due      time.Time   // not to be sent before
+	avoid    string      // the endpoint where the last attempt failed
+	limit    int         // the most messages of its next request; 0 for no limit
+	returned bool        // it was in a request before
+
+	// What happened so far.
+	attempts, throttles, waited int // as in Inputs
+	changes                     int // attempts in a row that found the lane changed
+	throttledSince              time.Time
+	maybe                       bool
+	last                        error
+
+	// The end. gone is set once, by whoever ends it.
+	gone    bool
+	aborted bool // by Close or Shutdown
+	receipt tidegate.Receipt
+	err     *SendError
+	stop    func() bool   // of the function that watches ctx; nil if there is none
+	wake    chan struct{} // closed after the end; nil if no goroutine waits
+
+	held held // of the ledger
+}
+
+// limits bound one send.
+type limits struct {
+	maxAttempts     int
+	maxThrottles    int
+	maxThrottleTime time.Duration
+	backoff         backoff.Policy
+	pacing          backoff.Policy
+	atOnce          int // transient failures that are retried without pacing
+	attempt         time.Duration
+	floor           time.Duration
+}
+
+// left returns the time until the deadline; ok is false if there is none.
+func (it *item) left(now time.Time) (left time.Duration, ok bool) {
+	deadline, ok := it.ctx.Deadline()
+	return deadline.Sub(now), ok
+}
+
+// share is the time that the next attempt gets.
+func (it *item) share(now time.Time) time.Duration {
+	left, ok := it.left(now)
+	if !ok {
+		return it.limits.attempt
+	}
+	made := it.attempts + it.waited
+	if it.limits.separate() {
+		made = it.attempts - (it.throttles - it.waited)
+	}
+	return attemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
+}
+
+// separate reports whether throttled attempts have limits of their own.
+func (l *limits) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTime != 0 }
+
+// inputs are the inputs of a decision, except those of the attempt's error.
+func (it *item) inputs(ended time.Time, routeGood bool) Inputs {
+	in := Inputs{
+		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited,
+		MaxAttempts: it.limits.maxAttempts, MaxThrottles: it.limits.maxThrottles, MaxThrottleTime: it.limits.maxThrottleTime,
+		RouteGood: routeGood, ContextEnded: it.ctx.Err() != nil, AtOnce: it.limits.atOnce,
+		Elapsed: time.Since(ended), Floor: it.limits.floor,
+	}
+	if !it.throttledSince.IsZero() {
+		in.ThrottledFor = ended.Sub(it.throttledSince)
+	}
+	in.Remaining, in.HasDeadline = it.left(ended)
+	if !in.HasDeadline {
+		in.Remaining = 0
+	}
+	return in
+}
+
+// fail returns the error of the send.
+func (it *item) fail(r StopReason, cause error) *SendError {
+	return &SendError{
+		Topic: it.msg.Topic, MessageID: it.msg.ID, Reason: r,
+		Attempts: it.attempts, Throttles: it.throttles, MaxAttempts: it.limits.maxAttempts,
+		MaybeStored: it.maybe, Last: it.last, Cause: cause,
+	}
+}
+
+// contextEnded returns the error of a send whose ctx ended.
+func (it *item) contextEnded() *SendError {
+	return it.fail(StopContext, endCause(it.ctx.Err(), context.Cause(it.ctx)))
+}
+
+// tooLate returns the error of a send whose deadline is too close.
+func (it *item) tooLate(needed, remaining time.Duration, why error) *SendError {
+	remaining = max(remaining, 0)
+	cause := fmt.Errorf("%w: another attempt needs %v, %v are left", context.DeadlineExceeded, needed, remaining)
+	if why != nil {
+		cause = fmt.Errorf("%w: %w", cause, why)
+	}
+	e := it.fail(StopDeadline, cause)
+	e.Needed, e.Remaining = needed, remaining
+	return e
+}
+
+var errProducerClosed = fmt.Errorf("producer %w", tidegate.ErrClosed)
+
+// endCause joins what ctx says and its cause, so that both can be found.
+func endCause(ctxErr, cause error) error {
+	if errors.Is(cause, ctxErr) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ctxErr, cause)
+}
+
+// sizeOf estimates the encoded size of a message from above.
+func sizeOf(m *tidegate.Message) int {
+	size := 512 + len(m.Body) + len(m.ID) + len(m.Topic) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext)
+	for _, k := range m.Keys {
+		size += len(k) + 8
+	}
+	for k, v := range m.Properties {
+		size += len(k) + len(v) + 16
+	}
+	return size
+}

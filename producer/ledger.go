@@ -1,0 +1,241 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A ledger bounds and counts the messages that the producer accepted. Its lock
+// is never held while another is acquired.
+type ledger struct {
+	maxMessages, maxBytes int
+
+	mu       sync.Mutex
+	messages int            // guarded by mu, as all below: without a result
+	bytes    int            // of them
+	backlog  int            // messages whose function was not called yet, after their result
+	queue    list[*entrant] // wait for a place
+	items    list[*item]    // without a result
+	closed   bool           // no further message is accepted
+	accounts Accounts
+	current  *batch   // of messages to flush
+	sealed   []*batch // that a Flush waits for
+
+	running sync.WaitGroup // messages until all is done, and goroutines
+}
+
+// held is what the ledger notes in an item.
+type held struct {
+	place link[*item] // in ledger.items
+	batch *batch
+	bytes int
+}
+
+// An entrant waits for a place.
+type entrant struct {
+	place   link[*entrant]
+	it      *item
+	granted chan struct{}
+	err     error // guarded by ledger.mu until granted is closed
+}
+
+// A batch is the messages that were accepted between two calls of Flush.
+type batch struct {
+	n    int // guarded by ledger.mu: not done yet
+	done chan struct{}
+}
+
+// enter accepts the message. A full producer lets it wait for a place, until its
+// ctx ends, or refuses it. The callback blocked, if it is not nil, is called before
+// a wait.
+func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
+	it.held.place.value = it
+	it.held.bytes = min(it.size, l.maxBytes) // a larger message travels alone
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return it.fail(StopClosed, errProducerClosed)
+	}
+	if l.queue.n == 0 && l.fits(it) {
+		l.admit(it)
+		l.mu.Unlock()
+		return nil
+	}
+	if !wait {
+		err := l.full()
+		l.mu.Unlock()
+		return it.fail(StopFull, err)
+	}
+	e := &entrant{it: it, granted: make(chan struct{})}
+	e.place.value = e
+	if it.ctx.Err() == nil {
+		l.queue.pushBack(&e.place)
+	}
+	l.mu.Unlock()
+	if blocked != nil {
+		blocked()
+	}
+	select {
+	case <-e.granted:
+	case <-it.ctx.Done():
+		l.mu.Lock()
+		granted := e.place.in == nil && (e.err != nil || it.held.place.in != nil)
+		e.place.leave()
+		if !granted {
+			l.grant() // the next one may be smaller
+		}
+		l.mu.Unlock()
+		if !granted {
+			return it.contextEnded()
+		}
+	}
+	if e.err != nil {
+		return it.fail(StopClosed, e.err)
+	}
+	return nil
+}
+
+// fits and the functions below are called with mu held.
+func (l *ledger) fits(it *item) bool {
+	return l.messages < l.maxMessages && l.backlog < l.maxMessages && l.bytes+it.held.bytes <= l.maxBytes
+}
+
+func (l *ledger) full() error {
+	return &tidegate.Error{Subject: "producer", Message: fmt.Sprintf(
+		"it is full: %d messages of at most %d (MaxPending) and %d bytes of at most %d (MaxPendingBytes) wait for their result, and %d for the end of their function; wait until some are done",
+		l.messages, l.maxMessages, l.bytes, l.maxBytes, l.backlog)}
+}
+
+func (l *ledger) admit(it *item) {
+	l.messages++
+	l.bytes += it.held.bytes
+	l.items.pushBack(&it.held.place)
+	l.accounts.Accepted++
+	if l.current == nil {
+		l.current = &batch{done: make(chan struct{})}
+	}
+	it.held.batch = l.current
+	it.held.batch.n++
+	l.running.Add(1)
+}
+
+func (l *ledger) grant() {
+	for l.queue.n > 0 && l.fits(l.queue.first.value.it) {
+		e := l.queue.first.value
+		e.place.leave()
+		l.admit(e.it)
+		close(e.granted)
+	}
+}
+
+// leave notes the results of messages and frees their places.
+func (l *ledger) leave(items []*item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, it := range items {
+		it.held.place.leave()
+		l.messages--
+		l.bytes -= it.held.bytes
+		switch {
+		case it.err == nil:
+			l.accounts.Delivered++
+		case it.aborted:
+			l.accounts.Undelivered = append(l.accounts.Undelivered, Undelivered{Message: it.msg, MaybeStored: it.err.MaybeStored})
+		default:
+			l.accounts.Failed++
+		}
+		if it.done != nil {
+			l.backlog++
+		} else {
+			l.finish(it)
+		}
+	}
+	l.grant()
+}
+
+// finish notes that nothing is left to do for the message. mu is held.
+func (l *ledger) finish(it *item) {
+	b := it.held.batch
+	if b.n--; b.n == 0 && b != l.current {
+		close(b.done)
+		l.sealed = slices.DeleteFunc(l.sealed, func(s *batch) bool { return s == b })
+	}
+	l.running.Done()
+}
+
+// calling notes that the function of the message is about to be called, called
+// that it has returned.
+func (l *ledger) calling() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.backlog--
+	l.grant()
+}
+
+func (l *ledger) called(it *item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finish(it)
+}
+
+// close ends accepting.
+func (l *ledger) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for e := range l.queue.all {
+		e.place.leave()
+		e.err = errProducerClosed
+		close(e.granted)
+	}
+}
+
+// hold begins a task of the producer that Close waits for; false if it is closed.
+func (l *ledger) hold() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.running.Add(1)
+	return true
+}
+
+// flush waits until all messages accepted so far are done.
+func (l *ledger) flush(ctx context.Context) error {
+	l.mu.Lock()
+	if l.current != nil && l.current.n > 0 {
+		l.sealed = append(l.sealed, l.current)
+		l.current = nil
+	}
+	open := slices.Clone(l.sealed)
+	l.mu.Unlock()
+	for _, b := range open {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// pending returns the messages without a result.
+func (l *ledger) pending() []*item {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.AppendSeq(make([]*item, 0, l.items.n), l.items.all)
+}
+
+// report returns a copy of the accounts.
+func (l *ledger) report() Accounts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts
+	a.Undelivered = slices.Clone(a.Undelivered)
+	return a
+}

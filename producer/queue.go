@@ -1,0 +1,486 @@
+package producer
+
+import (
+	"container/heap"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A queue orders the messages of one topic and plans their requests. It is a
+// state machine: it neither locks nor waits nor reads a clock. Its user passes
+// the time, carries out the jobs that next returns, and reports their results.
+//
+// Messages stand in units. A message group is one unit: it is in one request at
+// a time. A message without a group is a unit of its own.
+type queue struct {
+	ready   list[*unit]      // units that can be sent and have no lane yet, first come first
+	waiting dueUnits         // units whose first message waits for its due time
+	groups  map[string]*unit // the message groups that have messages
+	lanes   []*lane
+
+	routing bool   // a job asks the transport for lanes
+	stalled bool   // no lane is free for units without a message group
+	asked   uint64 // counts the questions: tells the messages that came before one from later ones
+
+	share func(it *item, now time.Time) time.Duration // of its deadline that the message's next attempt gets
+}
+
+// A unit is the messages of one message group, or a single message without one.
+type unit struct {
+	group  string // empty for a single message
+	items  list[*item]
+	place  link[*unit] // in queue.ready or lane.bound
+	heapAt int         // index in queue.waiting, -1 if it is not there
+	flying int         // messages in the request under way
+}
+
+// An ask is the job of asking the transport for lanes: for one unit without a
+// message group, or for several message groups.
+type ask struct {
+	request transport.LaneRequest
+	units   []*unit
+	number  uint64
+	head    *item
+	cancel  context.CancelCauseFunc
+}
+
+// maxAsk bounds the message groups of one ask.
+const maxAsk = 128
+
+// A request is the job of sending messages in one request.
+type request struct {
+	lane   *lane
+	info   transport.Lane // as the lane was when the request was formed
+	items  []*item
+	alive  int // items that are still wanted
+	bytes  int
+	pauses int           // of the lane when the request began
+	share  time.Duration // the smallest share of its messages
+	limit  int           // the smallest limit of its messages, 0 if there is none
+	sent   bool          // the transport has been called, and has not returned
+	began  time.Time     // then
+	cancel context.CancelCauseFunc
+}
+
+// A job is what is to be done next: an ask or a request.
+type job struct {
+	ask *ask
+	req *request
+}
+
+// add puts a message at the end of its message group.
+func (q *queue) add(it *item, now time.Time) {
+	u := q.unitOf(it)
+	it.asked = q.asked
+	it.unit = u
+	u.items.pushBack(&it.place)
+	if u.items.n == 1 && u.flying == 0 {
+		q.settle(u, now, false)
+	}
+}
+
+func (q *queue) unitOf(it *item) *unit {
+	if group := it.msg.MessageGroup; group != "" {
+		u := q.groups[group]
+		if u == nil {
+			u = &unit{group: group, heapAt: -1}
+			u.place.value = u
+			q.groups[group] = u
+		}
+		return u
+	}
+	u := &it.alone
+	u.heapAt, u.place.value = -1, u
+	return u
+}
+
+// settle puts a unit that is in no request to where it belongs.
+func (q *queue) settle(u *unit, now time.Time, first bool) {
+	u.place.leave()
+	if u.heapAt >= 0 {
+		heap.Remove(&q.waiting, u.heapAt)
+	}
+	switch {
+	case u.items.n == 0:
+		if u.group != "" {
+			delete(q.groups, u.group)
+		}
+	case u.items.first.value.due.After(now):
+		heap.Push(&q.waiting, u)
+	case first:
+		q.ready.pushFront(&u.place)
+	default:
+		q.ready.pushBack(&u.place)
+	}
+}
+
+// remove takes out a message that is not wanted any more, wherever it stands.
+// A request under way goes on for its other messages; remove returns it if
+// there are none.
+func (q *queue) remove(it *item, now time.Time) *request {
+	if r := it.req; r != nil {
+		it.req = nil
+		if r.alive--; r.alive == 0 {
+			return r
+		}
+		return nil
+	}
+	u := it.unit
+	if u == nil {
+		return nil
+	}
+	head := u.items.first == &it.place
+	it.place.leave()
+	it.unit = nil
+	if head && u.flying == 0 {
+		if u.items.n > 0 && u.heapAt < 0 && !u.items.first.value.due.After(now) {
+			return nil // the next message takes its place
+		}
+		q.settle(u, now, false)
+	}
+	return nil
+}
+
+// next returns the next job that can be done now; false if there is none. An ask
+// for own, if that is set, is for own alone.
+func (q *queue) next(now time.Time, own *item) (job, bool) {
+	for _, l := range q.lanes {
+		if l.bound.n > 0 && l.free(now) {
+			return job{req: q.take(l, nil, now, false)}, true
+		}
+	}
+	if q.routing || q.ready.n == 0 {
+		return job{}, false
+	}
+	head := q.ready.first.value
+	if q.stalled && head.group == "" {
+		if head = q.firstGroup(); head == nil {
+			return job{}, false
+		}
+	}
+	return job{ask: q.ask(head, now, own)}, true
+}
+
+func (q *queue) firstGroup() *unit {
+	if len(q.groups) == 0 {
+		return nil
+	}
+	for u := range q.ready.all {
+		if u.group != "" {
+			return u
+		}
+	}
+	return nil
+}
+
+// ask begins to ask for the lane of head, and of the message groups beside it.
+func (q *queue) ask(head *unit, now time.Time, own *item) *ask {
+	q.routing = true
+	q.asked++
+	it := head.items.first.value
+	a := &ask{request: transport.LaneRequest{Topic: it.msg.Topic}, number: q.asked, head: it, units: []*unit{head}}
+	if head.group == "" {
+		if it.avoid != "" {
+			a.request.Avoid = append(a.request.Avoid, it.avoid)
+		}
+		for _, l := range q.lanes {
+			if l.Endpoint != "" && l.Endpoint != it.avoid && !l.free(now) {
+				a.request.Avoid = append(a.request.Avoid, l.Endpoint)
+			}
+		}
+		return a
+	}
+	a.request.MessageGroup = head.group
+	if it == own {
+		return a
+	}
+	for u := range q.ready.all {
+		if len(a.units) == maxAsk {
+			break
+		}
+		if u.group != "" && u != head {
+			a.units = append(a.units, u)
+		}
+	}
+	return a
+}
+
+// routed reports the lanes of an ask, one for each of its units as far as the
+// transport named them, and returns a request if one can begin. If own is set
+// the request has that message alone.
+func (q *queue) routed(a *ask, lanes []transport.Lane, now time.Time, own *item) *request {
+	q.routing = false
+	var l *lane
+	for i, info := range lanes {
+		u := a.units[i]
+		l = q.lane(info, now)
+		if u.group != "" && u.place.in == &q.ready {
+			u.place.leave()
+			l.bound.pushBack(&u.place)
+		}
+	}
+	if l == nil {
+		return nil
+	}
+	if a.units[0].group != "" {
+		if own != nil && l.bound.n == 1 && l.free(now) && l.bound.first.value == own.unit {
+			return q.take(l, nil, now, true)
+		}
+		return nil // next forms the requests
+	}
+	if !l.free(now) {
+		q.stalled = true
+		return nil
+	}
+	head := a.units[0]
+	if head.place.in != &q.ready { // it left meanwhile
+		if head = q.loose(); head == nil || own != nil {
+			return nil
+		}
+	}
+	return q.take(l, head, now, own != nil)
+}
+
+// loose returns the first unit in ready if it has no message group.
+func (q *queue) loose() *unit {
+	if q.ready.n == 0 || q.ready.first.value.group != "" {
+		return nil
+	}
+	return q.ready.first.value
+}
+
+// lane returns the queue's record of a lane, brought up to date.
+func (q *queue) lane(info transport.Lane, now time.Time) *lane {
+	for _, l := range q.lanes {
+		if l.Endpoint == info.Endpoint {
+			l.Lane = info
+			return l
+		}
+	}
+	if len(q.lanes) >= maxLanes {
+		for i, l := range q.lanes {
+			if l.flying == 0 && l.bound.n == 0 && !now.Before(l.pausedUntil) {
+				q.lanes = append(q.lanes[:i], q.lanes[i+1:]...)
+				break
+			}
+		}
+	}
+	l := &lane{Lane: info, window: firstWindow}
+	q.lanes = append(q.lanes, l)
+	return l
+}
+
+// take forms a request for l, which is free: of head if it is set, of the
+// message groups that wait for l, and of units without a message group. If
+// alone is set, it has only the first of these messages.
+func (q *queue) take(l *lane, head *unit, now time.Time, alone bool) *request {
+	r := &request{lane: l, info: l.Lane}
+	if alone {
+		r.limit = 1
+	}
+	avoided := head != nil && head.items.first.value.avoid == l.Endpoint // the transport has no other lane
+	if head == nil {
+		head = l.bound.first.value
+	}
+	for u := head; u != nil; {
+		if !r.fill(u, now, q.share) {
+			break
+		}
+		u.place.leave()
+		if alone {
+			break
+		}
+		if u = q.loose(); l.bound.n > 0 {
+			u = l.bound.first.value
+		} else if u != nil && !avoided && l.Endpoint != "" && u.items.first.value.avoid == l.Endpoint {
+			break
+		}
+	}
+	r.alive = len(r.items)
+	l.begin(r)
+	return r
+}
+
+// fill moves messages of u into the request, in order, as many as fit. It
+// returns false if not even the first does.
+func (r *request) fill(u *unit, now time.Time, share func(*item, time.Time) time.Duration) bool {
+	before := len(r.items)
+	for u.items.n > 0 {
+		it := u.items.first.value
+		s := share(it, now)
+		if len(r.items) > 0 && (it.due.After(now) || !r.fits(it, s)) {
+			break
+		}
+		if len(r.items) == 0 || s < r.share {
+			r.share = s
+		}
+		if it.limit > 0 && (r.limit == 0 || it.limit < r.limit) {
+			r.limit = it.limit
+		}
+		r.bytes += it.size
+		r.items = append(r.items, it)
+		it.place.leave()
+		it.req = r
+		u.flying++
+	}
+	return len(r.items) > before
+}
+
+// fits reports whether a further message may join: within the bounds of the
+// lane, of its own limit and those of the others, and with a share of the time
+// that is neither too short for the others nor theirs for it.
+func (r *request) fits(it *item, share time.Duration) bool {
+	n := len(r.items) + 1
+	return n <= r.lane.most() &&
+		(r.lane.MaxBytes <= 0 || r.bytes+it.size <= r.lane.MaxBytes) &&
+		(r.limit == 0 || n <= r.limit) && (it.limit == 0 || n <= it.limit) &&
+		share >= r.share/2 && r.share >= share/2
+}
+
+// finished reports the end of a request. Those of its messages that are still
+// wanted return to the front of their units, and wait until they are due.
+func (q *queue) finished(r *request, now time.Time) {
+	if r.lane != nil {
+		r.lane.end(r)
+		q.stalled = false
+	}
+	for _, it := range slices.Backward(r.items) {
+		u := it.unit
+		u.flying--
+		if it.req == r {
+			it.req, it.asked, it.returned = nil, q.asked, true
+			u.items.pushFront(&it.place)
+		}
+		if u.flying == 0 {
+			q.settle(u, now, u.items.n > 0 && u.items.first.value.returned)
+		}
+	}
+}
+
+// wake moves the units that are due to where they can be sent.
+func (q *queue) wake(now time.Time) {
+	for len(q.waiting) > 0 && !q.waiting[0].items.first.value.due.After(now) {
+		u := q.waiting[0]
+		heap.Pop(&q.waiting)
+		q.ready.pushFront(&u.place)
+	}
+	for _, l := range q.lanes {
+		if l.probing && l.probe == nil && !now.Before(l.pausedUntil) {
+			q.stalled = false
+		}
+	}
+}
+
+// wakeAt returns when wake has something to do; the zero time means never.
+func (q *queue) wakeAt(now time.Time) time.Time {
+	var at time.Time
+	earlier := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	if len(q.waiting) > 0 {
+		earlier(q.waiting[0].items.first.value.due)
+	}
+	for _, l := range q.lanes {
+		if now.Before(l.pausedUntil) && (l.bound.n > 0 || q.ready.n > 0) {
+			earlier(l.pausedUntil)
+		}
+	}
+	return at
+}
+
+// withdraw returns the messages that were ready when the ask began, as a request
+// without a lane: if the transport has no lane, it has none for all of them.
+func (q *queue) withdraw(a *ask) *request {
+	r := &request{}
+	for u := range q.ready.all {
+		for it := range u.items.all {
+			if it.asked >= a.number {
+				break // those behind it came later still
+			}
+			it.place.leave()
+			it.req = r
+			u.flying++
+			r.items = append(r.items, it)
+		}
+		if u.flying > 0 {
+			u.place.leave()
+		}
+	}
+	r.alive = len(r.items)
+	return r
+}
+
+// anyPaused reports whether a lane is paused.
+func (q *queue) anyPaused(now time.Time) bool {
+	return slices.ContainsFunc(q.lanes, func(l *lane) bool { return now.Before(l.pausedUntil) })
+}
+
+// pauseOf returns the paused lane that a queued message waits for, nil if it
+// waits for none: that of its message group, or the one whose pause ends first
+// if every lane is paused.
+func (q *queue) pauseOf(it *item, now time.Time) *lane {
+	var first *lane
+	for _, l := range q.lanes {
+		if it.unit.place.in == &l.bound {
+			if now.Before(l.pausedUntil) {
+				return l
+			}
+			return nil
+		}
+		if first == nil || l.pausedUntil.Before(first.pausedUntil) {
+			first = l
+		}
+	}
+	if first == nil || !now.Before(first.pausedUntil) || it.unit.place.in != &q.ready {
+		return nil
+	}
+	return first
+}
+
+// behind returns the messages that wait for the end of the pause of l.
+func (q *queue) behind(l *lane, now time.Time) (items []*item) {
+	for u := range l.bound.all {
+		items = slices.AppendSeq(items, u.items.all)
+	}
+	if u := q.ready.first; u == nil || q.pauseOf(u.value.items.first.value, now) == nil {
+		return items
+	}
+	for u := range q.ready.all {
+		items = slices.AppendSeq(items, u.items.all)
+	}
+	return items
+}
+
+// dueUnits is a heap of units by the due time of their first message.
+type dueUnits []*unit
+
+func (h dueUnits) Len() int { return len(h) }
+func (h dueUnits) Less(i, j int) bool {
+	return h[i].items.first.value.due.Before(h[j].items.first.value.due)
+}
+func (h dueUnits) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapAt, h[j].heapAt = i, j
+}
+
+// Push implements heap.Interface.
+func (h *dueUnits) Push(x any) {
+	u := x.(*unit)
+	u.heapAt = len(*h)
+	*h = append(*h, u)
+}
+
+// Pop implements heap.Interface.
+func (h *dueUnits) Pop() any {
+	old := *h
+	u := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	u.heapAt = -1
+	return u
+}

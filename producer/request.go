@@ -1,0 +1,404 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var (
+	// errAttemptTimeout is the cause of an attempt's own deadline. It does not
+	// match context.DeadlineExceeded: the caller's deadline has not passed.
+	errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share of the time", tidegate.ErrUnavailable)
+
+	// errAbandoned is the cause of the end of a request that no message needs any more.
+	errAbandoned = fmt.Errorf("no message of the request is wanted any more: %w", context.Canceled)
+)
+
+// maxLaneChanges bounds the changed lanes in a row that are no attempt. A
+// transport that reports nothing else would otherwise keep the producer busy.
+const maxLaneChanges = 3
+
+// An outcome is what became of one message in a request, and what follows.
+type outcome struct {
+	it       *item
+	receipt  tidegate.Receipt
+	err      error
+	lane     string // the endpoint of the request's lane; empty without one
+	in       Inputs
+	decision Decision
+	ended    time.Time // of the attempt
+	skipped  bool      // the message had gone before
+	waiting  bool      // the message was not in the request, but waited for it
+}
+
+// send carries out a request, on the goroutine of own's caller if own is set.
+func (t *topic) send(r *request, own *item) {
+	if l := t.p.opts.Limiter; l != nil {
+		t.limit(l, r)
+	}
+	ctx, cancel, items := t.start(r, own)
+	defer cancel(nil)
+	if len(items) == 0 {
+		t.settle(ctx, r, nil, nil, nil, r.began)
+		return
+	}
+	msgs := make([]*tidegate.Message, len(items))
+	for i, it := range items {
+		msgs[i] = it.msg
+	}
+	actx, end := context.WithTimeoutCause(ctx, r.share, errAttemptTimeout)
+	results := t.p.lanes.SendLane(actx, r.info, msgs)
+	end()
+	var err error
+	if len(results) != len(msgs) {
+		results = make([]transport.SendResult, len(msgs))
+		err = &tidegate.Error{
+			Op: "SendMessage", Subject: t.name, MaybeStored: true,
+			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(msgs)),
+		}
+	}
+	t.settle(ctx, r, items, results, err, r.began)
+}
+
+// start makes the ctx of a request and returns the messages that are still wanted.
+// From then on a message that leaves may have been stored.
+func (t *topic) start(r *request, own *item) (context.Context, context.CancelCauseFunc, []*item) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	items := make([]*item, 0, len(r.items))
+	await := false
+	for _, it := range r.items {
+		if !it.gone {
+			if share := it.share(now); len(items) == 0 || share < r.share {
+				r.share = share
+			}
+			items = append(items, it)
+			await = await || it.attempts > 0
+		}
+	}
+	var base context.Context
+	switch {
+	case own != nil:
+		base = own.ctx
+	case len(items) == 1:
+		base = context.WithoutCancel(items[0].ctx) // its values; the item itself watches its end
+	default:
+		base = context.Background() // the request serves several callers, and lives until none is left
+	}
+	if await {
+		base = transport.AwaitConnection(base)
+	}
+	ctx, cancel := context.WithCancelCause(base)
+	r.cancel, r.sent, r.began = cancel, len(items) > 0, now
+	return ctx, cancel, items
+}
+
+// limit asks the limiter for each message of the request. Those that it refuses
+// end here.
+func (t *topic) limit(l ratelimit.Limiter, r *request) {
+	for _, it := range r.items {
+		t.mu.Lock()
+		gone := it.gone
+		ctx, cancel := context.WithCancelCause(it.ctx)
+		r.cancel = cancel // Close ends the wait
+		t.mu.Unlock()
+		if gone {
+			cancel(nil)
+			continue
+		}
+		err := ratelimit.Wait(ctx, l, 1)
+		cancel(nil)
+		if err == nil {
+			continue
+		}
+		var ended []*item
+		t.mu.Lock()
+		if !it.gone {
+			e := it.fail(StopLimiter, fmt.Errorf("limiter: %w", err))
+			if it.ctx.Err() != nil {
+				e = it.contextEnded()
+			}
+			t.end(it, e, time.Now())
+			ended = append(ended, it)
+		}
+		t.mu.Unlock()
+		t.p.complete(ended)
+	}
+}
+
+// settle decides for each message of a request what follows its result, or err
+// if that is set, and brings the queue up to date. It may ask the server for its
+// settings until ctx ends.
+func (t *topic) settle(ctx context.Context, r *request, items []*item, results []transport.SendResult, err error, began time.Time) {
+	ended := time.Now()
+	outs := make([]outcome, len(items))
+	for i, it := range items {
+		outs[i] = outcome{it: it, receipt: results[i].Receipt, err: results[i].Err, ended: ended}
+		if r.lane != nil {
+			outs[i].lane = r.info.Endpoint
+		}
+		if err != nil {
+			outs[i].err = err
+		}
+	}
+	charged := t.charge(r, outs, ended)
+	if charged {
+		t.decide(ctx, outs)
+		for i := range outs {
+			t.observe(r, &outs[i], began)
+		}
+	}
+
+	var gone []*item
+	now := time.Now()
+	t.mu.Lock()
+	for i := range outs {
+		if o := &outs[i]; charged && !o.it.gone && t.apply(o, now) {
+			gone = append(gone, o.it)
+		}
+	}
+	var waited []outcome
+	if charged && r.lane != nil {
+		waited = t.adapt(r, outs, now)
+	}
+	for i := range waited {
+		gone = append(gone, waited[i].it)
+	}
+	t.queue.finished(r, now)
+	gone = append(gone, t.hopeless(now, r.items)...)
+	t.pump(nil)
+	t.mu.Unlock()
+	for i := range waited {
+		t.observe(r, &waited[i], began)
+	}
+	t.p.complete(gone)
+}
+
+// charge counts the attempt in each message of the request. It returns false if
+// the request was no attempt: if the lane had changed, or if the server refused
+// all of several messages for a fault of one of them. Such a request is repeated
+// in halves, until the message at fault is alone.
+func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
+	changed, refused := len(outs) > 0, len(outs) > 1
+	for i := range outs {
+		changed = changed && errors.Is(outs[i].err, transport.ErrLaneChanged)
+		refused = refused && faultOf(outs[i].err) == MessageFault
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if changed {
+		r.lane.MaxMessages = 1
+		for i := range outs {
+			outs[i].it.changes++
+			changed = changed && outs[i].it.changes <= maxLaneChanges
+		}
+	}
+	if refused {
+		for i := range outs {
+			outs[i].it.limit = (len(outs) + 1) / 2
+		}
+	}
+	r.sent = false // a message that leaves from here on does not leave a request under way
+	if changed || refused {
+		return false
+	}
+	for i := range outs {
+		o := &outs[i]
+		it := o.it
+		if o.skipped = it.gone; o.skipped {
+			continue
+		}
+		it.attempts++
+		it.changes = 0
+		it.last = o.err
+		it.maybe = it.maybe || maybeStored(o.err)
+		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil {
+			it.throttle(ended)
+			if r.lane != nil {
+				r.lane.deciding = true
+			}
+		}
+	}
+	return true
+}
+
+func (it *item) throttle(now time.Time) {
+	it.throttles++
+	if it.throttledSince.IsZero() {
+		it.throttledSince = now
+	}
+}
+
+// decide fills in the decisions. A throttled attempt first waits for the server's
+// settings, if they are needed and not known: a part of its wait.
+func (t *topic) decide(ctx context.Context, outs []outcome) {
+	throttled, transient := false, false
+	for i := range outs {
+		switch o := &outs[i]; transport.Classify(o.err) {
+		case transport.Throttled:
+			throttled = true
+		case transport.Transient:
+			transient = true
+		}
+	}
+	p := t.p
+	settings := p.settings(t)
+	switch {
+	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
+		settings, _ = p.awaitedSettings(ctx, t, p.opts.AttemptTimeout) // an error leaves those that hold
+	case transient && p.opts.MaxAttempts == 0:
+		// Messages are retried immediately upon failures, so the send does not
+		// wait: the server that has just failed may be the one to ask.
+		p.askLater(t)
+	}
+	closed := p.closed.Load()
+	drawn := map[int]time.Duration{} // messages that were throttled together return together
+	for i := range outs {
+		o := &outs[i]
+		if o.skipped {
+			continue
+		}
+		it := o.it
+		t.mu.Lock()
+		it.limits.maxAttempts, it.limits.backoff = settings.MaxAttempts, settings.Backoff
+		o.in = it.inputs(o.ended, t.good.Load())
+		t.mu.Unlock()
+		o.in.ofError(o.err)
+		o.in.Closed = closed
+		o.in.draw(&it.limits, drawn)
+		o.decision = Decide(o.in)
+	}
+}
+
+// draw fills in the delay of the policy.
+func (in *Inputs) draw(l *limits, drawn map[int]time.Duration) {
+	n, policy := in.Throttles-1, l.backoff
+	switch in.class() {
+	case transport.Throttled:
+		d, ok := drawn[n]
+		if !ok {
+			d = policy.Delay(n)
+			drawn[n] = d
+		}
+		in.PolicyDelay = d
+	case transport.Transient:
+		if n = in.transients() - 1 - in.AtOnce; n >= 0 {
+			in.PolicyDelay = l.pacing.Delay(n)
+		}
+	}
+}
+
+// apply carries out the decision about a message; it returns true if that ended.
+// The lock is held.
+func (t *topic) apply(o *outcome, now time.Time) bool {
+	it, d := o.it, o.decision
+	switch d.Stop {
+	case NotStopped:
+		if d.Class == transport.OK {
+			t.accept(o)
+			t.end(it, nil, now)
+			return true
+		}
+		it.avoid, it.due = o.endpoint(), time.Time{}
+		if d.Delay > 0 {
+			it.due = o.ended.Add(d.Delay)
+		}
+		return false
+	case StopContext:
+		t.end(it, it.contextEnded(), now)
+	case StopClosed:
+		var cause error // the transport's error is enough
+		if o.in.Closed {
+			cause = errProducerClosed
+		}
+		t.end(it, it.fail(StopClosed, cause), now)
+	case StopDeadline:
+		t.end(it, it.tooLate(d.Needed, o.in.Remaining, nil), now)
+	default:
+		t.end(it, it.fail(d.Stop, nil), now)
+	}
+	return true
+}
+
+// accept completes the receipt.
+func (t *topic) accept(o *outcome) {
+	t.good.Store(true)
+	it := o.it
+	it.receipt = o.receipt
+	it.receipt.Attempts = it.attempts
+	if it.receipt.MessageID == "" {
+		it.receipt.MessageID = it.msg.ID
+	}
+	if it.receipt.Topic == "" {
+		it.receipt.Topic = it.msg.Topic
+	}
+}
+
+// endpoint is that of the receipt or of the error, or else that of the lane.
+func (o *outcome) endpoint() string {
+	if o.err == nil && o.receipt.Endpoint != "" {
+		return o.receipt.Endpoint
+	}
+	if e, ok := errors.AsType[*tidegate.Error](o.err); ok && e.Endpoint != "" {
+		return e.Endpoint
+	}
+	return o.lane
+}
+
+// adapt brings the lane of a request up to date. It returns the messages that a
+// throttled lane ended although they only waited for it: each pause that a
+// message waits for counts as a throttled attempt of it. The lock is held.
+func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
+	l := r.lane
+	l.deciding = false
+	var throttle *outcome
+	var pause time.Duration
+	for i := range outs {
+		o := &outs[i]
+		switch {
+		case o.skipped:
+		case o.err == nil:
+			l.succeeded(r)
+		case errors.Is(o.err, errAttemptTimeout):
+			l.timedOut()
+		case o.in.class() == transport.Throttled:
+			// Enough for messages that were not throttled themselves.
+			d := tidegate.RetryAfter(o.err)
+			if d == 0 {
+				d = min(o.in.PolicyDelay, maxPause)
+			}
+			if throttle == nil || d < pause {
+				throttle, pause = o, d
+			}
+		}
+	}
+	if throttle == nil || !l.pause(r, throttle.ended, pause, throttle.err) {
+		return nil
+	}
+	for _, it := range t.queue.behind(l, now) {
+		it.waited++
+		it.throttle(now)
+		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, true)}
+		o.in.ofError(throttle.err)
+		o.in.PolicyDelay = max(0, l.pausedUntil.Sub(now))
+		o.in.RetryAfter = 0
+		if o.decision = Decide(o.in); o.decision.Stop == NotStopped {
+			continue
+		}
+		why := fmt.Errorf("the server throttles the topic: %w", throttle.err)
+		e := it.fail(o.decision.Stop, why)
+		if o.decision.Stop == StopDeadline {
+			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
+		}
+		t.end(it, e, now)
+		ended = append(ended, o)
+	}
+	return ended
+}

@@ -1,0 +1,77 @@
+package producer
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Accounts count the messages that a producer accepted in its life. Once all have
+// a result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed
+// and the length of Undelivered.
+type Accounts struct {
+	Accepted  int // by Send, SendAsync and SendBatch
+	Delivered int // accepted by the server
+	Failed    int // ended with an error before the producer was stopped
+
+	// Undelivered are the messages that Shutdown or Close aborted, in no
+	// particular order. Each caller got an error that matches tidegate.ErrClosed.
+	Undelivered []Undelivered
+}
+
+// An Undelivered is a message that the producer gave up when it was stopped.
+type Undelivered struct {
+	Message     *tidegate.Message // with the ID that its attempts carried
+	MaybeStored bool              // an attempt may have been stored
+}
+
+// Flush waits until every message that was accepted before the call has its
+// result, and the functions given to SendAsync have returned. It returns
+// context.Cause(ctx) if ctx ends first. Messages may be sent meanwhile.
+func (p *Producer) Flush(ctx context.Context) error { return p.ledger.flush(ctx) }
+
+// Shutdown stops the producer in order: it refuses further messages, waits until
+// those that were accepted have their results, and returns the accounts. If ctx
+// ends first, Shutdown aborts the rest, lists it in Accounts.Undelivered, and also
+// returns context.Cause(ctx). It does not wait for a transport that goes on after
+// its request was cancelled; Close does.
+//
+// Shutdown can be called in any state, more than once, and by several goroutines.
+func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
+	p.ledger.close()
+	err := p.ledger.flush(ctx)
+	if err != nil {
+		p.abort("Shutdown")
+	}
+	p.closed.Store(true)
+	p.end(errProducerClosed)
+	return p.ledger.report(), err
+}
+
+// Close stops the producer at once: it aborts the messages without a result with
+// an error that matches tidegate.ErrClosed, calls the functions given to SendAsync,
+// and waits until nothing of the producer runs any more. It logs how many messages
+// it aborted; use Shutdown to have them sent, or to get them back.
+//
+// Close can be called in any state, more than once, and by several goroutines, but
+// not from a function given to SendAsync or from Options.OnAttempt, which it waits
+// for. It always returns nil, and leaves the transport open.
+func (p *Producer) Close() error {
+	p.ledger.close()
+	p.abort("Close")
+	p.ledger.running.Wait()
+	return nil
+}
+
+// abort ends all messages without a result.
+func (p *Producer) abort(op string) {
+	p.closed.Store(true)
+	p.end(errProducerClosed)
+	items := p.ledger.pending()
+	for _, it := range items {
+		it.topic.leave(it, true)
+	}
+	if n := len(items); n > 0 {
+		p.log.Warn("messages aborted", "operation", op, "messages", n)
+	}
+}

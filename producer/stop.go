@@ -1,0 +1,74 @@
+package producer
+
+// A StopReason says why a send stopped without success.
+type StopReason int
+
+// The reasons to stop.
+const (
+	NotStopped     StopReason = iota // it goes on, or succeeded
+	StopInvalid                      // the message can never be sent; no attempt was made
+	StopPermanent                    // the same request would fail again
+	StopExhausted                    // MaxAttempts were made
+	StopThrottled                    // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
+	StopPushedBack                   // the server asked not to try again
+	StopDeadline                     // the next attempt could not end before the deadline of ctx
+	StopLimiter                      // Options.Limiter returned an error
+	StopContext                      // ctx ended
+	StopClosed                       // the producer or its transport was closed
+	StopFull                         // the producer holds as many messages or bytes as it may; no attempt was made
+)
+
+// String returns the reason in words.
+func (r StopReason) String() string {
+	switch r {
+	case NotStopped:
+		return "not stopped"
+	case StopInvalid:
+		return "invalid message"
+	case StopPermanent:
+		return "permanent failure"
+	case StopExhausted:
+		return "attempts exhausted"
+	case StopThrottled:
+		return "throttled too often"
+	case StopPushedBack:
+		return "server asked not to retry"
+	case StopDeadline:
+		return "deadline too close"
+	case StopLimiter:
+		return "refused by the limiter"
+	case StopContext:
+		return "context ended"
+	case StopClosed:
+		return "closed"
+	case StopFull:
+		return "producer full"
+	}
+	return "unknown"
+}
+
+// A DelaySource says where the wait before the next attempt comes from.
+type DelaySource int
+
+// The sources of a delay.
+const (
+	NoDelay       DelaySource = iota // none: the next attempt is made at once, or there is none
+	BackoffDelay                     // the backoff policy, after a throttled attempt
+	PushBackDelay                    // the server asked for it, and for longer than the policy
+	PacingDelay                      // the pacing of repeated transient failures
+)
+
+// String returns the lower-case name.
+func (s DelaySource) String() string {
+	switch s {
+	case NoDelay:
+		return "none"
+	case BackoffDelay:
+		return "backoff"
+	case PushBackDelay:
+		return "push-back"
+	case PacingDelay:
+		return "pacing"
+	}
+	return "unknown"
+}
