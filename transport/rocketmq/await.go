@@ -59,6 +59,9 @@ func (c *Client) await(ctx context.Context, e *endpoint) error {
 		case connectivity.Idle:
 			l.conn.Connect()
 		case connectivity.TransientFailure:
+			if l.fault.Load() != nil {
+				return nil // no connection will come; the call that follows reports why
+			}
 			e.knockOnce(l, gap)
 		case connectivity.Connecting:
 		}

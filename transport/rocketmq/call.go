@@ -75,6 +75,9 @@ func call[Req any, Res answer](
 			return res, nil, laneChanged(r.subject, r.ep.key)
 		}
 		if err != nil {
+			if fault := r.ep.link.Load().fault.Load(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
+				return res, nil, r.tlsError(fault, err)
+			}
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
 				continue // the connection was lost before the request was written
 			}

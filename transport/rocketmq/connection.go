@@ -28,6 +28,8 @@ type link struct {
 	api     rmqpb.MessagingServiceClient
 	count   atomic.Int64               // of connections made
 	current atomic.Pointer[connection] // the latest that is of use; nil before the first
+	fault   atomic.Pointer[tlsFault]   // of the latest attempt to connect; nil if it had none
+	probed  atomic.Int64               // when the server was asked whether it expects TLS
 }
 
 // A connection is one network connection to a server. Features belong to it: the
@@ -99,26 +101,19 @@ func (l *link) saw(c *connection) {
 	}
 }
 
-// numbering numbers the connections of a link.
+// numbering numbers the connections of a link, and finds faults of Options.TLS.
 type numbering struct {
 	credentials.TransportCredentials
-	link *link
-}
-
-// ClientHandshake makes the connection of a network connection.
-func (n numbering) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := &connection{AuthInfo: info, number: n.link.count.Add(1)}
-	n.link.saw(c)
-	return conn, c, nil
+	link   *link
+	secure bool
+	dial   func(ctx context.Context, addr string) (net.Conn, error)
+	ctx    context.Context //nolint:containedctx // the client's own
 }
 
 // Clone returns a copy that numbers for the same link.
 func (n numbering) Clone() credentials.TransportCredentials {
-	return numbering{n.TransportCredentials.Clone(), n.link}
+	n.TransportCredentials = n.TransportCredentials.Clone()
+	return n
 }
 
 // A gate lets a request pass only over a connection that announced batch. gRPC asks

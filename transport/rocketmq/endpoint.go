@@ -149,7 +149,7 @@ func (c *Client) dial(addrs []string) (*link, error) {
 	l := new(link)
 	b := o.ConnectBackoff
 	dialOpts := []grpc.DialOption{
-		grpc.WithTransportCredentials(numbering{creds, l}),
+		grpc.WithTransportCredentials(numbering{creds, l, o.TLS != nil, o.dialer(), c.ctx}),
 		grpc.WithDisableRetry(), // but for transparent retry
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -33,17 +35,46 @@ func parsePushback(values []string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// statusError makes the error of a status that is not OK.
+// statusError makes the error of a status that is not OK. Of the server's text it
+// keeps the first line: RocketMQ adds links and stacks.
+//
+// ILLEGAL_POLLING_TIME is about the request if its polling time is wrong, but a proxy
+// that was paused also responds with it, to requests whose deadline passed meanwhile.
+// That becomes REQUEST_TIMEOUT, which another attempt may cure.
 func statusError(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.MD) *tidegate.Error {
-	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(st.GetCode()), Message: st.GetMessage()}
+	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(st.GetCode()), Message: firstLine(st.GetMessage())}
 	switch e.Code {
 	case 0:
 		e.Code = tidegate.CodeInternalServerError
-		e.Message = "the answer has no status code" + prefixed(": ", st.GetMessage())
+		e.Message = "the response has no status code" + prefixed(": ", e.Message)
 	case tidegate.CodeTooManyRequests:
 		e.RetryAfter = parsePushback(trailer.Get(pushbackKey))
+	case tidegate.CodeIllegalPollingTime:
+		if strings.Contains(e.Message, "deadline") {
+			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
+		}
 	}
 	return e
+}
+
+// maxText bounds a server's text in an error, in bytes.
+const maxText = 512
+
+// firstLine returns the first line of a server's text, bounded.
+func firstLine(text string) string {
+	line, _, more := strings.Cut(strings.TrimSpace(text), "\n")
+	line = strings.TrimSpace(line)
+	if len(line) <= maxText {
+		if more {
+			line = strings.TrimRight(line, " ,;:")
+		}
+		return line
+	}
+	cut := maxText
+	for cut > 0 && !utf8.RuneStart(line[cut]) {
+		cut--
+	}
+	return line[:cut] + "…"
 }
 
 func prefixed(prefix, s string) string {
@@ -54,9 +85,15 @@ func prefixed(prefix, s string) string {
 }
 
 // maybeStored reports whether a message may be stored, or a delivery settled,
-// although its request was answered with the code (observed on RocketMQ 5.2: 50401 is, 50400 may be).
+// although its request was answered with the code: a server that failed on its side
+// may have done so behind the disk (RocketMQ 5.2: 50401 is stored, 50400 and 50001 may
+// be; a tidegate broker: 50001 if its disk does not say).
 func maybeStored(c tidegate.Code) bool {
-	return c == tidegate.CodeProxyTimeout || c == tidegate.CodeMasterPersistenceTimeout || c == tidegate.CodeSlavePersistenceTimeout
+	switch c {
+	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
+		return false
+	}
+	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
 }
 
 // transportError makes the error of a call that gRPC failed. sent tells that
@@ -68,14 +105,17 @@ func maybeStored(c tidegate.Code) bool {
 //	DeadlineExceeded    the cause of ctx if that ended; else code 0
 //	Unauthenticated     40100
 //	PermissionDenied    40300
-//	ResourceExhausted   41300: gRPC's own check of a message's size, not throttling
+//	ResourceExhausted   41300 if a message is larger than one side allows; else code 0: HTTP/2 asks for calm
 //	InvalidArgument     40000, OutOfRange too
-//	Unimplemented       50100
+//	Unimplemented       50100 for what not every server has; else code 0: something before the server responds
 //	all others          code 0
 //
 // Code 0 without a cause of the caller's matches tidegate.ErrUnavailable.
 func transportError(ctx context.Context, op, subject, endpoint string, err error, sent, closed bool) *tidegate.Error {
 	st := status.Convert(err)
+	if text := firstLine(st.Message()); text != st.Message() {
+		err = status.Error(st.Code(), text)
+	}
 	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Err: err}
 	ended := st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded
 	switch cause := causeOf(ctx, st.Code()); {
@@ -84,7 +124,7 @@ func transportError(ctx context.Context, op, subject, endpoint string, err error
 	case closed:
 		e.Err = fmt.Errorf("%w: %w", tidegate.ErrClosed, err)
 	default:
-		if e.Code = codeOf(st.Code()); e.Code == 0 {
+		if e.Code = codeOf(op, st); e.Code == 0 {
 			e.Err = fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err)
 		}
 	}
@@ -106,18 +146,28 @@ func causeOf(ctx context.Context, code codes.Code) error {
 	return nil
 }
 
-func codeOf(c codes.Code) tidegate.Code {
-	switch c {
+func codeOf(op string, st *status.Status) tidegate.Code {
+	switch st.Code() {
 	case codes.Unauthenticated:
 		return tidegate.CodeUnauthorized
 	case codes.PermissionDenied:
 		return tidegate.CodeForbidden
 	case codes.ResourceExhausted:
-		return tidegate.CodePayloadTooLarge
+		if tooLarge(st.Message()) {
+			return tidegate.CodePayloadTooLarge
+		}
 	case codes.InvalidArgument, codes.OutOfRange:
 		return tidegate.CodeBadRequest
 	case codes.Unimplemented:
-		return tidegate.CodeNotImplemented
+		if op == opRecall {
+			return tidegate.CodeNotImplemented
+		}
 	}
 	return 0
+}
+
+// tooLarge reports whether gRPC refused a message for its size. It has no code for
+// that, so only its texts differ: the first is that of grpc-go, the second of grpc-java.
+func tooLarge(text string) bool {
+	return strings.Contains(text, "larger than max") || strings.Contains(text, "exceeds maximum size")
 }

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	opSend = "SendMessage"
+	opSend   = "SendMessage"
+	opRecall = "RecallMessage"
 
 	// maxBatch and maxBatchBytes bound the messages of one request, and all
 	// that it has of them. A tidegate broker takes no more of them, and by
@@ -55,6 +56,12 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 		return results
 	}
 	t, rt, err := c.writable(ctx, lane.Topic)
+	if err == nil {
+		if rest, some := c.refuse(ctx, t, rt, msgs, results); some {
+			sendRest(rest, msgs, results, func(msgs []*tidegate.Message) []transport.SendResult { return c.SendLane(ctx, lane, msgs) })
+			return results
+		}
+	}
 	if err == nil && !rt.leads(lane.Endpoint, msgs) {
 		err = laneChanged(lane.Topic, lane.Endpoint)
 	}
@@ -90,7 +97,7 @@ func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
 func (c *Client) writable(ctx context.Context, name string) (*topic, *route, *tidegate.Error) {
 	t, rt, err := c.route(ctx, opSend, name)
 	if err == nil && len(rt.byGroup) == 0 {
-		c.doubt(t)
+		c.lose(t)
 		err = noQueue(opSend, name, c.access.key, "written")
 	}
 	return t, rt, err
@@ -111,6 +118,17 @@ func (r *route) leads(endpoint string, msgs []*tidegate.Message) bool {
 
 func laneChanged(topic, endpoint string) *tidegate.Error {
 	return &tidegate.Error{Op: opSend, Subject: topic, Endpoint: endpoint, Err: transport.ErrLaneChanged}
+}
+
+// sendRest sends the messages of some indexes, and puts their results where they belong.
+func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendResult, send func([]*tidegate.Message) []transport.SendResult) {
+	rest := make([]*tidegate.Message, len(indexes))
+	for n, i := range indexes {
+		rest[n] = msgs[i]
+	}
+	for n, r := range send(rest) {
+		results[indexes[n]] = r
+	}
 }
 
 func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }

@@ -27,12 +27,13 @@ type queue struct {
 
 // A route tells where a topic's queues are. It is never changed.
 type route struct {
-	byGroup []queue           // writable, by broker and id: what message groups are hashed over
-	inTurn  []queue           // the same, neighbours on different brokers
-	at      map[string]queue  // the first of each server, by its address
-	servers []*endpoint       // of these
-	readers []broker          // that have a readable queue, by name
-	by      map[string]broker // readers by name
+	byGroup []queue                    // writable, by broker and id: what message groups are hashed over
+	inTurn  []queue                    // the same, neighbours on different brokers
+	at      map[string]queue           // the first of each server, by its address
+	servers []*endpoint                // of these
+	accepts map[rmqpb.MessageType]bool // types of messages; nil: the server does not say
+	readers []broker                   // that have a readable queue, by name
+	by      map[string]broker          // readers by name
 }
 
 // A broker is one that can be read from.
@@ -53,6 +54,12 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*route, *tide
 		if err != nil {
 			unusable = err
 			continue
+		}
+		for _, kind := range mq.GetAcceptMessageTypes() {
+			if r.accepts == nil {
+				r.accepts = map[rmqpb.MessageType]bool{}
+			}
+			r.accepts[kind] = true
 		}
 		p := mq.GetPermission()
 		if p == rmqpb.Permission_WRITE || p == rmqpb.Permission_READ_WRITE {
@@ -250,8 +257,10 @@ func (t *topic) numbers(r *route, assigned []*rmqpb.Assignment) []int {
 
 // doubtIf doubts the topic's route if the error may come from a wrong one.
 func (c *Client) doubtIf(t *topic, err *tidegate.Error) {
-	if err.Code == tidegate.CodeTopicNotFound || err.Code == tidegate.CodeMessagePropertyConflict ||
-		errors.Is(err, tidegate.ErrUnavailable) && err.Code == 0 {
+	switch {
+	case err.Code == tidegate.CodeTopicNotFound, err.Code == tidegate.CodeMessagePropertyConflict:
+		c.lose(t)
+	case errors.Is(err, tidegate.ErrUnavailable) && err.Code == 0:
 		c.doubt(t)
 	}
 }

@@ -39,6 +39,7 @@ type topic struct {
 	route    *route    // the last good one; nil before the first
 	inflight *fetching // nil if no route is being asked for
 	tried    time.Time // when the last one was asked for
+	lost     bool      // a server denied what the route says, and none was asked for since
 	unused   int       // refreshes in a row without use
 
 	places map[string]*place // of the brokers in routes of late, by name
@@ -60,10 +61,12 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *t
 	if err != nil {
 		return nil, nil, err
 	}
-	t.mu.Lock()
-	r := t.route
-	t.mu.Unlock()
-	if r != nil {
+	if transport.AwaitsConnection(ctx) {
+		if cause := c.regain(ctx, t); cause != nil {
+			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: cause}
+		}
+	}
+	if r := t.known(); r != nil {
 		return t, r, nil
 	}
 	for {
@@ -138,9 +141,14 @@ func (c *Client) hasRoute(name string) bool {
 	if t == nil {
 		return false
 	}
+	return t.known() != nil
+}
+
+// known returns the last good route, nil before the first.
+func (t *topic) known() *route {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.route != nil
+	return t.route
 }
 
 // fetch asks for the topic's route, unless that is under way. It returns nil if
@@ -155,7 +163,7 @@ func (c *Client) fetch(t *topic) *fetching {
 	ok := c.spawn(func() {
 		f.route, f.err = c.queryRoute(t.name)
 		t.mu.Lock()
-		t.inflight = nil
+		t.inflight, t.lost = nil, false
 		if f.err == nil {
 			t.route = f.route
 			t.noteBrokers(f.route, c.opts.RouteRefresh)
@@ -183,6 +191,42 @@ func (c *Client) doubt(t *topic) {
 	t.mu.Unlock()
 	if again {
 		c.fetch(t)
+	}
+}
+
+// lose is doubt after a server denied what the route says.
+func (c *Client) lose(t *topic) {
+	t.mu.Lock()
+	t.lost = true
+	t.mu.Unlock()
+	c.doubt(t)
+}
+
+// regain waits, if the topic's route is lost, until it was asked for once more. Routes
+// are asked for once a second at most, and attempts that follow one another at once
+// would all fail by the same one.
+func (c *Client) regain(ctx context.Context, t *topic) error {
+	for {
+		t.mu.Lock()
+		lost, f, due := t.lost, t.inflight, time.Until(t.tried.Add(refreshGap))
+		t.mu.Unlock()
+		if !lost || c.isClosed() {
+			return nil
+		}
+		if f == nil && due > 0 {
+			if err := c.sleep(ctx, due); err != nil {
+				return err
+			}
+			continue
+		}
+		if f = c.fetch(t); f == nil {
+			return nil
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -34,6 +34,10 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		}
 		return results
 	}
+	if rest, some := c.refuse(ctx, t, r, msgs, results); some {
+		sendRest(rest, msgs, results, func(msgs []*tidegate.Message) []transport.SendResult { return c.Send(ctx, msgs) })
+		return results
+	}
 	if len(msgs) == 1 {
 		q, _ := t.choose(r, msgs[0].MessageGroup, nil)
 		c.sendRequest(ctx, t, q, msgs, results)
@@ -145,15 +149,11 @@ func (s *sending) send(p part) {
 
 // request sends the messages in one request.
 func (s *sending) request(q queue, indexes []int) {
-	msgs := make([]*tidegate.Message, len(indexes))
-	for n, i := range indexes {
-		msgs[n] = s.msgs[i]
-	}
-	results := make([]transport.SendResult, len(indexes))
-	s.c.sendRequest(s.ctx, s.t, q, msgs, results)
-	for n, i := range indexes {
-		s.results[i] = results[n]
-	}
+	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
+		results := make([]transport.SendResult, len(msgs))
+		s.c.sendRequest(s.ctx, s.t, q, msgs, results)
+		return results
+	})
 }
 
 // fitting returns how many of the messages one request takes.

@@ -258,7 +258,10 @@ func TestSendEntries(t *testing.T) {
 			entry("", rmqpb.Code_MASTER_PERSISTENCE_TIMEOUT), entry("", rmqpb.Code_SLAVE_PERSISTENCE_TIMEOUT)}},
 			[2]result{{50401, true}, {50402, true}}},
 		"proxy timeout":  {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_PROXY_TIMEOUT)}, [2]result{{50400, true}, {50400, true}}},
-		"no status":      {&rmqpb.SendMessageResponse{}, [2]result{{50001, false}, {50001, false}}},
+		"no status":      {&rmqpb.SendMessageResponse{}, [2]result{{50001, true}, {50001, true}}},
+		"failed behind":  {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_INTERNAL_SERVER_ERROR)}, [2]result{{50001, true}, {50001, true}}},
+		"no replica":     {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_HA_NOT_AVAILABLE)}, [2]result{{50002, true}, {50002, true}}},
+		"unsupported":    {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_UNSUPPORTED)}, [2]result{{50500, false}, {50500, false}}},
 		"multiple, none": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS)}, [2]result{{50001, true}, {50001, true}}},
 	} {
 		t.Run(name, func(t *testing.T) {

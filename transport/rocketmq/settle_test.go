@@ -113,7 +113,8 @@ func TestSettlementsThatMayHaveWorked(t *testing.T) {
 		want   bool
 	}{
 		"timed out behind the proxy": {&rmqpb.AckMessageResponse{Status: st(50400)}, 50400, true},
-		"failed":                     {&rmqpb.AckMessageResponse{Status: st(50001)}, 50001, false},
+		"failed":                     {&rmqpb.AckMessageResponse{Status: st(50001)}, 50001, true},
+		"not supported":              {&rmqpb.AckMessageResponse{Status: st(50100)}, 50100, false},
 		"refused":                    {&rmqpb.AckMessageResponse{Status: st(42900)}, 42900, false},
 		"one of several":             {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 50400)}}, 50400, true},
 		"not a word":                 {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("2", 20000), entry("3", 20000)}}, 50400, true},

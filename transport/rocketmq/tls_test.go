@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -45,16 +48,24 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
+// Mistakes in Options.TLS are permanent, and the error names the remedy.
 func TestTLS(t *testing.T) {
 	cert, pool := selfSigned(t)
+	tlsServer := grpc.Creds(credentials.NewServerTLSFromCert(&cert))
+	mutual := grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert}))
 	for name, tt := range map[string]struct {
 		config *tls.Config
-		want   bool
+		server []grpc.ServerOption
+		fault  string // in the error; empty: it is sent
 	}{
-		"trusted":     {&tls.Config{RootCAs: pool}, true},
-		"not checked": {&tls.Config{InsecureSkipVerify: true}, true},
-		"not trusted": {&tls.Config{RootCAs: x509.NewCertPool()}, false},
-		"plain text":  {nil, false},
+		"trusted":        {&tls.Config{RootCAs: pool}, []grpc.ServerOption{tlsServer}, ""},
+		"not checked":    {&tls.Config{InsecureSkipVerify: true}, []grpc.ServerOption{tlsServer}, ""},
+		"plain":          {nil, nil, ""},
+		"not trusted":    {&tls.Config{RootCAs: x509.NewCertPool()}, []grpc.ServerOption{tlsServer}, "RootCAs"},
+		"wrong name":     {&tls.Config{RootCAs: pool, ServerName: "other.test"}, []grpc.ServerOption{tlsServer}, "ServerName"},
+		"no certificate": {&tls.Config{RootCAs: pool}, []grpc.ServerOption{mutual}, "certificate and the versions"},
+		"plain to TLS":   {nil, []grpc.ServerOption{tlsServer}, "expects TLS"},
+		"TLS to plain":   {&tls.Config{RootCAs: pool}, nil, "plain text"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -62,17 +73,63 @@ func TestTLS(t *testing.T) {
 				s := newServer(t, n, testAddr)
 				s.stop()
 				l := bufconn.Listen(1 << 20)
-				s.grpc = grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&cert)))
+				s.grpc = grpc.NewServer(tt.server...)
 				rmqpb.RegisterMessagingServiceServer(s.grpc, s)
 				n.ports[testAddr] = l
 				go s.grpc.Serve(l)
-				_, err := sendOne(t.Context(), newClient(t, n, func(o *Options) { o.TLS = tt.config }), message("x"))
-				if (err == nil) != tt.want || !tt.want && !errors.Is(err, tidegate.ErrUnavailable) {
-					t.Errorf("sent: %v", err)
+				c := newClient(t, n, func(o *Options) { o.TLS = tt.config })
+				ctxs := []context.Context{t.Context(), awaiting(t, time.Hour)}
+				if name == "no certificate" {
+					ctxs = ctxs[1:] // the server may hang up before its reason is read
+				}
+				for _, ctx := range ctxs {
+					begin := time.Now()
+					_, err := sendOne(ctx, c, message("x"))
+					if tt.fault == "" {
+						if err != nil {
+							t.Errorf("%v", err)
+						}
+						continue
+					}
+					if err == nil || transport.Classify(err) != transport.Permanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
+						!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "Options.TLS") {
+						t.Errorf("%v, want a permanent error that names Options.TLS and %q", err, tt.fault)
+					}
+					if took := time.Since(begin); took > 10*time.Second {
+						t.Errorf("after %v", took)
+					}
 				}
 			})
 		})
 	}
+}
+
+// A server that hangs up in plain text is no TLS server, and a fault ends with what
+// caused it.
+func TestNoTLSFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		hangUp := bufconn.Listen(1 << 10)
+		go func() {
+			for {
+				conn, err := hangUp.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+		defer hangUp.Close()
+		n.ports[testAddr] = hangUp
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("x")); !errors.Is(err, tidegate.ErrUnavailable) || transport.Classify(err) != transport.Transient {
+			t.Errorf("%v of a server that hangs up, want unavailable", err)
+		}
+		newServer(t, n, testAddr)
+		if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
+			t.Errorf("%v of the server in its place", err)
+		}
+	})
 }
 
 // Of several addresses the first that can be reached is used.

@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -65,6 +66,7 @@ func TestTransportError(t *testing.T) {
 	alive := t.Context()
 	for name, tt := range map[string]struct {
 		ctx          context.Context
+		op, text     string // "Op" and "text" if empty
 		grpc         codes.Code
 		sent, closed bool
 		code         tidegate.Code
@@ -84,16 +86,20 @@ func TestTransportError(t *testing.T) {
 		"refused, deadline": {ctx: late, grpc: codes.Unavailable, is: tidegate.ErrUnavailable, class: transport.Transient},
 		"unauthenticated":   {ctx: alive, grpc: codes.Unauthenticated, sent: true, code: 40100, is: tidegate.ErrUnauthorized, class: transport.Permanent},
 		"denied":            {ctx: alive, grpc: codes.PermissionDenied, sent: true, code: 40300, is: tidegate.ErrForbidden, class: transport.Permanent},
-		"too large":         {ctx: alive, grpc: codes.ResourceExhausted, sent: true, code: 41300, is: tidegate.ErrInvalid, class: transport.Permanent},
+		"too large":         {ctx: alive, grpc: codes.ResourceExhausted, text: "grpc: received message larger than max (5 vs. 4)", sent: true, code: 41300, is: tidegate.ErrInvalid, class: transport.Permanent},
+		"too large, Java":   {ctx: alive, grpc: codes.ResourceExhausted, text: "gRPC message exceeds maximum size 4: 5", sent: true, code: 41300, is: tidegate.ErrInvalid, class: transport.Permanent},
+		"calm":              {ctx: alive, grpc: codes.ResourceExhausted, text: "stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
 		"invalid":           {ctx: alive, grpc: codes.InvalidArgument, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
 		"out of range":      {ctx: alive, grpc: codes.OutOfRange, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
-		"unimplemented":     {ctx: alive, grpc: codes.Unimplemented, sent: true, code: 50100, class: transport.Permanent},
+		"ingress":           {ctx: alive, grpc: codes.Unimplemented, text: "unexpected HTTP status code received from server: 404 (Not Found)", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
+		"unimplemented":     {ctx: alive, op: opRecall, grpc: codes.Unimplemented, sent: true, code: 50100, class: transport.Permanent},
 		"internal":          {ctx: alive, grpc: codes.Internal, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
 		"unknown":           {ctx: alive, grpc: codes.Unknown, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
 	} {
 		t.Run(name, func(t *testing.T) {
-			below := status.Error(tt.grpc, "text")
-			e := transportError(tt.ctx, "Op", "subject", "here:1", below, tt.sent, tt.closed)
+			op := cmp.Or(tt.op, "Op")
+			below := status.Error(tt.grpc, cmp.Or(tt.text, "text"))
+			e := transportError(tt.ctx, op, "subject", "here:1", below, tt.sent, tt.closed)
 			if e.Code != tt.code || e.MaybeStored != tt.maybe || !errors.Is(e, below) || tt.is != nil && !errors.Is(e, tt.is) {
 				t.Errorf("%+v", e)
 			}
@@ -103,7 +109,7 @@ func TestTransportError(t *testing.T) {
 			if got := transport.Classify(e); got != tt.class {
 				t.Errorf("class %s, want %s", got, tt.class)
 			}
-			if e.Op != "Op" || e.Subject != "subject" || e.Endpoint != "here:1" {
+			if e.Op != op || e.Subject != "subject" || e.Endpoint != "here:1" {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -208,4 +214,46 @@ func TestDeadlineToldByTheServerFirst(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	})
+}
+
+// RocketMQ's texts have links and stacks behind the first line.
+func TestFirstLine(t *testing.T) {
+	long := strings.Repeat("é", 400)
+	for in, want := range map[string]string{
+		"":       "",
+		"plain":  "plain",
+		"a: b\n": "a: b",
+		"  topic not exist, apply first please!\r\nSee https://rocketmq.apache.org/docs for further details.": "topic not exist, apply first please!",
+		"No route info of this topic: t,\n\tat org.apache.rocketmq":                                           "No route info of this topic: t",
+		long: long[:maxText] + "…",
+	} {
+		if got := firstLine(in); got != want {
+			t.Errorf("%.40q: %q, want %q", in, got, want)
+		}
+	}
+	e := statusError("Op", "s", "e", &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND, Message: "no topic\nstack"}, nil)
+	if e.Message != "no topic" {
+		t.Errorf("%q", e.Message)
+	}
+	if e := transportError(t.Context(), "Op", "s", "e", status.Error(codes.Unavailable, "down\nstack"), false, false); strings.Contains(e.Error(), "stack") {
+		t.Errorf("%v", e)
+	}
+}
+
+// A proxy that was paused responds to what waited for it as if the polling time were
+// wrong. Another attempt may succeed.
+func TestDeadlineOfAPausedProxy(t *testing.T) {
+	for text, want := range map[string]tidegate.Code{
+		"The deadline time remaining is not enough":                tidegate.CodeRequestTimeout,
+		"the polling time of 25s is above the largest one allowed": tidegate.CodeIllegalPollingTime,
+	} {
+		e := statusError(opReceive, "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
+		class := transport.Permanent
+		if want == tidegate.CodeRequestTimeout {
+			class = transport.Transient
+		}
+		if e.Code != want || transport.Classify(e) != class || !strings.Contains(e.Error(), text) || !strings.Contains(e.Error(), "40018") {
+			t.Errorf("%v, want %v", e, want)
+		}
+	}
 }

@@ -1,0 +1,140 @@
+package rocketmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/tidegate/tidegate"
+)
+
+const (
+	// tlsProbeTimeout bounds the question whether a port that hung up expects TLS, and
+	// tlsProbeGap is the least time between two.
+	tlsProbeTimeout = time.Second
+	tlsProbeGap     = 30 * time.Second
+)
+
+// A tlsFault is a mistake in Options.TLS, which no further attempt cures.
+type tlsFault struct{ text string }
+
+// handshakeFault returns what a failed TLS handshake shows about Options.TLS, nil if
+// that is nothing: a connection may break during a handshake too.
+func handshakeFault(err error) *tlsFault {
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &tlsFault{"the server's certificate is not trusted: " + firstLine(e.Err.Error()) +
+			"; set Options.TLS with its issuer in RootCAs, and ServerName if the certificate has another name"}
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return &tlsFault{"the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
+	}
+	if alerted(err) {
+		return &tlsFault{"the server refused the TLS handshake: " + firstLine(err.Error()) +
+			"; set Options.TLS with the certificate and the versions that it demands"}
+	}
+	return nil
+}
+
+// alerted reports whether the other side ended a handshake by a TLS alert.
+func alerted(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "remote error"
+}
+
+// firstRead looks at the first bytes of a network connection, by which a plain-text
+// port and a TLS port differ.
+type firstRead struct {
+	net.Conn
+	done atomic.Bool
+	look func(err error) // called once
+}
+
+// Read reads, and has the result of the first call looked at.
+func (c *firstRead) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if !c.done.Load() && c.done.CompareAndSwap(false, true) {
+		c.look(firstFault(b[:n], err))
+	}
+	return n, err
+}
+
+var errAlert = errors.New("the server sent a TLS alert")
+
+// firstFault returns what the first read shows: nil if the server sent something of
+// its own, errAlert if it is a TLS server that could not read ours, else err.
+func firstFault(b []byte, err error) error {
+	switch {
+	case len(b) >= 2 && b[0] == 0x15 && b[1] == 3:
+		return errAlert
+	case len(b) > 0:
+		return nil
+	}
+	return err
+}
+
+// lookAt notes a fault of Options.TLS, or its absence, by the first bytes of a
+// connection to addr.
+func (n numbering) lookAt(addr string, err error) {
+	switch {
+	case err == nil:
+		n.link.fault.Store(nil)
+	case n.secure:
+		if f := handshakeFault(err); f != nil { // TLS 1.3 refuses a client's certificate this late
+			n.link.fault.Store(f)
+		}
+	case errors.Is(err, errAlert) || hungUp(err) && n.expectsTLS(addr):
+		n.link.fault.Store(&tlsFault{"the server expects TLS on this port; set Options.TLS, or give its plain-text port"})
+	}
+}
+
+// hungUp reports whether the other side closed the connection, as a TLS server does
+// when it reads plain text.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || !errors.Is(err, net.ErrClosed) && strings.Contains(err.Error(), "connection reset")
+}
+
+// expectsTLS asks the server at addr, at most once in tlsProbeGap: a server that stops
+// hangs up too.
+func (n numbering) expectsTLS(addr string) bool {
+	now, last := time.Now().UnixNano(), n.link.probed.Load()
+	if last != 0 && time.Duration(now-last) < tlsProbeGap || !n.link.probed.CompareAndSwap(last, now) {
+		return n.link.fault.Load() != nil
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, tlsProbeTimeout)
+	defer cancel()
+	raw, err := n.dial(ctx, addr)
+	if err != nil {
+		return false
+	}
+	defer raw.Close()
+	// Nothing is sent over it, so the certificate does not matter.
+	err = tls.Client(raw, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
+	return err == nil || alerted(err)
+}
+
+// ClientHandshake makes the connection of a network connection, and notes faults of
+// Options.TLS.
+func (n numbering) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		n.link.fault.Store(handshakeFault(err))
+		return nil, nil, err
+	}
+	c := &connection{AuthInfo: info, number: n.link.count.Add(1)}
+	n.link.saw(c)
+	return &firstRead{Conn: conn, look: func(err error) { n.lookAt(authority, err) }}, c, nil
+}
+
+// tlsError makes the error of a call that failed by a fault of Options.TLS.
+func (r request) tlsError(f *tlsFault, err error) *tidegate.Error {
+	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.text)
+	e.Endpoint, e.Err = r.ep.key, err
+	return e
+}
