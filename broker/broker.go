@@ -141,13 +141,15 @@ func (o Options) Validate() error {
 //  6. All others, which are held for a look or a change: those of limits, alarms,
 //     owners, rates, retention, halves, watchers, and lifeMu.
 type Broker struct {
-	opts     Options
-	logger   *slog.Logger
-	store    *store.Store
-	host     string
-	name     string // the Endpoint of its receipts and deliveries
-	owners   owners
-	ahead    atomic.Int64 // bytes of bodies that receives have read ahead
+	opts   Options
+	logger *slog.Logger
+	store  *store.Store
+	host   string
+	name   string // the Endpoint of its receipts and deliveries
+	owners owners
+	ahead  atomic.Int64 // bytes of bodies that receives have read ahead
+
+	reads    chan struct{} // has a value for each receive that reads messages which are not admitted yet
 	counters counters
 	delays   *delays
 	pressure pressure
@@ -211,6 +213,7 @@ func Open(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, name: "in-process",
 		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
+		reads: make(chan struct{}, maxReads),
 		admin: make(chan struct{}, 1), redriving: make(chan struct{}, 1), closed: make(chan struct{}),
 		counters: counters{lateness: histogram.Durations()},
 	}

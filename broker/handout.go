@@ -17,7 +17,11 @@ import (
 // later one is answered when it is on disk, so that attempts never fall. The disk is not waited for longer than
 // ctx lasts; nothing is left half done then, and what is given back is written in its turn.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
-	ds, err := s.deliveries(ctx, p, grants)
+	ds, admitted, err := s.deliveries(ctx, p, grants)
+	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
+		s.giveBack(refused)
+		grants = grants[:admitted]
+	}
 	wait := flight.WaitContext
 	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
 		wait = flight.WaitSyncedContext
@@ -43,20 +47,30 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 	return ds, nil
 }
 
-// deliveries reads what was not read yet.
-func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) ([]*tidegate.Delivery, error) {
-	ds := make([]*tidegate.Delivery, 0, len(grants))
+// deliveries reads what was not read yet, and returns how many of the grants the poll admitted:
+// where it admits none the error is the reason.
+func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) (ds []*tidegate.Delivery, admitted int, err error) {
+	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
 	var old, passed []handle.Receipt
+	kept := int64(0)
 	for i := range grants {
 		g := &grants[i]
+		kept += g.lease.Size
+		if err := p.admit(kept); err != nil {
+			if i == 0 {
+				return nil, 0, err
+			}
+			break
+		}
+		admitted++
 		if g.message == nil {
 			m, ok, err := s.broker.store.Get(g.handle.Place)
 			if store.IsDamage(err) {
 				s.lost(g.handle.Place, g.handle.Place.Offset+1, err)
 			} else if err != nil {
-				return nil, storeError(err)
+				return nil, admitted, storeError(err)
 			}
 			if !ok || !p.wants(&m) { // damaged or removed meanwhile, or another receive had it before
 				passed = append(passed, g.handle)
@@ -76,14 +90,14 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) 
 	}
 	s.passOver(passed)
 	if err := s.expireMessages(ctx, old); err != nil {
-		return nil, err
+		return nil, admitted, err
 	}
 	if p.Prepare != nil && len(ds) > 0 {
 		if err := prepare(p, ds); err != nil {
-			return nil, err
+			return nil, admitted, err
 		}
 	}
-	return ds, nil
+	return ds, admitted, nil
 }
 
 // errUnprepared says that an answer could not be prepared for what is in its messages.

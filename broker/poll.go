@@ -19,6 +19,11 @@ const (
 	// maxReceiveBytes bounds the bodies of one receive beyond the first.
 	maxReceiveBytes = 16 << 20
 
+	// maxReads and maxReadBytes bound what all receives together have read that is not admitted
+	// yet: so many reads, each of so many bytes and one body more.
+	maxReads     = 8
+	maxReadBytes = 1 << 20
+
 	// maxChunk is how many messages are read at a time while none of them can
 	// be delivered, and maxPassed about how many before a receive looks whether
 	// it should end.
@@ -47,6 +52,11 @@ type Poll struct {
 	// unless Poll then returns them without an error. It must not wait or call the broker.
 	// If it panics Poll returns an error, and the messages come again when their invisible duration is over.
 	Prepare func([]*tidegate.Delivery)
+
+	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to
+	// keep in memory for the caller. Where it returns an error, Poll returns fewer messages, or
+	// the error if there would be none. It must not wait or call the broker.
+	Admit func(bytes int64) error
 
 	match  *filter.Filter // Filter; nil: takes all
 	retry  bool           // from the group's retry topic for Topic

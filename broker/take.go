@@ -29,13 +29,20 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			break
 		}
 		from, to := c.next, c.queue.end.Load()
-		room := p.Max - len(grants)
+		room, kept := p.Max-len(grants), keptBytes(grants)
 		chunk = max(chunk, room)
-		ms, offsets, end, rerr := s.readUnlocked(c, from, to, chunk, budget)
+		ms, offsets, end, refused, rerr := s.readUnlocked(p, c, from, to, chunk, budget, kept)
 		d, _ := errors.AsType[*store.Damaged](rerr)
 		if !s.unclaim(c) && !s.gone && (rerr == nil || d != nil) {
 			passed++
 			continue
+		}
+		if len(ms) == 0 && refused != nil && !s.gone {
+			s.dropAhead(c)
+			if err = refused; len(grants) > 0 {
+				err = nil
+			}
+			break
 		}
 		if len(ms) == 0 && (rerr == nil || d != nil) && !s.gone {
 			if d != nil {
@@ -64,6 +71,9 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			chunk = 0
 		}
 		s.wakeRest()
+		if refused != nil {
+			break
+		}
 	}
 	if err == nil {
 		if more, f := s.takeReady(grants, p.Max, p, &budget); f != nil {
@@ -80,19 +90,19 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 	return grants, flight, w, err
 }
 
-// readUnlocked is read, beside other calls: mu is held before and after it, also after a
+// readUnlocked is readAdmitted, beside other calls: mu is held before and after it, also after a
 // panic. Where nothing is left, end is where the queue ends.
-func (s *subscription) readUnlocked(c *cursor, from, to int64, limit int, maxBytes int64) (ms []store.Message, offsets []int64, end store.Mark, err error) {
+func (s *subscription) readUnlocked(p *Poll, c *cursor, from, to int64, limit int, maxBytes, kept int64) (ms []store.Message, offsets []int64, end store.Mark, refused, err error) {
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	ms, offsets, err = s.read(c, from, to, limit, maxBytes)
+	ms, offsets, refused, err = s.readAdmitted(p, c, from, to, limit, maxBytes, kept)
 	if len(ms) == 0 {
 		end = s.broker.endOf(c.queue)
 	}
 	if d, ok := errors.AsType[*store.Damaged](err); ok {
 		s.lost(store.Place{Topic: s.topic.id, Queue: c.queue.number, Offset: d.From}, d.To, d.Err)
 	}
-	return ms, offsets, end, err
+	return ms, offsets, end, refused, err
 }
 
 // readyShare returns how many of the messages of a receive may be such that

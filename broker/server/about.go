@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -53,5 +54,6 @@ func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler answers GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals())
+	budgets := map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked}
+	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(budgets, s.slow.Load))
 }

@@ -123,14 +123,11 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 			continue // empty, these three name no topic and no group
 		}
 		st, err := e.call(signed(t.Context(), "nothing"), name)
-		switch {
-		case err != nil:
+		if err != nil {
 			t.Errorf("%s: %v", name, err)
-		case name == "SendMessage": // nothing in it, nothing to be allowed
-			refused(t, st, tidegate.CodeMessageCorrupted)
-		default:
-			refused(named{t, name}, st, tidegate.CodeForbidden, "nothing may not")
+			continue
 		}
+		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing may not")
 	}
 	for name := range rpcNeeds {
 		if !rows[name] {

@@ -78,4 +78,6 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) erro
 }
 
 // maxRequest bounds one request about messages, in bytes: base64 makes four of three.
-func (s *Server) maxRequest() int64 { return max(16<<20, 2*int64(s.maxBody)+web.MaxAdminBody) }
+func (s *Server) maxRequest() int64 {
+	return min(max(16<<20, 2*int64(s.maxBody)+web.MaxAdminBody), s.bodies.Largest()/web.BodyFactor-web.FirstRead)
+}

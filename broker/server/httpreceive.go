@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -91,6 +92,10 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 	if err != nil {
 		return 0, nil, err
 	}
+	held := transit.Of(r.Context())
+	if err := held.Resize(held.Bytes(), true); err != nil {
+		return 0, nil, err
+	}
 	answer, err := json.Marshal(struct {
 		Messages []web.Delivery `json:"messages"`
 	}{from.json(ds)})
@@ -127,8 +132,16 @@ type receiving struct {
 func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
 	err = f.s.through(r.Context(), call, func(ctx context.Context) (err error) {
+		place, err := f.s.parkHTTP(r)
+		if err != nil {
+			return err
+		}
+		defer place.Release()
 		parked, stop := f.s.whileAllowed(ctx)
 		defer stop()
+		held := transit.Of(r.Context())
+		held.Release() // what the batch before had
+		f.poll.Admit = admit(held, jsonFactor)
 		ds, err = f.s.b.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 			return nil
@@ -188,6 +201,10 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 		case err != nil:
 			return 0, nil, gone(out.End(err))
 		case len(ds) > 0:
+			held := transit.Of(r.Context())
+			if err = held.Resize(held.Bytes(), true); err != nil {
+				break
+			}
 			if err = web.Write(out, f.json(ds)...); err == nil {
 				err = r.Context().Err()
 			}

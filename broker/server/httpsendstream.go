@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -25,7 +26,10 @@ const (
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	s, out := to.s, web.NewLineWriter(w)
-	lines := web.NewLineReader(r.Body, 2*s.maxBody+web.MaxAdminBody) // base64 makes four bytes of three
+	lines, err := web.NewLineReader(r.Body, 2*s.maxBody+web.MaxAdminBody, transit.Of(r.Context())) // base64 makes four bytes of three
+	if err != nil {
+		return 0, nil, err
+	}
 	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
 	_ = out.Control.EnableFullDuplex()
 	defer s.endReading(out)()
@@ -39,7 +43,14 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		if s.isDraining() {
 			return to.end(out, closing())
 		}
+		lines.Kept = 0
+		if err := lines.Hold(true); err != nil {
+			return to.end(out, err)
+		}
 		batch, end := to.gather(lines)
+		if err := lines.Hold(false); err != nil {
+			return to.end(out, err)
+		}
 		if err := out.Open(); err != nil { // who waited for our go-ahead has it by now
 			return 0, nil, gone(err)
 		}
@@ -87,6 +98,7 @@ func (to *sending) end(out *web.LineWriter, err error) (int, any, error) {
 		err = closing()
 	case late: // net/http has ended the request's context as well
 		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", idleTimeout))
+	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
 		return 0, nil, gone(err)
 	}
@@ -121,7 +133,8 @@ func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 			b.messages = append(b.messages, m)
 		}
 		b.at, b.errs = append(b.at, lines.Number), append(b.errs, err)
-		if size += len(line); !lines.Ready() {
+		size += len(line)
+		if lines.Kept = size; !lines.Ready() {
 			break
 		}
 	}

@@ -77,8 +77,8 @@ type rpc[Q proto.Message, R interface{ GetStatus() *rmqpb.Status }] struct {
 	fail func(req Q, st *rmqpb.Status) R
 }
 
-// serve answers one request, which decode reads. It never panics, and its error is a gRPC status.
-func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error) (resp R, err error) {
+// serve reads and answers one request. It never panics, and its error is a gRPC status.
+func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
 	// It fails only outside a gRPC server.
@@ -89,7 +89,9 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context, decode func(any) error
 		return r.failed(s, ctx, req, err)
 	}
 	req, _ = req.ProtoReflect().Type().New().Interface().(Q)
-	err = read(decode, req)
+	in := s.intake(ctx)
+	defer in.Hold.Release()
+	err = read(ctx, in, req)
 	begin = time.Now() // how long it took the client to send is not ours
 	if err != nil {
 		return r.failed(s, ctx, req, err)
@@ -165,10 +167,10 @@ type grpcError struct{ status error }
 
 func (e *grpcError) Error() string { return e.status.Error() }
 
-// read has decode fill in the request. Its error is a *grpcError if it did not
-// come, and a refusal if it is too large.
-func read(decode func(any) error, request proto.Message) error {
-	refused, err := wire.Read(decode, request)
+// read fills in the request. Its error is a *grpcError if it did not come, and
+// a refusal if it is too large or there is no memory for it.
+func read(ctx context.Context, in *wire.Intake, request proto.Message) error {
+	refused, err := in.Read(ctx, request)
 	if err != nil {
 		return &grpcError{err}
 	}

@@ -89,7 +89,7 @@ func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
 
 // pullMessage answers with a status, since there is nothing else.
 func (s *Server) pullMessage(stream grpc.ServerStream) error {
-	a, err := pullMessage.serve(s, stream.Context(), stream.RecvMsg)
+	a, err := pullMessage.serve(s, stream.Context())
 	if err != nil {
 		return err
 	}

@@ -42,9 +42,25 @@ type Options struct {
 	// MaxReceiveSize is the largest SendMessage over gRPC in bytes; a larger one ends
 	// with gRPC's ResourceExhausted before it is read. Other requests have 64 KiB, an AckMessage
 	// 1000 KiB. A message of the largest body needs some KiB more than that, and tidegate's SDK,
-	// which divides a large Send into requests of 16 MiB, fails with less than 17 MiB. 0 for
-	// DefaultMaxReceiveSize, or 1 MiB more than the broker's largest body if that is larger.
+	// which divides a large Send into requests of 16 MiB, fails with less than 17 MiB. It may be
+	// a quarter of MaxTransitBytes at most. Default: DefaultMaxReceiveSize, or 1 MiB more than the
+	// broker's largest body if that is larger, or what MaxTransitBytes allows if that is less.
 	MaxReceiveSize int
+
+	// MaxTransitBytes bounds the memory that requests and responses take while they are read,
+	// carried out and written, in bytes, over gRPC and HTTP together. A single connection gets half
+	// of it at most. A request that finds no room is refused with 42900, over HTTP with 429, and
+	// may be tried again. When there is no room, connections that keep a lot of it waiting, since
+	// their clients neither send nor read, are closed in favour of others. The process needs
+	// about as much again for itself: let it be a quarter of the memory. Default: a quarter of Go's
+	// memory limit (GOMEMLIMIT), at most 1 GiB, or 256 MiB without a limit, and at least 12 times
+	// the broker's largest body and 16 MiB more.
+	MaxTransitBytes int64
+
+	// MaxParkedBytes bounds the memory of receives that wait for messages, likewise: each
+	// takes some 20 KiB. Default: an eighth of Go's memory limit, at most 1 GiB, or 128 MiB
+	// without a limit.
+	MaxParkedBytes int64
 
 	// TLS is the configuration for clients that begin with TLS; others get
 	// plain text on the same port. Nil: a self-signed certificate made by New,
@@ -127,6 +143,14 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	}
 	if o.MaxReceiveSize < 0 {
 		bad("MaxReceiveSize is %d: it may not be negative; 0 stands for %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
+	}
+	for name, n := range map[string]int64{"MaxTransitBytes": o.MaxTransitBytes, "MaxParkedBytes": o.MaxParkedBytes} {
+		if n < 0 {
+			bad("%s is %d: it may not be negative; 0 stands for the default", name, n)
+		}
+	}
+	if most := wire.MostOf(o.MaxTransitBytes / 2); o.MaxTransitBytes > 0 && int64(o.MaxReceiveSize) > most {
+		bad("MaxReceiveSize is %d: with MaxTransitBytes of %d give %d or less", o.MaxReceiveSize, o.MaxTransitBytes, most)
 	}
 	if o.MaxSilentConnections < 0 {
 		bad("MaxSilentConnections is %d: it may not be negative; 0 stands for %d", o.MaxSilentConnections, DefaultMaxSilentConnections)

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -44,8 +45,9 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	ctx := stream.Context()
 	// It fails only if the header is on its way, which is after this.
 	_ = stream.SetHeader(wire.Features)
-	f := &wire.Deliveries{}
-	ds, err := s.receive(ctx, raw.RecvMsg, f)
+	f, in := &wire.Deliveries{}, s.intake(ctx)
+	defer in.Hold.Release()
+	ds, err := s.receive(ctx, in, f)
 	if err != nil {
 		if g, ok := errors.AsType[*grpcError](err); ok {
 			return g.status
@@ -64,10 +66,11 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	}
 	// The frame that the client misses is never known for certain; but while it has not
 	// seen the last one, it has not taken any: RocketMQ's clients collect the whole stream.
-	if err = writeMessages(stream, f, ds); err == nil {
+	if err = deliver(in, func() error { return writeMessages(stream, f, ds) }); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
+		f.Forget()
 		s.release(ctx, ds)
 	}
 	return err
@@ -112,18 +115,21 @@ func writeMessages(stream receiveStream, f *wire.Deliveries, ds []*tidegate.Deli
 func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
+	for _, d := range ds {
+		d.Body = nil // it takes memory, and the engine needs the handle alone
+	}
 	s.b.Release(ctx, ds)
 }
 
 // receive reads a request and asks the engine, through the middleware if there is one.
 // Its error may be a *grpcError.
-func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 	if err != nil {
 		return nil, err
 	}
 	req := &rmqpb.ReceiveMessageRequest{}
-	if err := read(decode, req); err != nil {
+	if err := read(ctx, in, req); err != nil {
 		return nil, err
 	}
 	client, err := s.gate.Admit(ctx, wire.RPCReceive, from, req)
@@ -135,7 +141,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	}
 	f.Namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
-		return s.poll(ctx, client, from.Under(), req, f)
+		return s.poll(ctx, client, from.Under(), req, &in.Hold, f)
 	}
 	call := Call{
 		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
@@ -145,7 +151,7 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 	var failure error
 	err = s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, from.Under(), req, f)
+		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f)
 		return failure
 	}, &done)
 	if err == nil {
@@ -156,8 +162,14 @@ func (s *Server) receive(ctx context.Context, decode func(any) error, f *wire.De
 
 // poll carries a receive out that was let in under some rules, and turns a panic
 // into an error. It returns none when other rules hold: the next receive is asked by them.
-func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, h *transit.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
+	place, err := s.park(ctx, h.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	defer place.Release()
+	h.Release() // the place has its bytes too
 	parked, c, unpark, err := s.sessions.Park(ctx, client)
 	if err != nil {
 		return nil, err
@@ -171,7 +183,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		return nil, err
 	}
 	f.Forget()
-	p.Prepare = f.Prepare
+	p.Prepare, p.Admit = f.Prepare, admit(h, 1)
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/nearest"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -172,13 +173,14 @@ func nothingAt(path string, paths []string) string {
 // returns, counts every answer, and survives a panic.
 func (s *Server) run(rt route) http.HandlerFunc {
 	return func(writer http.ResponseWriter, r *http.Request) {
-		begin, w := time.Now(), &answered{ResponseWriter: writer}
+		begin, w, held := time.Now(), &answered{ResponseWriter: writer}, holdHTTP(r, s.bodies)
+		defer held.Release()
 		defer func() { s.requests.ObserveHTTP(rt.op, begin, w.outcome(), w.stream()) }()
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
 			if err == nil {
-				in = untimed(in, w)
+				in = untimed(in.WithContext(transit.With(in.Context(), &held)), w)
 				err = rt.takes.check(w, in)
 			}
 			if err != nil {

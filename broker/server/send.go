@@ -24,8 +24,13 @@ func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.Send
 	msgs := make([]tidegate.Message, len(in))
 	list := make([]broker.Incoming, len(in))
 	now, half := time.Now(), false
+	unpacked := hold(ctx, s.bodies)
+	defer unpacked.Release()
 	for i, m := range in {
 		born, err := s.incoming(&msgs[i], m, in[0], now)
+		if err == nil && len(msgs[i].Body) > len(m.GetBody()) { // it came compressed
+			err = unpacked.Resize(unpacked.Bytes()+int64(len(msgs[i].Body)), false)
+		}
 		if err != nil {
 			return nil, oneOf(i, len(in), err)
 		}

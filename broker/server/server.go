@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -40,11 +42,14 @@ const (
 	// writeBuffer has room for a whole receive of 1 KiB messages; gRPC's default has not.
 	writeBuffer = 128 << 10
 
-	// streamWindow and connWindow are how much a client may send ahead of the
-	// server's reading. They are fixed: gRPC would otherwise measure the line with
-	// pings beside the requests.
-	streamWindow = 1 << 20
-	connWindow   = 4 << 20
+	// connWindow is how much a client may send on a connection ahead of the
+	// server's reading. It is fixed, as wire.StreamWindow is: gRPC would otherwise
+	// measure the line with pings beside the requests.
+	connWindow = 4 << 20
+
+	// patience is how long a request or response may wait for its client while
+	// others need the memory that it holds.
+	patience = time.Second
 
 	// maxStreams bounds the requests under way on one connection, which parked receives
 	// are most of: RocketMQ's clients park one for each queue of each topic, all on one
@@ -74,6 +79,10 @@ type Server struct {
 	grpc      *grpc.Server
 	http      http.Handler
 	gate      *gate.Gate
+
+	bodies *transit.Budget // of requests and responses under way
+	parked *transit.Budget // of receives that wait for messages
+	slow   atomic.Int64    // connections closed because their clients were too slow
 
 	stopChecks   func() // no check comes from the engine any more
 	stopSettings func() // no change of settings likewise
@@ -108,7 +117,9 @@ func newServer(b engine, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: ask the engine for its settings: %w", err)
 	}
-	setDefault(&o.MaxReceiveSize, max(DefaultMaxReceiveSize, wants.MaxBodySize+1<<20))
+	if err := o.fitMemory(memoryLimit(), wants.MaxBodySize); err != nil {
+		return nil, err
+	}
 	s := &Server{
 		b:         b,
 		o:         o,
@@ -117,8 +128,10 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
-		gate:      gate.New(o.Logger, needsOf, o.hosts()),
+		gate:      gate.New(o.Logger, needsOf, headerNeeds, o.hosts()),
 		sessions:  session.New(b.Forget),
+		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
+		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
@@ -133,14 +146,13 @@ func newServer(b engine, o Options) (*Server, error) {
 		grpc.Creds(s.sniffer),
 		grpc.StreamInterceptor(s.requests.Stream),
 		grpc.ConnectionTimeout(o.HandshakeTimeout),
-		grpc.MaxRecvMsgSize(o.MaxReceiveSize),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
 		grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.WriteBufferSize(writeBuffer),
-		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticStreamWindowSize(wire.StreamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),

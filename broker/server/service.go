@@ -149,7 +149,7 @@ func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rm
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
 }
 
-// description is what gRPC is told of the service. The generated one would
+// description is what gRPC is told of the service. The generated one would read and
 // decode each request before anyone asks who it is from; here the handlers do it.
 var description = grpc.ServiceDesc{
 	ServiceName: rmqpb.MessagingService_ServiceDesc.ServiceName,
@@ -170,9 +170,9 @@ var description = grpc.ServiceDesc{
 
 // method returns how gRPC calls the RPC.
 func (r *rpc[Q, R]) method() grpc.MethodDesc {
-	return grpc.MethodDesc{MethodName: r.op, Handler: func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	return grpc.MethodDesc{MethodName: r.op, Handler: func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		s, _ := srv.(*Server)
-		return r.serve(s, ctx, decode)
+		return r.serve(s, ctx)
 	}}
 }
 

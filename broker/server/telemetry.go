@@ -58,9 +58,9 @@ func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.S
 }
 
 // receiveCommand reads what the client sends next.
-func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
+func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryCommand, error) {
 	cmd := &rmqpb.TelemetryCommand{}
-	err := read(stream.RecvMsg, cmd)
+	err := read(ctx, in, cmd)
 	if g, ok := errors.AsType[*grpcError](err); ok {
 		return nil, g.status
 	} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
@@ -74,11 +74,14 @@ func receiveCommand(stream telemetryStream) (*rmqpb.TelemetryCommand, error) {
 func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *session.Stream, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var readErr error // written before commands is closed
+	in := s.intake(ctx)
+	in.Streams = true
 	s.wg.Go(func() {
 		defer close(commands)
+		defer in.Hold.Release()
 		for {
 			var cmd *rmqpb.TelemetryCommand
-			if cmd, readErr = receiveCommand(stream); readErr != nil {
+			if cmd, readErr = receiveCommand(ctx, in); readErr != nil {
 				return
 			}
 			select {

@@ -57,7 +57,7 @@ var badFiles = []struct{ file, want string }{
 	{"max_client_rate: .nan", `f:1: max_client_rate is ".nan": give a number`},
 	{"max_client_rate: NaN", `f:1: max_client_rate is "NaN": give a number`},
 	{"stop_timeout: 3", `f:1: stop_timeout is "3": give a duration such as "3s"`},
-	{"max_request_bytes: 16777216", `f:1: max_request_bytes is "16777216": give a whole number of 17825792 to 1073741824`},
+	{"max_request_bytes: 16777216", `f:1: max_request_bytes is "16777216": give a whole number of 17825792 to 1073741824, or 0 for the default`},
 	{"min_long_polling: -3s", `f:1: min_long_polling is "-3s": give a duration of 0s or more`},
 	{"insecure: yes", `f:1: insecure is "yes": give true or false`},
 	{"log_level: loud", `f:1: log_level is "loud": give debug, info, warn or error`},

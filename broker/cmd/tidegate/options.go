@@ -24,7 +24,7 @@ func (s settings) options() (broker.Options, server.Options) {
 		}, server.Options{
 			Advertise: s.advertise, MinLongPolling: atLeastOne(s.minPoll), MaxLongPolling: s.maxPoll,
 			ProducerMaxAttempts: s.producer.attempts, ProducerBackoff: &delays,
-			MaxReceiveSize: s.maxRequest, AnyHost: s.insecure, HTTPHosts: s.hosts,
+			MaxReceiveSize: s.maxRequest, MaxTransitBytes: s.maxTransit, MaxParkedBytes: s.maxParked, AnyHost: s.insecure, HTTPHosts: s.hosts,
 		}
 }
 

@@ -55,7 +55,7 @@ func TestEveryOptionHasASetting(t *testing.T) {
 	before := optionsOf(preset.value)
 	set := map[string]bool{}
 	for _, r := range settingRules {
-		for _, text := range []string{"7", "20000000", "7s", "true", "host.example:7", "host.example", "x"} {
+		for _, text := range []string{"7", "20000000", "200000000", "7s", "true", "host.example:7", "host.example", "x"} {
 			s := preset.value
 			if r.set(&s, text) != nil {
 				continue

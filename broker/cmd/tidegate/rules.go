@@ -29,6 +29,7 @@ type settings struct {
 	producer                    producerSettings
 	maxAutoGroups               int
 	maxRequest, maxConnections  int
+	maxTransit, maxParked       int64
 	insecure                    bool
 	logLevel, logFormat         string
 	stopTimeout                 time.Duration
@@ -147,8 +148,12 @@ var settingRules = append([]rule[settings]{
 	integer("max_auto_groups", strconv.Itoa(broker.DefaultMaxAutoGroups), "how many consumer `groups` there may be that were made by being received from; others have to be put, or stand in the file",
 		1, math.MaxInt32, func(s *settings) *int { return &s.maxAutoGroups }),
 	// With less, what the SDK divides a large Send into would be refused again and again.
-	integer("max_request_bytes", strconv.Itoa(server.DefaultMaxReceiveSize), "largest request over gRPC in `bytes`, which may have up to 1000 messages (least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
+	integerOrZero("max_request_bytes", "largest request over gRPC in `bytes`, which may have up to 1000 messages (0: 32 MiB, or a quarter of max_transit_bytes if that is less; least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)",
 		17<<20, 1<<30, func(s *settings) *int { return &s.maxRequest }),
+	integerOrZero("max_transit_bytes", "`bytes` of memory for requests and responses under way; a request that finds no room is refused with 42900 (0: a quarter of GOMEMLIMIT, which is four fifths of the memory unless the environment sets it, and at most 1 GiB)",
+		64<<20, 1<<40, func(s *settings) *int64 { return &s.maxTransit }),
+	integerOrZero("max_parked_bytes", "`bytes` of memory for receives that wait for messages, some 20 KiB each; one that finds no room is refused with 42900 (0: an eighth of GOMEMLIMIT, at most 1 GiB)",
+		1<<20, 1<<40, func(s *settings) *int64 { return &s.maxParked }),
 	integer("max_connections", "0", "how many `connections` each address takes at a time; those beyond wait until another one ends (0: a quarter of the files that the process may have open, at most 65536)",
 		0, math.MaxInt32, func(s *settings) *int { return &s.maxConnections }),
 	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",

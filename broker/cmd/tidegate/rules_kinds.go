@@ -45,6 +45,23 @@ func ladder[T any](key string, preset backoff.Steps, field func(*T) *backoff.Ste
 	}
 }
 
+// integerOrZero is a whole number, or 0 for a default that the server chooses.
+func integerOrZero[T any, N int | int64](key, help string, least, most int64, field func(*T) *N) rule[T] {
+	r := integer(key, "0", help, least, most, field)
+	set := r.set
+	r.set = func(v *T, s string) error {
+		if s == "0" {
+			*field(v) = 0
+			return nil
+		}
+		if err := set(v, s); err != nil {
+			return fmt.Errorf("%w, or 0 for the default", err)
+		}
+		return nil
+	}
+	return r
+}
+
 // factor is a number of at least 1.
 func factor[T any](key string, preset float64, help string, field func(*T) *float64) rule[T] {
 	text := func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }

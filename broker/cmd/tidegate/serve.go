@@ -139,6 +139,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		signal.Notify(hangUp, syscall.SIGHUP)
 		defer signal.Stop(hangUp)
 	}
+	limitMemory(logger)
 	who, err := cfg.resolve(os.ReadFile, os.LookupEnv)
 	if err != nil {
 		return err
@@ -182,6 +183,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		return errors.Join(fmt.Errorf("--http: %w", err), grpcLis.Close())
 	}
 	admin := adminServer(srv.Handler(), logger)
+	admin.ConnContext = srv.ConnContext
 	ended := make(chan error, 2)
 	go func() { ended <- srv.Serve(grpcLis) }()
 	go func() {

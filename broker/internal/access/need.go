@@ -26,6 +26,7 @@ const (
 	kindGroup
 	kindBoth
 	kindServer
+	kindSendAnywhere
 )
 
 // Signed is allowed to everyone with credentials, and to anonymous requests
@@ -58,6 +59,9 @@ func OnBoth(a Action, topic, group string) Need {
 // OnServer is to do a, which is Observe or Admin, with the broker as a whole.
 func OnServer(a Action) Need { return Need{kind: kindServer, action: a} }
 
+// ToSendAnywhere is to send to some topic, whichever.
+func ToSendAnywhere() Need { return Need{kind: kindSendAnywhere} }
+
 // String says what is asked for, as in "it may not send to topic x".
 func (n Need) String() string {
 	switch n.kind {
@@ -79,6 +83,8 @@ func (n Need) String() string {
 		return fmt.Sprintf("%s group %.130q on topic %.130q", verb(n.action), n.group, n.topic)
 	case kindServer:
 		return verb(n.action) + " the whole broker"
+	case kindSendAnywhere:
+		return "send to any topic"
 	}
 	return "do this"
 }
@@ -118,6 +124,8 @@ func (r Rule) allows(n Need) bool {
 		return r.has(n.action) && matchAny(r.Topics, n.topic) && matchAny(r.Groups, n.group)
 	case kindServer:
 		return r.has(n.action) && slices.Contains(r.Topics, "*") && slices.Contains(r.Groups, "*")
+	case kindSendAnywhere:
+		return r.has(Send)
 	}
 	return false
 }

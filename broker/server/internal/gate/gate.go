@@ -25,6 +25,7 @@ import (
 type Gate struct {
 	log   *slog.Logger
 	needs func(op string, req any) []access.Need
+	first map[string]access.Need // of RPCs, before the request is read
 	hosts Hosts
 
 	current atomic.Pointer[Regime]
@@ -33,9 +34,10 @@ type Gate struct {
 }
 
 // New returns a gate that restricts nothing until [Gate.Begin], but for pages in
-// browsers. needs says what an RPC needs to be allowed, by its name and request.
-func New(log *slog.Logger, needs func(op string, req any) []access.Need, hosts Hosts) *Gate {
-	g := &Gate{log: log, needs: needs, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+// browsers. needs returns what an RPC needs to be allowed, by its name and request, and first has
+// what it needs before the request is read, by its name.
+func New(log *slog.Logger, needs func(op string, req any) []access.Need, first map[string]access.Need, hosts Hosts) *Gate {
+	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
 		Help: "Requests refused with UNAUTHORIZED or FORBIDDEN, and connections refused because they were not encrypted, by reason.",
 	}, []string{"reason"})}

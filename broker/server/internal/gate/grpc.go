@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -27,9 +28,9 @@ type Caller struct {
 func (c Caller) Under() *Regime { return c.under }
 
 // Authenticate finds out who a request is from that began at that time, by its
-// headers alone. It refuses credentials that are not right, and none if no
-// request may do without: before the request is read, so that whoever may do
-// nothing costs nothing.
+// headers alone. It refuses wrong credentials, missing ones if every request needs them, and a
+// caller that may do nothing of this kind: before the request is read, so that its size does
+// not matter.
 func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c Caller, err error) {
 	c = Caller{under: g.current.Load(), began: began}
 	if c.under.policy == nil {
@@ -38,6 +39,9 @@ func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c 
 	from, _ := peer.FromContext(ctx)
 	who, reason := identify(ctx, c.under.policy, from, began)
 	c.who = who
+	if first, ok := g.first[op]; ok {
+		return c, g.judge(ctx, op, c, reason, first)
+	}
 	return c, g.judge(ctx, op, c, reason)
 }
 
@@ -105,8 +109,9 @@ func identify(ctx context.Context, p *access.Policy, from *peer.Peer, began time
 		}
 	}
 	if from != nil {
-		if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
-			return p.Certificate(certificateNames(info.State.VerifiedChains)), ""
+		info, _ := from.AuthInfo.(sniff.Info)
+		if verified, ok := info.AuthInfo.(credentials.TLSInfo); ok {
+			return p.Certificate(certificateNames(verified.State.VerifiedChains)), ""
 		}
 	}
 	return access.Identity{}, ""

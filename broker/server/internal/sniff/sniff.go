@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 )
 
 const (
@@ -77,7 +78,29 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 		raw.Close()
 		return nil, nil, err
 	}
-	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, info, nil
+	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, Info{info, &Link{raw: raw}}, nil
+}
+
+// Info is what gRPC passes on about a connection.
+type Info struct {
+	credentials.AuthInfo // of the security protocol: a credentials.TLSInfo with TLS
+	Link                 *Link
+}
+
+// A Link is a connection below what secures it.
+type Link struct{ raw net.Conn }
+
+// End closes the connection without waiting for the client.
+func (l *Link) End() { _ = l.raw.Close() }
+
+// InfoOf returns what is known of the connection that the request of a context came by. The zero
+// value: nothing is.
+func InfoOf(ctx context.Context) Info {
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ := p.AuthInfo.(Info)
+		return info
+	}
+	return Info{}
 }
 
 // ClientHandshake implements credentials.TransportCredentials. A server makes none.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
 const (
@@ -40,9 +41,13 @@ func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
 	return Decode(raw, v)
 }
 
-// ReadBody reads the request's body, and refuses one of more than limit bytes.
+// ReadBody reads the request's body, and refuses one of more than limit bytes, or one for which the
+// request's hold (see transit.Of) gets no memory. The hold stays until the request is over.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	raw, err := readHeld(http.MaxBytesReader(w, r.Body, limit), transit.Of(r.Context()), min(r.ContentLength, limit))
+	if refusal.CodeOf(err) == tidegate.CodeTooManyRequests {
+		return nil, err
+	}
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	onNetwork, isOnNetwork := errors.AsType[*net.OpError](err)
 	switch {
@@ -56,6 +61,46 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		err = onNetwork.Err // without the addresses
 	}
 	return nil, refusal.New(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+}
+
+const (
+	// BodyFactor is how many times its size a body takes while it is read and decoded: once as it
+	// came, and up to twice in the decoder.
+	BodyFactor = 3
+
+	// FirstRead is how many bytes of a body are read first.
+	FirstRead = 64 << 10
+)
+
+// readHeld reads r, of which length bytes are said to come, -1 if that is not known. It
+// reads in pieces, each as large as all before it, and holds memory for each before it reads it.
+func readHeld(r io.Reader, h *transit.Hold, length int64) ([]byte, error) {
+	room := int64(FirstRead)
+	if length >= 0 {
+		room = min(room, length+1) // one more for io.EOF
+	}
+	var raw []byte
+	for {
+		if err := h.Resize(BodyFactor*room, true); err != nil {
+			return nil, err
+		}
+		raw = append(make([]byte, 0, room), raw...)
+		for len(raw) < cap(raw) {
+			n, err := r.Read(raw[len(raw):cap(raw)])
+			raw = raw[:len(raw)+n]
+			if errors.Is(err, io.EOF) {
+				return raw, h.Resize(BodyFactor*room, false)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		more := room
+		if length >= 0 && length+1 > room {
+			more = min(more, length+1-room)
+		}
+		room += more
+	}
 }
 
 // readTime says how long a request may take to arrive, if that is bounded.

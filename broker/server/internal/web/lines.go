@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
 // AnswerTime is how long writing an answer, or a part of a stream, may take when
@@ -18,25 +20,58 @@ const AnswerTime = time.Minute
 type LineReader struct {
 	Max    int // bytes of a line
 	Number int // of the line returned last, from 1
+	Kept   int // bytes of lines that the caller keeps, which the hold has besides
 
-	r   *bufio.Reader
-	buf []byte
+	r    *bufio.Reader
+	hold *transit.Hold
+	buf  []byte
 }
 
 // ErrLineTooLong is what [LineReader.Next] returns in place of a line above the limit.
 var ErrLineTooLong = errors.New("the line is too long")
 
-// NewLineReader returns a reader of lines of at most limit bytes.
-func NewLineReader(r io.Reader, limit int) *LineReader {
-	return &LineReader{Max: limit, r: bufio.NewReaderSize(r, 64<<10)}
+// lineBuffer is how much of the lines is read ahead, in bytes.
+const lineBuffer = 64 << 10
+
+// NewLineReader returns a reader of lines of at most limit bytes, for which h holds memory. Its error
+// is that of h.
+func NewLineReader(r io.Reader, limit int, h *transit.Hold) (*LineReader, error) {
+	l := &LineReader{Max: limit, hold: h}
+	if err := l.Hold(true); err != nil {
+		return nil, err
+	}
+	l.r = bufio.NewReaderSize(r, lineBuffer)
+	return l, nil
 }
 
-// Next returns the next line without its end; it is valid until the next call.
+// Hold adjusts the hold to what is kept. waits is whether the client is to send next.
+func (l *LineReader) Hold(waits bool) error {
+	return l.hold.Resize(lineBuffer+BodyFactor*int64(l.Kept+cap(l.buf)), waits)
+}
+
+// grow makes room for n bytes more in the buffer.
+func (l *LineReader) grow(n int) error {
+	need := len(l.buf) + n
+	if need <= cap(l.buf) {
+		return nil
+	}
+	room := max(need, min(2*cap(l.buf), l.Max+len("\r\n")))
+	if err := l.hold.Resize(lineBuffer+BodyFactor*int64(l.Kept+room), true); err != nil {
+		return err
+	}
+	l.buf = append(make([]byte, 0, room), l.buf...)
+	return nil
+}
+
+// Next returns the next line without its end; it is valid until the next call. Where there is no
+// memory for it the error is that of the hold, and the reader cannot go on.
 // A line that is too long is passed over, with ErrLineTooLong. The last line
 // needs no end, but one that was cut off is not returned: only io.EOF tells
 // that the text is complete.
 func (l *LineReader) Next() ([]byte, error) {
-	l.buf = l.buf[:0]
+	if l.buf = l.buf[:0]; cap(l.buf) > lineBuffer {
+		l.buf = nil // most lines are shorter
+	}
 	seen, tooLong := false, false
 	for {
 		part, err := l.r.ReadSlice('\n')
@@ -45,6 +80,9 @@ func (l *LineReader) Next() ([]byte, error) {
 			tooLong = true
 			l.buf = l.buf[:0]
 		} else {
+			if err := l.grow(len(part)); err != nil {
+				return nil, err
+			}
 			l.buf = append(l.buf, part...)
 		}
 		switch {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
 // A LineReader returns the lines of a text, however it arrives, but for those
@@ -24,7 +26,7 @@ func FuzzLines(f *testing.F) {
 				}
 				want = append(want, line)
 			}
-			l := NewLineReader(r, 20)
+			l := newLines(t, r, 20)
 			for {
 				line, err := l.Next()
 				if errors.Is(err, io.EOF) {
@@ -42,7 +44,7 @@ func FuzzLines(f *testing.F) {
 				t.Errorf("%q: lines %q, want %q", text, got, want)
 			}
 		}
-		l := NewLineReader(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF)), 20)
+		l := newLines(t, io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF)), 20)
 		n := 0
 		for {
 			if _, err := l.Next(); errors.Is(err, io.ErrUnexpectedEOF) {
@@ -58,7 +60,7 @@ func FuzzLines(f *testing.F) {
 
 // A long line costs no more than its limit.
 func TestLongLine(t *testing.T) {
-	l := NewLineReader(io.MultiReader(io.LimitReader(endless{}, 100<<20), strings.NewReader("\nb")), 1<<10)
+	l := newLines(t, io.MultiReader(io.LimitReader(endless{}, 100<<20), strings.NewReader("\nb")), 1<<10)
 	if _, err := l.Next(); !errors.Is(err, ErrLineTooLong) || cap(l.buf) > 1<<20 {
 		t.Errorf("%v, %d bytes kept", err, cap(l.buf))
 	}
@@ -74,4 +76,13 @@ func (endless) Read(b []byte) (int, error) {
 		b[i] = 'x'
 	}
 	return len(b), nil
+}
+
+func newLines(t *testing.T, r io.Reader, limit int) *LineReader {
+	t.Helper()
+	l, err := NewLineReader(r, limit, transit.Of(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

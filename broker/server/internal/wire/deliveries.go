@@ -89,7 +89,7 @@ func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
 }
 
 // Forget drops what Prepare made.
-func (f *Deliveries) Forget() { f.list = nil }
+func (f *Deliveries) Forget() { f.list, f.bufs, f.head = nil, nil, nil }
 
 // encode makes the frames of ds, in place of those that there were.
 func (f *Deliveries) encode(ds []*tidegate.Delivery) error {

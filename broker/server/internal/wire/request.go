@@ -37,29 +37,11 @@ const (
 	ackEntries   = 3
 )
 
-// An unread is a request to be decoded by [Codec], unless its size or its
-// counts are too large.
-type unread struct {
-	request proto.Message
-	fault   error // why it was not decoded, if it was not
-}
-
-// Read has decode, which is to be gRPC's with a [Codec], fill in the request.
-// refused is what a client is told whose request is too large; err is decode's, if
-// the request did not come.
-func Read(decode func(any) error, request proto.Message) (refused, err error) {
-	u := unread{request: request}
-	if err := decode(&u); err != nil {
-		return nil, err
-	}
-	return u.fault, nil
-}
-
-// checkSize refuses a request that would be too large when decoded. What
-// cannot be decoded is left to who tries.
+// checkSize refuses a request that would be too large when decoded; its own length was checked
+// before it was read. Bytes that cannot be decoded pass.
 func checkSize(request proto.Message, raw []byte) error {
 	switch request.(type) {
-	case *rmqpb.SendMessageRequest: // gRPC has bounded it by MaxReceiveSize
+	case *rmqpb.SendMessageRequest:
 		return walk(raw, sendMessages, "messages", func(i int, m []byte) error {
 			if len(m) <= maxBesideBody {
 				return nil
@@ -73,17 +55,7 @@ func checkSize(request proto.Message, raw []byte) error {
 			return nil
 		})
 	case *rmqpb.AckMessageRequest:
-		if err := smaller(raw, maxAckRequest); err != nil {
-			return err
-		}
 		return walk(raw, ackEntries, "entries", func(int, []byte) error { return nil })
-	}
-	return smaller(raw, MaxSmallRequest)
-}
-
-func smaller(raw []byte, limit int) error {
-	if len(raw) > limit {
-		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", len(raw), limit))
 	}
 	return nil
 }
@@ -120,8 +92,7 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 	return nil
 }
 
-// A Codec is gRPC's for protobuf, but takes a *Frame as it is, and looks at an
-// *unread before it decodes it.
+// A Codec is gRPC's for protobuf, but takes a *Frame as it is.
 type Codec struct{ encoding.CodecV2 }
 
 // NewCodec returns the codec of a server, which goroutines may share.
@@ -133,18 +104,4 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 		return f.data, nil
 	}
 	return c.CodecV2.Marshal(v)
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	u, ok := v.(*unread)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
-	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	if u.fault = checkSize(u.request, buf.ReadOnlyData()); u.fault != nil {
-		return nil
-	}
-	return proto.Unmarshal(buf.ReadOnlyData(), u.request)
 }

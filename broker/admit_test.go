@@ -1,0 +1,60 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A receive gets the messages that it is admitted, new ones and ones that are due again. The others
+// stay, with the attempts that they had.
+func TestAdmit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := Open(Options{MinInvisibleDuration: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if _, err := b.PutTopic(t.Context(), "t", TopicConfig{Queues: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			if r := b.Send(t.Context(), []*tidegate.Message{{Topic: "t", ID: fmt.Sprint(i), Body: make([]byte, 100)}})[0]; r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		full := errors.New("full")
+		poll := func(room int64, want int, attempt int) {
+			t.Helper()
+			ds, err := b.Poll(t.Context(), Poll{
+				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
+				Admit: func(bytes int64) error {
+					if bytes > room {
+						return full
+					}
+					return nil
+				},
+			})
+			if len(ds) != want || (want == 0) != errors.Is(err, full) {
+				t.Fatalf("with room for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
+			}
+			for _, d := range ds {
+				if d.Attempt != attempt {
+					t.Errorf("offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
+				}
+			}
+		}
+		poll(99, 0, 0)
+		poll(350, 3, 1)
+		poll(1000, 7, 1)
+		time.Sleep(2 * time.Second) // all are due again
+		poll(99, 0, 0)
+		poll(999, 9, 2)
+		poll(1000, 1, 2)
+	})
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/rawclient"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+var attackFull = flag.Bool("attack.full", false, "attack the process with as many requests as it is said to survive, not with a part of them")
+
+const (
+	// attackMemory is the memory that the attacked process has, in bytes, and attackGo what of it
+	// Go may use.
+	attackMemory = 512 << 20
+	attackGo     = "410MiB" // goPart
+)
+
+// scaled returns n, or a part of it without the flag.
+func scaled(n int) int {
+	if *attackFull {
+		return n
+	}
+	return max(n/10, 1)
+}
+
+// Clients that send half of their requests, do not read their responses, or wait in large numbers
+// do not make the process larger than its memory, and others are served meanwhile.
+func TestAttackedProcessServesOthers(t *testing.T) {
+	for _, attack := range []struct {
+		name string
+		run  func(ctx context.Context, t *testing.T, p *process) error
+	}{
+		{"half a body over gRPC, one connection", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfBodies(ctx, t, p, 1, scaled(80))
+		}},
+		{"half a body over gRPC, many connections", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfBodies(ctx, t, p, scaled(200), 8)
+		}},
+		{"half a body over HTTP", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfRequests(ctx, t, p, scaled(50))
+		}},
+		{"responses that are not read", func(ctx context.Context, t *testing.T, p *process) error {
+			return unreadReceives(ctx, t, p, scaled(100))
+		}},
+		{"receives that wait, one connection each 10 000", func(ctx context.Context, t *testing.T, p *process) error {
+			return waitingReceives(ctx, t, p, 10, scaled(10_000))
+		}},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			t.Setenv("GOMEMLIMIT", attackGo)
+			p := start(t, "--data", t.TempDir(), "--topic", "orders,large,quiet", "--min-invisible-duration", "0", "--min-long-polling", "0")
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			canary := newCanary(t, p)
+			served := make(chan error, 1)
+			go func() { served <- canary.sing(ctx) }()
+			if err := attack.run(ctx, t, p); err != nil {
+				t.Error(err)
+			}
+			before := canary.served.Load()
+			for deadline := time.After(time.Minute); canary.served.Load() < before+5; { // while the attack holds on
+				select {
+				case err := <-served:
+					t.Fatalf("others are not served any more: %v\n%s", err, p.stderr.String())
+				case <-deadline:
+					t.Fatalf("others were served %d times in a minute", canary.served.Load()-before)
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+			stop()
+			if err := <-served; !errors.Is(err, context.Canceled) {
+				t.Errorf("others: %v", err)
+			}
+			peak := peakMemory(t, p)
+			t.Logf("at most %d MiB; others were served %d times, %d of their requests were refused, the slowest took %v",
+				peak>>20, canary.served.Load(), canary.refused.Load(), time.Duration(canary.slowest.Load()).Round(time.Millisecond))
+			if peak > attackMemory {
+				t.Errorf("the process had %d MiB", peak>>20)
+			}
+		})
+	}
+}
+
+// peakMemory returns the most memory that the process had, in bytes.
+func peakMemory(t *testing.T, p *process) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kilobytes int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kilobytes); n == 1 {
+			return kilobytes << 10
+		}
+	}
+	t.Fatalf("there is no VmHWM in %s", text)
+	return 0
+}
+
+// A canary is a client that does nothing wrong.
+type canary struct {
+	c       *rocketmq.Client
+	http    string
+	served  atomic.Int64 // rounds
+	refused atomic.Int64 // requests, which were tried again
+	slowest atomic.Int64 // request, with its repetitions, in ns
+}
+
+func newCanary(t *testing.T, p *process) *canary { return &canary{c: dial(t, p), http: p.http} }
+
+// sing sends, receives and acknowledges until ctx ends, or a request fails for half a minute.
+func (c *canary) sing(ctx context.Context) error {
+	for n := 0; ; n++ {
+		var got []*tidegate.Delivery
+		for _, step := range []func(ctx context.Context) error{
+			func(ctx context.Context) error {
+				return c.c.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: fmt.Sprint("canary-", n), Body: make([]byte, 1<<10)}})[0].Err
+			},
+			func(ctx context.Context) (err error) {
+				got, err = c.c.Receive(ctx, transport.ReceiveRequest{Group: "canary", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute})
+				return err
+			},
+			func(ctx context.Context) error {
+				return errors.Join(c.c.Ack(ctx, got)...)
+			},
+			c.ready,
+		} {
+			if err := c.persist(ctx, step); err != nil {
+				return err
+			}
+		}
+		c.served.Add(1)
+	}
+}
+
+// persist repeats a step that is refused, as clients do.
+func (c *canary) persist(ctx context.Context, step func(context.Context) error) error {
+	began := time.Now()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := step(attempt)
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if took := int64(time.Since(began)); err == nil {
+			if took > c.slowest.Load() {
+				c.slowest.Store(took)
+			}
+			return nil
+		}
+		if c.refused.Add(1); time.Since(began) > 30*time.Second {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *canary) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.http+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz: %s, %w", resp.Status, err)
+	}
+	return nil
+}
+
+const rpcs = "/apache.rocketmq.v2.MessagingService/"
+
+// attacker connects to the gRPC port.
+func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*rawclient.Conn, error) {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.grpc)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { c.Close() })
+	return rawclient.New(c, window)
+}
+
+// halfBodies sends the larger part of a request of 20 MiB on each stream of each connection.
+func halfBodies(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	half := rawclient.Message(20<<20, make([]byte, 19<<20))
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := attacker(ctx, t, p, 1<<20)
+		if err != nil {
+			return err
+		}
+		for range streams {
+			wg.Go(func() {
+				if id, err := c.Open(rpcs+"SendMessage", "x-mq-client-id", "attacker"); err == nil {
+					_ = c.Write(id, half, false) // as much as it gets
+				}
+			})
+		}
+	}
+	return within(&wg, time.Minute, "half of the bodies")
+}
+
+// halfRequests sends the larger part of a JSON body of 15 MiB over each connection.
+func halfRequests(ctx context.Context, t *testing.T, p *process, conns int) error {
+	half := bytes.Repeat([]byte{'A'}, 14<<20)
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", p.http)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		wg.Go(func() {
+			if _, err := fmt.Fprintf(c, "POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"body\":\"", 15<<20); err == nil {
+				_, _ = c.Write(half)
+			}
+		})
+	}
+	return within(&wg, time.Minute, "half of the requests")
+}
+
+// unreadReceives receives four messages of 4 MiB in each of many groups and reads nothing.
+func unreadReceives(ctx context.Context, t *testing.T, p *process, groups int) error {
+	large := newCanary(t, p)
+	for i := range 4 {
+		m := []*tidegate.Message{{Topic: "large", ID: fmt.Sprint("large-", i), Body: make([]byte, 4<<20)}}
+		if err := large.persist(ctx, func(ctx context.Context) error { return large.c.Send(ctx, m)[0].Err }); err != nil {
+			return err
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range groups {
+		c, err := attacker(ctx, t, p, 0)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() { receive(c, "large", fmt.Sprint("unread-", i)) })
+	}
+	return within(&wg, time.Minute, "the receives")
+}
+
+// waitingReceives parks receives on a topic without messages.
+func waitingReceives(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := attacker(ctx, t, p, 1<<20)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			for range streams {
+				receive(c, "quiet", "waiting")
+			}
+		})
+	}
+	return within(&wg, time.Minute, "the receives")
+}
+
+// receive begins a receive.
+func receive(c *rawclient.Conn, topic, group string) {
+	raw, err := proto.Marshal(&rmqpb.ReceiveMessageRequest{
+		Group:        &rmqpb.Resource{Name: group},
+		MessageQueue: &rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: topic}, Id: -1}, BatchSize: 32,
+		InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(20 * time.Second),
+	})
+	if err != nil {
+		panic(err)
+	}
+	if id, err := c.Open(rpcs+"ReceiveMessage", "x-mq-client-id", "attacker"); err == nil {
+		_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+	}
+}
+
+// within waits until all have written what they get to write. Those that wait for the server are
+// left alone: their connections are closed at the end of the test.
+func within(wg *sync.WaitGroup, d time.Duration, what string) error {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(d):
+		return fmt.Errorf("%s were not sent within %v", what, d)
+	}
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+// goPart is what of the process's memory Go may use. The store has some that Go does not count, and
+// the system caches its files in the rest.
+const goPart = 0.8
+
+// limitMemory sets how much memory Go may use to four fifths of what the process may have, unless
+// GOMEMLIMIT in the environment sets it. Go then collects garbage before the system ends the
+// process, and gives memory back. The server's budgets are parts of this limit.
+func limitMemory(logger *slog.Logger) {
+	limit, err := memlimit.Set(memlimit.WithProvider(memory), memlimit.WithRatio(goPart))
+	switch {
+	case err != nil:
+		logger.Warn("the size of the memory is unknown, so the garbage collector has no limit: set GOMEMLIMIT", "error", err)
+	case limit != math.MaxInt64:
+		logger.Info("memory for Go is limited", "bytes", limit)
+	}
+}
+
+// memory returns how many bytes of memory the process may have: those of its cgroup, or of the
+// machine if that has less.
+func memory() (uint64, error) { return smallest(memlimit.FromCgroup, memlimit.FromSystem) }
+
+// smallest returns the least of the limits that are known.
+func smallest(limits ...memlimit.Provider) (uint64, error) {
+	least, errs := uint64(math.MaxUint64), make([]error, 0, len(limits))
+	for _, limit := range limits {
+		n, err := limit()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		least = min(least, n)
+	}
+	if len(errs) == len(limits) {
+		return 0, fmt.Errorf("no limit of memory is known: %w", errors.Join(errs...))
+	}
+	return least, nil
+}

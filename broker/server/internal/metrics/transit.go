@@ -1,0 +1,46 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+)
+
+// Transit returns what there is to count about the memory of requests and responses: one budget by
+// the name of each use, and how many connections ended because their clients were too slow.
+func Transit(budgets map[string]*transit.Budget, slow func() int64) prometheus.Collector {
+	return &transitCollector{budgets, slow}
+}
+
+type transitCollector struct {
+	budgets map[string]*transit.Budget
+	slow    func() int64
+}
+
+var (
+	useLabels           = []string{"use"} // "requests" or "waiting_receives"
+	descTransitHeld     = prometheus.NewDesc("tidegate_transit_held_bytes", "Memory that requests and responses hold, by use.", useLabels, nil)
+	descTransitLimit    = prometheus.NewDesc("tidegate_transit_limit_bytes", "Memory that requests and responses may hold, by use.", useLabels, nil)
+	descTransitRefusals = prometheus.NewDesc("tidegate_transit_refusals_total", "Requests refused because they found no memory, by use.", useLabels, nil)
+	descConnsEnded      = prometheus.NewDesc("tidegate_ended_connections_total", "Connections that the broker ended, by reason: memory that others needed, or a client that was too slow.", []string{"reason"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *transitCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descTransitHeld, descTransitLimit, descTransitRefusals, descConnsEnded} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *transitCollector) Collect(ch chan<- prometheus.Metric) {
+	ended := int64(0)
+	for use, b := range c.budgets {
+		ch <- prometheus.MustNewConstMetric(descTransitHeld, prometheus.GaugeValue, float64(b.Held()), use)
+		ch <- prometheus.MustNewConstMetric(descTransitLimit, prometheus.GaugeValue, float64(b.Limit()), use)
+		ch <- prometheus.MustNewConstMetric(descTransitRefusals, prometheus.CounterValue, float64(b.Refused()), use)
+		ended += b.Closed()
+	}
+	ch <- prometheus.MustNewConstMetric(descConnsEnded, prometheus.CounterValue, float64(ended), "memory")
+	ch <- prometheus.MustNewConstMetric(descConnsEnded, prometheus.CounterValue, float64(c.slow()), "slow")
+}

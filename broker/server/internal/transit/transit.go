@@ -1,0 +1,247 @@
+// Package transit bounds the memory that requests and responses take on their way through the
+// server, in bytes and for the whole process, and divides it among the connections.
+package transit
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+const (
+	// retryAfter is how long a client whose request found no memory is asked to wait.
+	retryAfter = time.Second
+
+	// endingPart is which part of the budget connections that are being closed may hold besides:
+	// their memory is promised to others at once, and free a moment later.
+	endingPart = 8
+)
+
+// A Budget is a number of bytes that connections share. Goroutines may share it.
+//
+// A connection may hold as much as it leaves for others: half of the budget if it is alone. That
+// alone would let many greedy connections take everything, one after the other, and keep it. So
+// when there is no room, the budget closes a connection that waits for its client: one that holds
+// more than the one that asks, or has waited for longer than the budget's patience.
+type Budget struct {
+	name     string
+	limit    int64
+	patience time.Duration
+
+	refused, closed atomic.Int64
+
+	mu     sync.Mutex
+	held   int64          // guarded by mu: by all connections
+	ending int64          // guarded by mu: taken from connections whose requests have not ended yet
+	shares map[any]*share // guarded by mu: of the connections that hold anything
+}
+
+// A share is what one connection holds. The budget's mu guards it.
+type share struct {
+	held    int64
+	waiting int64     // the part of held whose requests wait for the client
+	since   time.Time // when the first of them began to
+	conn    Conn      // nil if it cannot be ended
+	epoch   int       // how many times the waiting part was taken away
+}
+
+// A Conn is a connection that can be ended, from any goroutine and without waiting.
+type Conn interface{ End() }
+
+// New returns a budget of limit bytes. The name is the subject of its refusals. patience is how
+// long a connection that waits for its client is preferred to others that hold no less; 0 means
+// for ever.
+func New(name string, limit int64, patience time.Duration) *Budget {
+	return &Budget{name: name, limit: limit, patience: patience, shares: map[any]*share{}}
+}
+
+// fits reports whether a connection that holds own bytes may hold more besides, where all
+// connections together hold held bytes. Switches share their buffers by this rule (Choudhury and
+// Hahne: Dynamic Queue Length Thresholds for Shared-Memory Packet Switches, 1998).
+func fits(limit, held, own, more int64) bool {
+	return own+more <= limit-held-more
+}
+
+// yields reports whether a connection that waits for its client with so many bytes, for so long,
+// is closed in favour of one that would hold own bytes. Requests that have only begun are spared:
+// most of them are there in a moment.
+func yields(waiting int64, long, patience time.Duration, own int64) bool {
+	return waiting > own && long >= patience/10 || waiting > 0 && patience > 0 && long >= patience
+}
+
+// Hold returns an empty hold of a connection. by identifies the connection and must be comparable;
+// conn is nil if the connection cannot be ended.
+func (b *Budget) Hold(by any, conn Conn) Hold { return Hold{budget: b, by: by, conn: conn} }
+
+// Limit returns the size of the budget in bytes.
+func (b *Budget) Limit() int64 { return b.limit }
+
+// Largest returns the most bytes that one connection can hold.
+func (b *Budget) Largest() int64 { return b.limit / 2 }
+
+// Held returns how many bytes are held.
+func (b *Budget) Held() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held
+}
+
+// Refused returns how many times a hold could not grow.
+func (b *Budget) Refused() int64 { return b.refused.Load() }
+
+// Closed returns how many connections were closed in favour of others.
+func (b *Budget) Closed() int64 { return b.closed.Load() }
+
+// A Hold is the part of a budget that one request has. One goroutine at a time uses it, and the
+// last one must call Release.
+type Hold struct {
+	budget *Budget
+	by     any
+	conn   Conn
+
+	share   *share // nil: it holds nothing
+	bytes   int64
+	waiting bool // for the client
+	epoch   int  // of the share when that began
+}
+
+// Bytes returns the size of the hold.
+func (h *Hold) Bytes() int64 { return h.bytes }
+
+// Resize changes the size of the hold to bytes. While it waits for its client, to send or to read,
+// the connection may be closed in favour of others, which leaves the hold empty. Resize returns an
+// error with code 42900, and leaves the hold as it was, if the budget has no room. Shrinking never
+// fails.
+func (h *Hold) Resize(bytes int64, waits bool) error {
+	b := h.budget
+	b.mu.Lock()
+	h.settleLocked()
+	more := bytes - h.bytes
+	var victim Conn
+	if more > 0 && !fits(b.limit, b.held, h.own(), more) {
+		if victim = b.reclaimLocked(h, more); victim == nil {
+			err := b.fullLocked(h.own(), more)
+			b.mu.Unlock()
+			return err
+		}
+	}
+	h.waitLocked(false)
+	h.addLocked(more)
+	h.waitLocked(waits)
+	b.mu.Unlock()
+	if victim != nil {
+		victim.End()
+	}
+	return nil
+}
+
+// Release makes the hold empty. Calling it again does no harm.
+func (h *Hold) Release() {
+	b := h.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.settleLocked()
+	h.waitLocked(false)
+	h.addLocked(-h.bytes)
+}
+
+// own returns how many bytes the hold's connection has.
+func (h *Hold) own() int64 {
+	if h.share != nil {
+		return h.share.held
+	}
+	if s := h.budget.shares[h.by]; s != nil {
+		return s.held
+	}
+	return 0
+}
+
+// settleLocked notes what was taken away.
+func (h *Hold) settleLocked() {
+	if h.waiting && h.epoch != h.share.epoch {
+		h.budget.ending -= h.bytes
+		h.waiting, h.bytes, h.share = false, 0, nil
+	}
+}
+
+// waitLocked notes whether the request waits for its client.
+func (h *Hold) waitLocked(waits bool) {
+	if h.waiting == waits || h.share == nil {
+		return
+	}
+	s := h.share
+	h.waiting, h.epoch = waits, s.epoch
+	if !waits {
+		s.waiting -= h.bytes
+		return
+	}
+	if s.waiting == 0 {
+		s.since = time.Now()
+	}
+	s.waiting += h.bytes
+}
+
+// addLocked changes what is held by the hold, which does not wait, its connection and all of them.
+func (h *Hold) addLocked(more int64) {
+	if more == 0 {
+		return
+	}
+	b := h.budget
+	if h.share == nil {
+		if h.share = b.shares[h.by]; h.share == nil {
+			h.share = &share{conn: h.conn}
+			b.shares[h.by] = h.share
+		}
+	}
+	s := h.share
+	s.held += more
+	b.held += more
+	if h.bytes += more; h.bytes == 0 {
+		h.share = nil
+	}
+	if s.held == 0 {
+		delete(b.shares, h.by)
+	}
+}
+
+// reclaimLocked takes from the connection that waits for its client with the most bytes what these
+// requests hold, and returns it, to be ended. Nil: there is no such connection that yields to the
+// hold, or it would not do.
+func (b *Budget) reclaimLocked(h *Hold, more int64) Conn {
+	own, now := h.own()+more, time.Now()
+	var by any
+	var most *share
+	for key, s := range b.shares {
+		if key == h.by || s.conn == nil || !yields(s.waiting, now.Sub(s.since), b.patience, own) {
+			continue
+		}
+		if most == nil || s.waiting > most.waiting || s.waiting == most.waiting && s.since.Before(most.since) {
+			by, most = key, s
+		}
+	}
+	if most == nil || !fits(b.limit, b.held-most.waiting, own-more, more) || b.ending > 0 && b.ending+most.waiting > b.limit/endingPart {
+		return nil
+	}
+	b.ending += most.waiting
+	b.held -= most.waiting
+	most.held -= most.waiting
+	most.waiting = 0
+	most.epoch++
+	if most.held == 0 {
+		delete(b.shares, by)
+	}
+	b.closed.Add(1)
+	return most.conn
+}
+
+func (b *Budget) fullLocked(own, more int64) error {
+	b.refused.Add(1)
+	return &tidegate.Error{
+		Code: tidegate.CodeTooManyRequests, Subject: b.name, RetryAfter: retryAfter,
+		Message: fmt.Sprintf("%v: %s: %d bytes more do not fit: %d of %d are held, %d of them by this connection; retry when other requests have ended",
+			tidegate.ErrThrottled, b.name, more, b.held, b.limit, own),
+	}
+}

@@ -1,0 +1,180 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// StreamWindow is how many bytes a client may send on a stream ahead of the server's reading.
+	// It is the least that gRPC takes.
+	StreamWindow = 64 << 10
+
+	// firstHold is what a request holds until its size is known: a full window, whose frames can
+	// have buffers twice their size.
+	firstHold = 2 * StreamWindow
+
+	// smallHold is what a request holds at least once it was read.
+	smallHold = 1 << 10
+
+	// messageHeader is the size of what precedes each message of gRPC: a flag and a length.
+	messageHeader = 5
+)
+
+// A messageReader is what gRPC's server streams can do besides [grpc.ServerTransportStream]. Their
+// RecvMsg reads a message of any size up to a limit as a whole; reading the header first and the
+// rest in pieces is what makes it possible to hold memory for a request before it arrives.
+type messageReader interface {
+	ReadMessageHeader(header []byte) error
+	Read(n int) (mem.BufferSlice, error)
+}
+
+// An Intake reads the requests of one RPC. One goroutine at a time uses it.
+type Intake struct {
+	Hold    transit.Hold // the memory for the request; the caller releases it
+	MaxSend int          // bytes of a SendMessage
+	Slow    func()       // called when a client is slower than transit.Pace; it must not block
+	Streams bool         // more requests may follow
+}
+
+// Read reads the next request of the RPC whose context ctx is. refused is what the client is told
+// whose request is too large, or has no memory to go to; err is a gRPC status, or io.EOF after the
+// last request of a stream. Slow is called if the request takes longer than transit.Pace.
+func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err error) {
+	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(messageReader)
+	if !ok {
+		return nil, status.Error(codes.Internal, "the version of gRPC that the broker was built with does not let it read requests")
+	}
+	if !in.Streams { // a stream may be silent for as long as it wants
+		if err := in.Hold.Resize(firstHold, true); err != nil {
+			return err, nil
+		}
+		defer in.Watch(StreamWindow).Stop()
+	}
+	var header [messageHeader]byte
+	if err := stream.ReadMessageHeader(header[:]); err != nil {
+		return nil, in.failure(err)
+	}
+	if header[0] != 0 {
+		return nil, status.Error(codes.Unimplemented, "the request is compressed, which this broker does not take: compress the bodies of messages instead")
+	}
+	raw, refused, err := in.body(stream, request, int64(binary.BigEndian.Uint32(header[1:])))
+	if err != nil || refused != nil {
+		raw.Free()
+		return refused, err
+	}
+	return decode(raw, request)
+}
+
+// body reads n bytes in pieces, each as large as all before it, and holds memory for each piece
+// before it can arrive.
+func (in *Intake) body(stream messageReader, request proto.Message, n int64) (raw mem.BufferSlice, refused, err error) {
+	if refused, err := in.checkLength(request, n); refused != nil || err != nil {
+		return nil, refused, err
+	}
+	inPieces := n > StreamWindow || in.Streams
+	if inPieces {
+		defer in.Watch(n).Stop()
+	}
+	for read := int64(0); read < n; {
+		piece := min(n-read, max(StreamWindow, read))
+		if inPieces {
+			if refused := in.Hold.Resize(holdFor(read+piece), true); refused != nil {
+				return raw, refused, nil
+			}
+		}
+		data, err := stream.Read(int(piece))
+		if err != nil {
+			return raw, nil, in.failure(err)
+		}
+		if read += piece; raw == nil {
+			raw = data
+		} else {
+			raw = append(raw, data...)
+		}
+	}
+	if !in.Streams {
+		var more [1]byte
+		if err := stream.ReadMessageHeader(more[:]); err == nil {
+			return raw, nil, status.Error(codes.Internal, "more than one request came, and the RPC has one")
+		} else if !errors.Is(err, io.EOF) {
+			return raw, nil, in.failure(err)
+		}
+	}
+	// While it is decoded it is there twice, and later with what the engine makes of it.
+	return raw, in.Hold.Resize(smallHold+2*n, false), nil
+}
+
+// holdFor returns what a request holds of which n bytes can have been sent, besides a window: their
+// frames can have buffers of twice their size.
+func holdFor(n int64) int64 { return 2 * (n + StreamWindow) }
+
+// MostOf returns the size of the largest request that can be read with a hold of so many bytes.
+func MostOf(hold int64) int64 { return hold/2 - StreamWindow }
+
+// checkLength refuses a request by its length alone.
+func (in *Intake) checkLength(request proto.Message, n int64) (refused, err error) {
+	switch request.(type) {
+	case *rmqpb.SendMessageRequest:
+		if n > int64(in.MaxSend) { // as every gRPC server with a limit does
+			return nil, status.Errorf(codes.ResourceExhausted, "the request has %d bytes, at most %d are allowed", n, in.MaxSend)
+		}
+		return nil, nil
+	case *rmqpb.AckMessageRequest:
+		return smaller(n, maxAckRequest), nil
+	}
+	return smaller(n, MaxSmallRequest), nil
+}
+
+func smaller(n, limit int64) error {
+	if n > limit {
+		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", n, limit))
+	}
+	return nil
+}
+
+// Watch calls Slow unless the timer is stopped within the time that n bytes may take.
+func (in *Intake) Watch(n int64) *time.Timer { return time.AfterFunc(transit.Pace(n), in.Slow) }
+
+// failure says why a request did not come.
+func (in *Intake) failure(err error) error {
+	switch {
+	case errors.Is(err, io.EOF) && in.Streams:
+		return io.EOF
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return status.Error(codes.Internal, "the request ended before it was complete")
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// decode fills in the request, unless its counts are too large. It frees the data.
+func decode(data mem.BufferSlice, request proto.Message) (refused, err error) {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	data.Free()
+	defer buf.Free()
+	if refused := checkSize(request, buf.ReadOnlyData()); refused != nil {
+		return refused, nil
+	}
+	if err := proto.Unmarshal(buf.ReadOnlyData(), request); err != nil {
+		return nil, status.Error(codes.Internal, "the request cannot be read: "+err.Error())
+	}
+	return nil, nil
+}

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"runtime/debug"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+)
+
+// Requests and responses hold their memory in two budgets: bodies in one, receives that are parked
+// in the other, so that neither shuts out the other.
+
+const (
+	// parkedSize is about what a parked receive takes beside its request: goroutine, stream, timer
+	// and its places in the engine.
+	parkedSize = 20 << 10
+
+	// besideBodies is about what the deliveries of a response take beside their bodies.
+	besideBodies = receiveBatchSize << 10
+
+	// jsonFactor is how many times the size of a delivery's body its response over HTTP takes:
+	// the body, its base64 and the JSON around that, which grows by doubling.
+	jsonFactor = 5
+
+	// mostParked is the most that a parked receive takes, with the largest request and headers.
+	mostParked = parkedSize + 3*wire.MaxSmallRequest + maxHeaderSize
+
+	// parkedPart and bodyPart are the budgets' parts of the memory that Go may use, and mostMemory
+	// bounds each where there is more than enough.
+	bodyPart   = 4
+	parkedPart = 8
+	mostMemory = 1 << 30
+
+	// unknownMemory stands for the memory that Go may use where it has no limit.
+	unknownMemory = 1 << 30
+)
+
+// fitMemory fills in the defaults that depend on how much memory Go may use, and on the largest body
+// that the broker takes, in bytes, and refuses options that do not go together.
+func (o *Options) fitMemory(memory int64, maxBody int) error {
+	if memory == math.MaxInt64 {
+		memory = unknownMemory
+	}
+	least := 12*int64(maxBody) + 16<<20
+	setDefault(&o.MaxTransitBytes, max(min(memory/bodyPart, mostMemory), least))
+	setDefault(&o.MaxParkedBytes, min(memory/parkedPart, mostMemory))
+	if o.MaxTransitBytes < least {
+		return fmt.Errorf("server options: MaxTransitBytes is %d: with bodies of up to %d bytes give %d or more", o.MaxTransitBytes, maxBody, least)
+	}
+	if o.MaxParkedBytes < 2*mostParked {
+		return fmt.Errorf("server options: MaxParkedBytes is %d: give %d or more", o.MaxParkedBytes, 2*mostParked)
+	}
+	most := wire.MostOf(o.MaxTransitBytes / 2)
+	setDefault(&o.MaxReceiveSize, int(min(max(DefaultMaxReceiveSize, int64(maxBody)+1<<20), most)))
+	if int64(o.MaxReceiveSize) > most {
+		return fmt.Errorf("server options: MaxReceiveSize is %d: give %d or less, as MaxTransitBytes is %d by default here", o.MaxReceiveSize, most, o.MaxTransitBytes)
+	}
+	return nil
+}
+
+// memoryLimit returns how much memory Go may use, in bytes: see GOMEMLIMIT.
+func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
+
+// hold returns an empty hold for a request over gRPC.
+func hold(ctx context.Context, b *transit.Budget) transit.Hold {
+	if link := sniff.InfoOf(ctx).Link; link != nil {
+		return b.Hold(link, link)
+	}
+	return b.Hold(nil, nil)
+}
+
+// intake returns how the requests of an RPC are read. The caller has to release its hold.
+func (s *Server) intake(ctx context.Context) *wire.Intake {
+	return &wire.Intake{Hold: hold(ctx, s.bodies), MaxSend: s.o.MaxReceiveSize, Slow: func() {
+		s.slow.Add(1)
+		if link := sniff.InfoOf(ctx).Link; link != nil {
+			link.End()
+		}
+	}}
+}
+
+// park holds the memory for a receive that waits, whose request has so many bytes.
+func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) {
+	h := hold(ctx, s.parked)
+	size := parkedSize + request
+	md, _ := metadata.FromIncomingContext(ctx)
+	for k, values := range md {
+		for _, v := range values {
+			size += int64(len(k) + len(v))
+		}
+	}
+	err := h.Resize(size, true)
+	return h, err
+}
+
+// admit returns what the engine asks before it keeps so many bytes of bodies for a response, which
+// takes factor times as much.
+func admit(h *transit.Hold, factor int64) func(bytes int64) error {
+	return func(bytes int64) error { return h.Resize(besideBodies+factor*bytes, false) }
+}
+
+// deliver sends a response that holds memory, and ends the connection if the client reads it more
+// slowly than transit.Pace allows.
+func deliver(in *wire.Intake, send func() error) error {
+	size := in.Hold.Bytes()
+	if err := in.Hold.Resize(size, true); err != nil {
+		return err
+	}
+	defer in.Watch(size).Stop()
+	return send()
+}
+
+// connKey is where the context of a request over HTTP has its connection.
+type connKey struct{}
+
+// ConnContext is for the field of that name of the net/http server that runs the server's Handler.
+// With it the server can close the connections of clients that neither send nor read, when
+// others need their memory. The returned context is derived from ctx.
+func (s *Server) ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// A link is the connection of a request over HTTP.
+type link struct{ c net.Conn }
+
+// End implements transit.Conn. The end of TLS would wait for the client.
+func (l link) End() {
+	if t, ok := l.c.(*tls.Conn); ok {
+		_ = t.NetConn().Close()
+		return
+	}
+	_ = l.c.Close()
+}
+
+// holdHTTP is hold for a request over HTTP.
+func holdHTTP(r *http.Request, b *transit.Budget) transit.Hold {
+	if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+		return b.Hold(c, link{c})
+	}
+	return b.Hold(r.RemoteAddr, nil)
+}
+
+// parkHTTP is park for a request over HTTP.
+func (s *Server) parkHTTP(r *http.Request) (transit.Hold, error) {
+	h := holdHTTP(r, s.parked)
+	err := h.Resize(parkedSize, true)
+	return h, err
+}

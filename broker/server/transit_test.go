@@ -1,0 +1,321 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/rawclient"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	rpcPath     = "/apache.rocketmq.v2.MessagingService/"
+	leastMemory = 64 << 20 // for bodies of 4 MiB
+)
+
+// raw connects a client that speaks frame by frame and reads so much of each response.
+func (e *env) raw(window uint32) *rawclient.Conn {
+	e.t.Helper()
+	c, err := e.lis.Dial()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { c.Close() })
+	r, err := rawclient.New(c, window)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+// open begins an RPC with these bytes.
+func (e *env) open(c *rawclient.Conn, op string, data []byte, end bool) {
+	e.t.Helper()
+	id, err := c.Open(rpcPath+op, wire.HeaderClientID, "raw")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := c.Write(id, data, end); err != nil && !errors.Is(err, rawclient.ErrEnded) {
+		e.t.Fatal(err)
+	}
+}
+
+// A filling is holds of many connections, which do not yield.
+type filling []*transit.Hold
+
+// Release empties all of them.
+func (f filling) Release() {
+	for _, h := range f {
+		h.Release()
+	}
+}
+
+// fillUp leaves so many bytes of a budget.
+func fillUp(b *transit.Budget, left int64) (f filling) {
+	for free := b.Limit() - b.Held(); free > left && free > 1; free = b.Limit() - b.Held() {
+		h := b.Hold(new(int), nil)
+		_ = h.Resize(max(min(free/2, free-left), 1), false)
+		f = append(f, &h)
+	}
+	return f
+}
+
+// settled waits until nothing is held for requests and responses.
+func (e *env) settled() {
+	e.t.Helper()
+	synctest.Wait()
+	if held := e.s.bodies.Held(); held != 0 {
+		e.t.Errorf("%d bytes are held by no request", held)
+	}
+	if held := e.s.parked.Held(); held != 0 {
+		e.t.Errorf("%d bytes are held by no receive", held)
+	}
+}
+
+// Half-sent requests hold what the budget has, never more, for as long as they may take; then
+// their connection ends. Others are served meanwhile.
+func TestHalfSentRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{MaxTransitBytes: leastMemory})
+		c := e.raw(1 << 16)
+		half := rawclient.Message(8<<20, make([]byte, 6<<20))
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() { e.open(c, "SendMessage", half, false) })
+		}
+		wg.Wait()
+		synctest.Wait()
+		held := e.s.bodies.Held()
+		if held > e.s.bodies.Largest() || held < e.s.bodies.Largest()/2 {
+			t.Errorf("they hold %d bytes of %d", held, e.s.bodies.Largest())
+		}
+		if open := c.Streams(); open == 0 || open > 3 || e.s.bodies.Refused() < 17 {
+			t.Errorf("%d of 20 wait for more, and %d were refused", open, e.s.bodies.Refused())
+		}
+		e.send(msg("normal", "other"))
+		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 1 {
+			t.Errorf("others receive %d messages", len(ms))
+		}
+		time.Sleep(transit.Pace(8 << 20))
+		synctest.Wait()
+		select {
+		case <-c.Closed():
+		default:
+			t.Errorf("the connection is open after %v", transit.Pace(8<<20))
+		}
+		if e.s.slow.Load() == 0 {
+			t.Error("it was not counted")
+		}
+		e.settled()
+	})
+}
+
+// A small request may not take for ever either.
+func TestHalfSentSmallRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		c := e.raw(1 << 16)
+		e.open(c, "AckMessage", []byte{0, 0}, false)
+		time.Sleep(transit.Pace(wire.StreamWindow) - time.Nanosecond)
+		synctest.Wait()
+		if held := e.s.bodies.Held(); held == 0 {
+			t.Error("it holds nothing")
+		}
+		time.Sleep(time.Nanosecond)
+		<-c.Closed()
+		e.settled()
+	})
+}
+
+// A request that says it is too large is refused before its first byte.
+func TestLargeRequestIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		for op, size := range map[string]int{"SendMessage": DefaultMaxReceiveSize + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
+			c := e.raw(1 << 16)
+			e.open(c, op, rawclient.Message(size, nil), false)
+			synctest.Wait()
+			if n := c.Streams(); n != 0 {
+				t.Errorf("%s: the server waits for %d bytes", op, size)
+			}
+		}
+		e.settled()
+	})
+}
+
+// A response that is not read holds memory, and gives the messages and the memory back when its
+// time is over.
+func TestUnreadReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{MaxTransitBytes: leastMemory})
+		const size = 3 << 20
+		for i := range 2 {
+			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, size))))
+		}
+		c := e.raw(0)
+		raw, err := proto.Marshal(receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = durationpb.New(time.Hour) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.open(c, "ReceiveMessage", rawclient.Message(len(raw), raw), true)
+		synctest.Wait()
+		held := e.s.bodies.Held()
+		if held < 2*size || held > 3*size {
+			t.Errorf("two messages of %d bytes hold %d", size, held)
+		}
+		time.Sleep(transit.Pace(held))
+		<-c.Closed()
+		e.settled()
+		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 2 || ms[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
+			t.Errorf("afterwards %d messages are there, the first with attempt %d", len(ms), ms[0].GetSystemProperties().GetDeliveryAttempt())
+		}
+		e.settled()
+	})
+}
+
+// A receive gets as many messages as there is memory for, and is refused where there is none; the
+// messages stay.
+func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{MaxTransitBytes: leastMemory})
+		const size = 1 << 20
+		for i := range 8 {
+			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, size))))
+		}
+		first := fillUp(e.s.bodies, 8*size) // of which one connection gets half
+		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
+		if len(ms) < 2 || len(ms) > 4 {
+			t.Errorf("with memory for at most 4 messages it got %d", len(ms))
+		}
+		second := fillUp(e.s.bodies, size/2)
+		st, none := e.receive(e.ctx(), receiveRequest("normal"))
+		if refused(t, st, tidegate.CodeTooManyRequests, "memory for requests and responses"); len(none) != 0 {
+			t.Errorf("it got %d messages", len(none))
+		}
+		first.Release()
+		second.Release()
+		for n := len(ms); n < 8; n += len(ms) {
+			if _, ms = e.receive(e.ctx(), receiveRequest("normal")); len(ms) == 0 || ms[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
+				t.Fatalf("%d of 8 messages are there, and then %v", n, ms)
+			}
+		}
+	})
+}
+
+// Receives that wait have a budget of their own, and a connection has half of it.
+func TestWaitingReceivesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{MaxParkedBytes: 2 << 20})
+		ctx, cancel := context.WithCancel(e.ctx())
+		defer cancel()
+		codes := make(chan *rmqpb.Status, 100)
+		for range cap(codes) {
+			go func() {
+				if fs, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal"))); err == nil {
+					codes <- fs[0].GetStatus()
+				}
+			}()
+		}
+		synctest.Wait()
+		n := len(codes)
+		if n < 50 || n > 60 {
+			t.Errorf("%d of %d receives were refused", n, cap(codes))
+		}
+		for range n {
+			refused(t, <-codes, tidegate.CodeTooManyRequests, "memory for waiting receives")
+		}
+		e.send(msg("normal", "m")) // sends have another budget
+		cancel()
+		e.settled()
+	})
+}
+
+// Over HTTP a body that finds no memory gets 429 and Retry-After, and what was held is released.
+func TestHTTPBodiesAreBounded(t *testing.T) {
+	e := start(t, Options{MaxTransitBytes: leastMemory})
+	ask := func(kind string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/topics/normal/messages", strings.NewReader(`{"body":"`+strings.Repeat("A", 3<<20)+`"}`))
+		r.Header.Set("Content-Type", kind)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for _, kind := range []string{"application/json", "application/octet-stream"} {
+		others := fillUp(e.s.bodies, 8<<20)
+		before := e.s.bodies.Held()
+		resp := ask(kind)
+		if resp.Code != http.StatusTooManyRequests || resp.Header().Get("Retry-After") == "" || !strings.Contains(resp.Body.String(), "memory for requests") {
+			t.Errorf("%s: %d, %v: %s", kind, resp.Code, resp.Header(), resp.Body)
+		}
+		if held := e.s.bodies.Held(); held != before {
+			t.Errorf("%s: the refused request holds %d bytes", kind, held-before)
+		}
+		others.Release()
+	}
+	if resp := ask("application/json"); resp.Code != http.StatusOK || e.s.bodies.Held() != 0 {
+		t.Errorf("with memory: %d, and %d bytes are held", resp.Code, e.s.bodies.Held())
+	}
+}
+
+// A key that may not send to any topic is refused before its body comes.
+func TestObserverSendsNoBody(t *testing.T) {
+	e := start(t, Options{Access: someAccess()})
+	answer, raw := &rmqpb.SendMessageResponse{}, make([]byte, 16<<20)
+	n := allocated(func() {
+		if err := e.invokeRaw(signed(t.Context(), "consumer"), "SendMessage", raw, answer); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer may not send to any topic")
+	if n > 8 {
+		t.Errorf("it cost %d MiB", n)
+	}
+}
+
+func TestFitMemory(t *testing.T) {
+	const body = 4 << 20
+	for _, c := range []struct {
+		name    string
+		in      Options
+		memory  int64
+		want    Options
+		refused string
+	}{
+		{"512 MiB", Options{}, 410 << 20, Options{MaxTransitBytes: 410 << 18, MaxParkedBytes: 410 << 17, MaxReceiveSize: 410<<16 - wire.StreamWindow}, ""},
+		{"no limit", Options{}, 1<<63 - 1, Options{MaxTransitBytes: 256 << 20, MaxParkedBytes: 128 << 20, MaxReceiveSize: DefaultMaxReceiveSize}, ""},
+		{"a large machine", Options{}, 1 << 40, Options{MaxTransitBytes: 1 << 30, MaxParkedBytes: 1 << 30, MaxReceiveSize: DefaultMaxReceiveSize}, ""},
+		{"a tiny one", Options{}, 64 << 20, Options{MaxTransitBytes: 64 << 20, MaxParkedBytes: 8 << 20, MaxReceiveSize: 16<<20 - wire.StreamWindow}, ""},
+		{"too little", Options{MaxTransitBytes: 63 << 20}, 1 << 30, Options{}, "MaxTransitBytes is 66060288"},
+		{"too little for one receive", Options{MaxParkedBytes: 1 << 10}, 1 << 30, Options{}, "MaxParkedBytes is 1024"},
+		{"too large a request", Options{MaxReceiveSize: 17 << 20}, 64 << 20, Options{}, "MaxReceiveSize is 17825792"},
+	} {
+		got := c.in
+		err := got.fitMemory(c.memory, body)
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		if err != nil || got.MaxTransitBytes != c.want.MaxTransitBytes || got.MaxParkedBytes != c.want.MaxParkedBytes || got.MaxReceiveSize != c.want.MaxReceiveSize {
+			t.Errorf("%s: %d, %d, %d, %v", c.name, got.MaxTransitBytes, got.MaxParkedBytes, got.MaxReceiveSize, err)
+		}
+	}
+	if err := (Options{MaxTransitBytes: 64 << 20, MaxReceiveSize: 17 << 20}).Validate(); err == nil || !strings.Contains(err.Error(), "MaxReceiveSize is 17825792") {
+		t.Errorf("both set: %v", err)
+	}
+}
