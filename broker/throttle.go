@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -178,7 +179,10 @@ func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
 const diskFullPushBack = 5 * time.Second
 
 func diskFull(full *store.DiskFull) *Throttle {
-	return &Throttle{Limit: limitDiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: Duration(diskFullPushBack)}
+	return &Throttle{
+		Limit: limitDiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: Duration(diskFullPushBack),
+		detail: fmt.Sprintf("the disk of the data directory is full: sends are taken again when %d more bytes are free", full.Missing),
+	}
 }
 
 // throttleAll returns the limit that refuses all sends now, or nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -216,7 +217,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 	switch {
 	case known && e.Code != 0:
 		if e.Code == tidegate.CodeInternalServerError && e.Err != nil && !errors.Is(err, tidegate.ErrClosed) {
-			s.log.ErrorContext(ctx, "request failed", "op", op, "error", err) // the disk, most likely
+			s.logFailure(ctx, "request failed", "op", op, "error", err) // the disk, most likely
 		}
 		return wire.StatusOf(e), nil
 	case ctx.Err() != nil:
@@ -225,8 +226,18 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 	case errors.Is(err, tidegate.ErrClosed):
 		return nil, status.Error(codes.Unavailable, "the broker is closed")
 	}
-	s.log.ErrorContext(ctx, "request failed", "op", op, "error", err)
+	s.logFailure(ctx, "request failed", "op", op, "error", err)
 	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: op + ": " + err.Error()}, nil
+}
+
+// logFailure logs a failure of the broker: an error, unless the broker refuses everything
+// and has logged why.
+func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
+	level := slog.LevelError
+	if s.b.Healthy() != nil {
+		level = slog.LevelDebug
+	}
+	s.log.Log(ctx, level, text, args...)
 }
 
 func setPushBack(ctx context.Context, d time.Duration) {

@@ -193,7 +193,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			cut = true // the client gave up: it reads no answer
 		}
 		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
-			s.log.ErrorContext(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
+			s.logFailure(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		w.allow()
 		switch {

@@ -315,12 +315,17 @@ func (s *Store) Close() error {
 
 // explain adds what to do to the errors of operating systems.
 func explain(err error) error {
+	file, ofFile := errors.AsType[*fs.PathError](err)
 	switch {
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES) && strings.Contains(err.Error(), "LOCK"),
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("it cannot be written to: its file system is mounted for reading only: %w", err)
+	case ofFile && errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the broker may not %s %s; check owner and permissions: %w", file.Op, file.Path, err)
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES), // of locking: without a file's name
 		strings.Contains(err.Error(), "lock held by current process"):
 		return fmt.Errorf("another process has it open: stop that one first, or give another directory (%w)", err)
-	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("it cannot be written to; check owner, permissions and mount: %w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the broker may not use it; check owner and permissions: %w", err)
 	case errors.Is(err, syscall.ENOSPC):
 		return fmt.Errorf("the disk is full; make room: %w", err)
 	}

@@ -1,12 +1,14 @@
 package store
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -59,7 +61,22 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			return nil
 		}, []string{"not a directory"}},
 		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk is full", "1048576 bytes are free", "16777216"}},
-		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"cannot be written to", "permissions"}},
+		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return deniedFS{vfs.Default} }, []string{"may not open", "LOCK", "check owner and permissions"}},
+		{"a table that may not be read", func(t *testing.T, dir string) vfs.FS {
+			s, err := openDir(dir, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := sampleMessage()
+			if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, 0}, &m) }, nil).Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(s.messages.Flush(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			return deniedFS{vfs.Default}
+		}, []string{"may not open", "check owner and permissions"}},
+		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"cannot be written to", "mounted for reading only"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
@@ -82,7 +99,28 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 type readOnlyFS struct{ vfs.FS }
 
 func (readOnlyFS) Lock(string) (io.Closer, error) {
-	return nil, &os.PathError{Op: "open", Path: "LOCK", Err: os.ErrPermission}
+	return nil, &os.PathError{Op: "open", Path: "LOCK", Err: syscall.EROFS}
+}
+
+// deniedFS has files without permissions: the lock, or tables where there are any. (Those of real
+// files do not stop a test that runs as root.)
+type deniedFS struct{ vfs.FS }
+
+func (fs deniedFS) Lock(name string) (io.Closer, error) {
+	if tables, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "*", "*.sst")); len(tables) > 0 {
+		return fs.FS.Lock(name)
+	}
+	if tables, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "*.sst")); len(tables) > 0 {
+		return fs.FS.Lock(name)
+	}
+	return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EACCES}
+}
+
+func (fs deniedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if strings.HasSuffix(name, ".sst") {
+		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EACCES}
+	}
+	return fs.FS.Open(name, opts...)
 }
 
 func write(t *testing.T, dir, name, text string) {

@@ -1,0 +1,95 @@
+package broker
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A slowGroupsFS takes an hour for an fsync of the groups' log while it is slow.
+type slowGroupsFS struct {
+	vfs.FS
+	slow atomic.Bool
+}
+
+func (fs *slowGroupsFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if err != nil || !strings.HasPrefix(name, "data/groups/") || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return slowGroupsFile{f, fs}, nil
+}
+
+type slowGroupsFile struct {
+	vfs.File
+	fs *slowGroupsFS
+}
+
+func (f slowGroupsFile) SyncData() error {
+	if f.fs.slow.Load() {
+		<-time.After(time.Hour)
+	}
+	return f.File.SyncData()
+}
+
+// A dead letter is written once the lease that it comes from is on disk: a power
+// failure in between would leave the dead letter, and a message that nobody has had.
+func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowGroupsFS{FS: vfs.NewMem()}
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		letters := tidegate.DeadLetterPrefix + "g"
+		putTopic(t, b, letters, TopicConfig{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // the group is on disk
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		<-time.After(time.Second)
+		fs.slow.Store(true)
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour})
+		if len(ds) != 1 {
+			t.Fatalf("received %d messages", len(ds))
+		}
+		done := make(chan error)
+		go func() { done <- b.DeadLetter(t.Context(), ds[0], "") }()
+		stored := func() int64 {
+			info, err := b.Topic(letters)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Messages
+		}
+		<-time.After(time.Minute)
+		if n := stored(); n != 0 {
+			t.Errorf("%d dead letters before the lease is on disk", n)
+		}
+		fs.slow.Store(false)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if n := stored(); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
+	})
+}
+
+// A full disk is told by what is missing.
+func TestDiskFullText(t *testing.T) {
+	err := throttledError(*diskFull(&store.DiskFull{Missing: 98746368}))
+	for _, w := range []string{"530 TOO_MANY_REQUESTS", "the disk of the data directory is full", "when 98746368 more bytes are free", "no restart"} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the text does not say %q: %v", w, err)
+		}
+	}
+	if strings.Contains(err.Error(), "the limit is 1") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,34 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// A broker that refuses everything logs why, once, and not each request that it refuses.
+func TestBrokenBrokerLogsOneError(t *testing.T) {
+	log, text := testLog()
+	e := startWith(t, broker.Options{Logger: log}, Options{Logger: log})
+	e.b.OnConsumerSettings(func(string) { panic("a bug") })
+	func() {
+		defer func() { _ = recover() }() // as a server does
+		_, _ = e.b.PutGroup(t.Context(), "g", broker.GroupConfig{})
+	}()
+	if e.b.Healthy() == nil {
+		t.Fatal("the broker is healthy")
+	}
+	for range 5 {
+		resp, err := e.SendMessage(as(t.Context(), "c"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
+			Topic: &rmqpb.Resource{Name: "normal"}, SystemProperties: &rmqpb.SystemProperties{MessageId: "m"}, Body: []byte("x"),
+		}}})
+		if err != nil || resp.GetStatus().GetCode() != rmqpb.Code_INTERNAL_SERVER_ERROR {
+			t.Fatalf("%v, %v", resp, err)
+		}
+	}
+	if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors were logged:\n%s", n, text)
+	}
+}
