@@ -43,6 +43,8 @@ func TestExhaustion(t *testing.T) {
 // delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to prevent the delay
 // from becoming too large. The `max-redelivery-delay` is defaulted to `redelivery-delay` \* 10."
 // Seed 002: "default is 1.0"
+// Seed 002: "default is 0.0"
+// Seed 002: "`dead-letter-queue-suffix`|(empty string)"
 // Seed 002: "default is redelivery-delay * 10"
 func TestRedeliveryDefaults(t *testing.T) {
 	t.Parallel()
