@@ -25,6 +25,10 @@ type Options struct {
 	// to one broker at a time. Empty: everything is in memory.
 	Dir string
 
+	// Memory keeps everything in memory beyond the broker's end, for a restart.
+	// Dir must be empty then. Nil means that the data ends with the broker.
+	Memory *Memory
+
 	// Logger takes what a person should act on. Nil: silence.
 	Logger *slog.Logger
 
@@ -96,6 +100,9 @@ func (o Options) withDefaults() Options {
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
+	if o.Dir != "" && o.Memory != nil {
+		errs = append(errs, fmt.Errorf("Dir is %q and Memory is set: give one of the two", o.Dir))
+	}
 	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
 	}
@@ -201,6 +208,9 @@ func Open(o Options) (*Broker, error) {
 	o = o.withDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
+	}
+	if o.Memory != nil {
+		o.fs = o.Memory.fs
 	}
 	quotas, err := newClientQuota(o.ClientQuota)
 	if err != nil {

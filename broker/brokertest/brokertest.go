@@ -22,27 +22,20 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
-
-// networkBuffer is what one direction of a connection holds, in bytes.
-const networkBuffer = 256 << 10
-
-// Address is the endpoint of the broker in its network; several brokers have
-// it, each in a network of its own.
-const Address = "broker.test:8081"
 
 // Options are the settings of a test's broker. The zero value is what New uses.
 type Options struct {
@@ -67,11 +60,12 @@ type Options struct {
 type Broker struct {
 	*broker.Broker
 
-	tb     testing.TB
-	logger *slog.Logger
-	lis    *bufconn.Listener
-	server *server.Server
-	served chan error
+	tb      testing.TB
+	address string
+	opts    Options
+	network *network
+	server  *server.Server
+	served  chan error
 
 	mu          sync.Mutex
 	middlewares []*Middleware // guarded by mu; the first is the innermost
@@ -88,7 +82,8 @@ type Middleware func(ctx context.Context, call server.Call, next func(context.Co
 var ErrNoAnswer = server.ErrNoAnswer
 
 // ErrConnectionLost is returned by a Middleware and ends the request as a broken
-// connection does.
+// connection does. The connection itself stays, so the next request finds it: to
+// test recovery from an outage, use [Broker.Disconnect].
 var ErrConnectionLost = errors.New("connection lost, by the test")
 
 // Throttled returns the refusal of a broker that has too much to do: reply
@@ -105,7 +100,21 @@ func New(tb testing.TB) *Broker {
 	return NewWith(tb, Options{})
 }
 
-// NewWith starts a broker, which ends with the test. Options that cannot be fail it.
+// Run runs f in a bubble of testing/synctest, with a broker that has default
+// options. In f use its own t: the context of the outer test belongs to real
+// time, and waiting for it in a bubble is a fatal error.
+func Run(t *testing.T, f func(t *testing.T, b *Broker)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		f(t, New(t))
+	})
+}
+
+// brokers is the number of brokers so far, for their addresses.
+var brokers atomic.Int64
+
+// NewWith starts a broker, which ends with the test. Invalid options fail it.
 func NewWith(tb testing.TB, o Options) *Broker {
 	tb.Helper()
 	if o.Broker.MinInvisibleDuration == 0 {
@@ -114,18 +123,13 @@ func NewWith(tb testing.TB, o Options) *Broker {
 	if o.Broker.Logger == nil {
 		o.Broker.Logger = o.Logger
 	}
-	engine, err := broker.Open(o.Broker)
-	if err != nil {
+	if o.Broker.Dir == "" && o.Broker.Memory == nil {
+		o.Broker.Memory = broker.NewMemory()
+	}
+	b := &Broker{tb: tb, opts: o, network: newNetwork(), address: fmt.Sprintf("broker-%d.test:8081", brokers.Add(1))}
+	if err := b.start(); err != nil {
 		tb.Fatalf("brokertest: %v", err)
 	}
-	b := &Broker{Broker: engine, tb: tb, logger: o.Logger, lis: bufconn.Listen(networkBuffer), served: make(chan error, 1)}
-	b.server, err = server.New(engine, server.Options{
-		Advertise: Address, Logger: o.Logger, MinLongPolling: max(o.MinLongPolling, 1), Intercept: b.intercept, Access: o.Access,
-	})
-	if err != nil {
-		tb.Fatalf("brokertest: %v", errors.Join(err, engine.Close()))
-	}
-	go func() { b.served <- b.server.Serve(b.lis) }()
 	tb.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			tb.Errorf("brokertest: closing: %v", err)
@@ -134,35 +138,59 @@ func NewWith(tb testing.TB, o Options) *Broker {
 	return b
 }
 
-// Close ends the broker before its test does, as a crash would: requests
-// under way get no answer. It may be called twice.
-func (b *Broker) Close() (err error) {
-	b.once.Do(func() {
-		err = b.server.Close()
-		// Closed before Serve had begun, it says so.
-		if served := <-b.served; !errors.Is(served, tidegate.ErrClosed) {
-			err = errors.Join(err, served)
-		}
-		err = errors.Join(err, b.Broker.Close())
+// start opens the engine and serves it.
+func (b *Broker) start() error {
+	engine, err := broker.Open(b.opts.Broker)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(engine, server.Options{
+		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1),
+		Intercept: b.intercept, Access: b.opts.Access,
 	})
-	return err
+	if err != nil {
+		return errors.Join(err, engine.Close())
+	}
+	served, lis := make(chan error, 1), b.network.listener()
+	b.Broker, b.server, b.served = engine, s, served
+	go func() { served <- s.Serve(lis) }()
+	return nil
 }
 
-// Dial connects to the broker; it has the form of rocketmq.Options.Dialer, and serves
-// any gRPC client. addr is ignored: the network has one broker.
-func (b *Broker) Dial(ctx context.Context, _ string) (net.Conn, error) { return b.lis.DialContext(ctx) }
+// stop ends what start has started.
+func (b *Broker) stop() error {
+	err := b.server.Close()
+	// Closed before Serve has begun, it returns ErrClosed.
+	if served := <-b.served; !errors.Is(served, tidegate.ErrClosed) {
+		err = errors.Join(err, served)
+	}
+	return errors.Join(err, b.Broker.Close())
+}
+
+// Address returns the broker's endpoint in its network. Each broker has its own.
+func (b *Broker) Address() string { return b.address }
+
+// Close ends the broker before its test does, as a crash would: requests
+// under way get no response. A second call does nothing.
+func (b *Broker) Close() (err error) {
+	b.once.Do(func() { err = b.stop() })
+	return err
+}
 
 // Client returns a transport to the broker through gRPC. It ends with the test.
 func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Options{}) }
 
-// ClientWith is Client with options; their Dialer is the broker's network.
+// ClientWith is Client with options. A Dialer of their own can use
+// [Broker.Dial]; nil means Dial.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()
-	o.Dialer = b.Dial
-	if o.Logger == nil {
-		o.Logger = b.logger
+	if o.Dialer == nil {
+		o.Dialer = b.Dial
 	}
-	c, err := rocketmq.New(Address, o)
+	if o.Logger == nil {
+		o.Logger = b.opts.Logger
+	}
+	c, err := rocketmq.New(b.address, o)
 	if err != nil {
 		b.tb.Fatalf("brokertest: %v", err)
 	}

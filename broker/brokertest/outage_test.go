@@ -2,9 +2,6 @@ package brokertest_test
 
 import (
 	"context"
-	"errors"
-	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,55 +17,6 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// A wire is a network that can be cut.
-type wire struct {
-	b *brokertest.Broker
-
-	mu    sync.Mutex
-	down  bool
-	conns []net.Conn
-}
-
-func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock() // connecting to memory takes no time
-	if w.down {
-		return nil, errors.New("connection refused")
-	}
-	c, err := w.b.Dial(ctx, addr)
-	if err == nil {
-		w.conns = append(w.conns, c)
-	}
-	return c, err
-}
-
-func (w *wire) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.down = true
-	for _, c := range w.conns {
-		c.Close()
-	}
-	w.conns = nil
-}
-
-func (w *wire) mend() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.down = false
-}
-
-func (w *wire) client(t *testing.T, o rocketmq.Options) *rocketmq.Client {
-	t.Helper()
-	o.Dialer = w.dial
-	c, err := rocketmq.New(brokertest.Address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
 // How late a consumer comes back after an outage is its ReceiveBackoff's choice,
 // whatever gRPC waits between attempts to connect: by then it waits two minutes.
 func TestConsumersComeBackAfterAnOutage(t *testing.T) {
@@ -80,14 +28,16 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 					b := brokertest.New(t)
 					b.CreateTopic("orders", broker.TopicConfig{})
 					send := func() {
-						mustSend(t, newProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", Body: []byte("x")})
+						msg := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}
+						if r := b.Send(t.Context(), []*tidegate.Message{msg}); r[0].Err != nil { // past the network
+							t.Fatal(r[0].Err)
+						}
 					}
-					w := &wire{b: b}
 					if before == 0 {
-						w.cut()
+						b.Disconnect()
 					}
 					var last atomic.Int64
-					p, err := consumer.NewPush(w.client(t, rocketmq.Options{}), consumer.Subscription{Group: "billing", Topic: "orders"},
+					p, err := consumer.NewPush(b.ClientWith(rocketmq.Options{}), consumer.Subscription{Group: "billing", Topic: "orders"},
 						func(context.Context, *tidegate.Delivery) error {
 							last.Store(time.Now().UnixNano())
 							return nil
@@ -99,10 +49,10 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 					ended := make(chan error, 1)
 					go func() { ended <- p.Run(ctx) }()
 					time.Sleep(before)
-					w.cut()
+					b.Disconnect()
 					time.Sleep(outage)
 					send()
-					w.mend()
+					b.Reconnect()
 					up := time.Now()
 					time.Sleep(5 * time.Minute)
 					if late := time.Unix(0, last.Load()).Sub(up); late < 0 || late > atMost {
@@ -127,9 +77,8 @@ func TestTooLargeMessageIsPassedOver(t *testing.T) {
 		p := newProducer(t, b, producer.Options{})
 		mustSend(t, p, &tidegate.Message{Topic: "orders", Body: make([]byte, 2<<20)})
 		mustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-		w := &wire{b: b}
 		var handled atomic.Int64
-		push, err := consumer.NewPush(w.client(t, rocketmq.Options{MaxReceiveSize: 1 << 20}), consumer.Subscription{Group: "billing", Topic: "orders"},
+		push, err := consumer.NewPush(b.ClientWith(rocketmq.Options{MaxReceiveSize: 1 << 20}), consumer.Subscription{Group: "billing", Topic: "orders"},
 			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 				return context.Cause(ctx)
 			})
 			defer remove()
-			c, err := rocketmq.New(brokertest.Address, rocketmq.Options{
+			c, err := rocketmq.New(old.Address(), rocketmq.Options{
 				Dialer: func(ctx context.Context, addr string) (net.Conn, error) { return (*dial.Load())(ctx, addr) },
 			})
 			if err != nil {
