@@ -101,7 +101,7 @@ func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
 	if o.Dir != "" && o.Memory != nil {
-		errs = append(errs, fmt.Errorf("Dir is %q and Memory is set: give one of the two", o.Dir))
+		errs = append(errs, fmt.Errorf("options Dir, %q, and Memory exclude each other: give one of the two", o.Dir))
 	}
 	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
