@@ -234,7 +234,7 @@ func sleepsOutsideBubbles(list []source) []mention {
 			ast.Inspect(n, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.CallExpr:
-					if callee, ok := n.Fun.(*ast.Ident); selects(n.Fun, "synctest", "Test") || ok && wrappers[callee.Name] {
+					if callee, ok := n.Fun.(*ast.Ident); (selects(n.Fun, "synctest", "Test") || selects(n.Fun, "brokertest", "Run")) || ok && wrappers[callee.Name] {
 						walk(n.Fun, inBubble)
 						for _, arg := range n.Args {
 							walk(arg, true)
@@ -287,7 +287,7 @@ func wrapsBubble(d *ast.FuncDecl) bool {
 	}
 	for n := range ast.Preorder(d.Body) {
 		call, ok := n.(*ast.CallExpr)
-		if !ok || !selects(call.Fun, "synctest", "Test") {
+		if !ok || !(selects(call.Fun, "synctest", "Test") || selects(call.Fun, "brokertest", "Run")) {
 			continue
 		}
 		for _, arg := range call.Args {
