@@ -1,6 +1,7 @@
 package tidegate
 
 import (
+	"maps"
 	"strconv"
 	"time"
 )
@@ -111,4 +112,15 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])
 	d.Redrives, _ = strconv.Atoi(m.Properties[PropertyDeadLetterRedrives])
 	return d, true
+}
+
+// Forward returns a message for topic with the tag, keys, message group, properties,
+// trace context and body of the delivery, whose bytes it shares. It leaves out what
+// belongs to the delivered message alone: the ID, since a copy is another message, the
+// delivery time, and the properties that servers add, such as the origin of a dead letter.
+func (d *Delivery) Forward(topic string) *Message {
+	m := d.Message.Clone()
+	m.ID, m.Topic, m.DeliverAt = "", topic, time.Time{}
+	maps.DeleteFunc(m.Properties, func(name, value string) bool { return ReservedProperty(name) || value == "" })
+	return m
 }

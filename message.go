@@ -12,8 +12,8 @@ import (
 // with an ID they are one. [Message.Validate] checks what needs no server.
 type Message struct {
 	// ID names the message for its whole life: over attempts, failover and
-	// dead letters. Any text that is not blank, in UTF-8. Empty: the producer
-	// makes one (see [NewMessageID]).
+	// dead letters. Any text of at most 255 bytes that is not blank, in UTF-8.
+	// Empty: the producer makes one (see [NewMessageID]).
 	ID string
 
 	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-],
@@ -39,11 +39,11 @@ type Message struct {
 	DeliverAt time.Time
 
 	// Properties are the user's own words, in UTF-8: at most 128 of them, 16 KiB
-	// in all with tag and keys. Names that [ReservedProperty] knows are refused.
-	// Nil: none.
+	// in all with tag and keys. Names that [ReservedProperty] knows and empty values
+	// are refused. Nil: none.
 	Properties map[string]string
 
-	// TraceContext is the W3C trace context of the sender. Empty: none.
+	// TraceContext is the W3C trace context of the sender, at most 4 KiB. Empty: none.
 	TraceContext string
 
 	// Body is the payload: 1 byte to 4 MiB, or what the server says instead.
@@ -63,7 +63,7 @@ type Receipt struct {
 	MessageID string
 	Topic     string
 	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not, and before its delivery time
-	Offset    int64 // in that queue; 0 as long as the message is in none, before its delivery time
+	Offset    int64 // in that queue; -1 if it is not known, and before its delivery time
 
 	// Endpoint is the server that accepted the message.
 	Endpoint string

@@ -3,6 +3,7 @@ package tidegate
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -15,6 +16,14 @@ const (
 	MaxProperties         = 128      // user properties of a message
 	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
 	MaxMessageGroupLength = 63       // bytes
+)
+
+// Limits of the tidegate broker. RocketMQ limits the delivery time likewise, and the
+// other two only together with the properties.
+const (
+	MaxMessageIDLength    = 255            // bytes
+	MaxTraceContextLength = 4 << 10        // bytes
+	MaxDelay              = 24 * time.Hour // from now to a delivery time
 )
 
 // Reserved property names are those that RocketMQ gives a meaning of its own.
@@ -116,6 +125,8 @@ func (m *Message) Validate(maxBody int) error {
 		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes, at most %d are allowed", len(m.Body), maxBody)
 	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !utf8.ValidString(m.ID)):
 		return invalid(CodeIllegalMessageID, "message ID", "%q is blank or not UTF-8", m.ID)
+	case len(m.ID) > MaxMessageIDLength:
+		return invalid(CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes, at most %d are allowed", m.ID, len(m.ID), MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
 		return invalid(CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
 	case len(m.MessageGroup) > MaxMessageGroupLength:
@@ -126,6 +137,11 @@ func (m *Message) Validate(maxBody int) error {
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
 		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude one another",
 			m.MessageGroup)
+	case time.Until(m.DeliverAt) > MaxDelay:
+		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead, at most %v are allowed",
+			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
+	case len(m.TraceContext) > MaxTraceContextLength:
+		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes, at most %d are allowed", len(m.TraceContext), MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):
 		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
 	}
@@ -147,6 +163,9 @@ func (m *Message) validateProperties() error {
 	for k, v := range m.Properties {
 		if k == "" || ReservedProperty(k) || !plain(k) {
 			return invalid(CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved, not UTF-8, or has a control character", k)
+		}
+		if v == "" {
+			return invalid(CodeIllegalMessagePropertyKey, "property", "the value of %q is empty, and RocketMQ drops such properties; leave it out", k)
 		}
 		if !utf8.ValidString(v) {
 			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; bytes belong into the body", k, v)

@@ -196,7 +196,7 @@ func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, now time.T
 }
 
 func (b *Broker) delayedReceipt(t *topic, id string, d store.Delayed) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: id, Topic: t.name, Queue: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
+	return tidegate.Receipt{MessageID: id, Topic: t.name, Queue: -1, Offset: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
 }
 
 // Recall takes back a message whose delivery time has not come, and returns

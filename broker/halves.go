@@ -139,7 +139,7 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck,
 }
 
 func (b *Broker) halfReceipt(t *topic, messageID string, id store.HalfID) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
+	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Offset: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
 }
 
 // transactionConfig returns what holds for a topic, with every field set.

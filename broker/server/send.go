@@ -109,7 +109,7 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 		} else {
 			e.Status = wire.OK
 			r := &results[i].Receipt
-			e.Offset, e.RecallHandle, e.TransactionId = r.Offset, r.RecallHandle, r.TransactionID
+			e.Offset, e.RecallHandle, e.TransactionId = max(r.Offset, 0), r.RecallHandle, r.TransactionID
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
 			out.Status = wire.MultipleResults

@@ -192,9 +192,9 @@ func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmq
 func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }
 
 func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born *timestamppb.Timestamp) tidegate.Receipt {
-	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
+	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
 	// A message that waits is in no queue: RocketMQ reports where in its timer.
-	if waits := r.RecallHandle != "" || m.DeliverAt.After(born.AsTime()); !waits {
+	if waits := r.RecallHandle != "" || m.DeliverAt.After(born.AsTime()); entry != nil && !waits {
 		r.Offset = entry.GetOffset()
 	}
 	return r

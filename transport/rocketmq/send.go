@@ -21,7 +21,7 @@ type part struct {
 
 // Send sends msgs as [transport.Sender] says. The
 // protocol does not tell the queue, so receipts do not either; their offset is
-// that within the queue, 0 for a message that waits for its delivery time.
+// that within the queue, -1 for a message that waits for its delivery time.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {

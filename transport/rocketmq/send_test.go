@@ -49,7 +49,7 @@ func TestSend(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It is in no queue yet, and where else it lies is the server's affair.
-		if want := (tidegate.Receipt{MessageID: "id", Topic: "t", Queue: -1, Endpoint: testAddr}); r != want {
+		if want := (tidegate.Receipt{MessageID: "id", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr}); r != want {
 			t.Errorf("receipt %+v, want %+v", r, want)
 		}
 		due := message("due")

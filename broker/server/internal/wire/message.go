@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		TraceContext: p.GetTraceContext(),
 		Body:         m.GetBody(),
 	}
+	maps.DeleteFunc(out.Properties, func(_, value string) bool { return value == "" }) // as RocketMQ does
 	switch {
 	case strings.TrimSpace(out.ID) == "":
 		return out, born, refusal.New(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank")
