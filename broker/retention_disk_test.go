@@ -71,7 +71,7 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 		elapse(time.Minute)
 		after := sizeOf(t, dir)
 		t.Logf("%d KiB before, %d after", before>>10, after>>10)
-		if before < 10*mb || after > 5*mb*14/10 {
+		if before < 10*mb || after > 5*mb*8/5 {
 			t.Errorf("%d bytes on disk before, %d after", before, after)
 		}
 		if n := len(receiveAll(t, b, "other")); n != 10*16 {
