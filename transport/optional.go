@@ -52,8 +52,9 @@ type Transactor interface {
 	// EndTransaction commits it, in one attempt. The receipt has a TransactionID.
 	SendHalf(ctx context.Context, msg *tidegate.Message) SendResult
 
-	// EndTransaction commits or rolls back a half message in one attempt.
-	// Repeating it is harmless.
+	// EndTransaction commits or rolls back a half message in one attempt. Repeating
+	// it changes nothing; the error then matches tidegate.ErrNotFound, as it does for
+	// a transaction that the server gave up or never had.
 	EndTransaction(ctx context.Context, t Transaction, r Resolution) error
 
 	// ServeChecks calls check when a server asks for the resolution of a half

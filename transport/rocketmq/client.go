@@ -39,6 +39,7 @@ type Client struct {
 	endpoints map[string]*endpoint
 	sessions  map[sessionKey]*session
 	topics    map[string]*topic
+	checkers  []*checker
 }
 
 // New returns a client of the server at endpoints: host:port, or several of

@@ -141,11 +141,15 @@ func (c *Client) sendRequest(ctx context.Context, t *topic, q queue, msgs []*tid
 
 // sendReported is sendRequest, and reports to the breaker; not if report is nil.
 func (c *Client) sendReported(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult, report func(verdict)) {
+	c.sendEncoded(ctx, t, q, c.encodeRequest(t, q, msgs), msgs, results, report)
+}
+
+// sendEncoded sends req, which has msgs, and returns the response; nil if there is none.
+func (c *Client) sendEncoded(ctx context.Context, t *topic, q queue, req *rmqpb.SendMessageRequest, msgs []*tidegate.Message, results []transport.SendResult, report func(verdict)) *rmqpb.SendMessageResponse {
 	v := nothing
 	if report != nil {
 		defer func() { report(v) }() // also after a panic, or the server would never be probed again
 	}
-	req := c.encodeRequest(t, q, msgs)
 	r := request{ep: q.ep, id: c.id, op: opSend, subject: t.name}
 	if len(msgs) > 1 {
 		r.gate = new(gate)
@@ -162,7 +166,7 @@ func (c *Client) sendReported(ctx context.Context, t *topic, q queue, msgs []*ti
 		for i := range results {
 			results[i].Err = err
 		}
-		return
+		return nil
 	}
 	born := req.GetMessages()[0].GetSystemProperties().GetBornTimestamp()
 	for i, m := range msgs {
@@ -173,20 +177,7 @@ func (c *Client) sendReported(ctx context.Context, t *topic, q queue, msgs []*ti
 		}
 		results[i].Receipt = receipt(m, q.ep.key, entry, born)
 	}
-}
-
-// encodeRequest makes the wire form of a send. Its parts are allocated together.
-func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmqpb.SendMessageRequest {
-	born, topic := timestamppb.Now(), c.resource(t.name)
-	parts := make([]struct {
-		message rmqpb.Message
-		system  rmqpb.SystemProperties
-	}, len(msgs))
-	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(msgs))}
-	for i, m := range msgs {
-		req.Messages[i] = c.encodeMessage(&parts[i].message, &parts[i].system, m, q, topic, born)
-	}
-	return req
+	return res
 }
 
 func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }

@@ -294,3 +294,7 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 	t.Cleanup(func() { c.Close() })
 	return c
 }
+
+func (s *server) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+	return &rmqpb.EndTransactionResponse{Status: ok}, nil
+}

@@ -139,8 +139,10 @@ func (s *session) obey(on *link, st telemetryStream, cmd *rmqpb.TelemetryCommand
 		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{
 			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
 	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
-		log.Debug("rocketmq: the server asks about a transaction, but this client makes none",
-			"transaction", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
+		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
+			log.Warn("rocketmq: a transaction is not checked; the server will ask again", "error", err,
+				"transaction", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
+		}
 	default:
 		log.Debug("rocketmq: command not understood", "command", cmd.String())
 	}

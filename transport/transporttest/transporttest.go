@@ -33,6 +33,10 @@ const (
 	Normal TopicType = "NORMAL"
 	// FIFO topics take messages with a message group, and no others.
 	FIFO TopicType = "FIFO"
+	// Delay topics take messages with a delivery time; for a transport.Recaller.
+	Delay TopicType = "DELAY"
+	// Transaction topics take half messages; for a transport.Transactor.
+	Transaction TopicType = "TRANSACTION"
 )
 
 // A GroupConfig is how a consumer group is to be made.
@@ -125,7 +129,7 @@ type testCase struct {
 }
 
 // cases is filled where the cases are written.
-var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases)
+var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases, optionalCases)
 
 var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {

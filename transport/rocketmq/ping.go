@@ -1,0 +1,65 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+var (
+	_ transport.Pinger   = (*Client)(nil)
+	_ transport.Recaller = (*Client)(nil)
+)
+
+// anyTopic is the topic that a ping without topics asks for. It need not exist.
+const anyTopic = "tidegate_ping"
+
+// Ping asks the client's own endpoints for the routes of the topics, as
+// [transport.Pinger] says. Without topics it asks for one that need not exist.
+func (c *Client) Ping(ctx context.Context, topics ...string) error {
+	ctx = transport.AwaitConnection(ctx)
+	if len(topics) == 0 {
+		err := c.ping(ctx, anyTopic)
+		if errors.Is(err, tidegate.ErrNotFound) || errors.Is(err, tidegate.ErrForbidden) {
+			return nil // the server responded, and accepted the keys
+		}
+		return err
+	}
+	for _, name := range topics {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return err
+		}
+		if err := c.ping(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Client) ping(ctx context.Context, topic string) error {
+	_, _, err := call(ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: topic}, rmqpb.MessagingServiceClient.QueryRoute,
+		&rmqpb.QueryRouteRequest{Topic: c.resource(topic), Endpoints: c.access.pb})
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Recall removes a delayed message as [transport.Recaller] says. A RocketMQ has to
+// be configured for it (recallMessageEnable); 5.2 does not know it, and the error then
+// has CodeNotImplemented.
+func (c *Client) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
+	if handle == "" {
+		return "", fail(opRecall, topic, tidegate.CodeBadRequest,
+			"the recall handle is empty; give Receipt.RecallHandle of a message with a delivery time")
+	}
+	res, _, e := call(ctx, c, request{ep: c.access, id: c.id, op: opRecall, subject: topic}, rmqpb.MessagingServiceClient.RecallMessage,
+		&rmqpb.RecallMessageRequest{Topic: c.resource(topic), RecallHandle: handle})
+	if e != nil {
+		return "", e
+	}
+	return res.GetMessageId(), nil
+}

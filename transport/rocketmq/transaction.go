@@ -1,0 +1,102 @@
+package rocketmq
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	opEnd = "EndTransaction"
+
+	half = rmqpb.MessageType_TRANSACTION
+)
+
+var _ transport.Transactor = (*Client)(nil)
+
+// SendHalf stores a half message as [transport.Transactor] says. gRPC repeats it by
+// itself only if no server has seen it.
+func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
+	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() {
+		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
+			"a message of a transaction has neither a message group nor a delivery time; leave them empty")}
+	}
+	t, rt, err := c.writable(ctx, msg.Topic)
+	if err != nil {
+		return transport.SendResult{Err: err}
+	}
+	if len(rt.accepts) > 0 && !rt.accepts[half] && !rt.accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] {
+		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
+			fmt.Sprintf("the topic takes %s; create it as TRANSACTION", rt.types()))}
+	}
+	q, _ := t.choose(rt, "", nil)
+	req := c.encodeRequest(t, q, []*tidegate.Message{msg})
+	req.Messages[0].SystemProperties.MessageType = half
+	var results [1]transport.SendResult
+	res := c.sendEncoded(ctx, t, q, req, []*tidegate.Message{msg}, results[:], q.ep.begin())
+	if r := &results[0]; r.Err == nil {
+		r.Receipt.TransactionID, r.Receipt.Offset = entryOf(res, 0, 1, msg.ID).GetTransactionId(), -1
+	}
+	return results[0]
+}
+
+// EndTransaction commits or rolls back a half message, as [transport.Transactor] says,
+// at the server that stored it. RocketMQ's proxy forgets a transaction 30 s after the
+// send: the error matches tidegate.ErrNotFound then too, and its broker asks the checker.
+func (c *Client) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
+	if err := c.endTransaction(ctx, tx, r, rmqpb.TransactionSource_SOURCE_CLIENT); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution, source rmqpb.TransactionSource) *tidegate.Error {
+	how := map[transport.Resolution]rmqpb.TransactionResolution{
+		transport.Commit: rmqpb.TransactionResolution_COMMIT, transport.Rollback: rmqpb.TransactionResolution_ROLLBACK,
+	}[r]
+	switch {
+	case how == 0:
+		return fail(opEnd, tx.Topic, tidegate.CodeBadRequest, fmt.Sprintf("the resolution is %s; give Commit or Rollback", r))
+	case tx.ID == "":
+		return fail(opEnd, tx.Topic, tidegate.CodeInvalidTransactionID, "the transaction ID is empty; give Receipt.TransactionID of the half message")
+	}
+	ep := c.access
+	if tx.Endpoint != "" {
+		pb, err := parseEndpoints(tx.Endpoint)
+		if err == nil {
+			ep, err = c.endpoint(pb)
+		}
+		if err != nil {
+			return &tidegate.Error{Op: opEnd, Subject: tx.Topic, Endpoint: tx.Endpoint, Err: err}
+		}
+	}
+	_, _, err := call(ctx, c, request{ep: ep, id: c.id, op: opEnd, subject: tx.Topic}, rmqpb.MessagingServiceClient.EndTransaction,
+		&rmqpb.EndTransactionRequest{
+			Topic: c.resource(tx.Topic), MessageId: tx.MessageID, TransactionId: tx.ID, Resolution: how, Source: source,
+		})
+	if err != nil && err.Code == tidegate.CodeInternalServerError && // RocketMQ has no code for it
+		(strings.Contains(err.Message, "TRANSACTION_DATA_NOT_FOUND") || strings.Contains(err.Message, "found transaction data")) {
+		err.Code, err.MaybeStored = tidegate.CodeNotFound, false
+	}
+	return err
+}
+
+// encodeRequest makes the wire form of a send. Its parts are allocated together.
+func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmqpb.SendMessageRequest {
+	born, topic := timestamppb.Now(), c.resource(t.name)
+	parts := make([]struct {
+		message rmqpb.Message
+		system  rmqpb.SystemProperties
+	}, len(msgs))
+	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(msgs))}
+	for i, m := range msgs {
+		req.Messages[i] = c.encodeMessage(&parts[i].message, &parts[i].system, m, q, topic, born)
+	}
+	return req
+}

@@ -1,0 +1,184 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// optionalCases are the promises of package transport's optional interfaces. A
+// transport that does not implement one logs that its case tests nothing.
+var optionalCases = []testCase{
+	{name: "Lanes", run: optional(lanes)},
+	{name: "Ping", run: optional(ping)},
+	{name: "Recall", run: optional(recall)},
+	{name: "TransactionCommitted", run: optional(transactionCommitted)},
+	{name: "TransactionRolledBack", run: optional(transactionRolledBack)},
+	{name: "TransactionChecked", run: optional(transactionChecked)},
+}
+
+// optional runs a case with the interface that it needs.
+func optional[T any](run func(*env, T)) func(*env) {
+	return func(e *env) {
+		if t, ok := e.Transport.(T); ok {
+			run(e, t)
+			return
+		}
+		e.Logf("the transport does not implement %T", *new(T))
+	}
+}
+
+func lanes(e *env, s transport.LaneSender) {
+	e.setup(Normal)
+	e.send(newMessage("first")) // and the connection announces what it can do
+	lane, err := s.Lane(e.Context(), transport.LaneRequest{Topic: topic})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if lane.Topic != topic || lane.MaxMessages < 1 || lane.MaxMessages > 1 != e.can.Batch {
+		e.Errorf("lane %+v with the capabilities %+v", lane, e.can)
+	}
+	var msgs []*tidegate.Message
+	for range min(5, lane.MaxMessages) {
+		m := newMessage("x")
+		m.Tag = "tag-" + m.ID
+		msgs = append(msgs, m)
+	}
+	tags := map[string]string{}
+	for i, r := range s.SendLane(e.Context(), lane, msgs) {
+		if r.Err != nil || r.Receipt.MessageID != msgs[i].ID || r.Receipt.Endpoint != lane.Endpoint {
+			e.Errorf("message %d: %+v, want a receipt of %s for %s", i, r, lane.Endpoint, msgs[i].ID)
+		}
+		tags[msgs[i].ID] = msgs[i].Tag
+	}
+	r := e.request()
+	r.Max = 32
+	for _, d := range e.drain(r) {
+		if want, ok := tags[d.ID]; ok && d.Tag != want {
+			e.Errorf("message %s has the tag %q, want %q", d.ID, d.Tag, want)
+		}
+		delete(tags, d.ID)
+	}
+	if len(tags) > 0 {
+		e.Errorf("not delivered: %v", tags)
+	}
+}
+
+func ping(e *env, p transport.Pinger) {
+	e.setup(Normal)
+	if err := p.Ping(e.Context()); err != nil {
+		e.Errorf("without topics: %v", err)
+	}
+	if err := p.Ping(e.Context(), topic); err != nil {
+		e.Errorf("a topic: %v", err)
+	}
+	if err := p.Ping(e.Context(), topic, "missing"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+		e.Errorf("a topic that is missing: %v, want ErrTopicNotFound", err)
+	}
+}
+
+func recall(e *env, r transport.Recaller) {
+	e.setup(Delay)
+	m := newMessage("later")
+	m.DeliverAt = time.Now().Add(4 * e.unit)
+	receipt := e.send(m)[0]
+	if receipt.RecallHandle == "" || receipt.Offset != -1 {
+		e.Fatalf("receipt %+v of a delayed message, want a recall handle and no offset", receipt)
+	}
+	id, err := r.Recall(e.Context(), topic, receipt.RecallHandle)
+	if err != nil || id != m.ID {
+		e.Errorf("recalled %q, %v, want %q", id, err, m.ID)
+	}
+	if _, err := r.Recall(e.Context(), topic, receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
+		e.Errorf("recalled again: %v, want ErrNotFound", err)
+	}
+	e.sleep(5 * e.unit)
+	e.none(e.request())
+}
+
+// halfOf sends a half message, which nobody sees.
+func halfOf(e *env, t transport.Transactor) (*tidegate.Message, transport.Transaction) {
+	e.Helper()
+	e.setup(Transaction)
+	m := newMessage("half")
+	r := t.SendHalf(e.Context(), m)
+	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.MessageID != m.ID {
+		e.Fatalf("SendHalf: %+v", r)
+	}
+	e.none(e.request())
+	return m, transport.Transaction{ID: r.Receipt.TransactionID, MessageID: m.ID, Topic: topic, Endpoint: r.Receipt.Endpoint}
+}
+
+func transactionCommitted(e *env, t transport.Transactor) {
+	m, tx := halfOf(e, t)
+	if err := t.EndTransaction(e.Context(), tx, transport.Commit); err != nil {
+		e.Errorf("commit: %v", err)
+	}
+	for _, r := range []transport.Resolution{transport.Commit, transport.Rollback} { // too late
+		if err := t.EndTransaction(e.Context(), tx, r); !errors.Is(err, tidegate.ErrNotFound) {
+			e.Errorf("%s after the commit: %v, want ErrNotFound", r, err)
+		}
+	}
+	d := e.one()
+	if d.ID != m.ID || string(d.Body) != "half" {
+		e.Errorf("delivered %+v", d.Message)
+	}
+	e.mustAck(d)
+	e.none(e.request())
+}
+
+func transactionRolledBack(e *env, t transport.Transactor) {
+	_, tx := halfOf(e, t)
+	if err := t.EndTransaction(e.Context(), tx, transport.Rollback); err != nil {
+		e.Errorf("rollback: %v", err)
+	}
+	if err := t.EndTransaction(e.Context(), tx, transport.Commit); !errors.Is(err, tidegate.ErrNotFound) {
+		e.Errorf("commit after the rollback: %v, want ErrNotFound", err)
+	}
+	e.sleep(e.unit)
+	e.none(e.request())
+	if err := t.EndTransaction(e.Context(), tx, transport.ResolutionUnknown); !errors.Is(err, tidegate.ErrInvalid) {
+		e.Errorf("ended as unknown: %v, want ErrInvalid", err)
+	}
+}
+
+func transactionChecked(e *env, t transport.Transactor) {
+	m, tx := halfOf(e, t)
+	ctx, cancel := context.WithCancel(e.Context())
+	defer cancel()
+	var asked atomic.Int64
+	wait := later(func() {
+		err := t.ServeChecks(ctx, []string{topic}, func(_ context.Context, q transport.TransactionCheck) transport.Resolution {
+			if q.Transaction.ID != tx.ID || q.Transaction.Topic != topic || q.Message.ID != m.ID || string(q.Message.Body) != "half" {
+				e.Errorf("asked about %+v, %+v", q.Transaction, q.Message)
+			}
+			if asked.Add(1) == 1 {
+				return transport.ResolutionUnknown // and is asked again
+			}
+			return transport.Commit
+		})
+		if err != nil {
+			e.Errorf("ServeChecks: %v", err)
+		}
+	})
+	r := e.request()
+	for begin := time.Now(); ; {
+		ds := e.receive(r)
+		if len(ds) == 1 {
+			e.mustAck(ds[0])
+			break
+		}
+		if time.Since(begin) > 5*time.Minute {
+			e.Fatal("the transaction was not checked")
+		}
+	}
+	if asked.Load() != 2 {
+		e.Errorf("asked %d times, want 2", asked.Load())
+	}
+	cancel()
+	wait()
+}
