@@ -46,7 +46,7 @@ func (s situation) inputs(err error) Inputs {
 		Elapsed: s.elapsed, HasDeadline: s.remaining != 0, Remaining: s.remaining, Floor: s.floor,
 	}
 	in.ofError(err)
-	in.draw(&s.limits, map[int]time.Duration{})
+	in.draw(&s.limits, new(draws))
 	return in
 }
 

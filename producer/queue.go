@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -44,7 +45,17 @@ type ask struct {
 	units   []*unit
 	number  uint64
 	head    *item
-	cancel  context.CancelCauseFunc
+	attempt attempt
+
+	oneUnit [1]*unit // saves allocations
+	oneLane [1]transport.Lane
+}
+
+// An attempt is the ctx of a job. The request of a single message goes on with the
+// ctx of its ask: both are one attempt.
+type attempt struct {
+	ctx    context.Context //nolint:containedctx // lives as long as the job
+	cancel context.CancelFunc
 }
 
 // maxAsk bounds the message groups of one ask.
@@ -62,7 +73,19 @@ type request struct {
 	limit  int           // the smallest limit of its messages, 0 if there is none
 	sent   bool          // the transport has been called, and has not returned
 	began  time.Time     // then
-	cancel context.CancelCauseFunc
+
+	attempt attempt // without a ctx as long as the request waits for the limiter
+
+	oneItem    [1]*item // saves allocations
+	oneMessage [1]*tidegate.Message
+	oneOutcome [1]outcome
+}
+
+// cancel ends the call of the transport, if there is one.
+func (r *request) cancel() {
+	if r.attempt.cancel != nil {
+		r.attempt.cancel()
+	}
 }
 
 // A job is what is to be done next: an ask or a request.
@@ -181,7 +204,9 @@ func (q *queue) ask(head *unit, now time.Time, own *item) *ask {
 	q.routing = true
 	q.asked++
 	it := head.items.first.value
-	a := &ask{request: transport.LaneRequest{Topic: it.msg.Topic}, number: q.asked, head: it, units: []*unit{head}}
+	a := &ask{request: transport.LaneRequest{Topic: it.msg.Topic}, number: q.asked, head: it}
+	a.oneUnit[0] = head
+	a.units = a.oneUnit[:]
 	if head.group == "" {
 		if it.avoid != "" {
 			a.request.Avoid = append(a.request.Avoid, it.avoid)
@@ -278,6 +303,7 @@ func (q *queue) lane(info transport.Lane, now time.Time) *lane {
 // alone is set, it has only the first of these messages.
 func (q *queue) take(l *lane, head *unit, now time.Time, alone bool) *request {
 	r := &request{lane: l, info: l.Lane}
+	r.items = r.oneItem[:0]
 	if alone {
 		r.limit = 1
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -11,14 +12,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-var (
-	// errAttemptTimeout is the cause of an attempt's own deadline. It does not
-	// match context.DeadlineExceeded: the caller's deadline has not passed.
-	errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share of the time", tidegate.ErrUnavailable)
-
-	// errAbandoned is the cause of the end of a request that no message needs any more.
-	errAbandoned = fmt.Errorf("no message of the request is wanted any more: %w", context.Canceled)
-)
+// errAttemptTimeout is the cause of an attempt's own deadline. It does not match
+// context.DeadlineExceeded: the caller's deadline has not passed.
+var errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share of the time", tidegate.ErrUnavailable)
 
 // maxLaneChanges bounds the changed lanes in a row that are no attempt. A
 // transport that reports nothing else would otherwise keep the producer busy.
@@ -42,19 +38,18 @@ func (t *topic) send(r *request, own *item) {
 	if l := t.p.opts.Limiter; l != nil {
 		t.limit(l, r)
 	}
-	ctx, cancel, items := t.start(r, own)
-	defer cancel(nil)
+	items := t.start(r, own)
 	if len(items) == 0 {
-		t.settle(ctx, r, nil, nil, nil, r.began)
+		r.attempt.cancel()
+		t.settle(r, own, nil, nil, nil, r.began)
 		return
 	}
-	msgs := make([]*tidegate.Message, len(items))
-	for i, it := range items {
-		msgs[i] = it.msg
+	msgs := r.oneMessage[:0]
+	for _, it := range items {
+		msgs = append(msgs, it.msg)
 	}
-	actx, end := context.WithTimeoutCause(ctx, r.share, errAttemptTimeout)
-	results := t.p.lanes.SendLane(actx, r.info, msgs)
-	end()
+	results := t.p.lanes.SendLane(r.attempt.ctx, r.info, msgs)
+	r.attempt.cancel()
 	var err error
 	if len(results) != len(msgs) {
 		results = make([]transport.SendResult, len(msgs))
@@ -63,58 +58,56 @@ func (t *topic) send(r *request, own *item) {
 			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(msgs)),
 		}
 	}
-	t.settle(ctx, r, items, results, err, r.began)
+	t.settle(r, own, items, results, err, r.began)
 }
 
 // start makes the ctx of a request and returns the messages that are still wanted.
 // From then on a message that leaves may have been stored.
-func (t *topic) start(r *request, own *item) (context.Context, context.CancelCauseFunc, []*item) {
+func (t *topic) start(r *request, own *item) []*item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	items := make([]*item, 0, len(r.items))
-	await := false
-	for _, it := range r.items {
-		if !it.gone {
-			if share := it.share(now); len(items) == 0 || share < r.share {
-				r.share = share
-			}
-			items = append(items, it)
-			await = await || it.attempts > 0
+	items, await := r.items, false
+	if r.alive < len(items) {
+		items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.gone })
+	}
+	for i, it := range items {
+		if share := it.share(now); i == 0 || share < r.share {
+			r.share = share
 		}
+		await = await || it.attempts > 0
 	}
-	var base context.Context
 	switch {
-	case own != nil:
-		base = own.ctx
+	case r.attempt.ctx != nil:
 	case len(items) == 1:
-		base = context.WithoutCancel(items[0].ctx) // its values; the item itself watches its end
+		r.attempt = newAttempt(items[0], own != nil, await, r.share)
 	default:
-		base = context.Background() // the request serves several callers, and lives until none is left
+		base := context.Background() // the request serves several callers, and lives until none is left
+		if await {
+			base = transport.AwaitConnection(base)
+		}
+		r.attempt.ctx, r.attempt.cancel = context.WithTimeoutCause(base, r.share, errAttemptTimeout)
 	}
-	if await {
-		base = transport.AwaitConnection(base)
-	}
-	ctx, cancel := context.WithCancelCause(base)
-	r.cancel, r.sent, r.began = cancel, len(items) > 0, now
-	return ctx, cancel, items
+	r.sent, r.began = len(items) > 0, now
+	return items
 }
 
 // limit asks the limiter for each message of the request. Those that it refuses
 // end here.
 func (t *topic) limit(l ratelimit.Limiter, r *request) {
+	r.cancel() // the time of the attempt begins after the wait
 	for _, it := range r.items {
 		t.mu.Lock()
 		gone := it.gone
-		ctx, cancel := context.WithCancelCause(it.ctx)
-		r.cancel = cancel // Close ends the wait
+		ctx, cancel := context.WithCancel(it.ctx)
+		r.attempt.cancel, r.attempt.ctx = cancel, nil // Close ends the wait
 		t.mu.Unlock()
 		if gone {
-			cancel(nil)
+			cancel()
 			continue
 		}
 		err := ratelimit.Wait(ctx, l, 1)
-		cancel(nil)
+		cancel()
 		if err == nil {
 			continue
 		}
@@ -134,11 +127,13 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 }
 
 // settle decides for each message of a request what follows its result, or err
-// if that is set, and brings the queue up to date. It may ask the server for its
-// settings until ctx ends.
-func (t *topic) settle(ctx context.Context, r *request, items []*item, results []transport.SendResult, err error, began time.Time) {
+// if that is set, and brings the queue up to date.
+func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) {
 	ended := time.Now()
-	outs := make([]outcome, len(items))
+	outs := r.oneOutcome[:min(len(items), 1)]
+	if len(items) > 1 {
+		outs = make([]outcome, len(items))
+	}
 	for i, it := range items {
 		outs[i] = outcome{it: it, receipt: results[i].Receipt, err: results[i].Err, ended: ended}
 		if r.lane != nil {
@@ -150,7 +145,7 @@ func (t *topic) settle(ctx context.Context, r *request, items []*item, results [
 	}
 	charged := t.charge(r, outs, ended)
 	if charged {
-		t.decide(ctx, outs)
+		t.decide(own, outs)
 		for i := range outs {
 			t.observe(r, &outs[i], began)
 		}
@@ -172,7 +167,7 @@ func (t *topic) settle(ctx context.Context, r *request, items []*item, results [
 		gone = append(gone, waited[i].it)
 	}
 	t.queue.finished(r, now)
-	gone = append(gone, t.hopeless(now, r.items)...)
+	gone = append(gone, t.hopeless(now, r.items...)...)
 	t.pump(nil)
 	t.mu.Unlock()
 	for i := range waited {
@@ -238,7 +233,7 @@ func (it *item) throttle(now time.Time) {
 
 // decide fills in the decisions. A throttled attempt first waits for the server's
 // settings, if they are needed and not known: a part of its wait.
-func (t *topic) decide(ctx context.Context, outs []outcome) {
+func (t *topic) decide(own *item, outs []outcome) {
 	throttled, transient := false, false
 	for i := range outs {
 		switch o := &outs[i]; transport.Classify(o.err) {
@@ -252,14 +247,14 @@ func (t *topic) decide(ctx context.Context, outs []outcome) {
 	settings := p.settings(t)
 	switch {
 	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
-		settings, _ = p.awaitedSettings(ctx, t, p.opts.AttemptTimeout) // an error leaves those that hold
+		settings = p.settingsFor(own, t)
 	case transient && p.opts.MaxAttempts == 0:
 		// Messages are retried immediately upon failures, so the send does not
 		// wait: the server that has just failed may be the one to ask.
 		p.askLater(t)
 	}
 	closed := p.closed.Load()
-	drawn := map[int]time.Duration{} // messages that were throttled together return together
+	var drawn draws // messages that were throttled together return together
 	for i := range outs {
 		o := &outs[i]
 		if o.skipped {
@@ -272,24 +267,28 @@ func (t *topic) decide(ctx context.Context, outs []outcome) {
 		t.mu.Unlock()
 		o.in.ofError(o.err)
 		o.in.Closed = closed
-		o.in.draw(&it.limits, drawn)
+		o.in.draw(&it.limits, &drawn)
 		o.decision = Decide(o.in)
 	}
 }
 
-// draw fills in the delay of the policy.
-func (in *Inputs) draw(l *limits, drawn map[int]time.Duration) {
-	n, policy := in.Throttles-1, l.backoff
+// draws are the delays that the backoff gave by number of throttles.
+type draws struct {
+	n    int
+	last time.Duration
+}
+
+// draw fills in the delay of the policy. Messages that were throttled as often as
+// the one before get the same delay.
+func (in *Inputs) draw(l *limits, drawn *draws) {
 	switch in.class() {
 	case transport.Throttled:
-		d, ok := drawn[n]
-		if !ok {
-			d = policy.Delay(n)
-			drawn[n] = d
+		if n := in.Throttles; n != drawn.n {
+			*drawn = draws{n, l.backoff.Delay(in.Throttles - 1)}
 		}
-		in.PolicyDelay = d
+		in.PolicyDelay = drawn.last
 	case transport.Transient:
-		if n = in.transients() - 1 - in.AtOnce; n >= 0 {
+		if n := in.transients() - 1 - in.AtOnce; n >= 0 {
 			in.PolicyDelay = l.pacing.Delay(n)
 		}
 	}

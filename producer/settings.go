@@ -165,6 +165,26 @@ func (p *Producer) awaitedSettings(ctx context.Context, t *topic, attempt time.D
 	return p.askedSettings(ctx, t)
 }
 
+// settingsFor is awaitedSettings for a send that was throttled. It ends with own's
+// ctx, if own is set, and with Close. An error leaves the settings that hold.
+func (p *Producer) settingsFor(own *item, t *topic) Settings {
+	if a := t.fresh(); a != nil {
+		return a.settings
+	}
+	ctx := p.life
+	if own != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(own.ctx)
+		defer cancel()
+		defer context.AfterFunc(p.life, cancel)()
+	}
+	s, err := p.awaitedSettings(ctx, t, p.opts.AttemptTimeout)
+	if err != nil {
+		p.log.Debug("a throttled send goes on without the server's settings", "topic", t.name, "error", err)
+	}
+	return s
+}
+
 // askLater has another goroutine ask the server, which Close waits for, unless
 // the last response is fresh or another goroutine asks already.
 func (p *Producer) askLater(t *topic) {

@@ -2,7 +2,6 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +50,7 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 			t.queue.add(it, now)
 		}
 	}
-	ended = t.hopeless(now, items)
+	ended = t.hopeless(now, items...)
 	j, ok := t.pump(own)
 	t.mu.Unlock()
 	t.p.complete(ended)
@@ -142,31 +141,36 @@ func (t *topic) do(j job, own *item) (job, bool) {
 // there is no lane for any of them.
 func (t *topic) route(a *ask, own *item) *request {
 	began := time.Now()
-	ctx, share, ok := t.begin(a, own)
-	defer a.cancel(nil)
 	var lanes []transport.Lane
 	var err error
-	if ok {
-		lanes, err = t.ask(ctx, a, share, own)
+	if t.begin(a, own) {
+		lanes, err = t.ask(a, own)
 	}
 	now := time.Now()
 	t.mu.Lock()
 	r := t.queue.routed(a, lanes, now, own)
 	var ended []*item
 	if err == nil {
-		ended = t.hopeless(now, []*item{a.head})
 		if r != nil {
 			t.pump(nil) // other lanes may be free
+		} else {
+			ended = t.hopeless(now, a.head)
+		}
+		if r != nil && len(r.items) == 1 && r.items[0] == a.head {
+			r.attempt = a.attempt
+			t.asked = nil
+		} else {
+			a.attempt.cancel()
 		}
 		t.mu.Unlock()
 		t.p.complete(ended)
 		return r
 	}
 	failed := t.queue.withdraw(a)
-	failed.cancel = a.cancel
 	t.mu.Unlock()
+	a.attempt.cancel()
 	if len(failed.items) > 0 {
-		t.settle(ctx, failed, failed.items, make([]transport.SendResult, len(failed.items)), err, began)
+		t.settle(failed, own, failed.items, make([]transport.SendResult, len(failed.items)), err, began)
 	}
 	return r
 }
@@ -174,18 +178,16 @@ func (t *topic) route(a *ask, own *item) *request {
 // ask asks the transport for the lanes of a, until the share of its first
 // message is over. It returns those that it has, and the error of the next one.
 // The end of own's ctx is no error of the transport, nor is Close.
-func (t *topic) ask(ctx context.Context, a *ask, share time.Duration, own *item) ([]transport.Lane, error) {
-	ctx, end := context.WithTimeoutCause(ctx, share, errAttemptTimeout)
-	defer end()
-	lanes := make([]transport.Lane, 0, len(a.units))
+func (t *topic) ask(a *ask, own *item) ([]transport.Lane, error) {
+	lanes := a.oneLane[:0]
 	for _, u := range a.units {
 		r := a.request
 		r.MessageGroup = u.group
-		l, err := t.p.lanes.Lane(ctx, r)
+		l, err := t.p.lanes.Lane(a.attempt.ctx, r)
 		switch {
 		case err == nil:
 			lanes = append(lanes, l)
-		case own != nil && own.ctx.Err() != nil, errors.Is(context.Cause(ctx), tidegate.ErrClosed):
+		case own != nil && own.ctx.Err() != nil, t.p.closed.Load():
 			return lanes, nil
 		default:
 			return lanes, err
@@ -194,25 +196,33 @@ func (t *topic) ask(ctx context.Context, a *ask, share time.Duration, own *item)
 	return lanes, nil
 }
 
-// begin makes the ctx of an ask. ok is false if its message has gone.
-func (t *topic) begin(a *ask, own *item) (ctx context.Context, share time.Duration, ok bool) {
+// begin makes the ctx of an ask. It returns false if the ask's message has gone.
+func (t *topic) begin(a *ask, own *item) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	base := context.WithoutCancel(a.head.ctx)
-	if own != nil {
-		base = own.ctx
-	}
-	ctx, a.cancel = context.WithCancelCause(base)
+	now := time.Now()
+	a.attempt = newAttempt(a.head, own != nil, a.head.attempts > 0, a.head.share(now))
 	t.asked = a
-	if a.head.attempts > 0 {
-		ctx = transport.AwaitConnection(ctx)
+	return !a.head.gone
+}
+
+// newAttempt makes the ctx of an attempt for one message. If own is set, it ends
+// with the message's ctx; otherwise the message itself watches its end.
+func newAttempt(it *item, own, await bool, share time.Duration) (a attempt) {
+	base := it.ctx
+	if !own {
+		base = context.WithoutCancel(base) // its values
 	}
-	return ctx, a.head.share(time.Now()), !a.head.gone
+	if await {
+		base = transport.AwaitConnection(base)
+	}
+	a.ctx, a.cancel = context.WithTimeoutCause(base, share, errAttemptTimeout)
+	return a
 }
 
 // hopeless ends those of the items that wait for a pause which ends too close to
 // their deadline. The lock is held.
-func (t *topic) hopeless(now time.Time, items []*item) (ended []*item) {
+func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	if !t.queue.anyPaused(now) {
 		return nil
 	}
@@ -237,8 +247,8 @@ func (t *topic) hopeless(now time.Time, items []*item) (ended []*item) {
 // lock is held; complete has to be called for the item afterwards.
 func (t *topic) end(it *item, err *SendError, now time.Time) {
 	it.gone, it.err = true, err
-	if r := t.queue.remove(it, now); r != nil && r.cancel != nil {
-		r.cancel(errAbandoned)
+	if r := t.queue.remove(it, now); r != nil {
+		r.cancel()
 	}
 }
 
@@ -272,7 +282,7 @@ func (t *topic) leave(it *item, aborted bool) {
 	if aborted {
 		t.end(it, it.fail(StopClosed, cause), now)
 		if t.asked != nil {
-			t.asked.cancel(cause)
+			t.asked.attempt.cancel()
 		}
 	} else {
 		t.end(it, it.fail(StopContext, cause), now)
