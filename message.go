@@ -72,9 +72,7 @@ type Receipt struct {
 	// take it back. Empty for others, and where the server gives none.
 	RecallHandle string
 
-	// TransactionID names the transaction of a half message, to end it. Empty
-	// for other messages, and so for all that a producer sends: it makes no
-	// transactions yet.
+	// TransactionID names the transaction of a half message. Empty for other messages.
 	TransactionID string
 
 	// Attempts is how many attempts the send took, the first included.

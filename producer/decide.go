@@ -32,6 +32,9 @@ type Inputs struct {
 	// broker has just stopped. RouteGood is true after an accepted send to the topic.
 	RouteLost, RouteGood bool
 
+	// HalfMessage is true for the half message of a transaction, which is not retried.
+	HalfMessage bool
+
 	// RetryAfter is the delay that the server asked for. Negative: do not retry.
 	RetryAfter time.Duration
 
@@ -83,6 +86,10 @@ func Decide(in Inputs) Decision {
 		return d
 	case transport.Permanent:
 		d.Stop = StopPermanent
+		return d
+	}
+	if in.HalfMessage {
+		d.Stop = StopHalfMessage
 		return d
 	}
 	if in.RetryAfter < 0 {

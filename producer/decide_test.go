@@ -34,7 +34,7 @@ func pushedBack(c tidegate.Code, after time.Duration) error {
 type situation struct {
 	limits                                  limits
 	attempts, throttles, waited             int
-	routeGood, ended, closed                bool
+	routeGood, ended, closed, half          bool
 	throttledFor, elapsed, remaining, floor time.Duration
 }
 
@@ -42,7 +42,7 @@ func (s situation) inputs(err error) Inputs {
 	in := Inputs{
 		Attempts: s.attempts, Throttles: s.throttles, Waited: s.waited, MaxAttempts: s.limits.maxAttempts,
 		MaxThrottles: s.limits.maxThrottles, MaxThrottleTime: s.limits.maxThrottleTime, ThrottledFor: s.throttledFor,
-		RouteGood: s.routeGood, ContextEnded: s.ended, Closed: s.closed, AtOnce: s.limits.atOnce,
+		HalfMessage: s.half, RouteGood: s.routeGood, ContextEnded: s.ended, Closed: s.closed, AtOnce: s.limits.atOnce,
 		Elapsed: s.elapsed, HasDeadline: s.remaining != 0, Remaining: s.remaining, Floor: s.floor,
 	}
 	in.ofError(err)
@@ -126,6 +126,10 @@ func TestDecide(t *testing.T) {
 		{"no time for one more attempt", situation{limits: plain, attempts: 1, remaining: 99 * ms, floor: 100 * ms}, broken,
 			Decision{Class: transport.Transient, Stop: StopDeadline, Needed: 100 * ms}},
 		{"time for the wait and the attempt", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1100 * ms, floor: 100 * ms}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
+		{"half message, transient", situation{limits: plain, attempts: 1, half: true}, broken, stop(transport.Transient, StopHalfMessage)},
+		{"half message, throttled", situation{limits: plain, attempts: 1, throttles: 1, half: true}, throttled(time.Second), stop(transport.Throttled, StopHalfMessage)},
+		{"half message, permanent", situation{limits: plain, attempts: 1, half: true}, codeError(tidegate.CodeForbidden), stop(transport.Permanent, StopPermanent)},
+		{"half message, accepted", situation{limits: plain, attempts: 1, half: true}, nil, Decision{}},
 		{"no time for the wait", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1099 * ms, floor: 100 * ms}, throttled(0),
 			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: 1100 * ms}},
 		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(transport.Transient, StopExhausted)},

@@ -32,6 +32,8 @@ type SendError struct {
 	// it keeps its ID and the server remembers IDs.
 	MaybeStored bool
 
+	op string // "send to" if empty
+
 	// Last is the error of the last attempt; nil if there was none.
 	Last error
 
@@ -43,7 +45,11 @@ type SendError struct {
 // Error returns topic, cause, attempt, endpoint and the last response.
 func (e *SendError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "send to %q: ", e.Topic)
+	op := e.op
+	if op == "" {
+		op = "send to"
+	}
+	fmt.Fprintf(&b, "%s %q: ", op, e.Topic)
 	if e.Cause != nil {
 		b.WriteString(e.Cause.Error())
 	}

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The values that hold where neither the client nor the server sets another.
@@ -106,6 +108,14 @@ type Options struct {
 	// send, and may block until the send's ctx ends. If it refuses, the send stops
 	// ([StopLimiter]) with its error. Nil means none.
 	Limiter ratelimit.Limiter
+
+	// Checker returns the resolution of a half message of [Producer.Begin]: Commit if
+	// the local transaction was committed, Rollback if it was not and never will be,
+	// else ResolutionUnknown, upon which the server asks again later. It should look at
+	// the same database as the local transaction, for example for a row with the
+	// message's ID. Several goroutines call it at the same time. A panic in it is
+	// logged and counts as ResolutionUnknown. Begin and ServeChecks need it.
+	Checker func(ctx context.Context, check transport.TransactionCheck) transport.Resolution
 
 	// OnAttempt is called after every attempt, before any wait; its duration is
 	// deducted from that wait. Several goroutines call it at the same time. It

@@ -20,19 +20,6 @@ var errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share o
 // transport that reports nothing else would otherwise keep the producer busy.
 const maxLaneChanges = 3
 
-// An outcome is what became of one message in a request, and what follows.
-type outcome struct {
-	it       *item
-	receipt  tidegate.Receipt
-	err      error
-	lane     string // the endpoint of the request's lane; empty without one
-	in       Inputs
-	decision Decision
-	ended    time.Time // of the attempt
-	skipped  bool      // the message had gone before
-	waiting  bool      // the message was not in the request, but waited for it
-}
-
 // send carries out a request, on the goroutine of own's caller if own is set.
 func (t *topic) send(r *request, own *item) {
 	if l := t.p.opts.Limiter; l != nil {
@@ -80,13 +67,10 @@ func (t *topic) start(r *request, own *item) []*item {
 	switch {
 	case r.attempt.ctx != nil:
 	case len(items) == 1:
-		r.attempt = newAttempt(items[0], own != nil, await, r.share)
+		r.attempt = newAttempt(items[0].base(own != nil), await, r.share)
 	default:
-		base := context.Background() // the request serves several callers, and lives until none is left
-		if await {
-			base = transport.AwaitConnection(base)
-		}
-		r.attempt.ctx, r.attempt.cancel = context.WithTimeoutCause(base, r.share, errAttemptTimeout)
+		// The request serves several callers, and lives until none is left.
+		r.attempt = newAttempt(context.Background(), await, r.share)
 	}
 	r.sent, r.began = len(items) > 0, now
 	return items
@@ -229,175 +213,4 @@ func (it *item) throttle(now time.Time) {
 	if it.throttledSince.IsZero() {
 		it.throttledSince = now
 	}
-}
-
-// decide fills in the decisions. A throttled attempt first waits for the server's
-// settings, if they are needed and not known: a part of its wait.
-func (t *topic) decide(own *item, outs []outcome) {
-	throttled, transient := false, false
-	for i := range outs {
-		switch o := &outs[i]; transport.Classify(o.err) {
-		case transport.Throttled:
-			throttled = true
-		case transport.Transient:
-			transient = true
-		}
-	}
-	p := t.p
-	settings := p.settings(t)
-	switch {
-	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
-		settings = p.settingsFor(own, t)
-	case transient && p.opts.MaxAttempts == 0:
-		// Messages are retried immediately upon failures, so the send does not
-		// wait: the server that has just failed may be the one to ask.
-		p.askLater(t)
-	}
-	closed := p.closed.Load()
-	var drawn draws // messages that were throttled together return together
-	for i := range outs {
-		o := &outs[i]
-		if o.skipped {
-			continue
-		}
-		it := o.it
-		t.mu.Lock()
-		it.limits.maxAttempts, it.limits.backoff = settings.MaxAttempts, settings.Backoff
-		o.in = it.inputs(o.ended, t.good.Load())
-		t.mu.Unlock()
-		o.in.ofError(o.err)
-		o.in.Closed = closed
-		o.in.draw(&it.limits, &drawn)
-		o.decision = Decide(o.in)
-	}
-}
-
-// draws are the delays that the backoff gave by number of throttles.
-type draws struct {
-	n    int
-	last time.Duration
-}
-
-// draw fills in the delay of the policy. Messages that were throttled as often as
-// the one before get the same delay.
-func (in *Inputs) draw(l *limits, drawn *draws) {
-	switch in.class() {
-	case transport.Throttled:
-		if n := in.Throttles; n != drawn.n {
-			*drawn = draws{n, l.backoff.Delay(in.Throttles - 1)}
-		}
-		in.PolicyDelay = drawn.last
-	case transport.Transient:
-		if n := in.transients() - 1 - in.AtOnce; n >= 0 {
-			in.PolicyDelay = l.pacing.Delay(n)
-		}
-	}
-}
-
-// apply carries out the decision about a message; it returns true if that ended.
-// The lock is held.
-func (t *topic) apply(o *outcome, now time.Time) bool {
-	it, d := o.it, o.decision
-	switch d.Stop {
-	case NotStopped:
-		if d.Class == transport.OK {
-			t.accept(o)
-			t.end(it, nil, now)
-			return true
-		}
-		it.avoid, it.due = o.endpoint(), time.Time{}
-		if d.Delay > 0 {
-			it.due = o.ended.Add(d.Delay)
-		}
-		return false
-	case StopContext:
-		t.end(it, it.contextEnded(), now)
-	case StopClosed:
-		var cause error // the transport's error is enough
-		if o.in.Closed {
-			cause = errProducerClosed
-		}
-		t.end(it, it.fail(StopClosed, cause), now)
-	case StopDeadline:
-		t.end(it, it.tooLate(d.Needed, o.in.Remaining, nil), now)
-	default:
-		t.end(it, it.fail(d.Stop, nil), now)
-	}
-	return true
-}
-
-// accept completes the receipt.
-func (t *topic) accept(o *outcome) {
-	t.good.Store(true)
-	it := o.it
-	it.receipt = o.receipt
-	it.receipt.Attempts = it.attempts
-	if it.receipt.MessageID == "" {
-		it.receipt.MessageID = it.msg.ID
-	}
-	if it.receipt.Topic == "" {
-		it.receipt.Topic = it.msg.Topic
-	}
-}
-
-// endpoint is that of the receipt or of the error, or else that of the lane.
-func (o *outcome) endpoint() string {
-	if o.err == nil && o.receipt.Endpoint != "" {
-		return o.receipt.Endpoint
-	}
-	if e, ok := errors.AsType[*tidegate.Error](o.err); ok && e.Endpoint != "" {
-		return e.Endpoint
-	}
-	return o.lane
-}
-
-// adapt brings the lane of a request up to date. It returns the messages that a
-// throttled lane ended although they only waited for it: each pause that a
-// message waits for counts as a throttled attempt of it. The lock is held.
-func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
-	l := r.lane
-	l.deciding = false
-	var throttle *outcome
-	var pause time.Duration
-	for i := range outs {
-		o := &outs[i]
-		switch {
-		case o.skipped:
-		case o.err == nil:
-			l.succeeded(r)
-		case errors.Is(o.err, errAttemptTimeout):
-			l.timedOut()
-		case o.in.class() == transport.Throttled:
-			// Enough for messages that were not throttled themselves.
-			d := tidegate.RetryAfter(o.err)
-			if d == 0 {
-				d = min(o.in.PolicyDelay, maxPause)
-			}
-			if throttle == nil || d < pause {
-				throttle, pause = o, d
-			}
-		}
-	}
-	if throttle == nil || !l.pause(r, throttle.ended, pause, throttle.err) {
-		return nil
-	}
-	for _, it := range t.queue.behind(l, now) {
-		it.waited++
-		it.throttle(now)
-		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, true)}
-		o.in.ofError(throttle.err)
-		o.in.PolicyDelay = max(0, l.pausedUntil.Sub(now))
-		o.in.RetryAfter = 0
-		if o.decision = Decide(o.in); o.decision.Stop == NotStopped {
-			continue
-		}
-		why := fmt.Errorf("the server throttles the topic: %w", throttle.err)
-		e := it.fail(o.decision.Stop, why)
-		if o.decision.Stop == StopDeadline {
-			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
-		}
-		t.end(it, e, now)
-		ended = append(ended, o)
-	}
-	return ended
 }

@@ -5,17 +5,18 @@ type StopReason int
 
 // The reasons to stop.
 const (
-	NotStopped     StopReason = iota // it goes on, or succeeded
-	StopInvalid                      // the message can never be sent; no attempt was made
-	StopPermanent                    // the same request would fail again
-	StopExhausted                    // MaxAttempts were made
-	StopThrottled                    // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
-	StopPushedBack                   // the server asked not to try again
-	StopDeadline                     // the next attempt could not end before the deadline of ctx
-	StopLimiter                      // Options.Limiter returned an error
-	StopContext                      // ctx ended
-	StopClosed                       // the producer or its transport was closed
-	StopFull                         // the producer holds as many messages or bytes as it may; no attempt was made
+	NotStopped      StopReason = iota // it goes on, or succeeded
+	StopInvalid                       // the message can never be sent; no attempt was made
+	StopPermanent                     // the same request would fail again
+	StopExhausted                     // MaxAttempts were made
+	StopThrottled                     // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
+	StopPushedBack                    // the server asked not to try again
+	StopDeadline                      // the next attempt could not end before the deadline of ctx
+	StopLimiter                       // Options.Limiter returned an error
+	StopContext                       // ctx ended
+	StopClosed                        // the producer or its transport was closed
+	StopFull                          // the producer holds as many messages or bytes as it may; no attempt was made
+	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
 )
 
 // String returns the reason in words.
@@ -43,6 +44,8 @@ func (r StopReason) String() string {
 		return "closed"
 	case StopFull:
 		return "producer full"
+	case StopHalfMessage:
+		return "half messages are not retried"
 	}
 	return "unknown"
 }

@@ -184,14 +184,13 @@ func (t *topic) ask(a *ask, own *item) ([]transport.Lane, error) {
 		r := a.request
 		r.MessageGroup = u.group
 		l, err := t.p.lanes.Lane(a.attempt.ctx, r)
-		switch {
-		case err == nil:
-			lanes = append(lanes, l)
-		case own != nil && own.ctx.Err() != nil, t.p.closed.Load():
-			return lanes, nil
-		default:
+		if err != nil {
+			if unwanted := own != nil && own.ctx.Err() != nil || t.p.closed.Load(); unwanted {
+				err = nil
+			}
 			return lanes, err
 		}
+		lanes = append(lanes, l)
 	}
 	return lanes, nil
 }
@@ -201,18 +200,23 @@ func (t *topic) begin(a *ask, own *item) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	a.attempt = newAttempt(a.head, own != nil, a.head.attempts > 0, a.head.share(now))
+	a.attempt = newAttempt(a.head.base(own != nil), a.head.attempts > 0, a.head.share(now))
 	t.asked = a
 	return !a.head.gone
 }
 
-// newAttempt makes the ctx of an attempt for one message. If own is set, it ends
-// with the message's ctx; otherwise the message itself watches its end.
-func newAttempt(it *item, own, await bool, share time.Duration) (a attempt) {
-	base := it.ctx
-	if !own {
-		base = context.WithoutCancel(base) // its values
+// base is the ctx of an attempt for one message: the caller's if the attempt is on
+// the caller's goroutine, or else one that does not end with it: then the message
+// itself watches its end.
+func (it *item) base(own bool) context.Context {
+	if own {
+		return it.ctx
 	}
+	return context.WithoutCancel(it.ctx) // its values
+}
+
+// newAttempt makes the ctx of an attempt.
+func newAttempt(base context.Context, await bool, share time.Duration) (a attempt) {
 	if await {
 		base = transport.AwaitConnection(base)
 	}

@@ -1,0 +1,140 @@
+package producer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A demo is a server that throttles the first attempt and knows the topic orders
+// alone. Programs use transport/rocketmq instead.
+type demo struct{ attempts int }
+
+func (d *demo) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	for i, m := range msgs {
+		d.attempts++
+		switch {
+		case m.Topic != "orders":
+			results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "broker:8081", Code: tidegate.CodeTopicNotFound}
+		case d.attempts == 1:
+			results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "broker:8081", Code: tidegate.CodeTooManyRequests}
+		default:
+			results[i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "broker:8081"}
+		}
+	}
+	return results
+}
+
+func (d *demo) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	return transport.ProducerSettings{}, nil
+}
+
+func ExampleProducer_Send() {
+	p, err := producer.New(&demo{}, producer.Options{Backoff: backoff.Steps{10 * time.Millisecond}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+	fmt.Println(receipt.Attempts, err)
+	// Output: 2 <nil>
+}
+
+func ExampleProducer_SendAsync() {
+	p, err := producer.New(&demo{attempts: 1}, producer.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for i := range 3 {
+		m := &tidegate.Message{Topic: "orders", MessageGroup: "customer-7", Body: fmt.Appendf(nil, "order %d", i)}
+		err := p.SendAsync(context.Background(), m, func(_ tidegate.Receipt, err error) {
+			fmt.Printf("%s: %v\n", m.Body, err)
+		})
+		if err != nil {
+			fmt.Println("not accepted:", err)
+		}
+	}
+	// Unlike Close, Shutdown waits for the messages that were accepted.
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	accounts, err := p.Shutdown(ctx)
+	fmt.Println(accounts.Accepted, accounts.Delivered, len(accounts.Undelivered), err)
+	// Output:
+	// order 0: <nil>
+	// order 1: <nil>
+	// order 2: <nil>
+	// 3 3 0 <nil>
+}
+
+func ExampleProducer_SendBatch() {
+	p, err := producer.New(&demo{attempts: 1}, producer.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	results := p.SendBatch(context.Background(), []*tidegate.Message{
+		{Topic: "orders", Body: []byte("3 apples")},
+		{Topic: "orders", Tag: "a|b", Body: []byte("4 pears")},
+	})
+	for _, r := range results {
+		fmt.Println(r.Err)
+	}
+	// Output:
+	// <nil>
+	// send to "orders": "tag": 40004 ILLEGAL_MESSAGE_TAG: "a|b" is blank, not UTF-8, or has '|' or a control character
+}
+
+func ExampleSendError_Fault() {
+	p, err := producer.New(&demo{}, producer.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	_, err = p.Send(context.Background(), &tidegate.Message{Topic: "odrers", Body: []byte("3 apples")})
+	if e, ok := errors.AsType[*producer.SendError](err); ok {
+		switch e.Fault() {
+		case producer.MessageFault:
+			fmt.Println("reject the order")
+		case producer.SetupFault:
+			fmt.Println("keep the order and alert:", err)
+		case producer.PassingFault:
+			fmt.Println("keep the order, and send it again in", tidegate.RetryAfter(err))
+		}
+	}
+	// Output: keep the order and alert: send to "odrers": attempt 1 of 3 at broker:8081: 40402 TOPIC_NOT_FOUND
+}
+
+func ExampleOptions_Preview() {
+	fmt.Println(producer.Options{MaxAttempts: 5}.Preview())
+	// Output:
+	// retry           after           total
+	//     1   800ms to 1.2s   800ms to 1.2s
+	//     2  1.28s to 1.92s  2.08s to 3.12s
+	//     3  2.05s to 3.07s  4.13s to 6.19s
+	//     4  3.28s to 4.92s  7.4s to 11.11s
+	// 4 retries in 7.4s to 11.11s
+}
+
+func ExampleOptions_Lint() {
+	opts := producer.Options{MaxAttempts: 5, Backoff: backoff.Steps{time.Second, 10 * time.Second}}
+	for _, finding := range opts.Lint(producer.Use{Timeout: 5 * time.Second, Clients: 1000}) {
+		fmt.Println(finding)
+	}
+	// Output:
+	// Backoff: throttled retry 2 needs at least 11.1s, but a send has 5s: it is never made
+	// Backoff: it has no jitter: 1000 clients that fail at the same time return at the same time
+}

@@ -1,0 +1,94 @@
+package producer
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Recall cancels the delayed message that has the recall handle of its receipt,
+// and returns the message's ID. It is retried as sends are. The error, a
+// [*SendError], matches tidegate.ErrNotFound if the message was delivered or recalled
+// before; after a lost response that may have been an earlier attempt of this call.
+func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
+	it := &item{ctx: ctx, msg: &tidegate.Message{Topic: topic}}
+	failed := func(e *SendError) error {
+		e.op = "recall from"
+		return e
+	}
+	if err := tidegate.ValidateTopic(topic); err != nil {
+		return "", failed(it.fail(StopInvalid, err))
+	}
+	if handle == "" {
+		return "", failed(it.fail(StopInvalid, &tidegate.Error{
+			Subject: "handle", Code: tidegate.CodeBadRequest, Message: "it is empty; give the RecallHandle of the receipt",
+		}))
+	}
+	recaller, ok := p.transport.(transport.Recaller)
+	if !ok {
+		it.last = unsupported(topic, "recalling messages")
+		return "", failed(it.fail(StopPermanent, nil))
+	}
+	it.topic = p.use(topic)
+	defer it.topic.release()
+	it.limits = p.opts.limits(p.settings(it.topic))
+	e := p.repeat(it, false, func(ctx context.Context) (err error) {
+		messageID, err = recaller.Recall(ctx, topic, handle)
+		return err
+	})
+	if e != nil {
+		return "", failed(e)
+	}
+	return messageID, nil
+}
+
+// repeat does a call that does not go through the queue, on the caller's
+// goroutine, until it succeeds or the policy stops it.
+func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) error) *SendError {
+	if !p.ledger.hold() {
+		return it.fail(StopClosed, errProducerClosed)
+	}
+	defer p.ledger.running.Done()
+	ctx, cancel := context.WithCancel(it.ctx)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	for {
+		if it.ctx.Err() != nil {
+			return it.contextEnded()
+		}
+		began := time.Now()
+		a := newAttempt(ctx, it.attempts > 0, it.share(began))
+		o := outcome{it: it, err: call(a.ctx)}
+		a.cancel()
+		o.ended = time.Now()
+		it.attempts++
+		it.last = o.err
+		it.maybe = it.maybe || maybeStored(o.err)
+		if transport.Classify(o.err) == transport.Throttled {
+			it.throttle(o.ended)
+		}
+		o.in = it.inputs(o.ended, it.topic.good.Load())
+		o.in.ofError(o.err)
+		o.in.HalfMessage = half
+		o.in.Closed = p.life.Err() != nil
+		o.in.draw(&it.limits, new(draws))
+		o.decision = Decide(o.in)
+		it.topic.observe(&request{items: []*item{it}}, &o, began)
+		switch d := o.decision; {
+		case d.Class == transport.OK:
+			return nil
+		case d.Stop == NotStopped:
+			if backoff.Sleep(ctx, time.Until(o.ended.Add(d.Delay))) == nil {
+				continue
+			}
+			if it.ctx.Err() != nil {
+				return it.contextEnded()
+			}
+			return it.fail(StopClosed, errProducerClosed)
+		}
+		return it.stopped(&o)
+	}
+}

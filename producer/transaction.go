@@ -1,0 +1,200 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A Transaction is a half message: the server has stored it, and no consumer
+// receives it before its Commit. Several goroutines may share it.
+//
+// A transaction that is not resolved, for example because the process ended, is
+// not lost: the server asks a producer for its resolution ([Producer.ServeChecks]).
+type Transaction struct {
+	p       *Producer
+	via     transport.Transactor
+	half    transport.Transaction
+	message *tidegate.Message
+	receipt tidegate.Receipt
+
+	mu         sync.Mutex
+	resolution transport.Resolution // guarded by mu: that which was asked for first
+}
+
+// Begin sends msg as a half message. It makes one attempt, as the rule for
+// transactional messages demands: a half message whose response was lost is not
+// sent again, except where gRPC is certain that it never reached the server. After
+// an error the local transaction must not be committed. The error is a [*SendError].
+//
+// Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over
+// or Close is called. It needs Options.Checker and a transport that is a
+// [transport.Transactor]. Half messages are not counted in Accounts, and MaxPending
+// does not bound them.
+func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transaction, error) {
+	it, failed := p.prepare(ctx, msg, nil)
+	if failed != nil {
+		return nil, failed
+	}
+	t := it.topic
+	defer t.release()
+	transactor, ok := p.transport.(transport.Transactor)
+	switch {
+	case !ok:
+		it.last = unsupported(msg.Topic, "transactions")
+		return nil, it.fail(StopPermanent, nil)
+	case p.opts.Checker == nil:
+		return nil, it.fail(StopInvalid, &tidegate.Error{
+			Subject: "Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; without it the server cannot ask how a transaction ended",
+		})
+	}
+	it.limits.maxAttempts = 1
+	var receipt tidegate.Receipt
+	err := p.repeat(it, true, func(ctx context.Context) error {
+		r := transactor.SendHalf(ctx, it.msg)
+		receipt = r.Receipt
+		if r.Err == nil && receipt.TransactionID == "" {
+			return &tidegate.Error{
+				Op: "SendMessage", Subject: msg.Topic, Endpoint: receipt.Endpoint, Code: tidegate.CodeUnsupported, MaybeStored: true,
+				Message: "the response has no transaction ID",
+			}
+		}
+		return r.Err
+	})
+	if err != nil {
+		return nil, err
+	}
+	receipt.Attempts = it.attempts
+	return &Transaction{
+		p: p, via: transactor, message: it.msg, receipt: receipt,
+		half: transport.Transaction{ID: receipt.TransactionID, MessageID: it.msg.ID, Topic: msg.Topic, Endpoint: receipt.Endpoint},
+	}, nil
+}
+
+// Receipt returns the receipt of the half message.
+func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
+
+// Commit lets consumers receive the message. It is retried as sends are, which is
+// harmless. If it fails nevertheless, the server asks the checker later: Commit after
+// the local commit may fail without a loss. Repeating Commit is harmless; Commit after
+// Rollback is an error.
+func (t *Transaction) Commit(ctx context.Context) error { return t.resolve(ctx, transport.Commit) }
+
+// Rollback removes the half message. It is retried, may fail and may be repeated as
+// Commit is.
+func (t *Transaction) Rollback(ctx context.Context) error { return t.resolve(ctx, transport.Rollback) }
+
+func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error {
+	it := &item{ctx: ctx, msg: t.message, topic: t.p.use(t.half.Topic)}
+	defer it.topic.release()
+	it.limits = t.p.opts.limits(t.p.settings(it.topic))
+	op := fmt.Sprintf("%v of the transaction of message %q in", r, t.message.ID)
+	t.mu.Lock()
+	before := t.resolution
+	if before == transport.ResolutionUnknown {
+		t.resolution = r
+	}
+	t.mu.Unlock()
+	if before != transport.ResolutionUnknown && before != r {
+		e := it.fail(StopInvalid, &tidegate.Error{
+			Subject: "resolution", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("the transaction was ended with %v before", before),
+		})
+		e.op = op
+		return e
+	}
+	err := t.p.repeat(it, false, func(ctx context.Context) error { return t.via.EndTransaction(ctx, t.half, r) })
+	if err != nil {
+		err.op = op
+		return err
+	}
+	return nil
+}
+
+// Transact ties a local transaction to a message: it sends msg as a half message,
+// calls local, and resolves the half message. local gets the message with its ID, so
+// that it can store that ID with its own changes for the checker to find.
+//
+// If local returns nil, Transact commits. If local returns an error, Options.Checker
+// decides, because an error of a database's commit leaves open whether it happened.
+// If local panics, the transaction is left to ServeChecks.
+//
+// The error is that of Begin, upon which local was not called, or that of local. A
+// resolution that fails is logged and left to ServeChecks: the local transaction has
+// decided.
+func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local func(ctx context.Context, msg *tidegate.Message) error) (tidegate.Receipt, error) {
+	t, err := p.Begin(ctx, msg)
+	if err != nil {
+		return tidegate.Receipt{}, err
+	}
+	resolution := transport.Commit
+	if err = local(ctx, t.message); err != nil {
+		resolution = p.check(ctx, transport.TransactionCheck{Transaction: t.half, Message: t.message})
+	}
+	if resolution == transport.ResolutionUnknown {
+		return t.receipt, err
+	}
+	// The local transaction has ended, even if ctx ended with it.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.opts.AttemptTimeout)
+	defer cancel()
+	if failed := t.resolve(end, resolution); failed != nil {
+		p.log.Warn("a transaction is left to the server's check", "topic", msg.Topic, "message_id", t.message.ID, "error", failed)
+	}
+	return t.receipt, err
+}
+
+// ServeChecks answers the server's questions for the resolution of half messages of
+// the topics with Options.Checker, several at once. It blocks until ctx ends or the
+// producer is closed, and then returns nil once all calls of the checker have
+// returned. It retries after passing failures and returns permanent errors.
+//
+// Run it from the start of the program for all topics that it sends transactions
+// to: the questions can be about transactions of an earlier process.
+func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
+	transactor, ok := p.transport.(transport.Transactor)
+	switch {
+	case !ok:
+		return fmt.Errorf("producer: %w", unsupported("", "transactions"))
+	case p.opts.Checker == nil || len(topics) == 0:
+		return fmt.Errorf("producer: %w", &tidegate.Error{
+			Subject: "ServeChecks", Code: tidegate.CodeBadRequest, Message: "it needs Options.Checker and at least one topic",
+		})
+	case !p.ledger.hold():
+		return errProducerClosed
+	}
+	defer p.ledger.running.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	for failures := 0; ; failures++ {
+		began := time.Now()
+		err := transactor.ServeChecks(ctx, topics, p.check)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case transport.Classify(err) == transport.Permanent, errors.Is(err, tidegate.ErrClosed):
+			return fmt.Errorf("producer: %w", err)
+		case time.Since(began) > time.Minute:
+			failures = 0
+		}
+		p.log.Warn("the server's checks cannot be served; trying again", "error", err)
+		if backoff.Sleep(ctx, max(defaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
+			return nil
+		}
+	}
+}
+
+// check calls the checker.
+func (p *Producer) check(ctx context.Context, c transport.TransactionCheck) (r transport.Resolution) {
+	defer p.recovered("Options.Checker panicked", c.Transaction.MessageID)
+	return p.opts.Checker(ctx, c)
+}
+
+func unsupported(topic, what string) *tidegate.Error {
+	return &tidegate.Error{Subject: topic, Code: tidegate.CodeUnsupported, Message: "the transport does not support " + what}
+}

@@ -1,0 +1,283 @@
+package producer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// txFake is a transport with transactions. Its functions get the number of the call.
+type txFake struct {
+	fake
+	half   func(ctx context.Context, n int) error
+	end    func(ctx context.Context, n int, r transport.Resolution) error
+	recall func(ctx context.Context, n int) (string, error)
+	checks func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error
+
+	mu     sync.Mutex
+	halves []*tidegate.Message
+	ends   []transport.Resolution
+	n      int
+}
+
+func (f *txFake) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
+	f.mu.Lock()
+	f.halves = append(f.halves, m)
+	n := len(f.halves)
+	f.mu.Unlock()
+	if f.half != nil {
+		if err := f.half(ctx, n); err != nil {
+			return transport.SendResult{Err: err}
+		}
+	}
+	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "a:1", TransactionID: "tx-" + m.ID}}
+}
+
+func (f *txFake) EndTransaction(ctx context.Context, t transport.Transaction, r transport.Resolution) error {
+	f.mu.Lock()
+	f.ends = append(f.ends, r)
+	n := len(f.ends)
+	f.mu.Unlock()
+	if t.ID != "tx-"+t.MessageID || t.Endpoint != "a:1" || t.Topic != "orders" {
+		return fmt.Errorf("the transaction is %+v", t)
+	}
+	if f.end != nil {
+		return f.end(ctx, n, r)
+	}
+	return nil
+}
+
+func (f *txFake) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	f.mu.Lock()
+	f.n++
+	n := f.n
+	f.mu.Unlock()
+	return f.checks(ctx, n, check)
+}
+
+func (f *txFake) Recall(ctx context.Context, _, _ string) (string, error) {
+	f.mu.Lock()
+	f.n++
+	n := f.n
+	f.mu.Unlock()
+	return f.recall(ctx, n)
+}
+
+func committed(context.Context, transport.TransactionCheck) transport.Resolution {
+	return transport.Commit
+}
+
+func TestTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &txFake{}
+		f.end = func(_ context.Context, n int, _ transport.Resolution) error {
+			if n < 3 {
+				return codeError(tidegate.CodeProxyTimeout)
+			}
+			return nil
+		}
+		p := newProducer(t, f, Options{Checker: committed})
+		tx, err := p.Begin(t.Context(), message())
+		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || f.halves[0].ID == "" {
+			t.Fatalf("%+v, %v", tx, err)
+		}
+		for range 2 { // repeating it is harmless
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := tx.Rollback(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("roll back after the commit: %v", err)
+		}
+		if len(f.ends) != 4 || slices.ContainsFunc(f.ends, func(r transport.Resolution) bool { return r != transport.Commit }) {
+			t.Errorf("resolutions %v, want four commits: two responses were lost", f.ends)
+		}
+	})
+}
+
+// Half messages are sent once: only the transport knows that one never left.
+// Seed 004: "No retries are performed in network exception or timeout scenarios"
+func TestHalfMessagesAreNotRetried(t *testing.T) {
+	for name, answer := range map[string]error{
+		"throttled": throttled(0), "transient": codeError(tidegate.CodeProxyTimeout), "connection": errors.New("reset"),
+		"permanent": codeError(tidegate.CodeForbidden),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &txFake{half: func(context.Context, int) error { return answer }}
+			var seen []Attempt
+			p := newProducer(t, f, Options{Checker: committed, MaxAttempts: 9, OnAttempt: func(a Attempt) { seen = append(seen, a) }})
+			start := time.Now()
+			_, err := p.Begin(t.Context(), message())
+			want := StopHalfMessage
+			if name == "permanent" {
+				want = StopPermanent
+			}
+			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(f.halves) != 1 || time.Since(start) != 0 {
+				t.Errorf("%s: %+v after %d half messages", name, e, len(f.halves))
+			}
+			if len(seen) != 1 || Decide(seen[0].Inputs) != seen[0].Decision {
+				t.Errorf("%s: observed %+v", name, seen)
+			}
+		})
+	}
+}
+
+func TestTransactionsNeedWhatTheyNeed(t *testing.T) {
+	if _, err := newProducer(t, &fake{}, Options{Checker: committed}).Begin(t.Context(), message()); sendError(t, err).Fault() != SetupFault {
+		t.Errorf("a transport without transactions: %v", err)
+	}
+	f := &txFake{}
+	p := newProducer(t, f, Options{})
+	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("no checker: %v", err)
+	}
+	if err := p.ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("no checker: %v", err)
+	}
+	p = newProducer(t, f, Options{Checker: committed})
+	if err := p.ServeChecks(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("no topics: %v", err)
+	}
+	for _, m := range []*tidegate.Message{nil, {}, {Topic: "orders"}} {
+		if _, err := p.Begin(t.Context(), m); sendError(t, err).Reason != StopInvalid {
+			t.Errorf("%+v: %v", m, err)
+		}
+	}
+	p.Close()
+	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if len(f.halves) != 0 {
+		t.Errorf("%d half messages", len(f.halves))
+	}
+}
+
+func TestTransact(t *testing.T) {
+	broken := errors.New("the local commit broke")
+	for name, tt := range map[string]struct {
+		half    error
+		local   error
+		panics  bool
+		checker transport.Resolution
+		ends    string
+		calls   int // of local
+	}{
+		"commits":            {ends: "[commit]", calls: 1},
+		"begin fails":        {half: errors.New("reset"), ends: "[]"},
+		"it did not happen":  {local: broken, checker: transport.Rollback, ends: "[rollback]", calls: 1},
+		"it did happen":      {local: broken, checker: transport.Commit, ends: "[commit]", calls: 1},
+		"it is not clear":    {local: broken, checker: transport.ResolutionUnknown, ends: "[]", calls: 1},
+		"it panics":          {panics: true, ends: "[]", calls: 1},
+		"the checker panics": {local: broken, checker: -1, ends: "[]", calls: 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &txFake{half: func(context.Context, int) error { return tt.half }}
+			p := newProducer(t, f, Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+				if tt.checker < 0 {
+					panic("the user's")
+				}
+				if c.Message.ID == "" || c.Transaction.ID != "tx-"+c.Message.ID {
+					t.Errorf("%s: check %+v", name, c)
+				}
+				return tt.checker
+			}})
+			calls := 0
+			func() {
+				defer func() {
+					if v := recover(); (v != nil) != tt.panics {
+						t.Errorf("%s: panic %v", name, v)
+					}
+				}()
+				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
+					calls++
+					if m.ID == "" || m.ID != f.halves[0].ID {
+						t.Errorf("%s: the message has the ID %q", name, m.ID)
+					}
+					if tt.panics {
+						panic("the user's")
+					}
+					return tt.local
+				})
+				if want := cmp.Or(tt.half, tt.local); !errors.Is(err, want) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}()
+			if calls != tt.calls || fmt.Sprint(f.ends) != tt.ends {
+				t.Errorf("%s: %d calls, ends %v; want %d, %v", name, calls, f.ends, tt.calls, tt.ends)
+			}
+		})
+	}
+}
+
+// ServeChecks goes on over failures that pass, and Close ends it.
+func TestServeChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		f := &txFake{checks: func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			if n < 5 {
+				return codeError(tidegate.CodeInternalServerError)
+			}
+			if r := check(ctx, transport.TransactionCheck{Message: message()}); r != transport.Commit {
+				t.Errorf("the resolution is %v", r)
+			}
+			asked++
+			<-ctx.Done()
+			return nil
+		}}
+		p := newProducer(t, f, Options{Checker: committed})
+		done := make(chan error, 1)
+		go func() { done <- p.ServeChecks(t.Context(), "orders") }()
+		time.Sleep(time.Minute)
+		p.Close()
+		if err := <-done; err != nil || asked != 1 {
+			t.Errorf("%v, asked %d times", err, asked)
+		}
+		refused := &txFake{checks: func(context.Context, int, func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			return codeError(tidegate.CodeUnauthorized)
+		}}
+		if err := newProducer(t, refused, Options{Checker: committed}).ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrUnauthorized) {
+			t.Errorf("wrong credentials: %v", err)
+		}
+	})
+}
+
+func TestRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &txFake{recall: func(_ context.Context, n int) (string, error) {
+			if n == 1 {
+				return "", codeError(tidegate.CodeProxyTimeout)
+			}
+			return "the-id", nil
+		}}
+		p := newProducer(t, f, Options{})
+		if id, err := p.Recall(t.Context(), "orders", "handle"); err != nil || id != "the-id" || f.n != 2 {
+			t.Errorf("%q, %v after %d attempts", id, err, f.n)
+		}
+		f.recall = func(context.Context, int) (string, error) { return "", codeError(tidegate.CodeMessageNotFound) }
+		_, err := p.Recall(t.Context(), "orders", "handle")
+		if e := sendError(t, err); !errors.Is(err, tidegate.ErrNotFound) || e.Attempts != 1 {
+			t.Errorf("delivered before: %v", err)
+		}
+		const want = `recall from "orders": attempt 1 of 3 at a:1: 40401 MESSAGE_NOT_FOUND: said the server`
+		if err.Error() != want {
+			t.Errorf("text\n%v\nwant\n%s", err, want)
+		}
+		for _, in := range [][2]string{{"a b", "handle"}, {"orders", ""}} {
+			if _, err := p.Recall(t.Context(), in[0], in[1]); sendError(t, err).Reason != StopInvalid {
+				t.Errorf("%q: %v", in, err)
+			}
+		}
+		if _, err := newProducer(t, &fake{}, Options{}).Recall(t.Context(), "orders", "handle"); sendError(t, err).Fault() != SetupFault {
+			t.Errorf("a transport without recall: %v", err)
+		}
+	})
+}
