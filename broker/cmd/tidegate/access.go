@@ -69,7 +69,10 @@ func (p *parser) access(n *yaml.Node, doc *document) {
 	p.mapping(n, "access", keys, func(key string, k, v *yaml.Node) {
 		name := "access." + key
 		switch {
-		case empty(v) && (key == "keys" || key == "anonymous"): // all of them are commented out
+		case empty(v) && key == "anonymous": // all of them are commented out: they may do nothing
+		case key == "keys" && (empty(v) || len(v.Content) == 0):
+			// A file that was cut off here would let everyone do everything.
+			p.bad(k.Line, "access.keys is empty, and without keys everyone may do everything: give a key, or remove this line if that is meant")
 		case key == "keys":
 			p.mapping(v, name, nil, func(ak string, k, v *yaml.Node) {
 				doc.keys[ak] = p.key(origin{"access.keys." + ak, p.file, k.Line}, v)

@@ -24,6 +24,11 @@ import (
 var badAccess = []struct{ file, want string }{
 	{"access:\n  keys:\n    k: sesame", `f:3: access.keys.k is a single value: give "key: value"`},
 	{"access:\n  keys: [sesame]", `f:2: access.keys is a list`},
+	{"access:\n  keys:", `f:2: access.keys is empty, and without keys everyone may do everything`},
+	{"access:\n  keys:\n#   k: {secret: sesame}\n", `f:2: access.keys is empty, and without keys everyone may do everything`},
+	{"access:\n  keys: {}", `f:2: access.keys is empty, and without keys everyone may do everything`},
+	{"access:\n  keys: []", `f:2: access.keys is empty, and without keys everyone may do everything`},
+	{"access:", `f:1: access is a single value: give "key: value"`},
 	{"access:\n  keys:\n    k: {sesame}", `f:3: a name is unknown in access.keys.k: known are secret, secret_file`},
 	{"access:\n  keys:\n    k: {secert: sesame}", `f:3: "secert" is unknown in access.keys.k: did you mean secret?`},
 	{"access:\n  keys:\n    k: {secret: {sesame: sesame}}", `f:3: access.keys.k.secret is a mapping: give a single value`},
@@ -291,6 +296,31 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	}
 	if !strings.Contains(printed.String(), "secret_file: [") || !strings.Contains(p.stderr.String(), "key=app ") {
 		t.Errorf("printed:\n%s\nlogged:\n%s", printed.String(), p.stderr.String())
+	}
+}
+
+// A file that was cut off, wherever, or that has no keys any more, does not open a broker that has
+// keys: it goes on with them.
+func TestReloadKeepsTheKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tidegate.yaml")
+	const whole = "topic: [orders]\naccess:\n  keys:\n    app:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [orders]}\n"
+	write(t, file, whole)
+	p := start(t, "--config", file)
+	for _, end := range []string{"", "topic: [orders]\n", "access:\n", "keys:\n", "app:\n", "secret: sesame\n"} {
+		text := whole[:strings.Index(whole, end)+len(end)]
+		from := len(p.stderr.String())
+		write(t, file, text)
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		line := p.stderr.await(t, from, "the configuration was ")
+		if kept := strings.Contains(line, "was not reloaded"); kept != (end != "secret: sesame\n") { // a key without rules may do nothing
+			t.Errorf("cut after %q: %s", end, line)
+		}
+		err := client(t, p, "", "").Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
+		if !errors.Is(err, tidegate.ErrUnauthorized) {
+			t.Errorf("cut after %q, a send without credentials: %v", end, err)
+		}
 	}
 }
 

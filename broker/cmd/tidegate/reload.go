@@ -148,6 +148,10 @@ func (r *reloader) reload(ctx context.Context) {
 		// The addresses in use are the running ones, whatever the file says now.
 		err = exposed(section[settings]{value: next, from: c.settings.from}, c.access.on()).err()
 	}
+	if err == nil && r.access.On() && !c.access.on() {
+		err = faults{faultf(origin{name: "access.keys", file: r.file, line: 1}, "are gone, and without keys everyone may do everything: "+
+			"give at least one key, or restart the broker if that is meant")}
+	}
 	if err == nil {
 		who, err = c.resolve(os.ReadFile, os.LookupEnv)
 	}
@@ -166,9 +170,6 @@ func (r *reloader) reload(ctx context.Context) {
 			applied, r.access = append(applied, "access"), who
 		} else {
 			err = errors.Join(err, aerr)
-		}
-		if !who.On() {
-			r.logger.Warn("there are no keys any more: everyone who can connect may do everything", "file", r.file)
 		}
 	}
 	if r.certificates != nil {
