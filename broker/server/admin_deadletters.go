@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -66,12 +67,28 @@ func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
 	}
 }
 
+// permitLettersIn refuses a topic of dead letters that is none of the group's own, unless the key has
+// a right to the topic itself: the response would show whether there is such a topic.
+func (s *Server) permitLettersIn(r *http.Request, topic string, need access.Need) error {
+	group := r.PathValue("group")
+	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
+		return nil
+	}
+	if g, err := s.b.Group(group); err == nil && slices.Contains(g.DeadLetterTopics, topic) {
+		return nil
+	}
+	return s.gate.Permit(r, need)
+}
+
 func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "dead_letter_topic")
 	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	bodies := q.Yes("bodies")
 	if q.Err != nil {
 		return 0, nil, q.Err
+	}
+	if err := s.permitLettersIn(r, letters.In, access.ToReceive(letters.In, r.PathValue("group"))); err != nil {
+		return 0, nil, err
 	}
 	page, err := s.b.DeadLetters(r.PathValue("group"), letters)
 	out := deadLetterPage{DeadLetters: make([]jsonDeadLetter, len(page.Letters)), Next: page.Next}
@@ -118,6 +135,9 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	if err := s.gate.Permit(r, needs); err != nil {
 		return 0, nil, err
 	}
+	if err := s.permitLettersIn(r, req.In, access.OnTopic(access.Admin, req.In)); err != nil {
+		return 0, nil, err
+	}
 	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
 		DeadLetterFilter: broker.DeadLetterFilter{Topic: req.Topic, MessageIDs: req.MessageIDs, Reason: req.Reason, Since: req.Since, Before: req.Before},
 		In:               req.In, After: req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
@@ -139,6 +159,9 @@ func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, 
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
 			"dead letters are removed for good: give all=true, or which ones by topic, message_id, reason, since or before, not both")
+	}
+	if err := s.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
+		return 0, nil, err
 	}
 	done, err := s.b.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
 	return http.StatusOK, done, err
