@@ -174,7 +174,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	if err != nil {
 		return nil, err
 	}
-	defer unpark()
+	defer func() { unpark(err == nil) }()
 	if s.gate.Regime() != under { // rules that change from here on find it parked
 		return nil, nil
 	}

@@ -411,3 +411,22 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 		}
 	})
 }
+
+// Refused receives under ever new names leave nothing behind.
+func TestRefusedReceivesAreForgotten(t *testing.T) {
+	e := start(t, Options{})
+	for i := range 50 {
+		for topic, edit := range map[string]func(*rmqpb.ReceiveMessageRequest){
+			"nowhere": func(*rmqpb.ReceiveMessageRequest) {},
+			"normal":  func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = -1 },
+		} {
+			st, _ := e.receive(as(t.Context(), fmt.Sprint("client-", i)), receiveRequest(topic, edit))
+			if st.GetCode() == rmqpb.Code_OK || st.GetCode() == rmqpb.Code_MESSAGE_NOT_FOUND {
+				t.Fatalf("%s: %v", topic, st)
+			}
+		}
+	}
+	if n := e.s.sessions.Len(); n != 0 {
+		t.Errorf("%d clients are remembered", n)
+	}
+}

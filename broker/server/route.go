@@ -65,7 +65,8 @@ var messageTypes = map[broker.TopicType]rmqpb.MessageType{
 }
 
 // queryAssignment tells a push consumer what to receive from: a FIFO group
-// from each queue, another from all of them in one receive.
+// from each queue, another from all of them in one receive. It makes no group: asking costs nothing, and
+// the number of groups that make themselves is limited.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
@@ -74,9 +75,12 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 	if err != nil {
 		return nil, err
 	}
-	group, err := s.b.EnsureGroup(ctx, req.GetGroup().GetName())
-	if err != nil {
+	if err := tidegate.ValidateGroup(req.GetGroup().GetName()); err != nil {
 		return nil, err
+	}
+	fifo := false // as the group will be that its first receive makes
+	if group, err := s.b.Group(req.GetGroup().GetName()); err == nil {
+		fifo = group.FIFO
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())
 	assign := func(queue int) *rmqpb.Assignment {
@@ -85,7 +89,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 		}}
 	}
 	out := &rmqpb.QueryAssignmentResponse{Status: wire.OK}
-	if !group.FIFO {
+	if !fifo {
 		out.Assignments = []*rmqpb.Assignment{assign(anyQueue)}
 		return out, nil
 	}

@@ -35,6 +35,11 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	if err != nil {
 		return refuseStream(stream, err)
 	}
+	place, err := s.park(ctx, 0)
+	if err != nil {
+		return refuseStream(stream, err)
+	}
+	defer place.Release()
 	t := session.NewStream(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
 	defer s.sessions.Detach(id, t)
 	return s.converse(ctx, id, began, under, t, stream)

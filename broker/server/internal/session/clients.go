@@ -1,9 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +58,7 @@ type Client struct {
 	streams map[*Stream]struct{}
 	polls   map[*poll]struct{}
 	topics  []string // that it is in Clients.publishers for
+	served  bool     // a receive of it succeeded, or it opened a stream: only then is it remembered
 	kept    int      // its part of Clients.kept
 }
 
@@ -96,6 +100,8 @@ type Clients struct {
 
 	publishers map[string]map[*Client]string // guarded by mu: of each topic, with the namespace that they name it in
 
+	evicted time.Time // guarded by mu: when clients were last evicted
+
 	kept     int // guarded by mu: what is kept of the settings of all clients, in bytes
 	keptMost int // the limit of it
 
@@ -130,6 +136,9 @@ func (r *Clients) ensureLocked(id string) (*Client, error) {
 	c := r.byID[id]
 	if c == nil {
 		if len(r.byID) >= MaxClients {
+			r.evictLocked(time.Now())
+		}
+		if len(r.byID) >= MaxClients {
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit", tidegate.ErrThrottled, len(r.byID)))
 		}
@@ -139,6 +148,34 @@ func (r *Clients) ensureLocked(id string) (*Client, error) {
 	}
 	c.seen.Store(time.Now().UnixNano())
 	return c, nil
+}
+
+// evictInterval is how often clients are evicted at most: all of them are looked at.
+const evictInterval = time.Second
+
+// evictLocked makes room for other clients: of the key that has the most clients without streams and
+// receives it forgets the half that was silent longest. The engine keeps the deliveries of these.
+func (r *Clients) evictLocked(now time.Time) {
+	if now.Sub(r.evicted) < evictInterval {
+		return
+	}
+	r.evicted = now
+	byKey, most := map[string][]*Client{}, ""
+	for id, c := range r.byID {
+		if len(c.streams) > 0 || len(c.polls) > 0 {
+			continue
+		}
+		key, _, _ := strings.Cut(id, "/") // without keys, most IDs have none
+		if byKey[key] = append(byKey[key], c); len(byKey[key]) > len(byKey[most]) {
+			most = key
+		}
+	}
+	idle := byKey[most]
+	slices.SortFunc(idle, func(a, b *Client) int { return cmp.Compare(a.seen.Load(), b.seen.Load()) })
+	for _, c := range idle[:(len(idle)+1)/2] {
+		delete(r.byID, c.id)
+		r.retractLocked(c)
+	}
 }
 
 // Attach adds a Telemetry stream to the client's session and sets its profile
@@ -157,7 +194,7 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
 	}
-	c.streams[t] = struct{}{}
+	c.streams[t], c.served = struct{}{}, true
 	c.profile.Store(p)
 	r.retractLocked(c)
 	r.keepLocked(c, len(p.settings))
@@ -179,8 +216,9 @@ func (r *Clients) Detach(id string, t *Stream) {
 }
 
 // Park registers a receive of the client. The context that it returns ends
-// with ctx, or when the client or the server ends; unpark must be called.
-func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, c *Client, unpark func(), err error) {
+// with ctx, or when the client or the server ends. unpark must be called, with whether the receive
+// succeeded: a client that did nothing but fail is not remembered.
+func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, c *Client, unpark func(served bool), err error) {
 	p := &poll{}
 	parked, p.cancel = context.WithCancelCause(ctx)
 	r.mu.Lock()
@@ -196,10 +234,14 @@ func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, 
 		c.polls = map[*poll]struct{}{}
 	}
 	c.polls[p] = struct{}{}
-	return parked, c, func() {
+	return parked, c, func(served bool) {
 		p.cancel(nil)
 		r.mu.Lock()
 		delete(c.polls, p)
+		if c.served = c.served || served; !c.served && len(c.polls) == 0 && len(c.streams) == 0 && r.byID[id] == c {
+			delete(r.byID, id)
+			r.retractLocked(c)
+		}
 		r.mu.Unlock()
 		c.seen.Store(time.Now().UnixNano())
 	}, nil

@@ -12,32 +12,92 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// What is remembered of clients is bounded, and the refusal is one that a
-// client comes back from.
+// What is remembered of clients is bounded. Clients that only were here once make room for others,
+// those of the key that has the most of them first; clients with receives do not.
 func TestSessionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone []string
+		r := New(func(id string) { gone = append(gone, id) })
+		defer r.Close()
+		park := func(id string) (func(bool), error) {
+			_, _, unpark, err := r.Park(t.Context(), id)
+			return unpark, err
+		}
+		stay := make([]func(bool), 0, MaxClients)
+		for i := range MaxClients {
+			id := fmt.Sprintf("greedy/%d", i)
+			if i%4 == 0 {
+				id = fmt.Sprintf("modest/%d", i)
+			}
+			unpark, err := park(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%8 < 4 {
+				unpark(true)
+			} else {
+				stay = append(stay, unpark)
+			}
+		}
+		if _, err := park("other/1"); err != nil {
+			t.Errorf("others are shut out: %v", err)
+		}
+		if want := MaxClients - MaxClients/8*3/2 + 1; r.Len() != want {
+			t.Errorf("%d clients are left, want %d", r.Len(), want)
+		}
+		for i := range MaxClients {
+			if i%8 == 0 && r.Get(fmt.Sprintf("modest/%d", i)) == nil || i%8 > 4 && r.Get(fmt.Sprintf("greedy/%d", i)) == nil {
+				t.Fatalf("client %d was forgotten", i)
+			}
+		}
+		if len(gone) > 0 {
+			t.Errorf("the engine was asked to forget %d clients, which may have deliveries", len(gone))
+		}
+		for i := r.Len(); i < MaxClients; i++ {
+			unpark, err := park(fmt.Sprintf("more/%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stay = append(stay, unpark)
+		}
+		_, err := park("one more")
+		if refusal.CodeOf(err) != tidegate.CodeTooManyRequests || !strings.Contains(err.Error(), "100000") {
+			t.Errorf("within a second: %v; want 42900 with the limit", err)
+		}
+		for _, unpark := range stay {
+			unpark(true)
+		}
+	})
+}
+
+// A client whose receives were all refused is not remembered.
+func TestRefusedReceivesLeaveNoSession(t *testing.T) {
 	r := New(func(string) {})
 	defer r.Close()
-	ensure := func(id string) error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		_, err := r.ensureLocked(id)
-		return err
-	}
-	for i := range MaxClients {
-		if err := ensure(fmt.Sprint(i)); err != nil {
+	var unparks []func(bool)
+	for range 2 {
+		_, _, unpark, err := r.Park(t.Context(), "c")
+		if err != nil {
 			t.Fatal(err)
 		}
+		unparks = append(unparks, unpark)
 	}
-	err := ensure("one more")
-	if refusal.CodeOf(err) != tidegate.CodeTooManyRequests || !strings.Contains(err.Error(), "100000") {
-		t.Errorf("%v; want 42900 with the limit", err)
+	unparks[0](false)
+	if r.Len() != 1 {
+		t.Error("it was forgotten while a receive waits")
 	}
-	if err := ensure("0"); err != nil {
-		t.Errorf("one that is known: %v", err)
+	unparks[1](false)
+	if r.Len() != 0 {
+		t.Error("it is remembered")
 	}
-	r.Terminate("0")
-	if err := ensure("one more"); err != nil {
-		t.Errorf("after one has ended: %v", err)
+	for _, served := range []bool{true, false} { // once served, a failure does not count
+		_, _, unpark, err := r.Park(t.Context(), "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unpark(served); r.Len() != 1 {
+			t.Errorf("after a receive that was served, and then %t, it was forgotten", served)
+		}
 	}
 }
 
@@ -117,7 +177,7 @@ func TestUnpark(t *testing.T) {
 	if err != nil || parked.Err() != nil || len(c.polls) != 1 {
 		t.Fatalf("%v, %v, %d polls", err, parked.Err(), len(c.polls))
 	}
-	unpark()
+	unpark(true)
 	if parked.Err() == nil || len(c.polls) != 0 {
 		t.Errorf("%v, %d polls are still registered", parked.Err(), len(c.polls))
 	}
