@@ -45,12 +45,16 @@ type row struct{ imports, tests []string }
 var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest"}
 
 var importTable = map[string]row{
-	"":                        {tests: []string{"..."}},
-	"backoff":                 {},
-	"ratelimit":               {imports: []string{""}},
-	"transport":               {imports: []string{""}},
-	"transport/rocketmq":      {imports: []string{"", "transport", "backoff"}},
-	"transport/rest":          {imports: []string{"", "transport", "backoff"}},
+	"":                   {tests: []string{"..."}},
+	"backoff":            {},
+	"ratelimit":          {imports: []string{""}},
+	"transport":          {imports: []string{""}},
+	"transport/rocketmq": {imports: []string{"", "transport", "backoff"}},
+	"transport/rest":     {imports: []string{"", "transport", "backoff"}},
+	"transport/failover": {
+		imports: []string{"", "transport", "transport/rocketmq"},
+		tests:   []string{"backoff", "broker", "broker/server"}, // over two brokers
+	},
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},

@@ -1,0 +1,221 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// An Endpoint is one of the transports to choose from.
+type Endpoint struct {
+	// Name names the endpoint in events and errors, for example "primary": letters,
+	// digits, '-' and '_'.
+	Name string
+
+	// Transport is a transport.Pinger too. It belongs to the [Transport], which closes it.
+	Transport transport.Transport
+}
+
+// An Event is a switch from one endpoint to another.
+type Event struct {
+	At       time.Time
+	From, To string // names
+	Reason   Reason
+	Err      error // the last failure of From; nil for Recovered
+}
+
+// Options are the choices of a [Transport]. The zero value is the defaults.
+type Options struct {
+	// Failures is how many sends in a row fail before the endpoint is left. Default: 3.
+	Failures int
+
+	// ThrottleGrace is how long an endpoint may throttle without accepting anything
+	// before it is left. Negative: throttling is never a reason. Default: 30 s.
+	ThrottleGrace time.Duration
+
+	// SwitchBack is how long an earlier endpoint has to be well before sends return to
+	// it. Default: 60 s.
+	SwitchBack time.Duration
+
+	// ProbeInterval is how often endpoints that are not active are probed, and an active
+	// one after a failed send; ProbeTimeout is how long a probe may take. One failed
+	// probe is enough to leave an endpoint. Defaults: 1 s, 1 s.
+	ProbeInterval, ProbeTimeout time.Duration
+
+	// OnSwitch is called after each switch, in order, by one goroutine. It may block;
+	// later events wait. Nil: none.
+	OnSwitch func(Event)
+
+	// Logger takes each switch. Nil: silent.
+	Logger *slog.Logger
+}
+
+var (
+	_ transport.Transport          = (*Transport)(nil)
+	_ transport.LaneSender         = (*Transport)(nil)
+	_ transport.EndpointConfigurer = (*Transport)(nil)
+	_ transport.Pinger             = (*Transport)(nil)
+	_ transport.Recaller           = (*Transport)(nil)
+	_ transport.Transactor         = (*Transport)(nil)
+	_ transport.ChangeRepeater     = (*Transport)(nil)
+	_ transport.Snoozer            = (*Transport)(nil)
+)
+
+// A Transport sends to the active one of its endpoints. Goroutines may share it.
+type Transport struct {
+	opts   Options
+	rules  rules
+	ends   []*end
+	active atomic.Int64
+
+	ctx    context.Context //nolint:containedctx // ends with Close; of probes, not of requests
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	events chan Event
+
+	mu     sync.Mutex // guards health; never held across a wait or a call
+	health []health
+	last   []error // failure of each endpoint
+}
+
+// An end is an endpoint with its breaker.
+type end struct {
+	Endpoint
+	index     int
+	ping      transport.Pinger
+	breaker   *gobreaker.TwoStepCircuitBreaker[struct{}]
+	throttled atomic.Bool // health.throttledSince is set
+	down      atomic.Bool // health.down
+	suspect   atomic.Bool // a send failed since the last probe
+	era       atomic.Pointer[era]
+	queues    sync.Map                  // groupTopic → []int, the last known
+	emptyAt   atomic.Pointer[time.Time] // when a receive from any queue brought nothing
+}
+
+// Dial returns a transport over the RocketMQ clusters or tidegate brokers at addresses,
+// the primary one first, each with the same options. They are named "primary",
+// "secondary", "endpoint-3" and so on. It does not connect. An address has the form that
+// rocketmq.New takes.
+func Dial(addresses []string, client rocketmq.Options, o Options) (*Transport, error) {
+	var ends []Endpoint
+	for i, address := range addresses {
+		c, err := rocketmq.New(address, client)
+		if err != nil {
+			closeAll(ends)
+			return nil, err
+		}
+		name := fmt.Sprintf("endpoint-%d", i+1)
+		if i < 2 {
+			name = [...]string{"primary", "secondary"}[i]
+		}
+		ends = append(ends, Endpoint{name, c})
+	}
+	t, err := New(ends, o)
+	if err != nil {
+		closeAll(ends)
+	}
+	return t, err
+}
+
+func closeAll(ends []Endpoint) {
+	for _, e := range ends {
+		_ = e.Transport.Close() // never used
+	}
+}
+
+func invalid(field, format string, args ...any) error {
+	return &tidegate.Error{Op: "failover.New", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// New returns a transport over endpoints in the order of preference, at least two. The
+// error joins all faults; the endpoints then stay the caller's.
+func New(endpoints []Endpoint, o Options) (*Transport, error) {
+	var errs []error
+	if len(endpoints) < 2 {
+		errs = append(errs, invalid("endpoints", "there are %d; give at least 2", len(endpoints)))
+	}
+	seen := map[string]bool{}
+	for _, e := range endpoints {
+		if e.Name == "" || seen[e.Name] || strings.ContainsFunc(e.Name, func(r rune) bool {
+			return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+		}) {
+			errs = append(errs, invalid("Endpoint.Name", "%q is empty, used twice, or has other characters than letters, digits, - and _", e.Name))
+		}
+		seen[e.Name] = true
+		if _, ok := e.Transport.(transport.Pinger); !ok {
+			errs = append(errs, invalid("Endpoint.Transport", "that of %q cannot be probed: it is no transport.Pinger", e.Name))
+		}
+	}
+	def := func(field string, d *time.Duration, value time.Duration) {
+		if *d < 0 {
+			errs = append(errs, invalid("Options."+field, "%v is negative; give 0 for %v, or more", *d, value))
+		}
+		if *d == 0 {
+			*d = value
+		}
+	}
+	if o.ThrottleGrace == 0 {
+		o.ThrottleGrace = 30 * time.Second
+	}
+	def("SwitchBack", &o.SwitchBack, time.Minute)
+	def("ProbeInterval", &o.ProbeInterval, time.Second)
+	def("ProbeTimeout", &o.ProbeTimeout, time.Second)
+	if o.Failures < 0 {
+		errs = append(errs, invalid("Options.Failures", "%d is negative; give 0 for 3, or more", o.Failures))
+	}
+	if o.Failures == 0 {
+		o.Failures = 3
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	t := &Transport{
+		opts: o, rules: rules{o.ThrottleGrace, o.SwitchBack}, events: make(chan Event, 64),
+		health: make([]health, len(endpoints)), last: make([]error, len(endpoints)),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background()) // the transport's own life
+	for i, e := range endpoints {
+		x := &end{Endpoint: e, index: i, ping: e.Transport.(transport.Pinger)}
+		x.breaker = t.newBreaker()
+		ctx, cancel := context.WithCancelCause(context.Background()) // ends when it is left
+		x.era.Store(&era{ctx, cancel})
+		t.ends = append(t.ends, x)
+	}
+	for _, e := range t.ends {
+		t.wg.Go(func() { t.probe(e) })
+	}
+	t.wg.Go(t.watch)
+	return t, nil
+}
+
+// Active returns the name of the endpoint that sends go to.
+func (t *Transport) Active() string { return t.now().Name }
+
+func (t *Transport) now() *end { return t.ends[t.active.Load()] }
+
+// Close closes the transports of all endpoints.
+func (t *Transport) Close() error {
+	t.cancel()
+	errs := make([]error, len(t.ends))
+	var wg sync.WaitGroup
+	for i, e := range t.ends {
+		wg.Go(func() { errs[i] = e.Transport.Close() })
+	}
+	wg.Wait()
+	t.wg.Wait()
+	return errors.Join(errs...)
+}

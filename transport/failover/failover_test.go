@@ -1,0 +1,345 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// A failover over two brokers passes the suite that every transport passes.
+func TestSuite(t *testing.T) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
+		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
+		x, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: brokers[0].Client()}, {Name: "secondary", Transport: brokers[1].Client()}}, failover.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		both := func(f func(*brokertest.Broker) error) error { return errors.Join(f(brokers[0]), f(brokers[1])) }
+		return transporttest.Fixture{
+			Transport: learned{x, brokers},
+			CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
+				return both(func(b *brokertest.Broker) error {
+					_, err := b.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+					return err
+				})
+			},
+			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
+				g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+				if c.FIFO && len(c.Retry) > 0 {
+					g.FIFORetryInterval = broker.Duration(c.Retry[0])
+				}
+				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
+			},
+		}
+	}, transporttest.Options{Virtual: true, Capabilities: transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true,
+	}})
+}
+
+// learned is a failover that the suite may ask for its capabilities after one call.
+type learned struct {
+	*failover.Transport
+	brokers []*brokertest.Broker
+}
+
+// ProducerSettings has every endpoint respond: the capabilities are those of all.
+func (l learned) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
+	_, _ = l.Queues(ctx, "billing", topic)
+	return l.Transport.ProducerSettings(ctx, topic)
+}
+
+// A fake is an endpoint whose sends and pings fail as the test says.
+type fake struct {
+	transport.Transport
+	fail  func() error // of sends
+	sick  func() error // of pings
+	sends atomic.Int64
+}
+
+func (f *fake) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	f.sends.Add(1)
+	list := make([]transport.SendResult, len(msgs))
+	for i := range list {
+		list[i] = transport.SendResult{Receipt: tidegate.Receipt{MessageID: msgs[i].ID}, Err: f.fail()}
+	}
+	return list
+}
+
+func (f *fake) Ping(context.Context, ...string) error { return f.sick() }
+func (f *fake) Close() error                          { return nil }
+
+var (
+	errDown      = &tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable}
+	errThrottled = &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeTooManyRequests}
+	errPermanent = &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeMessageBodyTooLarge}
+)
+
+// run sends every 100 ms for d through a failover of two endpoints, of which the first
+// fails as it says, and returns the switches and how many sends failed.
+func run(t *testing.T, d time.Duration, o failover.Options, first, ping func(now time.Duration) error) (switches []string, failed int) {
+	t.Helper()
+	begin := time.Now()
+	well := func() error { return nil }
+	a := &fake{fail: func() error { return first(time.Since(begin)) }, sick: func() error { return ping(time.Since(begin)) }}
+	var mu sync.Mutex
+	o.OnSwitch = func(e failover.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switches = append(switches, fmt.Sprintf("%s→%s %s", e.From, e.To, e.Reason))
+		if (e.Err == nil) != (e.Reason == failover.Recovered) {
+			t.Errorf("%+v", e)
+		}
+	}
+	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for time.Since(begin) < d {
+		if r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}}); r[0].Err != nil {
+			failed++
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return switches, failed
+}
+
+func during(from, to time.Duration, err error) func(time.Duration) error {
+	return func(now time.Duration) error {
+		if now >= from && now < to {
+			return err
+		}
+		return nil
+	}
+}
+
+func never(time.Duration) error { return nil }
+
+func TestSwitches(t *testing.T) {
+	const there, back = "a→b failing", "b→a recovered"
+	always := func(err error) func(time.Duration) error { return during(0, time.Hour, err) }
+	for name, tt := range map[string]struct {
+		sends, pings func(time.Duration) error
+		o            failover.Options
+		switches     []string
+		failed       [2]int // at least, at most
+	}{
+		"works":              {never, never, failover.Options{}, nil, [2]int{0, 0}},
+		"an outage":          {during(time.Minute, 2*time.Minute, errDown), during(time.Minute, 2*time.Minute, errDown), failover.Options{}, []string{there, back}, [2]int{1, 3}},
+		"refuses messages":   {always(errPermanent), never, failover.Options{}, nil, [2]int{6000, 6000}},
+		"throttles shortly":  {during(time.Minute, 89*time.Second, errThrottled), never, failover.Options{}, nil, [2]int{290, 290}},
+		"throttles for long": {during(time.Minute, 2*time.Minute, errThrottled), never, failover.Options{}, []string{"a→b throttling", back}, [2]int{300, 310}},
+		"throttles, ignored": {during(time.Minute, 3*time.Minute, errThrottled), never, failover.Options{ThrottleGrace: -1}, nil, [2]int{1200, 1200}},
+		"one failure":        {during(time.Minute, time.Minute+200*time.Millisecond, errDown), never, failover.Options{}, nil, [2]int{2, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got, failed := run(t, 10*time.Minute, tt.o, tt.sends, tt.pings)
+				if !slices.Equal(got, tt.switches) || failed < tt.failed[0] || failed > tt.failed[1] {
+					t.Errorf("%q with %d failures, want %q with %v", got, failed, tt.switches, tt.failed)
+				}
+			})
+		})
+	}
+}
+
+// An hour of faults that come and go, as the pings show or do not: sends do not flap.
+func TestAlternatingFaultsDoNotFlap(t *testing.T) {
+	for _, period := range []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
+		faults := func(now time.Duration) error {
+			if (now/period)%2 == 1 {
+				return errDown
+			}
+			return nil
+		}
+		broken := func(now time.Duration) error {
+			if now > period {
+				return errDown
+			}
+			return nil
+		}
+		for name, ping := range map[string]func(time.Duration) error{"seen": faults, "hidden": never} {
+			for kind, sends := range map[string]func(time.Duration) error{"alternating": faults, "broken": broken} {
+				synctest.Test(t, func(t *testing.T) {
+					switches, failed := run(t, time.Hour, failover.Options{}, sends, ping)
+					// Each return costs three sends at most, and the time before it doubles.
+					if len(switches) > 12 || failed > 3*len(switches) || len(switches) == 0 {
+						t.Errorf("period %v, %s, %s: %d switches, %d of 36000 sends failed: %q", period, kind, name, len(switches), failed, switches)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Two brokers, of which the first is away for a while: every message arrives once, and
+// is acknowledged where it came from.
+func TestTwoBrokersLoseNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
+		var ends []failover.Endpoint
+		for i, b := range brokers {
+			b.CreateTopic("orders", broker.TopicConfig{Queues: 4})
+			ends = append(ends, failover.Endpoint{Name: []string{"primary", "secondary"}[i], Transport: b.Client()})
+		}
+		var away atomic.Bool
+		brokers[0].Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
+			if away.Load() {
+				return brokertest.ErrConnectionLost
+			}
+			return next(ctx)
+		})
+		var back atomic.Int64
+		x, err := failover.New(ends, failover.Options{OnSwitch: func(e failover.Event) {
+			if e.Reason == failover.Recovered {
+				back.Add(1)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		time.AfterFunc(time.Minute, func() { away.Store(true) })
+		time.AfterFunc(3*time.Minute, func() { away.Store(false) })
+		sent, at := map[string]bool{}, map[string]int{}
+		for i := range 3000 {
+			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: []byte("x")}
+			for attempt := 1; ; attempt++ {
+				r := x.Send(t.Context(), []*tidegate.Message{m})[0]
+				if r.Err == nil {
+					sent[m.ID] = true
+					at[strings.Split(r.Receipt.Endpoint, "/")[0]]++
+					break
+				}
+				if transport.Classify(r.Err) != transport.Transient || attempt == 10 {
+					t.Fatalf("message %d: %v", i, r.Err)
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if at["primary"] < 1000 || at["secondary"] < 1000 || back.Load() != 1 || x.Active() != "primary" {
+			t.Errorf("sent to %v, %d returns, active is %s", at, back.Load(), x.Active())
+		}
+		queues, err := x.Queues(t.Context(), "billing", "orders")
+		if err != nil || len(queues) < 2 {
+			t.Fatalf("queues %v, %v", queues, err)
+		}
+		got := map[string]int{}
+		for _, q := range queues {
+			for {
+				ds, err := x.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: q, Max: 32, InvisibleDuration: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(ds) == 0 {
+					break
+				}
+				for i, err := range x.Ack(t.Context(), ds) {
+					if got[ds[i].ID]++; err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+		for id := range sent {
+			if got[id] != 1 {
+				t.Errorf("message %s was delivered %d times", id, got[id])
+			}
+		}
+		if len(got) != len(sent) || brokers[0].Stats("billing", "orders").Inflight+brokers[1].Stats("billing", "orders").Inflight != 0 {
+			t.Errorf("%d of %d messages", len(got), len(sent))
+		}
+	})
+}
+
+// One sender, whose primary is gone: the attempt that waits for a connection ends with
+// the switch, and the next one succeeds.
+func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		dead, err := rocketmq.New("dead.test:8081", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) {
+			return nil, errors.New("connection refused")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: dead}, {Name: "secondary", Transport: b.Client()}}, failover.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		begin := time.Now()
+		waiting, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
+		defer cancel()
+		for attempt := 1; ; attempt++ {
+			ctx := waiting
+			if attempt == 1 {
+				ctx = t.Context()
+			}
+			r := x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0]
+			if r.Err == nil {
+				if attempt != 3 || time.Since(begin) > 3*time.Second {
+					t.Errorf("sent by attempt %d after %v, want the third within 3s", attempt, time.Since(begin))
+				}
+				return
+			}
+			if attempt == 3 || transport.Classify(r.Err) != transport.Transient {
+				t.Fatalf("attempt %d: %v", attempt, r.Err)
+			}
+		}
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, f := range map[string]func() (*failover.Transport, error){
+		"one address": func() (*failover.Transport, error) {
+			return failover.Dial([]string{"a:1"}, rocketmq.Options{}, failover.Options{})
+		},
+		"no address": func() (*failover.Transport, error) {
+			return failover.Dial([]string{"a:1", "b"}, rocketmq.Options{}, failover.Options{})
+		},
+		"negative": func() (*failover.Transport, error) {
+			return failover.Dial([]string{"a:1", "b:1"}, rocketmq.Options{}, failover.Options{Failures: -1})
+		},
+		"negative return": func() (*failover.Transport, error) {
+			return failover.Dial([]string{"a:1", "b:1"}, rocketmq.Options{}, failover.Options{SwitchBack: -1})
+		},
+		"no name": func() (*failover.Transport, error) {
+			return failover.New([]failover.Endpoint{{}, {}}, failover.Options{})
+		},
+	} {
+		if x, err := f(); !errors.Is(err, tidegate.ErrInvalid) || x != nil {
+			t.Errorf("%s: %v, %v", name, x, err)
+		}
+	}
+	x, err := failover.Dial([]string{"a:1", "b:1", "c:1"}, rocketmq.Options{}, failover.Options{})
+	if err != nil || x.Active() != "primary" {
+		t.Fatal(err)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,208 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// patience is the least time without a response that counts as a failure when the
+// caller's own deadline ends a send.
+const patience = 250 * time.Millisecond
+
+var errNothing = errors.New("it shows nothing about the endpoint")
+
+// newBreaker returns a breaker of one endpoint: sends feed it while it is closed, and
+// probes close it.
+func (t *Transport) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     t.opts.ProbeInterval / 2,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= t.opts.Failures },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNothing) },
+	})
+}
+
+// verdict returns what a send shows about its endpoint: nil if it works, errNothing,
+// or the failure that counts. cause is that of the caller's ctx, nil if it goes on.
+func verdict(err, cause error, took time.Duration) error {
+	switch class := transport.Classify(err); {
+	case class == transport.OK:
+		return nil
+	case class != transport.Transient, errors.Is(err, transport.ErrLaneChanged):
+		return errNothing // a throttle is noted apart from the breaker, since it has a grace
+	case cause == nil, errors.Is(cause, tidegate.ErrUnavailable):
+		return err
+	case errors.Is(cause, context.DeadlineExceeded) && took >= patience:
+		return err
+	}
+	return errNothing
+}
+
+// track asks the endpoint's breaker for a send, whose results the caller reports. If the
+// breaker is open the endpoint is used all the same, since there is no better one.
+func (t *Transport) track(ctx context.Context, e *end) (report func([]transport.SendResult)) {
+	begin := time.Now()
+	done, refused := e.breaker.Allow()
+	return func(results []transport.SendResult) {
+		err := errNothing
+		for i, r := range results {
+			if r.Err == nil {
+				err = nil
+				break
+			}
+			if i == 0 {
+				err = r.Err
+			}
+		}
+		v := verdict(err, context.Cause(ctx), time.Since(begin))
+		if refused == nil {
+			done(v)
+		}
+		t.note(e, err, v)
+	}
+}
+
+// note notes the result of a send, and switches if it demands that.
+func (t *Transport) note(e *end, err, v error) {
+	throttled := errors.Is(err, tidegate.ErrThrottled)
+	if v == nil && !e.throttled.Load() || !throttled && errors.Is(v, errNothing) {
+		return // the way of nearly all sends
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := &t.health[e.index]
+	switch {
+	case v == nil:
+		h.throttledSince = time.Time{}
+	case throttled && h.throttledSince.IsZero():
+		h.throttledSince = time.Now()
+	}
+	e.throttled.Store(!h.throttledSince.IsZero())
+	if v != nil {
+		t.last[e.index] = err
+		e.suspect.Store(!errors.Is(v, errNothing))
+	}
+	t.reconsider(time.Now())
+}
+
+// reconsider switches if what is known demands that. t.mu is held.
+func (t *Transport) reconsider(now time.Time) {
+	for i, e := range t.ends {
+		t.health[i].failing = t.health[i].down || e.breaker.State() != gobreaker.StateClosed
+	}
+	from := int(t.active.Load())
+	to, why := decide(now, from, t.health, t.rules)
+	if why == NoSwitch || t.ctx.Err() != nil {
+		return
+	}
+	event := Event{At: now, From: t.ends[from].Name, To: t.ends[to].Name, Reason: why}
+	if why != Recovered {
+		event.Err = t.last[from]
+	}
+	select {
+	case t.events <- event:
+	default:
+		return // OnSwitch is 64 switches behind: stay
+	}
+	switched(now, from, to, t.health, t.rules)
+	t.ends[from].throttled.Store(false)
+	t.ends[to].throttled.Store(false)
+	t.active.Store(int64(to))
+	t.ends[from].leave()
+}
+
+// errLeft ends the attempts that wait for a connection to an endpoint that was left.
+var errLeft = fmt.Errorf("%w: sends go to another endpoint now", tidegate.ErrUnavailable)
+
+// leave ends the attempts that wait for a connection to e.
+func (e *end) leave() {
+	next, cancel := context.WithCancelCause(context.Background()) // ends with the next switch
+	e.era.Swap(&era{next, cancel}).cancel(errLeft)
+}
+
+// sending returns ctx, which also ends when e is left if the caller would wait for a
+// connection: another endpoint takes the next attempt at once.
+func (e *end) sending(ctx context.Context) (context.Context, func()) {
+	if !transport.AwaitsConnection(ctx) {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.era.Load().ctx, func() { cancel(errLeft) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// An era is the time in which an endpoint is active.
+type era struct {
+	ctx    context.Context //nolint:containedctx // no request's
+	cancel context.CancelCauseFunc
+}
+
+// watch reports switches, and looks once in a while whether one is due.
+func (t *Transport) watch() {
+	ticker := time.NewTicker(t.opts.ProbeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case e := <-t.events:
+			t.opts.Logger.Warn("failover: switched", "from", e.From, "to", e.To, "reason", e.Reason.String(), "error", e.Err)
+			if t.opts.OnSwitch != nil {
+				t.opts.OnSwitch(e)
+			}
+		case <-ticker.C:
+			t.mu.Lock()
+			t.reconsider(time.Now())
+			t.mu.Unlock()
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// probe pings an endpoint that sends do not use, or that failed one.
+func (t *Transport) probe(e *end) {
+	ticker := time.NewTicker(t.opts.ProbeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-t.ctx.Done():
+			return
+		}
+		if t.now() == e && !e.suspect.Load() && !e.down.Load() && e.breaker.State() == gobreaker.StateClosed {
+			continue // sends show how it is
+		}
+		done, err := e.breaker.Allow()
+		if err != nil {
+			continue // another probe is under way, or the last one failed just now
+		}
+		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
+		err = e.ping.Ping(ctx)
+		cancel()
+		if transport.Classify(err) == transport.Throttled {
+			err = nil // it responds
+		}
+		done(err)
+		t.mu.Lock()
+		h := &t.health[e.index]
+		switch {
+		case err != nil:
+			h.down, h.wellSince = true, time.Time{}
+			t.last[e.index] = fmt.Errorf("probe: %w", err)
+		case h.wellSince.IsZero():
+			h.down, h.wellSince = false, time.Now()
+		}
+		e.down.Store(h.down)
+		e.suspect.Store(false)
+		t.reconsider(time.Now())
+		t.mu.Unlock()
+	}
+}

@@ -1,0 +1,88 @@
+package failover
+
+import (
+	"testing"
+	"time"
+)
+
+var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return epoch.Add(-d) }
+
+func TestDecide(t *testing.T) {
+	r := rules{grace: 30 * time.Second, switchBack: time.Minute}
+	well := func(d time.Duration) health { return health{wellSince: ago(d)} }
+	failing := health{failing: true}
+	for name, tt := range map[string]struct {
+		active int
+		all    []health
+		r      rules
+		next   int
+		why    Reason
+	}{
+		"all work":                         {0, []health{{}, {}}, r, 0, NoSwitch},
+		"the primary fails":                {0, []health{failing, {}}, r, 1, Failing},
+		"all fail":                         {0, []health{failing, failing}, r, 0, NoSwitch},
+		"the first that works":             {0, []health{failing, failing, {}}, r, 2, Failing},
+		"throttled for a while":            {0, []health{{throttledSince: ago(29 * time.Second)}, {}}, r, 0, NoSwitch},
+		"throttled for too long":           {0, []health{{throttledSince: ago(30 * time.Second)}, {}}, r, 1, Throttling},
+		"throttling is no reason":          {0, []health{{throttledSince: ago(time.Hour)}, {}}, rules{-1, time.Minute}, 0, NoSwitch},
+		"both throttle":                    {0, []health{{throttledSince: ago(time.Minute)}, {throttledSince: ago(time.Minute)}}, r, 0, NoSwitch},
+		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, NoSwitch},
+		"well for long enough":             {1, []health{well(time.Minute), {}}, r, 0, Recovered},
+		"never probed":                     {1, []health{{}, {}}, r, 1, NoSwitch},
+		"well, but for a relapse":          {1, []health{{wellSince: ago(119 * time.Second), relapses: 1}, {}}, r, 1, NoSwitch},
+		"well after a relapse":             {1, []health{{wellSince: ago(120 * time.Second), relapses: 1}, {}}, r, 0, Recovered},
+		"relapses are bounded":             {1, []health{{wellSince: ago(32 * time.Minute), relapses: 1000}, {}}, r, 0, Recovered},
+		"the secondary fails":              {1, []health{well(time.Second), failing}, r, 0, Failing},
+		"the secondary fails, no other":    {1, []health{{}, failing}, r, 1, NoSwitch}, // the primary's last probe failed
+		"the second before the third":      {2, []health{failing, well(time.Minute), {}}, r, 1, Recovered},
+		"never forward without a reason":   {0, []health{{}, well(time.Hour)}, r, 0, NoSwitch},
+		"fails and is throttled elsewhere": {0, []health{failing, {throttledSince: ago(time.Minute)}}, r, 0, NoSwitch},
+	} {
+		if next, why := decide(epoch, tt.active, tt.all, tt.r); next != tt.next || why != tt.why {
+			t.Errorf("%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)
+		}
+	}
+}
+
+func TestSwitched(t *testing.T) {
+	r := rules{grace: 30 * time.Second, switchBack: time.Minute}
+	for name, tt := range map[string]struct {
+		from, to int
+		left     health
+		relapses int
+	}{
+		"the first time":             {0, 1, health{}, 0},
+		"soon after it came back":    {0, 1, health{activeSince: ago(9 * time.Minute)}, 1},
+		"and once more":              {0, 1, health{activeSince: ago(time.Minute), relapses: 3}, 4},
+		"after a good while":         {0, 1, health{activeSince: ago(time.Hour), relapses: 2}, 0},
+		"the secondary is left":      {1, 0, health{activeSince: ago(time.Minute)}, 0},
+		"a throttle does not linger": {0, 1, health{throttledSince: ago(time.Minute), wellSince: ago(time.Hour)}, 0},
+	} {
+		all := make([]health, 2)
+		all[tt.from] = tt.left
+		all = switched(epoch, tt.from, tt.to, all, r)
+		if h := all[tt.from]; h.relapses != tt.relapses || !h.throttledSince.IsZero() || !h.wellSince.IsZero() {
+			t.Errorf("%s: %+v, want %d relapses", name, h, tt.relapses)
+		}
+		if !all[tt.to].activeSince.Equal(epoch) {
+			t.Errorf("%s: %+v", name, all[tt.to])
+		}
+	}
+}
+
+func TestQueueNumbers(t *testing.T) {
+	for n := 2; n <= 4; n++ {
+		seen := map[int]bool{-1: true} // any queue
+		for q := -5; q < 50; q++ {
+			for i := range n {
+				number := queueNumber(q, i, n)
+				if gotQ, gotI := queueOf(number, n); gotQ != q || gotI != i || seen[number] {
+					t.Errorf("queue %d of endpoint %d of %d is %d, which is queue %d of %d", q, i, n, number, gotQ, gotI)
+				}
+				seen[number] = true
+			}
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package failover
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// ProducerSettings returns those of the active endpoint.
+func (t *Transport) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
+	e := t.now()
+	s, err := e.Transport.ProducerSettings(ctx, topic)
+	return s, e.wrap(err)
+}
+
+// ConsumerSettings returns those of the active endpoint, or of the first other one that
+// responds.
+func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (s transport.ConsumerSettings, err error) {
+	active := t.now()
+	if s, err = active.Transport.ConsumerSettings(ctx, group, topic); err == nil || transport.Classify(err) != transport.Transient {
+		return s, active.wrap(err)
+	}
+	for _, e := range t.ends {
+		if e != active && ctx.Err() == nil {
+			if s, err := e.Transport.ConsumerSettings(ctx, group, topic); err == nil {
+				return s, nil
+			}
+		}
+	}
+	return s, active.wrap(err)
+}
+
+// Capabilities returns those that all endpoints have. See EndpointCapabilities.
+func (t *Transport) Capabilities() transport.Capabilities {
+	all := t.ends[0].Transport.Capabilities()
+	for _, e := range t.ends[1:] {
+		c := e.Transport.Capabilities()
+		all.Batch = all.Batch && c.Batch
+		all.PushBack = all.PushBack && c.PushBack
+		all.Suspend = all.Suspend && c.Suspend
+		all.IdempotentDeadLetter = all.IdempotentDeadLetter && c.IdempotentDeadLetter
+		all.RetryResult = all.RetryResult && c.RetryResult
+		all.Snooze = all.Snooze && c.Snooze
+		all.RepeatReceive = all.RepeatReceive && c.RepeatReceive
+	}
+	return all
+}
+
+// EndpointCapabilities returns those of one server.
+func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities {
+	e, server := t.inner(endpoint)
+	if e == nil {
+		return transport.Capabilities{}
+	}
+	if c, ok := e.Transport.(transport.EndpointConfigurer); ok {
+		return c.EndpointCapabilities(server)
+	}
+	return e.Transport.Capabilities()
+}
+
+// Ping succeeds if one of the endpoints responds and knows the topics. The error is that
+// of the first.
+func (t *Transport) Ping(ctx context.Context, topics ...string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(t.ends))
+	t.each(func(e *end) {
+		if errs[e.index] = e.wrap(e.ping.Ping(ctx, topics...)); errs[e.index] == nil {
+			cancel() // one is enough
+		}
+	})
+	for _, err := range errs {
+		if err == nil {
+			return nil
+		}
+	}
+	return errs[0]
+}
+
+// Recall recalls a message where it was sent.
+func (t *Transport) Recall(ctx context.Context, topic, handle string) (string, error) {
+	e, inner := t.inner(handle)
+	if e == nil {
+		return "", &tidegate.Error{Op: "RecallMessage", Subject: topic, Code: tidegate.CodeBadRequest,
+			Message: "the recall handle is not of one of the endpoints; give Receipt.RecallHandle of a message with a delivery time"}
+	}
+	r, ok := e.Transport.(transport.Recaller)
+	if !ok {
+		return "", e.missing("RecallMessage", topic)
+	}
+	id, err := r.Recall(ctx, topic, inner)
+	return id, e.wrap(err)
+}
+
+// SendHalf stores a half message at the active endpoint.
+func (t *Transport) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
+	e := t.now()
+	x, ok := e.Transport.(transport.Transactor)
+	if !ok {
+		return transport.SendResult{Err: e.missing("SendMessage", msg.Topic)}
+	}
+	report := t.track(ctx, e)
+	list := []transport.SendResult{x.SendHalf(ctx, msg)}
+	report(list)
+	return e.results(list)[0]
+}
+
+// EndTransaction ends a transaction at the endpoint that stored the half message.
+func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
+	e, server := t.inner(tx.Endpoint)
+	if e == nil {
+		return &tidegate.Error{Op: "EndTransaction", Subject: tx.Topic, Endpoint: tx.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
+			Message: "the half message is not at one of the endpoints; give Receipt.Endpoint"}
+	}
+	x, ok := e.Transport.(transport.Transactor)
+	if !ok {
+		return e.missing("EndTransaction", tx.Topic)
+	}
+	tx.Endpoint = server
+	return e.wrap(x.EndTransaction(ctx, tx, r))
+}
+
+// ServeChecks serves the checks of all endpoints that have transactions.
+func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs, served := make([]error, len(t.ends)), make([]bool, len(t.ends))
+	t.each(func(e *end) {
+		x, ok := e.Transport.(transport.Transactor)
+		if served[e.index] = ok; !ok {
+			return
+		}
+		errs[e.index] = e.wrap(x.ServeChecks(ctx, topics, func(ctx context.Context, q transport.TransactionCheck) transport.Resolution {
+			q.Transaction.Endpoint = e.outer(q.Transaction.Endpoint)
+			return check(ctx, q)
+		}))
+		if errs[e.index] != nil {
+			cancel() // the others must not go on as if all were served
+		}
+	})
+	for _, ok := range served {
+		if ok {
+			return errors.Join(errs...)
+		}
+	}
+	return t.ends[0].missing("Telemetry", "")
+}

@@ -1,0 +1,118 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Names of servers are those of the endpoint's transport behind the endpoint's name.
+
+func (e *end) outer(server string) string { return e.Name + "/" + server }
+
+// inner returns the endpoint of an outer name, and the name there; nil if there is none.
+func (t *Transport) inner(outer string) (*end, string) {
+	name, server, ok := strings.Cut(outer, "/")
+	for _, e := range t.ends {
+		if ok && e.Name == name {
+			return e, server
+		}
+	}
+	return nil, ""
+}
+
+// wrap returns err with the outer name of its server.
+func (e *end) wrap(err error) error {
+	inner, ok := err.(*tidegate.Error) //nolint:errorlint // what wraps an error names its own server
+	if !ok || inner == nil || inner.Endpoint == "" {
+		return err
+	}
+	outer := *inner
+	outer.Endpoint = e.outer(inner.Endpoint)
+	return &outer
+}
+
+// results gives the results the outer names of their servers.
+func (e *end) results(list []transport.SendResult) []transport.SendResult {
+	for i := range list {
+		r := &list[i]
+		if r.Err != nil {
+			r.Err = e.wrap(r.Err)
+			continue
+		}
+		r.Receipt.Endpoint = e.outer(r.Receipt.Endpoint)
+		if r.Receipt.RecallHandle != "" {
+			r.Receipt.RecallHandle = e.outer(r.Receipt.RecallHandle)
+		}
+	}
+	return list
+}
+
+// Send sends to the active endpoint, in one attempt.
+func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	if len(msgs) == 0 {
+		return nil
+	}
+	e := t.now()
+	ctx, end := e.sending(ctx)
+	defer end()
+	report := t.track(ctx, e)
+	list := e.Transport.Send(ctx, msgs)
+	report(list)
+	return e.results(list)
+}
+
+// Lane returns a lane of the active endpoint. Where its transport has no lanes, the
+// endpoint is one, for one message.
+func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	e := t.now()
+	s, ok := e.Transport.(transport.LaneSender)
+	if !ok {
+		return transport.Lane{Topic: r.Topic, Endpoint: e.outer(""), MaxMessages: 1}, nil
+	}
+	var avoid []string
+	for _, outer := range r.Avoid {
+		if at, server := t.inner(outer); at == e {
+			avoid = append(avoid, server)
+		}
+	}
+	r.Avoid = avoid
+	ctx, end := e.sending(ctx)
+	defer end()
+	lane, err := s.Lane(ctx, r)
+	if err != nil {
+		if ctx.Err() == nil || errors.Is(context.Cause(ctx), tidegate.ErrUnavailable) {
+			t.track(ctx, e)([]transport.SendResult{{Err: err}}) // the send ends here
+		}
+		return lane, e.wrap(err)
+	}
+	lane.Endpoint = e.outer(lane.Endpoint)
+	return lane, nil
+}
+
+// SendLane sends to the lane's endpoint if that is still the active one. The results
+// match transport.ErrLaneChanged if it is not.
+func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	e, server := t.inner(lane.Endpoint)
+	if e == nil || e != t.now() {
+		list := make([]transport.SendResult, len(msgs))
+		for i := range list {
+			list[i].Err = &tidegate.Error{Op: "SendMessage", Subject: lane.Topic, Endpoint: lane.Endpoint, Err: transport.ErrLaneChanged}
+		}
+		return list
+	}
+	s, ok := e.Transport.(transport.LaneSender)
+	if !ok {
+		return t.Send(ctx, msgs)
+	}
+	lane.Endpoint = server
+	ctx, end := e.sending(ctx)
+	defer end()
+	report := t.track(ctx, e)
+	list := s.SendLane(ctx, lane, msgs)
+	report(list)
+	return e.results(list)
+}

@@ -1,0 +1,107 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// from returns the endpoint that delivered d, and d as it knows it.
+func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Delivery, error) {
+	e, server := t.inner(d.Endpoint)
+	if e == nil {
+		return nil, nil, &tidegate.Error{Op: op, Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
+			Message: "the delivery did not come from one of the endpoints: settle it where it came from"}
+	}
+	inner := *d
+	inner.Endpoint = server
+	return e, &inner, nil
+}
+
+// Ack acknowledges each delivery at the endpoint that it came from.
+func (t *Transport) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	lists, places := make([][]*tidegate.Delivery, len(t.ends)), make([][]int, len(t.ends))
+	for n, d := range ds {
+		e, inner, err := t.from("AckMessage", d)
+		if err != nil {
+			errs[n] = err
+			continue
+		}
+		lists[e.index], places[e.index] = append(lists[e.index], inner), append(places[e.index], n)
+	}
+	t.each(func(e *end) {
+		if len(lists[e.index]) == 0 {
+			return
+		}
+		for k, err := range e.Transport.Ack(ctx, lists[e.index]) {
+			errs[places[e.index][k]] = e.wrap(err)
+		}
+	})
+	return errs
+}
+
+// Retry says at the delivery's endpoint that consuming failed.
+func (t *Transport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+	e, inner, err := t.from("ChangeInvisibleDuration", d)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	r, err := e.Transport.Retry(ctx, inner, after, reason)
+	return r, e.wrap(err)
+}
+
+// ChangeInvisibleDuration changes it at the delivery's endpoint.
+func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	e, inner, err := t.from("ChangeInvisibleDuration", d)
+	if err != nil {
+		return "", err
+	}
+	handle, err := e.Transport.ChangeInvisibleDuration(ctx, inner, dur)
+	return handle, e.wrap(err)
+}
+
+// RepeatChange repeats a change at the delivery's endpoint.
+func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	e, inner, err := t.from("ChangeInvisibleDuration", d)
+	if err != nil {
+		return "", err
+	}
+	change := e.Transport.ChangeInvisibleDuration
+	if r, ok := e.Transport.(transport.ChangeRepeater); ok {
+		change = r.RepeatChange
+	}
+	handle, err := change(ctx, inner, dur)
+	return handle, e.wrap(err)
+}
+
+// DeadLetter makes the message a dead letter at the delivery's endpoint.
+func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
+	if err != nil {
+		return err
+	}
+	return e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
+}
+
+// Snooze postpones the delivery at its endpoint.
+func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	e, inner, err := t.from("Snooze", d)
+	if err != nil {
+		return err
+	}
+	s, ok := e.Transport.(transport.Snoozer)
+	if !ok {
+		return e.missing("Snooze", d.Topic)
+	}
+	return e.wrap(s.Snooze(ctx, inner, dur))
+}
+
+// missing makes the error of what an endpoint's transport cannot do.
+func (e *end) missing(op, subject string) error {
+	return &tidegate.Error{Op: op, Subject: subject, Endpoint: e.outer(""), Code: tidegate.CodeNotImplemented,
+		Message: fmt.Sprintf("the transport of %q cannot do that", e.Name)}
+}
