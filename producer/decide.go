@@ -35,6 +35,9 @@ type Inputs struct {
 	// HalfMessage is true for the half message of a transaction, which is not retried.
 	HalfMessage bool
 
+	// BudgetSpent is true if Options.Budget refused the retry.
+	BudgetSpent bool
+
 	// RetryAfter is the delay that the server asked for. Negative: do not retry.
 	RetryAfter time.Duration
 
@@ -100,6 +103,8 @@ func Decide(in Inputs) Decision {
 	switch stop := in.exhausted(d.Class, delay); {
 	case stop != NotStopped:
 		d.Stop = stop
+	case in.BudgetSpent:
+		d.Stop = StopBudget
 	case in.HasDeadline && delay+in.Floor > in.Remaining:
 		d.Stop, d.Needed = StopDeadline, delay+in.Floor
 	default:

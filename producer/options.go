@@ -104,10 +104,22 @@ type Options struct {
 	// attempts, and the server decides.
 	MaxBodySize int
 
-	// Limiter is asked for one event before every attempt, by all goroutines that
-	// send, and may block until the send's ctx ends. If it refuses, the send stops
-	// ([StopLimiter]) with its error. Nil means none.
+	// Limiter is asked for one event before every attempt of a message, and may block
+	// until the send's ctx ends. If it refuses, the send stops ([StopLimiter]) with
+	// its error. A limiter with a method Observe(error), such as ratelimit.Adaptive, is
+	// asked before first attempts only, and gets the result of every attempt; it sets
+	// the pace of throttled servers, so these are not left alone for longer than
+	// they ask for. Several producers may share a limiter. Nil means none.
 	Limiter ratelimit.Limiter
+
+	// Budget bounds the retries of all producers that share it: each message earns a
+	// part of a retry, each retry costs one. If it is spent, a send stops with
+	// [StopBudget] where it would otherwise send again. Nil means no bound.
+	Budget *ratelimit.Budget
+
+	// Priority is that of this producer's retries in the Budget.
+	// Default: ratelimit.Normal.
+	Priority ratelimit.Priority
 
 	// Checker returns the resolution of a half message of [Producer.Begin]: Commit if
 	// the local transaction was committed, Rollback if it was not and never will be,

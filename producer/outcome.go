@@ -59,8 +59,18 @@ func (t *topic) decide(own *item, outs []outcome) {
 		o.in.ofError(o.err)
 		o.in.Closed = closed
 		o.in.draw(&it.limits, &drawn)
-		o.decision = Decide(o.in)
+		o.decision = p.decide(&o.in)
 	}
+}
+
+// decide is Decide with the budget, which a retry has to pay.
+func (p *Producer) decide(in *Inputs) Decision {
+	d := Decide(*in)
+	if d.Stop == NotStopped && d.Class != transport.OK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
+		in.BudgetSpent = true
+		d = Decide(*in)
+	}
+	return d
 }
 
 // draws are the delays that the backoff gave by number of throttles.
@@ -166,7 +176,7 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		case o.in.class() == transport.Throttled:
 			// Enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
-			if d == 0 {
+			if d == 0 && t.p.observer == nil {
 				d = min(o.in.PolicyDelay, maxPause)
 			}
 			if throttle == nil || d < pause {

@@ -2,6 +2,7 @@ package producer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -108,6 +109,17 @@ func (r *request) fits(it *item, share time.Duration) bool {
 		(r.lane.MaxBytes <= 0 || r.bytes+it.size <= r.lane.MaxBytes) &&
 		(r.limit == 0 || n <= r.limit) && (it.limit == 0 || n <= it.limit) &&
 		share >= r.share/2 && r.share >= share/2
+}
+
+// shorten returns the messages of r from the given place on to the queue.
+func (q *queue) shorten(r *request, from int, now time.Time) {
+	for _, it := range slices.Backward(r.items[from:]) {
+		if it.req == r { // otherwise it has left, and counts no more
+			r.alive--
+		}
+		q.giveBack(r, it, now)
+	}
+	r.items = r.items[:from]
 }
 
 // withdraw returns the messages that were ready when the ask began, as a request

@@ -28,6 +28,7 @@ type Producer struct {
 	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
+	observer  observer // of Options.Limiter; nil if it has none
 	unasked   Settings // as long as the server was not asked
 
 	ledger    ledger
@@ -39,6 +40,9 @@ type Producer struct {
 	mu     sync.RWMutex
 	topics map[string]*topic // guarded by mu
 }
+
+// An observer is a limiter that learns from results, as ratelimit.Adaptive does.
+type observer interface{ Observe(err error) }
 
 // maxTopics bounds the topics that are remembered without a message under way.
 const maxTopics = 1000
@@ -69,6 +73,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		p.lanes = single{t}
 	}
 	p.ledger.maxMessages, p.ledger.maxBytes = opts.MaxPending, opts.MaxPendingBytes
+	p.observer, _ = opts.Limiter.(observer)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -156,8 +161,11 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 	} else {
 		err = p.ledger.enter(it, p.opts.WhenFull == WaitWhenFull, blocked)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		it.topic.release()
+	case p.opts.Budget != nil:
+		p.opts.Budget.Earn(1)
 	}
 	return err
 }

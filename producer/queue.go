@@ -270,15 +270,21 @@ func (q *queue) finished(r *request, now time.Time) {
 		q.stalled = false
 	}
 	for _, it := range slices.Backward(r.items) {
-		u := it.unit
-		u.flying--
-		if it.req == r {
-			it.req, it.asked, it.returned = nil, q.asked, true
-			u.items.pushFront(&it.place)
-		}
-		if u.flying == 0 {
-			q.settle(u, now, u.items.n > 0 && u.items.first.value.returned)
-		}
+		q.giveBack(r, it, now)
+	}
+}
+
+// giveBack takes a message out of a request. If it is still wanted, it returns to
+// the front of its unit. The messages of a request return in reverse order.
+func (q *queue) giveBack(r *request, it *item, now time.Time) {
+	u := it.unit
+	u.flying--
+	if it.req == r {
+		it.req, it.asked, it.returned = nil, q.asked, true
+		u.items.pushFront(&it.place)
+	}
+	if u.flying == 0 {
+		q.settle(u, now, u.items.n > 0 && u.items.first.value.returned)
 	}
 }
 

@@ -75,7 +75,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 		o.in.HalfMessage = half
 		o.in.Closed = p.life.Err() != nil
 		o.in.draw(&it.limits, new(draws))
-		o.decision = Decide(o.in)
+		o.decision = p.decide(&o.in)
 		it.topic.observe(&request{items: []*item{it}}, &o, began)
 		switch d := o.decision; {
 		case d.Class == transport.OK:

@@ -20,6 +20,9 @@ var errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share o
 // transport that reports nothing else would otherwise keep the producer busy.
 const maxLaneChanges = 3
 
+// limitPatience is how long a request waits for the limiter to admit one more message.
+const limitPatience = time.Millisecond
+
 // send carries out a request, on the goroutine of own's caller if own is set.
 func (t *topic) send(r *request, own *item) {
 	if l := t.p.opts.Limiter; l != nil {
@@ -76,33 +79,48 @@ func (t *topic) start(r *request, own *item) []*item {
 	return items
 }
 
-// limit asks the limiter for each message of the request. Those that it refuses
-// end here.
+// limit asks the limiter for each message of the request. It waits for the first
+// one as long as that has time. The others join if they are admitted within
+// limitPatience, and return to the queue otherwise: a request of many messages that
+// waited for all of them would reach the server as one burst.
 func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	r.cancel() // the time of the attempt begins after the wait
-	for _, it := range r.items {
+	joined := false
+	patience := time.Now().Add(limitPatience)
+	for i, it := range r.items {
 		t.mu.Lock()
-		gone := it.gone
+		skip := it.gone || it.attempts > 0 && t.p.observer != nil
 		ctx, cancel := context.WithCancel(it.ctx)
+		if joined {
+			ctx, cancel = context.WithDeadline(it.ctx, patience)
+		}
 		r.attempt.cancel, r.attempt.ctx = cancel, nil // Close ends the wait
 		t.mu.Unlock()
-		if gone {
+		if skip {
 			cancel()
 			continue
 		}
 		err := ratelimit.Wait(ctx, l, 1)
 		cancel()
 		if err == nil {
+			joined = true
+			patience = time.Now().Add(limitPatience)
 			continue
 		}
+		now := time.Now()
 		var ended []*item
 		t.mu.Lock()
+		if joined {
+			t.queue.shorten(r, i, now)
+			t.mu.Unlock()
+			return
+		}
 		if !it.gone {
 			e := it.fail(StopLimiter, fmt.Errorf("limiter: %w", err))
 			if it.ctx.Err() != nil {
 				e = it.contextEnded()
 			}
-			t.end(it, e, time.Now())
+			t.end(it, e, now)
 			ended = append(ended, it)
 		}
 		t.mu.Unlock()
@@ -131,6 +149,9 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	if charged {
 		t.decide(own, outs)
 		for i := range outs {
+			if l := t.p.observer; l != nil && !outs[i].skipped && r.lane != nil {
+				l.Observe(outs[i].err)
+			}
 			t.observe(r, &outs[i], began)
 		}
 	}

@@ -16,6 +16,7 @@ const (
 	StopContext                       // ctx ended
 	StopClosed                        // the producer or its transport was closed
 	StopFull                          // the producer holds as many messages or bytes as it may; no attempt was made
+	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
 )
 
@@ -44,6 +45,8 @@ func (r StopReason) String() string {
 		return "closed"
 	case StopFull:
 		return "producer full"
+	case StopBudget:
+		return "retry budget spent"
 	case StopHalfMessage:
 		return "half messages are not retried"
 	}

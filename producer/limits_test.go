@@ -1,0 +1,142 @@
+package producer
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
+	"golang.org/x/time/rate"
+)
+
+// A broker that fails every request gets hardly more requests than calls.
+func TestBudgetBoundsRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := always(codeError(tidegate.CodeInternalServerError))
+		var mu sync.Mutex
+		p := newProducer(t, f, Options{MaxAttempts: 5, Budget: budget, OnAttempt: func(a Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if Decide(a.Inputs) != a.Decision {
+				t.Errorf("%+v does not replay", a)
+			}
+		}})
+		for range 1000 { // spends what was saved up
+			p.Send(t.Context(), message())
+		}
+		f.calls = nil
+		stopped := 0
+		for range 1000 {
+			_, err := p.Send(t.Context(), message())
+			if sendError(t, err).Reason == StopBudget {
+				stopped++
+			}
+		}
+		if n := len(f.calls); n > 1100 || stopped < 900 {
+			t.Errorf("%d requests for 1000 calls, %d stopped by the budget", n, stopped)
+		}
+	})
+}
+
+func TestBudgetPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		retries := map[ratelimit.Priority]int{}
+		for range 40 {
+			for _, priority := range []ratelimit.Priority{ratelimit.Low, ratelimit.Normal, ratelimit.High} {
+				f := always(codeError(tidegate.CodeInternalServerError))
+				p := newProducer(t, f, Options{MaxAttempts: 2, Budget: budget, Priority: priority})
+				p.Send(t.Context(), message())
+				retries[priority] += len(f.calls) - 1
+			}
+		}
+		if !(retries[ratelimit.Low] < retries[ratelimit.Normal] || retries[ratelimit.Normal] < retries[ratelimit.High]) || retries[ratelimit.Low] > 10 {
+			t.Errorf("retries by priority: %v", retries)
+		}
+	})
+}
+
+// A limiter that learns is charged for first attempts, and gets every result.
+func TestAdaptiveLimiterObserves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &learning{}
+		p := newProducer(t, script(throttled(0), codeError(tidegate.CodeProxyTimeout)), Options{Limiter: l})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []transport.Class{transport.Throttled, transport.Transient, transport.OK}; l.asked != 1 || !slices.Equal(l.seen, want) {
+			t.Errorf("asked %d times, observed %v", l.asked, l.seen)
+		}
+	})
+}
+
+type learning struct {
+	asked int
+	seen  []transport.Class
+}
+
+func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
+func (l *learning) Observe(err error)                    { l.seen = append(l.seen, transport.Classify(err)) }
+
+// A broker that admits 1 000 messages a second and is offered 5 000 stores as many
+// as it admits, and refuses few.
+func TestAdaptiveGoodput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bucket := rate.NewLimiter(1000, 100)
+		var mu sync.Mutex
+		stored, refused := 0, 0
+		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			errs := make([]error, len(msgs))
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range msgs {
+				if bucket.Allow() {
+					stored++
+				} else {
+					refused++
+					errs[i] = throttled(0)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, Options{Limiter: limiter, MaxThrottles: UntilContextEnds, WhenFull: RejectWhenFull, MaxPending: 2000})
+		const warm, long = 30 * time.Second, 60 * time.Second
+		start := time.Now()
+		for time.Since(start) < long {
+			for range 50 {
+				_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}) // most are refused: the producer is full
+			}
+			time.Sleep(10 * time.Millisecond)
+			if d := time.Since(start); d >= warm && d < warm+10*time.Millisecond {
+				mu.Lock()
+				stored, refused = 0, 0
+				mu.Unlock()
+			}
+		}
+		mu.Lock()
+		goodput, share := float64(stored)/(long-warm).Seconds(), float64(refused)/float64(stored+refused)
+		mu.Unlock()
+		t.Logf("goodput %.0f/s, %.1f %% refused", goodput, 100*share)
+		if goodput < 950 || share > 0.10 {
+			t.Errorf("goodput %.0f/s of 1000/s, %.1f %% refused", goodput, 100*share)
+		}
+		p.Close()
+	})
+}
