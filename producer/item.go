@@ -35,6 +35,7 @@ type item struct {
 	attempts, throttles, waited int // as in Inputs
 	changes                     int // attempts in a row that found the lane changed
 	throttledSince              time.Time
+	charged                     time.Time // until then a pause of the lane is no further throttle of it
 	maybe                       bool
 	last                        error
 

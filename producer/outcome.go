@@ -158,8 +158,9 @@ func (o *outcome) endpoint() string {
 }
 
 // adapt brings the lane of a request up to date. It returns the messages that a
-// throttled lane ended although they only waited for it: each pause that a
-// message waits for counts as a throttled attempt of it. The lock is held.
+// throttled lane ended although they only waited for it: a pause that a message
+// waits for counts as a throttled attempt of it, at the pace of its own backoff.
+// The lock is held.
 func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
 	l := r.lane
 	l.deciding = false
@@ -188,8 +189,12 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		return nil
 	}
 	for _, it := range t.queue.behind(l, now) {
+		if now.Before(it.charged) {
+			continue
+		}
 		it.waited++
 		it.throttle(now)
+		it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
 		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, true)}
 		o.in.ofError(throttle.err)
 		o.in.PolicyDelay = max(0, l.pausedUntil.Sub(now))

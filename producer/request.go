@@ -220,6 +220,11 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		it.last = o.err
 		it.maybe = it.maybe || maybeStored(o.err)
 		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil {
+			if ended.Before(it.charged) { // the attempt takes the place of the wait
+				it.waited--
+				it.throttles--
+				it.charged = time.Time{}
+			}
 			it.throttle(ended)
 			if r.lane != nil {
 				r.lane.deciding = true

@@ -1,0 +1,137 @@
+package producer
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A throttled lane pauses, and then sends one message until that is accepted.
+func TestThrottledLaneProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 5*time.Second {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, Options{MaxThrottles: UntilContextEnds})
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		refused := 0
+		for _, c := range f.sent {
+			if c.at.Sub(start) < 5*time.Second {
+				refused++
+				if c.at.Sub(start) > 10*time.Millisecond && len(c.ids) != 1 {
+					t.Errorf("%v after the start a request of %d messages", c.at.Sub(start), len(c.ids))
+				}
+			}
+		}
+		if refused > 8 {
+			t.Errorf("%d refused requests in 5s", refused)
+		}
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// Messages that wait for a throttled lane end when they would have ended with
+// attempts of their own: not one after the other.
+func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			return all(len(msgs), throttled(0))
+		}}
+		var mu sync.Mutex
+		ended := map[string]Attempt{}
+		p := newProducer(t, f, Options{OnAttempt: func(a Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Stop != NotStopped {
+				ended[a.MessageID] = a
+			}
+			if Decide(a.Inputs) != a.Decision {
+				t.Errorf("the inputs of %+v give %+v", a, Decide(a.Inputs))
+			}
+		}})
+		start := time.Now()
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if e := sendError(t, err); e.Reason != StopExhausted || e.Throttles != 3 || tidegate.RetryAfter(err) != 0 {
+				t.Errorf("message %d: %+v", i, e)
+			}
+		}
+		if took := time.Since(start); took > 8*time.Second { // one alone: 2.1s to 3.1s
+			t.Errorf("256 messages failed after %v", took)
+		}
+		if n := len(f.sent); n > 8 || len(ended) != 256 {
+			t.Errorf("%d requests, %d ends observed", n, len(ended))
+		}
+	})
+}
+
+// Short push-backs have the lane probed often. That does not end the messages
+// behind it sooner than their own backoff would.
+func TestShortPushBacksExhaustNobodyEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 1900*time.Millisecond { // a send alone has attempts at 0, 0.8 to 1.2 s, and 2.1 to 3.1 s
+				return all(len(msgs), throttled(20*time.Millisecond))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, Options{})
+		for i, err := range sendAll(t.Context(), p, numbered(200)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		if took := time.Since(start); took > 4*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// A paused lane ends a message at once if the pause outlasts its deadline.
+func TestPausedLaneFailsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				return all(len(msgs), throttled(4*time.Second))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, Options{})
+		first := make(chan error, 1)
+		go func() {
+			_, err := p.Send(t.Context(), message())
+			first <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := p.Send(ctx, message())
+		if e := sendError(t, err); e.Reason != StopDeadline || e.Attempts != 0 || e.Needed != 4*time.Second+attemptFloor || e.Remaining != 3*time.Second {
+			t.Errorf("got %+v", e)
+		}
+		if tidegate.RetryAfter(err) != 4*time.Second || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
