@@ -58,22 +58,20 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
-		handles := make(chan string, 5000)
+		var handles []string
 		sends := func() {
 			r := send(t, b, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})[0]
 			if r.Err != nil {
 				t.Error(r.Err)
 			}
-			handles <- r.Receipt.RecallHandle
+			handles = append(handles, r.Receipt.RecallHandle)
 		}
 		for range 3 {
 			sends()
 			elapse(time.Second)
 		}
-		var before []string
-		for range 3 {
-			before = append(before, <-handles)
-		}
+		before := handles
+		handles = nil
 		b.delays.moving <- struct{}{} // the purge waits for it, once it has begun
 		type result struct {
 			removed Backlog
@@ -87,7 +85,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		synctest.Wait()
 		sends()
 		<-b.delays.moving
-		for range 2000 {
+		for range 100_000 { // it may be long before a processor is there for the purge
 			sends()
 			if len(done) > 0 {
 				break
@@ -106,8 +104,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Errorf("%s is recalled and should be gone", id)
 			}
 		}
-		for range len(handles) {
-			if _, err := b.Recall(t.Context(), "t", <-handles); err != nil {
+		for _, h := range handles {
+			if _, err := b.Recall(t.Context(), "t", h); err != nil {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}

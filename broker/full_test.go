@@ -25,7 +25,7 @@ func fill(t *testing.T, b *Broker, name string) (stored []string) {
 		switch err := send(t, b, &tidegate.Message{ID: id, Topic: "t", Body: body})[0].Err; {
 		case err == nil:
 			stored = append(stored, id)
-		case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "disk full"):
+		case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "the disk of the data directory is full"):
 			t.Fatal(err)
 		default:
 			return stored
