@@ -15,8 +15,8 @@ type Filter struct {
 	expr node
 }
 
-// maxLength bounds an expression, in bytes.
-const maxLength = 8 << 10
+// maxLength bounds an expression, in bytes: a message may have a tag of nearly 16 KiB.
+const maxLength = 32 << 10
 
 // An Error is an expression that cannot be understood.
 type Error struct {
@@ -35,7 +35,8 @@ func (e *Error) Error() string {
 
 // Tags returns the filter of a tag expression: "*" or nothing for all
 // messages, or tags joined by "||", of which one must be the message's,
-// letter by letter.
+// letter by letter. Empty parts are ignored, as RocketMQ does; an expression of nothing
+// but empty parts is an error.
 func Tags(expression string) (*Filter, error) {
 	if len(expression) > maxLength {
 		return nil, tooLong(expression)
@@ -49,13 +50,15 @@ func Tags(expression string) (*Filter, error) {
 	for word := range strings.SplitSeq(expression, "||") {
 		tag := strings.TrimSpace(word)
 		switch i := strings.IndexByte(word, '|'); {
-		case tag == "":
-			return nil, &Error{expression, at, "a tag is missing; write tags as in \"a || b\""}
 		case i >= 0:
 			return nil, &Error{expression, at + i, "a single '|'; write tags as in \"a || b\""}
+		case tag != "":
+			f.tags[tag] = true
 		}
-		f.tags[tag] = true
 		at += len(word) + len("||")
+	}
+	if len(f.tags) == 0 {
+		return nil, &Error{expression, 0, "the filter names no tag; write tags as in \"a || b\", or \"*\" for all"}
 	}
 	return f, nil
 }

@@ -12,14 +12,17 @@ func TestTags(t *testing.T) {
 		want            bool
 	}{
 		{"", "x", true}, {"*", "", true}, {" * ", "x", true}, {"a", "a", true}, {"a", "A", false}, {"a", "", false},
-		{"a || b", "b", true}, {"a||b", "a", true}, {" a  ||  b ", "c", false}, {"Aa", "BB", false}, // equal hashes in Java
+		{"a || b", "b", true}, {"a||b", "a", true}, {" a  ||  b ", "c", false},
+		{"a||||b", "b", true}, {"a||||b", "", false}, {"a||", "a", true}, {"a||", "", false}, {"||a", "a", true}, {"|| a || ", "b", false},
+		{strings.Repeat("t", 16<<10) + "||" + strings.Repeat("u", 15<<10), strings.Repeat("t", 16<<10), true},
+		{"Aa", "BB", false}, // equal hashes in Java
 	} {
 		f, err := Tags(c.expression)
 		if err != nil || f.Match(c.tag, nil) != c.want {
 			t.Errorf("%q, tag %q: %v, %v; want %v", c.expression, c.tag, !c.want, err, c.want)
 		}
 	}
-	for expression, at := range map[string]int{"a|b": 1, "a||": 3, "||a": 0, "a || b | c": 7, strings.Repeat("x", maxLength+1): maxLength} {
+	for expression, at := range map[string]int{"a|b": 1, "||": 0, " || || ": 0, "|||": 2, "a || b | c": 7, strings.Repeat("x", maxLength+1): maxLength} {
 		_, err := Tags(expression)
 		if e, ok := errors.AsType[*Error](err); !ok || e.Position != at {
 			t.Errorf("%.20q: %v, want position %d", expression, err, at)
@@ -118,7 +121,7 @@ func TestErrorCountsCharacters(t *testing.T) {
 		"größe > > 3":                      `, at character 9 of "größe > > 3"`,
 		"名 = '订单' AND ?":                   `, at character 14 of "名 = '订单' AND ?"`,
 		"price >":                          `, at character 8 of "price >"`,
-		strings.Repeat("ü", maxLength/2+1): `at most 8192 are allowed: "` + strings.Repeat("ü", 32) + `…"`,
+		strings.Repeat("ü", maxLength/2+1): `at most 32768 are allowed: "` + strings.Repeat("ü", 32) + `…"`,
 	} {
 		if _, err := SQL(expression); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%.40q: %v; want it to end with %s", expression, err, want)
