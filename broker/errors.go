@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -35,6 +36,16 @@ func groupNotFound(name string) *tidegate.Error {
 
 func invalidHandle(format string, args ...any) *tidegate.Error {
 	return newError(tidegate.CodeInvalidReceiptHandle, "receipt handle", format, args...)
+}
+
+// illegalInvisibleTime refuses a time that is not between least and most. It begins
+// with the words of RocketMQ's proxy, which clients look for.
+func illegalInvisibleTime(subject string, d, least, most time.Duration) *tidegate.Error {
+	bound := fmt.Sprintf("large. max is %d", most.Milliseconds())
+	if d < least {
+		bound = fmt.Sprintf("small. min is %d", least.Milliseconds())
+	}
+	return newError(tidegate.CodeIllegalInvisibleTime, subject, "the invisibleTime is too %s ms: the %s is %v; give %v to %v", bound, subject, d, least, most)
 }
 
 // closedError is an Error that matches tidegate.ErrClosed.

@@ -304,8 +304,7 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 	if p.Owner != "" {
 		p.InvisibleDuration = ownedLease
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
-		return newError(tidegate.CodeIllegalInvisibleTime, "invisible duration", "it is %v; give %v to %v", d,
-			b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
+		return illegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
 	p.match, err = compileFilter(p.Filter)
 	return err

@@ -90,7 +90,7 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 // valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
-		return transport.RetryResult{}, withOp("Retry", newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give 0 to %v", after, longest))
+		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
 	}
 	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) {
 		if l.Due = now.Add(after); after == transport.ByLadder {
@@ -141,8 +141,7 @@ func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur tim
 // or, in a repetition, that very one.
 func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
-		return "", withOp("ChangeInvisibleDuration", newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
-			"it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
+		return "", withOp("ChangeInvisibleDuration", illegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
 	h, _ := handle.ParseReceipt(d.Handle) // settle says if it is none
 	e := eventChange

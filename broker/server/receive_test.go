@@ -208,7 +208,7 @@ func TestReceiveRefusals(t *testing.T) {
 			{"queue", "push", queue(-2), tidegate.CodeBadRequest, []string{"message_queue.id", "-2"}},
 			{"SQL", "c", filter(rmqpb.FilterType_SQL, "a > > 1"), tidegate.CodeIllegalFilterExpression, []string{"'>'", "character 5", "a > > 1"}},
 			{"unknown filter", "c", filter(7, "*"), tidegate.CodeIllegalFilterExpression, []string{"7"}},
-			{"bad tags", "c", filter(rmqpb.FilterType_TAG, "a || "), tidegate.CodeIllegalFilterExpression, []string{"a || "}},
+			{"bad tags", "c", filter(rmqpb.FilterType_TAG, " || "), tidegate.CodeIllegalFilterExpression, []string{"\" || \""}},
 			{"no invisible duration", "c", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = nil }, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "auto_renew"}},
 			{"invisible for too short", "c", invisible(0), tidegate.CodeIllegalInvisibleTime, []string{"0s", "1ns"}},
 			{"invisible for too long", "c", invisible(12*time.Hour + time.Millisecond), tidegate.CodeIllegalInvisibleTime, []string{"12h0m0.001s", "12h0m0s"}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -34,7 +35,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
 	}
-	out := &rmqpb.AckMessageResponse{Entries: make([]*rmqpb.AckMessageResultEntry, len(in))}
+	out := &rmqpb.AckMessageResponse{Status: wire.OK, Entries: make([]*rmqpb.AckMessageResultEntry, len(in))}
 	entries := make([]rmqpb.AckMessageResultEntry, len(in))
 	for i, err := range results {
 		e := &entries[i]
@@ -47,12 +48,13 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 			}
 			e.Status = st
 		}
-		switch {
-		case i == 0:
-			out.Status = e.Status
-		case out.Status.GetCode() != e.Status.GetCode():
-			out.Status = wire.MultipleResults
-		}
+	}
+	if err := refusal.Common(len(results), func(i int) error { return results[i] }); err != nil {
+		// As from RocketMQ's proxy, the name of the code comes first.
+		first := out.Entries[0].Status
+		out.Status = &rmqpb.Status{Code: first.GetCode(), Message: first.GetCode().String() + ": " + first.GetMessage()}
+	} else if slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
+		out.Status = wire.MultipleResults
 	}
 	return out, nil
 }
