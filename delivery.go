@@ -28,6 +28,10 @@ type Delivery struct {
 	Queue  int   // the queue's number within the topic
 	Offset int64 // of the message in that queue
 
+	// TransactionID names the transaction that the message was committed with, as
+	// Receipt.TransactionID does for the producer. Empty for other messages.
+	TransactionID string
+
 	BornAt    time.Time // when the producer made it, by its clock
 	BornHost  string    // the producer's host
 	StoredAt  time.Time // when the server stored it, by its clock
@@ -50,6 +54,14 @@ const (
 	PropertyDeadLetterGroup     = "DLQ_GROUP"
 	PropertyDeadLetterAttempts  = "DLQ_ATTEMPTS"
 	PropertyDeadLetterReason    = "DLQ_REASON"
+)
+
+// The properties in which servers of RocketMQ's protocol repeat the message group and the
+// transaction ID of a delivery. [Delivery] has fields for them; they are not among its Properties,
+// and a program that sends may not set them.
+const (
+	PropertyMessageGroup  = "__SHARDINGKEY"
+	PropertyTransactionID = "__transactionId__"
 )
 
 // The properties that a message in a retry topic carries (seed 001).

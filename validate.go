@@ -39,7 +39,7 @@ var reservedProperties = func() map[string]bool {
 		m[k] = true
 	}
 	for _, k := range []string{
-		PropertyDeadLetterQueue, PropertyDeadLetterOffset, PropertyDeadLetterGroup,
+		PropertyMessageGroup, PropertyTransactionID, PropertyDeadLetterQueue, PropertyDeadLetterOffset, PropertyDeadLetterGroup,
 		PropertyDeadLetterAttempts, PropertyDeadLetterReason,
 		PropertyOriginalAddress, PropertyOriginalQueue, PropertyOriginalMessageID, PropertyExpired, PropertyReconsumeTimes,
 	} {

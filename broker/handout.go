@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -123,6 +124,11 @@ func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
 		InvisibleUntil: g.due,
 	}
 	d.Topic = s.topic.name
+	if id := d.Properties[tidegate.PropertyTransactionID]; id != "" {
+		d.TransactionID = id
+		d.Properties = maps.Clone(d.Properties) // the store's message keeps it
+		delete(d.Properties, tidegate.PropertyTransactionID)
+	}
 }
 
 // passOver ends deliveries that are not handed out: the receive does not want

@@ -124,6 +124,12 @@ func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending) (f
 	case e.Resolution == ResolutionUnknown:
 		return nil, nil //nolint:nilnil // nothing is to be written, and nothing is wrong
 	}
+	if e.Resolution == ResolutionCommit {
+		if m.Properties == nil {
+			m.Properties = map[string]string{}
+		}
+		m.Properties[tidegate.PropertyTransactionID] = e.TransactionID
+	}
 	end.state, end.message = state, &m
 	flight = b.store.Messages.Add(func(w *store.Batch) {
 		if end.topic.deleted.Load() {
@@ -153,8 +159,9 @@ func (b *Broker) roomToCommit(ctx context.Context, e TransactionEnd, id store.Ha
 	if th := b.shortOfDisk(); th != nil {
 		return 0, throttledError(*th)
 	}
-	_, err = b.room(ctx, state.Size)
-	return state.Size, err
+	size := state.Size + int64(len(tidegate.PropertyTransactionID)+len(e.TransactionID)+2) // with the property that the commit adds
+	_, err = b.room(ctx, size)
+	return size, err
 }
 
 // An ending is one transaction on its way to its end.

@@ -66,7 +66,7 @@ func TestTransactions(t *testing.T) {
 		got := make(chan time.Time)
 		go func() {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})
-			if ids(ds) != "kept" || ds[0].Properties["k"] != "v" || string(ds[0].Body) != "kept" || ds[0].Attempt != 1 {
+			if ids(ds) != "kept" || len(ds[0].Properties) != 1 || ds[0].Properties["k"] != "v" || ds[0].TransactionID != kept.TransactionID || string(ds[0].Body) != "kept" || ds[0].Attempt != 1 {
 				t.Errorf("delivered: %+v", ds)
 			}
 			got <- time.Now()

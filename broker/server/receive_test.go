@@ -58,7 +58,7 @@ func TestReceivedMessage(t *testing.T) {
 		p := m.GetSystemProperties()
 		want := &rmqpb.Message{
 			Topic:          &rmqpb.Resource{ResourceNamespace: "ns", Name: "fifo"},
-			UserProperties: map[string]string{"a": "b"},
+			UserProperties: map[string]string{"a": "b", "__SHARDINGKEY": "mg"},
 			Body:           payload,
 			SystemProperties: &rmqpb.SystemProperties{
 				MessageId: "id-1", Tag: new("tag"), Keys: []string{"k1", "k2"}, MessageGroup: new("mg"),

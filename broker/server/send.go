@@ -110,6 +110,9 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 			e.Status = wire.OK
 			r := &results[i].Receipt
 			e.Offset, e.RecallHandle, e.TransactionId = max(r.Offset, 0), r.RecallHandle, r.TransactionID
+			if e.TransactionId == "" {
+				e.TransactionId = e.MessageId // as RocketMQ does; clients show it
+			}
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
 			out.Status = wire.MultipleResults

@@ -239,7 +239,7 @@ func TestSendBatch(t *testing.T) {
 			t.Fatalf("%d entries; want 5", len(r.GetEntries()))
 		}
 		for i, entry := range r.GetEntries() {
-			if entry.GetStatus().GetCode() != rmqpb.Code_OK || entry.GetMessageId() != fmt.Sprint("id", i) || entry.GetTransactionId() != "" {
+			if entry.GetStatus().GetCode() != rmqpb.Code_OK || entry.GetMessageId() != fmt.Sprint("id", i) || entry.GetTransactionId() != entry.GetMessageId() {
 				t.Errorf("entry %d: %v", i, entry)
 			}
 		}

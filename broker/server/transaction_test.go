@@ -137,7 +137,7 @@ func TestOrphanedTransaction(t *testing.T) {
 		}
 		refused(t, e.endTransaction(as(t.Context(), "producer"), "m", id, commit), tidegate.CodeOK)
 		m := e.one(e.ctx(), receiveRequest("tx"))
-		if u := m.GetUserProperties(); len(u) != 1 || u["k"] != "v" {
+		if u := m.GetUserProperties(); len(u) != 2 || u["k"] != "v" || u["__transactionId__"] != id {
 			t.Errorf("delivered with the properties %v", u)
 		}
 		stats := e.b.Stats().Topics

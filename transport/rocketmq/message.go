@@ -132,6 +132,13 @@ func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 		StoredAt:  timeOf(sys.GetStoreTimestamp()),
 		StoreHost: sys.GetStoreHost(),
 	}
+	d.TransactionID = d.Properties[tidegate.PropertyTransactionID]
+	for _, name := range serverProperties {
+		delete(d.Properties, name)
+	}
+	if d.TraceContext != "" && d.Properties[propertyTraceContext] == d.TraceContext {
+		delete(d.Properties, propertyTraceContext)
+	}
 	if o := sys.GetDeadLetterQueue(); o != nil {
 		if d.Properties == nil {
 			d.Properties = map[string]string{}
@@ -141,6 +148,16 @@ func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 	}
 	return d, nil
 }
+
+// serverProperties are the names that RocketMQ's servers add to the user's properties
+// of a message that they deliver. Messages that carry them cannot be sent on.
+var serverProperties = [...]string{
+	tidegate.PropertyMessageGroup, tidegate.PropertyTransactionID, "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+}
+
+// propertyTraceContext is one more, with the message's trace context. A property of a user
+// may have that name too, with another value.
+const propertyTraceContext = "TRACE_CONTEXT"
 
 func setIfMissing(m map[string]string, k, v string) {
 	if _, ok := m[k]; !ok && v != "" {

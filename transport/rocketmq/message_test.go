@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -186,4 +187,27 @@ func FuzzDecode(f *testing.F) {
 		}
 		var _ tidegate.Delivery = *d
 	})
+}
+
+// The server's properties of a delivery are not shown as the user's.
+func TestDecodeDropsTheServersProperties(t *testing.T) {
+	for name, tt := range map[string]struct {
+		properties, want map[string]string
+	}{
+		"the server's": {map[string]string{
+			"k": "v", "__SHARDINGKEY": "mg", "__transactionId__": "tx", "TRACE_CONTEXT": "trace",
+			"TRANSACTION_CHECK_TIMES": "2", "CHECK_IMMUNITY_TIME_IN_SECONDS": "6",
+		}, map[string]string{"k": "v"}},
+		"a user's trace context": {map[string]string{"TRACE_CONTEXT": "own", "__transactionId__": "tx"}, map[string]string{"TRACE_CONTEXT": "own"}},
+	} {
+		d, err := decodeMessage(delivered(func(m *rmqpb.Message) {
+			m.UserProperties, m.SystemProperties.TraceContext = tt.properties, new("trace")
+		}), 100)
+		if err != nil || !maps.Equal(d.Properties, tt.want) || d.TransactionID != "tx" {
+			t.Errorf("%s: properties %v, transaction %q, %v; want %v and tx", name, d.Properties, d.TransactionID, err, tt.want)
+		}
+		if err := (&tidegate.Message{ID: "1", Topic: "t", Body: []byte("x"), Properties: d.Properties}).Validate(100); err != nil {
+			t.Errorf("%s: sending it on: %v", name, err)
+		}
+	}
 }

@@ -8,13 +8,10 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
-
-// propertyTransactionID is RocketMQ's name of the property that tells the
-// transaction ID in a check.
-const propertyTransactionID = "__transactionId__"
 
 // RecoverCommand is a check in the form of the wire. The message has all that
 // RocketMQ's clients want of one: Node a digest, Python an encoding.
@@ -25,7 +22,7 @@ func RecoverCommand(c broker.TransactionCheck, topic *rmqpb.Resource) *rmqpb.Rec
 		user = map[string]string{}
 	}
 	user[broker.PropertyCheckTimes] = strconv.Itoa(c.Number)
-	user[propertyTransactionID] = c.TransactionID
+	user[tidegate.PropertyTransactionID] = c.TransactionID
 	p := &rmqpb.SystemProperties{
 		Keys: m.Keys, MessageId: m.ID, MessageType: rmqpb.MessageType_TRANSACTION, BodyEncoding: rmqpb.Encoding_IDENTITY,
 		BodyDigest:     &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: string(appendMD5(make([]byte, 0, 2*md5.Size), m.Body))},

@@ -116,6 +116,13 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	for k, v := range user {
 		f.user = appendPair(f.user, messageProperties, 1, k, 2, v)
 	}
+	// RocketMQ's consumers find these among the properties.
+	if d.MessageGroup != "" {
+		f.user = appendPair(f.user, messageProperties, 1, tidegate.PropertyMessageGroup, 2, d.MessageGroup)
+	}
+	if d.TransactionID != "" {
+		f.user = appendPair(f.user, messageProperties, 1, tidegate.PropertyTransactionID, 2, d.TransactionID)
+	}
 	// The topic comes first, the body last: what lies between has been encoded.
 	size := pairSize(messageTopic, resourceNamespace, f.Namespace, resourceName, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
 	if len(d.Body) > 0 {

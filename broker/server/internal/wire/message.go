@@ -44,7 +44,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		Tag:          p.GetTag(),
 		Keys:         p.GetKeys(),
 		MessageGroup: p.GetMessageGroup(),
-		Properties:   m.GetUserProperties(),
+		Properties:   userProperties(m.GetUserProperties()),
 		TraceContext: p.GetTraceContext(),
 		Body:         m.GetBody(),
 	}
@@ -97,6 +97,15 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 			fmt.Sprintf("the body_encoding is %d; there are IDENTITY (1) and GZIP (2)", e))
 	}
 	return out, born, nil
+}
+
+// userProperties returns the properties that the user set: a program of RocketMQ's clients
+// that sends a delivered message on may send the server's with them.
+func userProperties(all map[string]string) map[string]string {
+	for _, name := range [...]string{tidegate.PropertyMessageGroup, tidegate.PropertyTransactionID} {
+		delete(all, name)
+	}
+	return all
 }
 
 // CheckNamespace refuses a topic whose namespace is too long to be
