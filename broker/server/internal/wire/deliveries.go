@@ -44,8 +44,9 @@ const (
 	messageSystem     = 3
 	messageBody       = 4
 
-	resourceNamespace = 1
-	resourceName      = 2
+	// of a Resource, a DeadLetterQueue and an entry of a map
+	pairFirst  = 1
+	pairSecond = 2
 
 	sysTag               = 1
 	sysKeys              = 2
@@ -114,23 +115,23 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	f.system(d, dead)
 	f.user = f.user[:0]
 	for k, v := range user {
-		f.user = appendPair(f.user, messageProperties, 1, k, 2, v)
+		f.user = appendPair(f.user, messageProperties, k, v)
 	}
 	// RocketMQ's consumers find these among the properties.
 	if d.MessageGroup != "" {
-		f.user = appendPair(f.user, messageProperties, 1, tidegate.PropertyMessageGroup, 2, d.MessageGroup)
+		f.user = appendPair(f.user, messageProperties, tidegate.PropertyMessageGroup, d.MessageGroup)
 	}
 	if d.TransactionID != "" {
-		f.user = appendPair(f.user, messageProperties, 1, tidegate.PropertyTransactionID, 2, d.TransactionID)
+		f.user = appendPair(f.user, messageProperties, tidegate.PropertyTransactionID, d.TransactionID)
 	}
 	// The topic comes first, the body last: what lies between has been encoded.
-	size := pairSize(messageTopic, resourceNamespace, f.Namespace, resourceName, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
+	size := pairSize(messageTopic, f.Namespace, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
 	if len(d.Body) > 0 {
 		size += bytesSize(messageBody, len(d.Body))
 	}
 	start := len(f.head)
 	b := appendTag(f.head, responseMessage, uint64(size))
-	b = appendPair(b, messageTopic, resourceNamespace, f.Namespace, resourceName, d.Topic)
+	b = appendPair(b, messageTopic, f.Namespace, d.Topic)
 	b = append(b, f.user...)
 	b = append(appendTag(b, messageSystem, uint64(len(f.sys))), f.sys...)
 	n := len(f.bufs)
@@ -183,7 +184,7 @@ func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 	b = appendText(b, sysMessageGroup, d.MessageGroup)
 	b = appendText(b, sysTraceContext, d.TraceContext)
 	if dead != nil {
-		b = appendPair(b, sysDeadLetterQueue, 1, dead.Topic, 2, dead.MessageId)
+		b = appendPair(b, sysDeadLetterQueue, dead.Topic, dead.MessageId)
 	}
 	f.sys = b
 }
@@ -274,13 +275,13 @@ func appendMoment(b []byte, field protowire.Number, seconds int64, nanos int) []
 
 // appendPair adds a message of two texts; one that is empty is left out, as
 // protobuf does everywhere but in maps, whose readers take both.
-func appendPair(b []byte, field, first protowire.Number, x string, second protowire.Number, y string) []byte {
-	b = appendTag(b, field, uint64(textSize(first, x)+textSize(second, y)))
-	return appendText(appendText(b, first, x), second, y)
+func appendPair(b []byte, field protowire.Number, x, y string) []byte {
+	b = appendTag(b, field, uint64(textSize(pairFirst, x)+textSize(pairSecond, y)))
+	return appendText(appendText(b, pairFirst, x), pairSecond, y)
 }
 
-func pairSize(field, first protowire.Number, x string, second protowire.Number, y string) int {
-	return bytesSize(field, textSize(first, x)+textSize(second, y))
+func pairSize(field protowire.Number, x, y string) int {
+	return bytesSize(field, textSize(pairFirst, x)+textSize(pairSecond, y))
 }
 
 func textSize(field protowire.Number, s string) int {

@@ -4,6 +4,7 @@ import (
 	"crypto/md5"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -43,6 +44,16 @@ func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Mess
 	}
 	if !d.InvisibleUntil.IsZero() {
 		p.InvisibleDuration = durationpb.New(max(d.InvisibleUntil.Sub(at), 0))
+	}
+	user = maps.Clone(user)
+	if user == nil {
+		user = map[string]string{}
+	}
+	if d.MessageGroup != "" {
+		user["__SHARDINGKEY"] = d.MessageGroup
+	}
+	if d.TransactionID != "" {
+		user["__transactionId__"] = d.TransactionID
 	}
 	return &rmqpb.Message{
 		Topic: &rmqpb.Resource{ResourceNamespace: namespace, Name: d.Topic}, UserProperties: user, SystemProperties: p, Body: d.Body,
@@ -84,6 +95,7 @@ func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 func TestOutgoing(t *testing.T) {
 	now := time.Now()
 	full := &tidegate.Delivery{
+		TransactionID: "transaction",
 		Message: tidegate.Message{
 			ID: "id", Topic: "orders", Tag: "t", Keys: []string{"a", "", "c"}, MessageGroup: "g", TraceContext: "trace",
 			Properties: map[string]string{"k": "v", "": "x", "y": "", "long": string(make([]byte, 300))}, Body: make([]byte, 70_000),
