@@ -89,7 +89,7 @@ func (r *run) observe(it *item) {
 			slog.String("topic", o.Topic), slog.String("group", o.Group), slog.String("message_id", o.MessageID),
 			slog.Int("attempt", o.Attempt), slog.String("disposition", o.Disposition.String()),
 			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
-			slog.Any("error", o.Err), slog.Any("settle_error", o.SettleErr))
+			errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr))
 	}
 	if it.verdict.spent {
 		r.spent.Do(func() {
@@ -131,6 +131,14 @@ func (r *run) guard(text, messageID string, hook func()) {
 		}
 	}()
 	hook()
+}
+
+// errorAttr returns an attribute that no handler writes if err is nil.
+func errorAttr(key string, err error) slog.Attr {
+	if err == nil {
+		return slog.Attr{}
+	}
+	return slog.Any(key, err)
 }
 
 func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {

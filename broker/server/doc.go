@@ -67,8 +67,8 @@
 //
 // Errors are application/problem+json (RFC 9457) with the members code,
 // reply_code and, where they say something, retry_after and maybe_stored.
-// Throttled requests get 429 with reply_code 530 and, where the engine can
-// tell, Retry-After. A request about many is answered with 200 if all succeeded, with
+// Throttled requests get 429 with reply_code 530 and Retry-After, which is 10 s
+// where the engine cannot estimate it. A request about many is answered with 200 if all succeeded, with
 // 207 and a result for each if some failed, and with the failure's own status if all failed alike;
 // one whose JSON is wrong is refused as a whole, with the field's path. A send whose
 // answer was lost can be repeated with the same id: it is stored once.

@@ -215,6 +215,8 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Status, error) {
 	e, known := errors.AsType[*tidegate.Error](err)
 	switch {
+	case gaveUp(ctx, err):
+		return nil, status.FromContextError(ctx.Err()).Err()
 	case known && e.Code != 0:
 		if e.Code == tidegate.CodeInternalServerError && e.Err != nil && !errors.Is(err, tidegate.ErrClosed) {
 			s.logFailure(ctx, "request failed", "op", op, "error", err) // the disk, most likely
@@ -238,6 +240,12 @@ func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
 		level = slog.LevelDebug
 	}
 	s.log.Log(ctx, level, text, args...)
+}
+
+// gaveUp reports whether err is the end of the request's ctx, in whatever error the
+// engine has wrapped it: the client reads no response, and nothing is wrong here.
+func gaveUp(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
 func setPushBack(ctx context.Context, d time.Duration) {

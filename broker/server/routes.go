@@ -189,7 +189,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			return rt.serve(w, in)
 		}()
 		_, cut := errors.AsType[*grpcError](err)
-		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil {
+		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {
 			cut = true // the client gave up: it reads no answer
 		}
 		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {

@@ -53,6 +53,7 @@ type session struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when ready or failures change
 	ready    bool          // the stream is open and the settings were answered
+	lost     bool          // it failed, and was not ready since
 	settings *rmqpb.Settings
 	failures int             // streams that ended
 	lastErr  *tidegate.Error // of the last of them
@@ -250,7 +251,7 @@ func (s *session) run() {
 			if s.ready {
 				n = 0
 			}
-			s.ready = false
+			s.ready, s.lost = false, true
 			s.failures++
 			s.lastErr = err
 		})

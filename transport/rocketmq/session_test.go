@@ -1,10 +1,13 @@
 package rocketmq
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -247,9 +250,14 @@ func TestSessionReopened(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return nil
 		}
-		c := newClient(t, n, nil)
+		var log bytes.Buffer
+		c := newClient(t, n, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 			t.Fatal(err)
+		}
+		synctest.Wait()
+		if strings.Contains(log.String(), "session is back") {
+			t.Errorf("the first session is logged as one that is back: %s", log.String())
 		}
 		sec := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 		time.Sleep(19 * time.Second)
@@ -261,6 +269,10 @@ func TestSessionReopened(t *testing.T) {
 		broken.Store(false)
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil || time.Since(s.began) != sec(20) {
 			t.Errorf("at %v: %v; want settings a second after the last attempt", time.Since(s.began), err)
+		}
+		synctest.Wait()
+		if n := strings.Count(log.String(), "session is back"); n != 1 {
+			t.Errorf("%d times logged that the session is back, want 1: %s", n, log.String())
 		}
 		time.Sleep(12 * time.Second) // ends at 30 s, and the backoff is 1 s again
 		list := times(s.of("Telemetry"))

@@ -162,7 +162,12 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		p, _ := peer.FromContext(st.Context())
 		s.ep.learn(connectionOf(p), header)
 	}
+	var back bool
 	s.update(func() {
-		s.ready, s.settings = true, settings
+		back = s.lost
+		s.ready, s.lost, s.settings = true, false, settings
 	})
+	if back {
+		s.c.opts.Logger.Info("rocketmq: session is back", "endpoint", s.ep.key, "group", s.role.group)
+	}
 }

@@ -154,7 +154,13 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
+	ready := false
+	defer func() {
+		err = errors.Join(err, b.Close())
+		if ready && err == nil {
+			logger.Info("the broker has stopped")
+		}
+	}()
 	if err := refusals(cfg, b); err != nil {
 		return err
 	}
@@ -195,6 +201,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		ended <- admin.ServeTLS(httpLis, "", "")
 	}()
 	fmt.Fprintf(o.stdout, "ready grpc=%s http=%s\n", grpcLis.Addr(), httpLis.Addr())
+	ready = true
 	logger.Info("the broker is ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.data))
 
 	reloader := reloader{

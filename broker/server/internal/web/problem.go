@@ -70,11 +70,20 @@ func ProblemOf(err error) *Problem {
 		p.Status = own.status
 	}
 	p.Type, p.RetryAfter, p.MaybeStored = "about:blank", broker.Duration(max(e.RetryAfter, 0)), e.MaybeStored
+	if p.Status == http.StatusTooManyRequests && p.RetryAfter == 0 {
+		p.RetryAfter = broker.Duration(retryAfterUnknown)
+	}
 	if all, ok := errors.AsType[*allFailed](err); ok {
 		p.Results = all.results
 	}
 	return p
 }
+
+// retryAfterUnknown is the wait of a throttled request where the broker cannot estimate
+// one, for example while nobody consumes. It is short enough to notice a consumer that
+// starts, and long enough that clients which do nothing but wait cost nothing. Over gRPC there
+// is no push-back then: its clients have a backoff of their own.
+const retryAfterUnknown = 10 * time.Second
 
 // httpStatus returns the HTTP status of a code: its first three digits, where
 // HTTP means the same by them.
