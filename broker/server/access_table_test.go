@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// The tables of this file say by hand who may do what, and look at nothing of the tables that
+// decide it. The keys are these, each with a letter: the producer of norm*; the consumer of norm* as g;
+// the monitor, which may observe everything; the admin of everything; and the owner, an admin
+// of norm* and g alone. n is a request without credentials.
+var tableKeys = map[rune]string{'p': "producer", 'c': "consumer", 'm': "monitor", 'a': "admin", 'o': "owner", 'n': ""}
+
+const (
+	everybody  = "pcmaon"
+	everyKey   = "pcmao"
+	theServers = "ma" // observes the whole broker
+)
+
+// routeTable has, for each route, the keys that may use it on topic normal and group g, and
+// those that may on topic fifo and group other, which only the keys for everything name.
+var routeTable = []struct{ route, own, foreign string }{
+	{"POST /v1/topics/{topic}/messages", "p", ""},
+	{"POST /v1/topics/{topic}/recall", "p", ""},
+	{"POST /v1/groups/{group}/topics/{topic}/receive", "c", ""},
+	{"POST /v1/groups/{group}/acknowledge", "c", ""},
+	{"POST /v1/groups/{group}/change-invisible-duration", "c", ""},
+	{"POST /v1/groups/{group}/retry", "c", ""},
+	{"POST /v1/groups/{group}/dead-letter", "c", ""},
+	{"POST /v1/groups/{group}/reconsume-later", "c", ""},
+	{"POST /v1/groups/{group}/negative-acknowledge", "c", ""},
+
+	{"GET /v1/topics", theServers, theServers},
+	{"GET /v1/topics/{topic}", "mao", theServers},
+	{"PUT /v1/topics/{topic}", "ao", "a"},
+	{"DELETE /v1/topics/{topic}", "ao", "a"},
+	{"POST /v1/topics/{topic}/purge", "ao", "a"},
+	{"GET /v1/topics/{topic}/address-settings", "mao", theServers},
+	{"GET /v1/groups", theServers, theServers},
+	{"GET /v1/groups/{group}", "mao", theServers},
+	{"PUT /v1/groups/{group}", "ao", "a"},
+	{"DELETE /v1/groups/{group}", "ao", "a"},
+	{"POST /v1/groups/{group}/rewind", "ao", "a"},
+	{"GET /v1/groups/{group}/parked", "mao", theServers},
+	{"POST /v1/groups/{group}/parked/redrive", "ao", "a"},
+	{"GET /v1/groups/{group}/dead-letters", "c", ""}, // it shows bodies, as a receive does
+	{"DELETE /v1/groups/{group}/dead-letters", "ao", "a"},
+	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to whatever topics they came from
+	{"GET /v1/throttle", theServers, theServers},
+	{"PUT /v1/throttle", "a", "a"},
+	{"GET /v1/address-settings", theServers, theServers},
+	{"GET /v1/address-settings/{match}", theServers, theServers},
+	{"PUT /v1/address-settings/{match}", "a", "a"},
+	{"DELETE /v1/address-settings/{match}", "a", "a"},
+
+	{"GET /metrics", theServers, theServers},
+	{"GET /healthz", everybody, everybody},
+	{"GET /readyz", everybody, everybody},
+	{"GET /v1/openapi.yaml", everybody, everybody},
+}
+
+// rpcTable is the same for RPCs; call makes one about a topic and a group.
+var rpcTable = []struct {
+	name, own, foreign string
+	call               func(ctx context.Context, e *env, topic, group string) (statused, error)
+}{
+	{"QueryRoute", everyKey, theServers, func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res(topic)})
+	}},
+	{"QueryAssignment", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.QueryAssignment(ctx, &rmqpb.QueryAssignmentRequest{Topic: res(topic), Group: res(group)})
+	}},
+	{"Heartbeat", "c", "", func(ctx context.Context, e *env, _, group string) (statused, error) {
+		return e.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: res(group)})
+	}},
+	{"Heartbeat", everyKey, everyKey, func(ctx context.Context, e *env, _, _ string) (statused, error) { // a producer's
+		return e.Heartbeat(ctx, &rmqpb.HeartbeatRequest{})
+	}},
+	{"NotifyClientTermination", everyKey, everyKey, func(ctx context.Context, e *env, _, group string) (statused, error) {
+		return e.NotifyClientTermination(ctx, &rmqpb.NotifyClientTerminationRequest{Group: res(group)})
+	}},
+	{"SendMessage", "p", "", func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg(topic, "1")}})
+	}},
+	{"RecallMessage", "p", "", func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.RecallMessage(ctx, &rmqpb.RecallMessageRequest{Topic: res(topic), RecallHandle: "x"})
+	}},
+	{"EndTransaction", "p", "", func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{Topic: res(topic), MessageId: "1", TransactionId: "x"})
+	}},
+	{"ReceiveMessage", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return firstFrame(e.ReceiveMessage(ctx, receiveRequest(topic, func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = group })))
+	}},
+	{"AckMessage", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.AckMessage(ctx, &rmqpb.AckMessageRequest{Topic: res(topic), Group: res(group), Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: "x"}}})
+	}},
+	{"ChangeInvisibleDuration", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.ChangeInvisibleDuration(ctx, &rmqpb.ChangeInvisibleDurationRequest{
+			Topic: res(topic), Group: res(group), ReceiptHandle: "x", InvisibleDuration: durationpb.New(0)})
+	}},
+	{"ForwardMessageToDeadLetterQueue", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.ForwardMessageToDeadLetterQueue(ctx, &rmqpb.ForwardMessageToDeadLetterQueueRequest{Topic: res(topic), Group: res(group), ReceiptHandle: "x"})
+	}},
+	{"PullMessage", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return firstFrame(e.PullMessage(ctx, &rmqpb.PullMessageRequest{MessageQueue: &rmqpb.MessageQueue{Topic: res(topic)}, Group: res(group)}))
+	}},
+	{"UpdateOffset", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.UpdateOffset(ctx, &rmqpb.UpdateOffsetRequest{MessageQueue: &rmqpb.MessageQueue{Topic: res(topic)}, Group: res(group)})
+	}},
+	{"GetOffset", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.GetOffset(ctx, &rmqpb.GetOffsetRequest{MessageQueue: &rmqpb.MessageQueue{Topic: res(topic)}, Group: res(group)})
+	}},
+	{"QueryOffset", everyKey, theServers, func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.QueryOffset(ctx, &rmqpb.QueryOffsetRequest{MessageQueue: &rmqpb.MessageQueue{Topic: res(topic)}})
+	}},
+	{"SyncLiteSubscription", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		return e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{Topic: res(topic), Group: res(group)})
+	}},
+	{"Telemetry", "p", "", func(ctx context.Context, e *env, topic, _ string) (statused, error) {
+		return e.says(ctx, producer(topic))
+	}},
+	{"Telemetry", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
+		in := subscriber(topic)
+		in.GetSubscription().Group = res(group)
+		return e.says(ctx, in)
+	}},
+}
+
+type statused interface{ GetStatus() *rmqpb.Status }
+
+// firstFrame returns the first frame of a stream, which has its status.
+func firstFrame[T statused](stream interface{ Recv() (T, error) }, err error) (statused, error) {
+	if err != nil {
+		return nil, err
+	}
+	return stream.Recv()
+}
+
+// says opens a Telemetry stream with settings, and returns the response to them.
+func (e *env) says(ctx context.Context, in *rmqpb.Settings) (statused, error) {
+	s, err := e.Telemetry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_ = s.Send(command(in)) // the refusal may have come before
+	return s.Recv()
+}
+
+func tableAccess() AccessConfig {
+	c := someAccess()
+	c.Keys = append(c.Keys, Key{Name: "owner", Secrets: []Secret{NewSecret(secretMark + "owner")},
+		Allow: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"norm*"}, Groups: []string{"g"}}}})
+	return c
+}
+
+// wanted returns whether a request is to be allowed, and else with which code it is refused.
+func wanted(allowed string, key rune) tidegate.Code {
+	switch {
+	case strings.ContainsRune(allowed, key):
+		return tidegate.CodeOK
+	case key == 'n':
+		return tidegate.CodeUnauthorized
+	}
+	return tidegate.CodeForbidden
+}
+
+// bodyOf returns what a request says about the topic if its path does not.
+func bodyOf(route string, i int) io.Reader {
+	if route == "POST /v1/groups/{group}/rewind" {
+		return strings.NewReader(fmt.Sprintf(`{"topic": %q}`, []string{"normal", "fifo"}[i]))
+	}
+	return nil
+}
+
+func TestWhoMayUseEachRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: tableAccess()})
+		rows := map[string]bool{}
+		for _, row := range routeTable {
+			rows[row.route] = true
+			method, pattern, _ := strings.Cut(row.route, " ")
+			for i, path := range []string{
+				strings.NewReplacer("{topic}", "normal", "{group}", "g", "{match}", "normal").Replace(pattern),
+				strings.NewReplacer("{topic}", "fifo", "{group}", "other", "{match}", "fifo").Replace(pattern),
+			} {
+				for letter, key := range tableKeys {
+					want := wanted([]string{row.own, row.foreign}[i], letter)
+					r := httptest.NewRequest(method, "https://h"+path, bodyOf(row.route, i))
+					if key != "" {
+						r.SetBasicAuth(key, secretMark+key)
+					}
+					w := httptest.NewRecorder()
+					e.s.Handler().ServeHTTP(w, r)
+					got := tidegate.CodeOK // or whatever an allowed request fails with
+					switch w.Code {
+					case http.StatusForbidden:
+						got = tidegate.CodeForbidden
+					case http.StatusUnauthorized:
+						got = tidegate.CodeUnauthorized
+					}
+					if got != want {
+						t.Errorf("%s %s by %q: %d %s; want code %d", method, path, key, w.Code, w.Body, want)
+					}
+				}
+			}
+		}
+		for _, rt := range e.s.routes() {
+			if !rows[rt.method+" "+rt.path] {
+				t.Errorf("%s %s is not in routeTable: who may use it?", rt.method, rt.path)
+			}
+		}
+	})
+}
+
+func TestWhoMayCallEachRPC(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: tableAccess()})
+		rows := map[string]bool{}
+		for _, row := range rpcTable {
+			rows[row.name] = true
+			for i, on := range [][2]string{{"normal", "g"}, {"fifo", "other"}} {
+				for letter, key := range tableKeys {
+					ctx, cancel := context.WithCancel(e.ctx())
+					if key != "" {
+						ctx = signed(t.Context(), key)
+					}
+					want := wanted([]string{row.own, row.foreign}[i], letter)
+					response, err := row.call(ctx, e, on[0], on[1])
+					cancel()
+					name := fmt.Sprintf("%s of %s by %q", row.name, on, key)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+						continue
+					}
+					got := tidegate.Code(response.GetStatus().GetCode())
+					if got != tidegate.CodeForbidden && got != tidegate.CodeUnauthorized {
+						got = tidegate.CodeOK // or whatever an allowed request fails with
+					}
+					if got != want {
+						t.Errorf("%s: %v; want code %d", name, response.GetStatus(), want)
+					}
+				}
+			}
+		}
+		methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
+		for i := range methods.Len() {
+			if name := string(methods.Get(i).Name()); !rows[name] {
+				t.Errorf("%s is not in rpcTable: who may call it?", name)
+			}
+		}
+	})
+}
