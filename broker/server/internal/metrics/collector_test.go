@@ -1,0 +1,242 @@
+package metrics
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A told source has a value of its own, none of them 0, for everything that an engine says.
+type told struct {
+	broken  error
+	serving bool
+}
+
+func (told) Clients() int     { return 901 }
+func (s told) Serving() bool  { return s.serving }
+func (s told) Healthy() error { return s.broken }
+
+func (told) Throttles() []broker.LimitState {
+	limit := func(name string, on bool) broker.LimitState {
+		return broker.LimitState{Throttle: broker.Throttle{Limit: name}, On: on}
+	}
+	return []broker.LimitState{
+		limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", false),
+		limit("group age", true), limit("group age", true), limit("disk full", true), limit("free disk", false),
+	}
+}
+
+func (told) Stats() broker.Stats {
+	histogram := func(n uint64, sum float64) broker.Histogram {
+		return broker.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
+	}
+	store := func(n int64) broker.StoreStats {
+		return broker.StoreStats{
+			Commit: histogram(uint64(n), 1.5), CommitRecords: histogram(uint64(n)+10, 2.5), CommitBytes: n + 3, Fsync: histogram(uint64(n)+20, 3.5),
+			Disk: n + 4, WAL: n + 5, MemTables: n + 6, CompactionDebt: n + 7, ReadAmplification: n + 8, L0Files: n + 9, Compactions: n + 10, Flushes: n + 11,
+		}
+	}
+	return broker.Stats{
+		Topics: []broker.TopicStats{{
+			Topic: "t", Stored: broker.Backlog{Messages: 101, Bytes: 102}, Delayed: broker.Backlog{Messages: 103, Bytes: 104},
+			Backlog: broker.Backlog{Messages: 105, Bytes: 106}, Accepted: broker.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
+			Removed:      map[broker.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
+			Throttle:     &broker.Throttle{},
+			Transactions: &broker.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
+		}, {Topic: "free"}},
+		Subscriptions: []broker.SubscriptionStats{{
+			Group: "g", Subscription: broker.Subscription{
+				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: broker.Backlog{Messages: 205, Bytes: 206},
+				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214,
+			},
+			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
+		}},
+		Refused: map[broker.RefusalReason]int64{
+			broker.RefusedThrottled: 301, broker.RefusedInvalid: 302, broker.RefusedNoTopic: 303, broker.RefusedUnknown: 304, broker.RefusedOther: 305,
+		},
+		Throttled: map[string]int64{"topic backlog bytes": 401, "group age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
+		Damaged:   501, RetryLateness: histogram(502, 4.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
+	}
+}
+
+// What /metrics says of it, by hand.
+const told1 = `
+tidegate_damaged_messages_total 501
+tidegate_group_acknowledged_messages_total{group="g",topic="t"} 209
+tidegate_group_backlog_bytes{group="g",topic="t"} 206
+tidegate_group_backlog_messages{group="g",topic="t"} 205
+tidegate_group_blocked_message_groups{group="g",topic="t"} 208
+tidegate_group_dead_letters_total{group="g",reason="asked_for",topic="t"} 221
+tidegate_group_dead_letters_total{group="g",reason="attempts_exhausted",topic="t"} 1889
+tidegate_group_deliveries_total{attempt="1",group="g",topic="t"} 216
+tidegate_group_deliveries_total{attempt="2",group="g",topic="t"} 217
+tidegate_group_deliveries_total{attempt="3",group="g",topic="t"} 218
+tidegate_group_deliveries_total{attempt="4-8",group="g",topic="t"} 219
+tidegate_group_deliveries_total{attempt="9+",group="g",topic="t"} 220
+tidegate_group_discarded_messages_total{group="g",reason="attempts_exhausted",topic="t"} 213
+tidegate_group_discarded_messages_total{group="g",reason="expired",topic="t"} 214
+tidegate_group_in_flight_messages{group="g",topic="t"} 202
+tidegate_group_oldest_age_seconds{group="g",topic="t"} 222
+tidegate_group_oldest_undelivered_age_seconds{group="g",topic="t"} 223.5
+tidegate_group_overtaken_messages_total{group="g",topic="t"} 212
+tidegate_group_parked_message_groups{group="g",topic="t"} 207
+tidegate_group_parked_messages{group="g",topic="t"} 204
+tidegate_group_ready_messages{group="g",topic="t"} 201
+tidegate_group_waiting_receives{group="g",topic="t"} 215
+tidegate_group_waiting_retry_messages{group="g",topic="t"} 203
+tidegate_limit_reached{limit="disk_full"} 1
+tidegate_limit_reached{limit="free_disk"} 0
+tidegate_limit_reached{limit="group_age"} 2
+tidegate_limit_reached{limit="topic_backlog_bytes"} 3
+tidegate_ready 1
+tidegate_refused_messages_total{reason="invalid"} 302
+tidegate_refused_messages_total{reason="other"} 305
+tidegate_refused_messages_total{reason="throttled"} 301
+tidegate_refused_messages_total{reason="topic_not_found"} 303
+tidegate_refused_messages_total{reason="unknown"} 304
+tidegate_retry_lateness_seconds_bucket{le="+Inf"} 1509
+tidegate_retry_lateness_seconds_bucket{le="0.5"} 502
+tidegate_retry_lateness_seconds_bucket{le="2"} 1005
+tidegate_retry_lateness_seconds_count 1509
+tidegate_retry_lateness_seconds_sum 4.5
+tidegate_sessions 901
+tidegate_store_cache_hits_total 801
+tidegate_store_cache_misses_total 802
+tidegate_store_commit_bytes_total{database="groups"} 703
+tidegate_store_commit_bytes_total{database="messages"} 603
+tidegate_store_commit_records_bucket{database="groups",le="+Inf"} 2133
+tidegate_store_commit_records_bucket{database="groups",le="0.5"} 710
+tidegate_store_commit_records_bucket{database="groups",le="2"} 1421
+tidegate_store_commit_records_bucket{database="messages",le="+Inf"} 1833
+tidegate_store_commit_records_bucket{database="messages",le="0.5"} 610
+tidegate_store_commit_records_bucket{database="messages",le="2"} 1221
+tidegate_store_commit_records_count{database="groups"} 2133
+tidegate_store_commit_records_count{database="messages"} 1833
+tidegate_store_commit_records_sum{database="groups"} 2.5
+tidegate_store_commit_records_sum{database="messages"} 2.5
+tidegate_store_commit_seconds_bucket{database="groups",le="+Inf"} 2103
+tidegate_store_commit_seconds_bucket{database="groups",le="0.5"} 700
+tidegate_store_commit_seconds_bucket{database="groups",le="2"} 1401
+tidegate_store_commit_seconds_bucket{database="messages",le="+Inf"} 1803
+tidegate_store_commit_seconds_bucket{database="messages",le="0.5"} 600
+tidegate_store_commit_seconds_bucket{database="messages",le="2"} 1201
+tidegate_store_commit_seconds_count{database="groups"} 2103
+tidegate_store_commit_seconds_count{database="messages"} 1803
+tidegate_store_commit_seconds_sum{database="groups"} 1.5
+tidegate_store_commit_seconds_sum{database="messages"} 1.5
+tidegate_store_compaction_debt_bytes{database="groups"} 707
+tidegate_store_compaction_debt_bytes{database="messages"} 607
+tidegate_store_compactions_total{database="groups"} 710
+tidegate_store_compactions_total{database="messages"} 610
+tidegate_store_disk_bytes{database="groups"} 704
+tidegate_store_disk_bytes{database="messages"} 604
+tidegate_store_flushes_total{database="groups"} 711
+tidegate_store_flushes_total{database="messages"} 611
+tidegate_store_fsync_seconds_bucket{database="groups",le="+Inf"} 2163
+tidegate_store_fsync_seconds_bucket{database="groups",le="0.5"} 720
+tidegate_store_fsync_seconds_bucket{database="groups",le="2"} 1441
+tidegate_store_fsync_seconds_bucket{database="messages",le="+Inf"} 1863
+tidegate_store_fsync_seconds_bucket{database="messages",le="0.5"} 620
+tidegate_store_fsync_seconds_bucket{database="messages",le="2"} 1241
+tidegate_store_fsync_seconds_count{database="groups"} 2163
+tidegate_store_fsync_seconds_count{database="messages"} 1863
+tidegate_store_fsync_seconds_sum{database="groups"} 3.5
+tidegate_store_fsync_seconds_sum{database="messages"} 3.5
+tidegate_store_healthy 1
+tidegate_store_l0_files{database="groups"} 709
+tidegate_store_l0_files{database="messages"} 609
+tidegate_store_memtable_bytes{database="groups"} 706
+tidegate_store_memtable_bytes{database="messages"} 606
+tidegate_store_read_amplification{database="groups"} 708
+tidegate_store_read_amplification{database="messages"} 608
+tidegate_store_wal_bytes{database="groups"} 705
+tidegate_store_wal_bytes{database="messages"} 605
+tidegate_throttled_messages_total{limit="client_quota"} 405
+tidegate_throttled_messages_total{limit="disk_full"} 403
+tidegate_throttled_messages_total{limit="fair_share"} 406
+tidegate_throttled_messages_total{limit="free_disk"} 404
+tidegate_throttled_messages_total{limit="group_age"} 402
+tidegate_throttled_messages_total{limit="other"} 407
+tidegate_throttled_messages_total{limit="topic_backlog_bytes"} 401
+tidegate_topic_accepted_bytes_total{topic="t"} 108
+tidegate_topic_accepted_messages_total{topic="t"} 107
+tidegate_topic_backlog_bytes{topic="t"} 106
+tidegate_topic_backlog_messages{topic="t"} 105
+tidegate_topic_delayed_bytes{topic="t"} 104
+tidegate_topic_delayed_messages{topic="t"} 103
+tidegate_topic_duplicate_messages_total{topic="t"} 109
+tidegate_topic_half_messages{topic="t"} 114
+tidegate_topic_removed_messages_total{cause="bytes",topic="t"} 111
+tidegate_topic_removed_messages_total{cause="consumed",topic="t"} 112
+tidegate_topic_removed_messages_total{cause="purge",topic="t"} 113
+tidegate_topic_removed_messages_total{cause="time",topic="t"} 110
+tidegate_topic_stored_bytes{topic="t"} 102
+tidegate_topic_stored_messages{topic="t"} 101
+tidegate_topic_throttled{topic="free"} 0
+tidegate_topic_throttled{topic="t"} 1
+tidegate_topic_transaction_checks_total{outcome="sent",topic="t"} 118
+tidegate_topic_transaction_checks_total{outcome="unheard",topic="t"} 119
+tidegate_topic_transactions_ended_total{outcome="abandoned",topic="t"} 117
+tidegate_topic_transactions_ended_total{outcome="committed",topic="t"} 115
+tidegate_topic_transactions_ended_total{outcome="rolled_back",topic="t"} 116
+`
+
+// samples returns the lines of tidegate's own samples by name, but for the topic that is
+// there to be free of a throttle.
+func samples(t *testing.T, of Source) map[string]string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	Handler(of, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return lines(w.Body.String())
+}
+
+func lines(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(name, "tidegate_") && (!strings.Contains(name, `topic="free"`) || strings.HasPrefix(name, "tidegate_topic_throttled")) {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// Every value that the engine tells is in the sample with its name, and in no other one.
+func TestEveryMetricHasItsValue(t *testing.T) {
+	got, want := samples(t, told{serving: true}), lines(told1)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] != want[name] {
+			t.Errorf("%s is %q, want %s", name, got[name], want[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is %s, and not in the list: which value is it to have?", name, got[name])
+		}
+	}
+}
+
+func TestReadyAndHealthy(t *testing.T) {
+	broken := errors.New("the disk is broken")
+	for _, c := range []struct {
+		of             told
+		ready, healthy string
+	}{
+		{told{nil, true}, "1", "1"},
+		{told{nil, false}, "0", "1"},
+		{told{broken, true}, "0", "0"},
+		{told{broken, false}, "0", "0"},
+	} {
+		got := samples(t, c.of)
+		if got["tidegate_ready"] != c.ready || got["tidegate_store_healthy"] != c.healthy {
+			t.Errorf("%+v: ready %s, healthy %s; want %s, %s", c.of, got["tidegate_ready"], got["tidegate_store_healthy"], c.ready, c.healthy)
+		}
+	}
+}
