@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// A receive that is throttled tells how long to wait, in the trailer.
+func TestThrottledReceivePushesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{poll: func(context.Context) error {
+			return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 700 * time.Millisecond, Message: "enough"}
+		}}
+		e := start(t, Options{}, f)
+		s, err := e.ReceiveMessage(e.ctx(), receiveRequest("normal"))
+		fs, err := frames(s, err)
+		if err != nil || len(fs) != 2 {
+			t.Fatalf("%v, %v", fs, err)
+		}
+		refused(t, fs[0].GetStatus(), tidegate.CodeTooManyRequests)
+		if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "700" {
+			t.Errorf("push-back %q, want 700", got)
+		}
+	})
+}
+
+// The duration that stands for the broker's own interval within the program is a wrong
+// one on the wire, where a header says that.
+func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.send(msg("normal", "1"))
+		m := e.one(e.ctx(), receiveRequest("normal"))
+		r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+			Group: res("g"), Topic: res("normal"), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+			InvisibleDuration: durationpb.New(math.MinInt64),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime, "too small")
+		e.ack(m) // the delivery goes on
+	})
+}
+
+// With one of the two options set, producers are told the default of the other.
+func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{ProducerMaxAttempts: 7})
+		_, got := e.telemetry(e.ctx(), producer("normal"))
+		p := got.GetBackoffPolicy()
+		b := p.GetExponentialBackoff()
+		if p.GetMaxAttempts() != 7 || b.GetInitial().AsDuration() != time.Second || b.GetMax().AsDuration() != 2*time.Minute || b.GetMultiplier() != 1.6 {
+			t.Errorf("policy %v; want 7 attempts, 1 s to 2 min by 1.6", p)
+		}
+	})
+}
+
+// A negative wait is refused, over HTTP and by the engine.
+func TestNegativeWait(t *testing.T) {
+	x := startWeb(t, Options{})
+	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")
+	var p broker.Poll
+	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
+	if _, err := x.b.Poll(t.Context(), p); refusal.CodeOf(err) != tidegate.CodeIllegalPollingTime {
+		t.Errorf("the engine: %v; want 40018", err)
+	}
+}
