@@ -70,6 +70,7 @@ func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 		for range 3 {
 			var p web.Problem
 			resp := x.do(path, `{"body":"eA=="}`, &p)
+			resp.Body.Close()
 			if resp.StatusCode == 200 {
 				continue
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -71,6 +72,11 @@ func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 func TestNegativeWait(t *testing.T) {
 	x := startWeb(t, Options{})
 	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")
+	var problem web.Problem
+	resp := x.do("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, &problem, "Accept", web.TypeNDJSON) // a stream, which would end at once
+	if resp.Body.Close(); resp.StatusCode != 400 || problem.Code != 40018 {
+		t.Errorf("a stream: %d %+v; want 400 and 40018", resp.StatusCode, problem)
+	}
 	var p broker.Poll
 	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
 	if _, err := x.b.Poll(t.Context(), p); refusal.CodeOf(err) != tidegate.CodeIllegalPollingTime {
