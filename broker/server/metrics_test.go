@@ -307,6 +307,7 @@ func TestMetricsCardinality(t *testing.T) {
 			}
 		}
 		use("a", "g1", 2)
+		scraped(t, e.s) // the first scrape is counted in the second
 		first, _ := scraped(t, e.s)
 		use("b", "g1", 20) // attempts go up to 20, with as many clients
 		second, _ := scraped(t, e.s)

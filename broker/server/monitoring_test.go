@@ -170,6 +170,7 @@ func TestMonitoring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})
 		tellStory(t, e)
+		scraped(t, e.s) // which is a request over HTTP, counted in the next scrape
 		_, families = scraped(t, e.s)
 	})
 	labelsOf := map[string][]string{} // by the metrics that an expression may have

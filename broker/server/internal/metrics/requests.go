@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,7 @@ type Requests struct {
 
 // A request is what is looked up for each RPC only once.
 type request struct {
-	seconds prometheus.Observer // nil for Telemetry, whose streams last as long as clients live
+	seconds func() prometheus.Observer // its series begin with the first call; nil for Telemetry, whose streams last as long as clients live
 	ok      prometheus.Counter
 }
 
@@ -57,7 +58,7 @@ func NewRequests() *Requests {
 	add := func(op string) {
 		q := request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String())}
 		if op != wire.RPCTelemetry {
-			q.seconds = r.seconds.WithLabelValues(op)
+			q.seconds = sync.OnceValue(func() prometheus.Observer { return r.seconds.WithLabelValues(op) })
 		}
 		r.byRPC[op] = q
 	}
@@ -78,7 +79,7 @@ func (r *Requests) Observe(op string, begin time.Time, st rmqpb.Code, err error)
 		return
 	}
 	if q.seconds != nil {
-		q.seconds.Observe(time.Since(begin).Seconds())
+		q.seconds().Observe(time.Since(begin).Seconds())
 	}
 	if err == nil && st == rmqpb.Code_OK {
 		q.ok.Inc()
@@ -87,11 +88,11 @@ func (r *Requests) Observe(op string, begin time.Time, st rmqpb.Code, err error)
 	r.total.WithLabelValues(op, codeLabel(st, err)).Inc()
 }
 
-// ExpectHTTP makes an operation known before its first request: a rate counts
-// from what was there before.
+// ExpectHTTP counts an operation from 0 on before its first request: a rate counts
+// from the value that was there before. Durations have 18 series for each operation, and begin
+// with its first request.
 func (r *Requests) ExpectHTTP(op string, status int) {
 	r.httpTotal.WithLabelValues(op, strconv.Itoa(status))
-	r.httpSeconds.WithLabelValues(op)
 }
 
 // ObserveHTTP counts one request over HTTP that began at begin and was answered
