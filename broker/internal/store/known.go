@@ -78,18 +78,28 @@ type manifestFile struct {
 	name string
 	size int64 // Pebble writes a manifest from one goroutine at a time
 	sum  uint32
+	bad  error // of a write: what the file has is not known any more
 }
 
 // Write implements vfs.File.
 func (f *manifestFile) Write(p []byte) (int, error) {
+	// Computed before the write, which may change p: Pebble's file system in
+	// memory does so under the race detector.
+	sum := crc32.Update(f.sum, castagnoli, p)
 	n, err := f.File.Write(p)
 	f.size += int64(n)
-	f.sum = crc32.Update(f.sum, castagnoli, p[:n])
+	f.sum = sum
+	if err != nil {
+		f.bad = err
+	}
 	return n, err
 }
 
 // Sync implements vfs.File.
 func (f *manifestFile) Sync() error {
+	if f.bad != nil {
+		return f.bad
+	}
 	if err := f.File.Sync(); err != nil {
 		return err
 	}
