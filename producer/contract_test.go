@@ -220,8 +220,9 @@ func TestContractAbandonedRequest(t *testing.T) {
 			return all(len(msgs), context.Cause(ctx))
 		}}
 		p := newProducer(t, f, Options{AttemptTimeout: time.Hour})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		time.AfterFunc(time.Second, cancel)
 		sendBy(ctx, p, entry, message(), message())
 		synctest.Wait()
 		if d := time.Duration(ended.Load()); d != time.Second {

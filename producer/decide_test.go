@@ -214,12 +214,13 @@ func TestAttemptShare(t *testing.T) {
 		{"no deadline", 3, 3 * time.Second, floor, 0, false, 3 * time.Second},
 		{"a third", 3, 3 * time.Second, floor, 3 * time.Second, true, time.Second},
 		{"a half of the rest", 2, 3 * time.Second, floor, 2 * time.Second, true, time.Second},
-		{"all of the rest", 1, 3 * time.Second, floor, 2 * time.Second, true, 2 * time.Second},
+		{"nearly all of the rest", 1, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
+		{"a twentieth less", 1, 3 * time.Second, floor, 400 * time.Millisecond, true, 380 * time.Millisecond},
 		{"never above the limit", 3, 3 * time.Second, floor, time.Hour, true, 3 * time.Second},
 		{"floor", 3, 3 * time.Second, floor, 150 * time.Millisecond, true, 100 * time.Millisecond},
 		{"a limit below the floor", 3, 10 * time.Millisecond, floor, time.Second, true, 10 * time.Millisecond},
 		{"deadline passed", 3, 3 * time.Second, floor, -time.Second, true, 100 * time.Millisecond},
-		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 2 * time.Second},
+		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := attemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
