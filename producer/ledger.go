@@ -21,6 +21,7 @@ type ledger struct {
 	queue    list[*entrant] // wait for a place
 	items    list[*item]    // without a result
 	closed   bool           // no further message is accepted
+	settled  chan struct{}  // closed when all messages have a result, after close
 	accounts Accounts
 	current  *batch   // of messages to flush
 	sealed   []*batch // that a Flush waits for
@@ -154,6 +155,9 @@ func (l *ledger) leave(items []*item) {
 			l.finish(it)
 		}
 	}
+	if l.closed && l.messages == 0 && len(items) > 0 {
+		close(l.settled)
+	}
 	l.grant()
 }
 
@@ -186,7 +190,14 @@ func (l *ledger) called(it *item) {
 func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
 	l.closed = true
+	l.settled = make(chan struct{})
+	if l.messages == 0 {
+		close(l.settled)
+	}
 	for e := range l.queue.all {
 		e.place.leave()
 		e.err = errProducerClosed

@@ -42,6 +42,7 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	err := p.ledger.flush(ctx)
 	if err != nil {
 		p.abort("Shutdown")
+		<-p.ledger.settled // other goroutines may be about to note results
 	}
 	p.closed.Store(true)
 	p.end(errProducerClosed)
