@@ -33,17 +33,18 @@ type hand struct {
 	armed    time.Time // when the keeper looks again; zero while it looks
 	renewals renewTime
 
-	unread  int // in line or ready
-	running int
-	workers int
-	idle    int // of them, waiting
-	gate    gate
-	polls   map[*poll]struct{} // receives under way
-	stopped bool               // release what is unread where that costs no attempt
-	leaving bool               // release what is unread anywhere
-	closed  bool               // nothing arrives any more
-	empty   chan struct{}
-	report  StopReport
+	unread    int // in line or ready
+	running   int
+	workers   int
+	idle      int // of them, waiting
+	gate      gate
+	polls     map[*poll]struct{} // receives under way
+	reminders reminders
+	stopped   bool // release what is unread where that costs no attempt
+	leaving   bool // release what is unread anywhere
+	closed    bool // nothing arrives any more
+	empty     chan struct{}
+	report    StopReport
 }
 
 func newHand(o *PushOptions) *hand {
@@ -124,6 +125,7 @@ type change struct {
 	release   []*item              // to give back
 	interrupt []context.CancelFunc // receives to interrupt
 	hire      int                  // workers to start
+	fetch     []*source            // queues with a retry that is due
 }
 
 // gateChanged applies the gate's state to what is unread and to the receives under way.

@@ -147,6 +147,12 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 		}
 		h.unschedule(it)
 		it.phase = gone
+		if it.delay > 0 && !it.caps.Suspend && !h.stopped {
+			h.reminders.add(now.Add(it.delay), it.source)
+			if at := h.reminders[0].at; at.Before(h.armed) {
+				h.kick(at)
+			}
+		}
 		h.credits.free(it.size)
 		if h.stopped {
 			h.report.count(it)

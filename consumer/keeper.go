@@ -178,15 +178,15 @@ func (h *hand) setSources(n int) {
 	h.credits.sources = n
 }
 
-// startHelper counts in another loop of the queue, unless there are enough.
-func (h *hand) startHelper(s *source) bool {
+// startHelper starts another loop of the queue, unless there are enough or the run stops. It
+// calls start under the lock, so that none is started after stop.
+func (h *hand) startHelper(s *source, start func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stopped || s.helpers == overlap-1 {
-		return false
+	if !h.stopped && s.helpers < overlap-1 {
+		s.helpers++
+		start()
 	}
-	s.helpers++
-	return true
 }
 
 func (h *hand) endHelper(s *source) {

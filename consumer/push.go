@@ -135,6 +135,7 @@ func (p *Push) Run(ctx context.Context) error {
 	defer endKeeping()
 	r.effects.Go(func() { r.keep(keeping) })
 	r.join()
+	r.receivers.Add(1) // until none is started any more
 	r.receivers.Go(r.watchQueues)
 	<-r.running.Done()
 	begin := time.Now()
@@ -154,6 +155,7 @@ func (p *Push) Run(ctx context.Context) error {
 	})
 	defer over.Stop()
 	r.follow(r.hand.stop(false))
+	r.receivers.Done()
 	r.receivers.Wait()
 	r.hand.close()
 	<-r.hand.empty
@@ -204,5 +206,8 @@ func (r *run) follow(c change) {
 	}
 	for _, it := range c.release {
 		r.carryOut(it)
+	}
+	for _, s := range c.fetch {
+		r.help(s)
 	}
 }

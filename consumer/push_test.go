@@ -133,6 +133,54 @@ func TestOtherLadders(t *testing.T) {
 	}
 }
 
+// A RocketMQ does not wake the parked receive for a retry; the consumer fetches its own when they are due.
+func TestRetriesAreFetchedWhenDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.deaf = true
+		s.fill(1)
+		var at []time.Duration
+		var failed time.Time
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			if !failed.IsZero() {
+				at = append(at, time.Since(failed))
+			}
+			failed = time.Now()
+			if len(at) == 3 {
+				return nil
+			}
+			return RetryAfter([]time.Duration{7 * time.Second, time.Second, 11 * time.Second}[len(at)], errors.New("x"))
+		}, PushOptions{})
+		time.Sleep(time.Minute)
+		stop()
+		for i, want := range []time.Duration{7 * time.Second, time.Second, 11 * time.Second} {
+			if len(at) != 3 || at[i] < want || at[i] > want+2*reminderStep {
+				t.Fatalf("delivered again after %v; want 7s, 1s and 11s", at)
+			}
+		}
+	})
+}
+
+func TestReminders(t *testing.T) {
+	var r reminders
+	a, b := new(source), new(source)
+	begin := time.Unix(1000, 0)
+	for i := range 2 * maxReminders {
+		r.add(begin.Add(time.Duration(maxReminders*2-i)*time.Second), a)
+		r.add(begin.Add(time.Duration(maxReminders*2-i)*time.Second), a) // shares it
+	}
+	r.add(begin, b)
+	if len(r) != maxReminders {
+		t.Errorf("%d reminders", len(r))
+	}
+	if got := r.due(begin); got != nil {
+		t.Errorf("%v before the time", got)
+	}
+	if got := r.due(begin.Add(2 * time.Second)); len(got) != 2 || got[0] != b || got[1] != a {
+		t.Errorf("got %v", got)
+	}
+}
+
 // Without a word of the server about attempts, its own count decides.
 func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 	shortPoll = 5 * time.Second
 
 	// overlap is how many receives of one queue are under way at most while it has a backlog.
-	overlap = 4
+	overlap = 8
 
 	// maxRecalls is how often a cancelled receive is repeated at most.
 	maxRecalls = 8
@@ -96,12 +96,12 @@ func (r *run) receive(s *source, helper bool) {
 
 // help starts a receive beside the others of a queue, if there is room for it.
 func (r *run) help(s *source) {
-	if r.hand.startHelper(s) {
+	r.hand.startHelper(s, func() {
 		r.receivers.Go(func() {
 			defer r.hand.endHelper(s)
 			r.receive(s, true)
 		})
-	}
+	})
 }
 
 // errInterrupted ends a receive that the run interrupted, as it ends or is paused.

@@ -20,6 +20,7 @@ type server struct {
 	queues   []int
 	caps     transport.Capabilities
 	result   transport.RetryResult // of every Retry
+	deaf     bool                  // retries do not wake a parked receive
 	ran      time.Duration         // of each invisible time, before the answer came
 
 	// Called without a lock before the server does anything; an error is the answer.
@@ -207,6 +208,9 @@ func (s *server) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		}
 		if next.IsZero() || next.After(end) {
 			next = end
+		}
+		if s.deaf {
+			next, wake = end, nil
 		}
 		timer := time.NewTimer(next.Sub(now))
 		select {

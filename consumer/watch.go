@@ -56,6 +56,10 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	if w := h.gate.wake(); !w.IsZero() && w.Before(next) {
 		next = w
 	}
+	c.fetch = h.reminders.due(now)
+	if len(h.reminders) > 0 && h.reminders[0].at.Before(next) {
+		next = h.reminders[0].at
+	}
 	h.armed = next
 	return tasks, c, next
 }

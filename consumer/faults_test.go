@@ -1,0 +1,254 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A server in front of another one, with a network between.
+type distant struct {
+	*server
+	there, back time.Duration // how long requests and responses take
+}
+
+func (d *distant) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	<-time.After(d.there)
+	ds, err := d.server.Receive(context.WithoutCancel(ctx), r)
+	handedOut := time.Now()
+	<-time.After(d.back)
+	for _, x := range ds { // a transport knows what was left when the message was handed out, not when
+		x.InvisibleUntil = time.Now().Add(x.InvisibleUntil.Sub(handedOut))
+	}
+	return ds, err
+}
+
+func (d *distant) ChangeInvisibleDuration(ctx context.Context, x *tidegate.Delivery, dur time.Duration) (string, error) {
+	<-time.After(d.there)
+	h, err := d.server.ChangeInvisibleDuration(context.WithoutCancel(ctx), x, dur)
+	<-time.After(d.back)
+	return h, err
+}
+
+func (d *distant) RepeatChange(ctx context.Context, x *tidegate.Delivery, dur time.Duration) (string, error) {
+	return d.ChangeInvisibleDuration(ctx, x, dur)
+}
+
+// Row 58: the handler's context ends before the server may deliver the message again, whatever the network's delay is and
+// however long the receive was parked.
+func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			net := &distant{s, time.Duration(rand.Int64N(int64(5 * time.Second))), time.Duration(rand.Int64N(int64(5 * time.Second)))}
+			s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") }
+			var working atomic.Int64
+			handler := func(ctx context.Context, _ *tidegate.Delivery) error {
+				if working.Add(1) > 1 {
+					t.Errorf("two workers have the message, with delays of %v and %v", net.there, net.back)
+				}
+				defer working.Add(-1)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			run := func(tr Transport) {
+				p, err := NewPush(tr, Subscription{Group: "billing", Topic: "orders"}, handler, PushOptions{ShutdownTimeout: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go p.Run(ctx)
+			}
+			run(net)
+			time.Sleep(time.Duration(rand.Int64N(int64(20 * time.Second))))
+			s.fill(1)
+			time.Sleep(11 * time.Second) // it has arrived
+			run(s)                       // without a delay
+			time.Sleep(4 * time.Minute)
+		})
+	}
+}
+
+// Row 57: extensions that take 20 s have a longer invisible duration asked for, and after that no message is lost.
+func TestSlowExtensions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		net := &distant{s, 10 * time.Second, 10 * time.Second}
+		var lost atomic.Int64
+		work := func(context.Context, *tidegate.Delivery) error { time.Sleep(5 * time.Minute); return nil }
+		stop := start(t, net, Subscription{}, work, PushOptions{Concurrency: 3, OnDelivery: func(o Outcome) {
+			if o.Disposition != Acked {
+				lost.Add(1)
+			}
+		}})
+		s.fill(3)
+		time.Sleep(20 * time.Minute)
+		before := lost.Load()
+		s.add(0, &tidegate.Message{ID: "a", Topic: "orders", Body: []byte("x")}, &tidegate.Message{ID: "b", Topic: "orders", Body: []byte("x")})
+		time.Sleep(20 * time.Minute)
+		stop()
+		if lost.Load() != before || s.left() != 0 {
+			t.Errorf("%d leases were lost, of these %d after the first messages; %d messages left", lost.Load(), lost.Load()-before, s.left())
+		}
+	})
+}
+
+// Row 55: a handler that works ten times as long as the lease has one delivery, and row 60: no message in the
+// buffer expires. Handlers may ignore their contexts and return late.
+func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fillQuick()
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if slow(d) {
+				time.Sleep(5 * time.Minute)
+			}
+			return nil
+		}, PushOptions{Concurrency: 2, OnDelivery: seen.add})
+		s.fillSlow(20)
+		time.Sleep(time.Hour)
+		stop()
+		for _, o := range seen.all() {
+			if o.Disposition != Acked || o.Attempt != 1 {
+				t.Errorf("%+v", o)
+			}
+		}
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+// Handlers that panic, block, ignore their context or return after the lease, a server that gives a message
+// twice, answers acknowledgements one by one with failures, and forgets half of its responses: everything is consumed, a panic
+// costs its message an attempt, and Run ends.
+func TestEverythingAtOnce(t *testing.T) {
+	for range 30 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			var mu sync.Mutex
+			chance := func(percent int) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return rnd.IntN(100) < percent
+			}
+			s := newServer(t)
+			if chance(50) {
+				s.caps = ours
+			}
+			s.settings.MaxAttempts = -1
+			s.fill(200)
+			flaky := func(*tidegate.Delivery) error {
+				switch {
+				case chance(10):
+					return errors.New("connection lost")
+				case chance(5):
+					return &tidegate.Error{Code: tidegate.CodeTooManyRequests}
+				case chance(3):
+					return &tidegate.Error{Code: tidegate.CodeInternalServerError}
+				}
+				return nil
+			}
+			s.onAck, s.onChange, s.onRetry, s.onSnooze = flaky, flaky, flaky, flaky
+			s.onReceive = func() error { return flaky(nil) }
+			s.afterAck = func() error {
+				if chance(10) {
+					return errors.New("the response was lost")
+				}
+				return nil
+			}
+			stop := start(t, s, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+				if !chance(12) {
+					return nil
+				}
+				mu.Lock()
+				way := rnd.IntN(4)
+				mu.Unlock()
+				switch way {
+				case 0:
+					panic("of the handler")
+				case 1:
+					<-ctx.Done()
+				case 2:
+					time.Sleep(3 * time.Minute) // whatever its context says
+				case 3:
+					return Snooze(time.Second)
+				}
+				return nil
+			}, PushOptions{Concurrency: 1 + rnd.IntN(20), MaxExtension: time.Minute, ShutdownTimeout: 10 * time.Second})
+			time.Sleep(3 * time.Hour)
+			if n := s.left(); n != 0 {
+				t.Errorf("seed %d: %d messages left", seed, n)
+			}
+			stop()
+		})
+	}
+}
+
+// Bodies of 4 MiB stay within the byte bound on a server that knows it, and within it and one batch on one that does not.
+func TestLargeBodiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		body := make([]byte, 4<<20)
+		for i := range 60 {
+			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: body})
+		}
+		var most atomic.Int64
+		s.onHandOut = func(int) { most.Store(max(most.Load(), int64(s.handed))) }
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { time.Sleep(10 * time.Millisecond); return nil },
+			PushOptions{Concurrency: 64, MaxBytes: 40 << 20})
+		time.Sleep(time.Minute)
+		stop()
+		if most.Load() > 10 || s.left() != 0 {
+			t.Errorf("%d bodies of 4 MiB in hand, %d messages left", most.Load(), s.left())
+		}
+	})
+}
+
+// Acknowledgements share requests, and one that fails does not fail the others.
+func TestAcknowledgementsShareRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fillQuick()
+		var mu sync.Mutex
+		poor := map[string]int{}
+		s.onAck = func(d *tidegate.Delivery) error {
+			time.Sleep(time.Millisecond / 10) // so requests take a while
+			mu.Lock()
+			defer mu.Unlock()
+			if poor[d.ID]++; len(d.ID) == len("quick0") && poor[d.ID] == 1 {
+				return &tidegate.Error{Code: tidegate.CodeInternalServerError}
+			}
+			return nil
+		}
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: 64, OnDelivery: seen.add})
+		time.Sleep(10 * time.Second)
+		stop()
+		for _, o := range seen.all() {
+			if o.Disposition != Acked || o.Attempt != 1 {
+				t.Errorf("%+v", o)
+			}
+		}
+		if len(seen.all()) != 300 || len(s.acks) > 30 {
+			t.Errorf("%d outcomes in %d requests: %v", len(seen.all()), len(s.acks), s.acks)
+		}
+	})
+}

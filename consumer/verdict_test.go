@@ -1,0 +1,168 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Row 33 of the users' requests: not now, without spending an attempt.
+func TestSnooze(t *testing.T) {
+	for name, caps := range map[string]transport.Capabilities{"a server that can": ours, "one that counts": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = caps
+				s.settings.MaxAttempts = 2
+				s.fill(1)
+				var seen outcomes
+				var attempts []int
+				var at []time.Duration
+				begin := time.Now()
+				stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+					attempts, at = append(attempts, d.Attempt), append(at, time.Since(begin))
+					if len(attempts) == 4 {
+						return nil
+					}
+					return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), Snooze(time.Minute)))
+				}, PushOptions{OnDelivery: seen.add})
+				time.Sleep(10 * time.Minute)
+				stop()
+				list := seen.all()
+				if len(list) != 4 || s.left() != 0 || len(s.dead) != 0 {
+					t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
+				}
+				for i, o := range list[:3] {
+					want := Outcome{Topic: "orders", Group: "billing", MessageID: "m0", Attempt: 1, Disposition: Snoozed, Delay: time.Minute, Err: o.Err}
+					if !caps.Snooze {
+						want.Attempt, want.Disposition, want.AttemptSpent = i+1, Retried, true
+					}
+					if o != want || at[i+1]-at[i] != time.Minute {
+						t.Errorf("delivery %d: %+v, the next came %v later; want %+v", i, o, at[i+1]-at[i], want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Row 51: a flag for the last attempt, and a callback when the message is given up.
+func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
+	for _, tt := range []struct {
+		most int
+		caps transport.Capabilities
+		want []Finality
+	}{
+		{3, ours, []Finality{NotFinal, NotFinal, Final}},
+		{-1, ours, []Finality{NotFinal, NotFinal, NotFinal, NotFinal}},
+		{0, ours, []Finality{NotFinal, NotFinal, NotFinal, NotFinal}}, // 17 are the default of a tidegate broker
+		{0, transport.Capabilities{}, make([]Finality, 4)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = tt.caps
+			s.settings.MaxAttempts, s.settings.Retry = tt.most, backoff.Steps{time.Second}
+			s.fill(1)
+			var got []Finality
+			broken := errors.New("broken")
+			letters := 0
+			stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+				if got = append(got, FinalAttempt(ctx)); len(got) == 4 {
+					return nil
+				}
+				d.ID = "changed by the handler"
+				return broken
+			}, PushOptions{OnDeadLetter: func(_ context.Context, d *tidegate.Delivery, cause error) {
+				if letters++; d.ID != "m0" || d.Attempt != 3 || cause != broken {
+					t.Errorf("dead letter %+v because of %v", d, cause)
+				}
+			}})
+			time.Sleep(time.Minute)
+			stop()
+			if !slices.Equal(got, tt.want) || (letters == 1) != (tt.most == 3) {
+				t.Errorf("%d attempts: %v, %d dead letters; want %v", tt.most, got, letters, tt.want)
+			}
+		})
+	}
+	if FinalAttempt(t.Context()) != FinalityUnknown {
+		t.Error("a context that is no handler's knows about attempts")
+	}
+}
+
+// Row 35: permanent errors of other packages are known to the classifier, and middleware wraps the handler in order.
+func TestClassifyAndMiddleware(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(3)
+		var seen outcomes
+		var mu sync.Mutex
+		var order []string
+		note := func(name string) Middleware {
+			return func(next Handler) Handler {
+				return func(ctx context.Context, d *tidegate.Delivery) error {
+					mu.Lock()
+					order = append(order, name)
+					mu.Unlock()
+					return next(ctx, d)
+				}
+			}
+		}
+		duplicate := errors.New("duplicate key")
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			switch d.ID {
+			case "m0":
+				return fmt.Errorf("load: %w", sql.ErrNoRows)
+			case "m1":
+				return duplicate
+			}
+			return nil
+		}, PushOptions{
+			Concurrency: 1, Middleware: []Middleware{note("outer"), note("inner")}, OnDelivery: seen.add,
+			Classify: func(err error) error {
+				switch {
+				case errors.Is(err, sql.ErrNoRows):
+					return DeadLetter(err)
+				case errors.Is(err, duplicate):
+					return nil
+				}
+				return err
+			},
+		})
+		time.Sleep(time.Second)
+		stop()
+		got := map[string]Outcome{}
+		for _, o := range seen.all() {
+			got[o.MessageID] = o
+		}
+		if got["m0"].Disposition != DeadLettered || !errors.Is(got["m0"].Err, sql.ErrNoRows) || s.dead["m0"] != "load: sql: no rows in result set" ||
+			got["m1"].Disposition != Acked || got["m1"].Err != duplicate || got["m2"].Disposition != Acked {
+			t.Errorf("outcomes %+v, dead letters %v", got, s.dead)
+		}
+		if fmt.Sprint(order) != "[outer inner outer inner outer inner]" {
+			t.Errorf("middleware ran as %v", order)
+		}
+	})
+}
+
+func TestFilters(t *testing.T) {
+	for _, tt := range []struct{ got, want Filter }{
+		{Tags(), Filter{}},
+		{Tags("a"), Filter{Expression: "a"}},
+		{Tags("a", "b"), Filter{Expression: "a||b"}},
+		{SQL("amount > 100"), Filter{Expression: "amount > 100", SQL: true}},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %+v, want %+v", tt.got, tt.want)
+		}
+	}
+}
