@@ -103,9 +103,11 @@ func (c *combined) settle(rnd *rand.Rand) {
 	for _, h := range held {
 		dur := time.Duration(rnd.IntN(40)) * time.Second
 		var err error
-		switch rnd.IntN(7) {
+		switch rnd.IntN(8) {
 		case 0:
 			_, err = c.b.Retry(ctx, h.Delivery, dur, "")
+		case 7:
+			err = c.b.Snooze(ctx, h.Delivery, dur)
 		case 1:
 			err = c.b.NegativeAck(ctx, h.Delivery, dur)
 		case 2:

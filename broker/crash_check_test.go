@@ -92,6 +92,10 @@ func expect(facts []fact) *expectation {
 				p.until = f.until
 			}
 			p.maybeDead = p.maybeDead || f.kind == "retry"
+		case "snooze":
+			if p.attempt = min(p.attempt, f.attempt-1); f.answer {
+				p.until = f.until
+			}
 		case "release":
 			p.attempt = min(p.attempt, f.attempt-1)
 		case "dead letter":

@@ -214,7 +214,7 @@ func (r *recorder) settle() {
 	i := r.rnd.IntN(len(r.ds))
 	d := r.ds[i]
 	r.ds = append(r.ds[:i], r.ds[i+1:]...)
-	r.answer(d, r.rnd.IntN(6), time.Duration(r.rnd.IntN(20))*time.Second)
+	r.answer(d, r.rnd.IntN(7), time.Duration(r.rnd.IntN(20))*time.Second)
 }
 
 func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
@@ -240,6 +240,11 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		if c.Handle, err = r.b.ChangeInvisibleDuration(ctx, d, dur); err == nil {
 			r.ds = append(r.ds, &c)
 		}
+	case 6:
+		f.kind = "snooze"
+		r.note(f)
+		f.until = time.Now().Add(dur)
+		err = r.b.Snooze(ctx, d, dur)
 	case 5:
 		if d.ConsumerGroup == "h" {
 			f.kind = "release"

@@ -31,6 +31,7 @@
 //	Inflight      negative-ack  DeadLetter    exhausted: dead-letter
 //	Inflight      negative-ack  Parked        exhausted: park
 //	Inflight      negative-ack  WaitingRetry  -
+//	Inflight      snooze        WaitingRetry  -
 //	Inflight      reconsume     Commit        -
 //	Inflight      timeout       DeadLetter    exhausted: dead-letter
 //	Inflight      timeout       Parked        exhausted: park
@@ -54,7 +55,7 @@
 // The events: deliver, a consumer receives it; ack, fail, change and
 // dead-letter, what a consumer says; timeout, the invisible duration is over
 // without an answer; release, it did not reach the consumer, or was given back;
-// due, the retry interval is over; turn, the message before it in its message
+// due, the retry interval is over, or the snooze; turn, the message before it in its message
 // group is done; redrive, [Broker.RedriveParked], which is also the only one to
 // make a dead letter of what is parked.
 //

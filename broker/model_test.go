@@ -184,7 +184,7 @@ func (m *model) answer() {
 	want := *l
 	dur := time.Duration(m.rnd.IntN(10)) * time.Second
 	var err error
-	op := m.rnd.IntN(5)
+	op := m.rnd.IntN(6)
 	switch op {
 	case 0:
 		err = m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]
@@ -223,6 +223,9 @@ func (m *model) answer() {
 		if want.state, want.attempt, want.handle = StateReady, l.attempt-1, ""; !valid {
 			err = tidegate.ErrInvalidHandle // it has no answer
 		}
+	case 5:
+		err = m.b.Snooze(m.t.Context(), d, dur)
+		want.state, want.due, want.attempt, want.handle = StateWaitingRetry, now.Add(dur), l.attempt-1, ""
 	case 4: // may come late, and again
 		err = m.b.DeadLetter(m.t.Context(), d, "model")
 		done := l.state == StateCommit || l.state == StateDeadLetter

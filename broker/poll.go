@@ -16,7 +16,7 @@ const (
 	// maxReceive is the largest batch of one receive (RocketMQ's proxy: 32).
 	maxReceive = 32
 
-	// maxReceiveBytes bounds the bodies of one receive beyond the first.
+	// maxReceiveBytes bounds the bodies of one receive, in bytes; the first may be larger.
 	maxReceiveBytes = 16 << 20
 
 	// maxReads and maxReadBytes bound what all receives together have read that is not admitted
@@ -293,6 +293,8 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 		return newError(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
 	case p.Queue < transport.AnyQueue:
 		return newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+	case p.MaxBytes < 0:
+		return newError(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
 	case p.Wait < 0:
 		return newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":

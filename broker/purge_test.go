@@ -119,7 +119,8 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Error(err)
 		}
 		s.mu.Lock()
-		grants, _ := s.admit(nil, c, ms, offsets, 4, &Poll{})
+		budget := int64(maxReceiveBytes)
+		grants, _ := s.admit(nil, c, ms, offsets, 4, &Poll{}, &budget)
 		next := c.next
 		c.claimed = false
 		s.mu.Unlock()

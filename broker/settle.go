@@ -38,12 +38,18 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		}
 		i += s.ack(ds[i:], errs[i:], flights[i:])
 	}
+	var waited *store.Flight // of the entry before, which nearly always shares it
+	var werr error
 	for i, f := range flights {
-		if errs[i] == nil {
-			if err := f.WaitSyncedContext(ctx); err != nil {
-				errs[i] = withOp("AckMessage", unsettled(ctx, err))
+		if errs[i] != nil {
+			continue
+		}
+		if waited == nil || f != waited {
+			if waited, werr = f, f.WaitSyncedContext(ctx); werr != nil {
+				werr = withOp("AckMessage", unsettled(ctx, werr))
 			}
 		}
+		errs[i] = werr
 	}
 	return errs
 }

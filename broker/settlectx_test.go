@@ -84,6 +84,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.NegativeAck(ctx, d, time.Hour)
 		},
+		"Snooze": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Snooze(ctx, d, time.Hour) },
 		"ReconsumeLater": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			_, err := b.ReconsumeLater(ctx, d, ReconsumeMode{})
 			return err

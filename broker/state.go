@@ -55,6 +55,7 @@ const (
 	eventDue                      // the retry interval is over
 	eventDeadLetter               // the consumer wants it among the dead letters
 	eventNegativeAck              // the consumer wants it again later; it has a maximum of its own
+	eventSnooze                   // the consumer wants it again later; the attempt does not count
 	eventReconsume                // the consumer wants it again later, as a message of the retry topic
 	eventTurn                     // the message before it in its message group is done
 	eventRedrive                  // somebody sends a parked message group on
@@ -62,7 +63,7 @@ const (
 
 // String returns the name in the table of the package's doc.
 func (e event) String() string {
-	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "give-back", "due", "dead-letter", "negative-ack", "reconsume", "turn", "redrive"}[e]
+	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "give-back", "due", "dead-letter", "negative-ack", "snooze", "reconsume", "turn", "redrive"}[e]
 }
 
 // An exhaustion is what happens to a message after its last attempt.
@@ -90,6 +91,7 @@ var transitions = map[State]map[event]State{
 		eventReconsume:   StateCommit, // seed 001: "the original message in the topic is acknowledged"
 		eventFail:        StateWaitingRetry,
 		eventNegativeAck: StateWaitingRetry,
+		eventSnooze:      StateWaitingRetry,
 		eventTimeout:     StateReady, // seed 000, SimpleConsumer: "the retry interval is 0 ms"
 		eventChange:      StateInflight,
 		eventRelease:     StateReady,

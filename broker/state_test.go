@@ -24,6 +24,7 @@ func TestStateMachine(t *testing.T) {
 		{StateReady, eventDeadLetter}:        {StateDeadLetter, StateDeadLetter, StateParked, StateReady},
 		{StateInflight, eventAck}:            always(StateCommit),
 		{StateInflight, eventReconsume}:      always(StateCommit),
+		{StateInflight, eventSnooze}:         always(StateWaitingRetry),
 		{StateInflight, eventFail}:           {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
 		{StateInflight, eventNegativeAck}:    {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
 		{StateInflight, eventTimeout}:        {StateReady, StateDeadLetter, StateParked, StateReady},

@@ -20,7 +20,7 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 		return nil, nil, nil, s.goneError()
 	}
 	s.lastTake = time.Now()
-	budget := int64(maxReceiveBytes)
+	budget := p.budget()
 	grants, flight = s.takeReady(nil, s.readyShare(p), p, &budget)
 	passed, chunk := 0, 0
 	for len(grants) < p.Max && budget > 0 && passed < maxPassed {
@@ -62,11 +62,8 @@ func (s *subscription) take(p *Poll) (grants []grant, flight *store.Flight, w *w
 			break
 		}
 		before := len(grants)
-		grants, flight = s.admit(grants, c, ms, offsets, room, p)
+		grants, flight = s.admit(grants, c, ms, offsets, room, p, &budget)
 		passed += len(ms)
-		for i := range grants[before:] {
-			budget -= int64(len(grants[before+i].message.Body))
-		}
 		if chunk = min(2*chunk, maxChunk); len(grants) > before {
 			chunk = 0
 		}
@@ -133,9 +130,8 @@ func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int
 		if p.Queue >= 0 && int(c.queue.number) != p.Queue {
 			continue
 		}
-		for len(c.ready) > 0 && len(grants) < limit && *budget > 0 {
+		for len(c.ready) > 0 && len(grants) < limit && spend(budget, c.ready[0].Size, len(grants)) {
 			l := heap.Pop(&c.ready).(*lease)
-			*budget -= l.Size
 			ls = append(ls, l)
 			grants = append(grants, s.deliver(l, p, now))
 		}
@@ -144,6 +140,25 @@ func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int
 		return grants, nil
 	}
 	return grants, s.save(ls...)
+}
+
+// budget returns how many bytes of bodies a receive may bring; the first message may have more.
+func (p *Poll) budget() int64 {
+	if p.MaxBytes > 0 {
+		return min(int64(p.MaxBytes), maxReceiveBytes)
+	}
+	return maxReceiveBytes
+}
+
+// spend takes a message of that size out of the budget of a receive that has n messages.
+// It returns false, and ends the budget, if the message does not fit.
+func spend(budget *int64, size int64, n int) bool {
+	if *budget <= 0 || n > 0 && size > *budget {
+		*budget = 0
+		return false
+	}
+	*budget -= size
+	return true
 }
 
 // claimable reports whether a receive from queue can read new messages there. mu is held.
@@ -167,8 +182,8 @@ func (s *subscription) claim(queue int) *cursor {
 
 // admit moves a cursor over messages that were read: those that match are
 // delivered, beside grants, or held until it is their turn. It stops when it has delivered
-// room messages. mu is held.
-func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offsets []int64, room int, p *Poll) ([]grant, *store.Flight) {
+// room messages, or spent the budget of bytes. mu is held.
+func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offsets []int64, room int, p *Poll, budget *int64) ([]grant, *store.Flight) {
 	now := time.Now()
 	fifo := s.group.config.Load().FIFO
 	grants = slices.Grow(grants, min(room, len(ms)))
@@ -182,6 +197,10 @@ func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offs
 		}
 		if offsets[i] < c.next {
 			continue // removed while it was read, see pass
+		}
+		if len(grants) > 0 && int64(len(m.Body)) > *budget {
+			*budget = 0
+			break
 		}
 		if skipped, bytes := offsets[i]-c.next, m.Cumulative-int64(len(m.Body))-c.bytes; skipped > 0 || bytes > 0 {
 			s.done(skipped, bytes, now) // removed meanwhile, as is what was before the cursor and not counted then, or damaged, see passHole
@@ -215,6 +234,7 @@ func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offs
 		g := s.deliver(l, p, now)
 		g.message = m
 		grants = append(grants, g)
+		*budget -= int64(len(m.Body))
 	}
 	return grants, s.saveAdmitted(c, aside, ls)
 }

@@ -69,8 +69,9 @@ type ReceiveRequest struct {
 	Max int
 
 	// MaxBytes bounds the bodies of the messages returned, in bytes; the first
-	// message may be larger. A server without this feature ignores it. Zero
-	// means no bound.
+	// message may be larger. If a server ignores it, as RocketMQ does, the transport
+	// releases the messages beyond it, which spends an attempt there. Zero means the
+	// transport's own bound.
 	MaxBytes int
 
 	// InvisibleDuration is how long the messages are kept from other
@@ -107,7 +108,14 @@ var ErrUnreadable = errors.New("the answer cannot be read")
 // A Receiver receives.
 type Receiver interface {
 	// Receive waits for messages and returns at least one, or none and a nil
-	// error if there was none within r.Wait.
+	// error if there was none within r.Wait. It returns at most r.Max messages.
+	//
+	// If ctx ends, Receive returns its cause and no message. It first releases the
+	// messages that arrived: so they are visible to others when it returns. This
+	// takes up to 3 s if the server does not respond; ctx does not shorten it, Close
+	// does. Messages that were still on their way wait for the end of their
+	// invisible time, unless the receive is repeated (r.Repeat) and the messages
+	// that this brings are released.
 	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
 }
 

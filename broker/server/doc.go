@@ -28,7 +28,13 @@
 // interval holds in place of the duration; the trailer x-tidegate-retry of its answer says what
 // becomes of the message: in how many milliseconds it is delivered again, or
 // "dead-letter", which includes removal where address settings want it, or "parked").
-// Beside these, the request header x-tidegate-repeat says that a ChangeInvisibleDuration
+// "snooze" (with the request header x-tidegate-snooze: true, ChangeInvisibleDuration ends the
+// delivery without counting its attempt), "packed" (a ReceiveMessage with the request header
+// x-tidegate-features: packed gets many messages in one frame, in a field that RocketMQ's
+// contract does not have, and the status with the last frame), "brief" (an AckMessage with the
+// request header x-tidegate-features: brief whose entries all succeeded gets no entries).
+// Beside these, the request header x-tidegate-max-bytes bounds the bodies of a ReceiveMessage
+// together, in bytes; the first may be larger; the request header x-tidegate-repeat says that a ChangeInvisibleDuration
 // follows one whose answer was lost: see broker.Broker.RepeatChange.
 //
 // # HTTP

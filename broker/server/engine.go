@@ -13,6 +13,7 @@ import (
 // that tests can have an engine that fails, panics or hangs.
 type engine interface {
 	transport.Settler
+	transport.Snoozer
 	transport.ChangeRepeater
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)

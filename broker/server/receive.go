@@ -28,7 +28,8 @@ const releaseTimeout = 10 * time.Second
 type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 
 // receiveMessage serves ReceiveMessage. The frames are, in this order: a
-// status, the messages, the time of delivery.
+// status, the messages, the time of delivery. A client that reads packed frames gets many
+// messages in each, and the status with the last.
 //
 // If the client leaves before the last frame is handed to gRPC, which is the case when it
 // cancels the call, a write fails or its connection closes, the receive ends and the messages
@@ -45,7 +46,8 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	ctx := stream.Context()
 	// It fails only if the header is on its way, which is after this.
 	_ = stream.SetHeader(wire.Features)
-	f, in := &wire.Deliveries{}, s.intake(ctx)
+	f := &wire.Deliveries{Packed: wire.Announces(ctx, wire.FeaturePacked), CRC: wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageGo}
+	in := s.intake(ctx)
 	defer in.Hold.Release()
 	ds, err := s.receive(ctx, in, f)
 	if err != nil {
@@ -94,19 +96,24 @@ func writeTime(stream receiveStream) error {
 
 var okFrame = &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: wire.OK}}
 
-// writeMessages sends ds, with the status before and the time behind them.
+// writeMessages sends ds, with the status before and the time behind them, or packed.
 func writeMessages(stream receiveStream, f *wire.Deliveries, ds []*tidegate.Delivery) error {
 	frames, err := f.Frames(ds)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	if err := stream.Send(okFrame); err != nil {
-		return err
+	if !f.Packed {
+		if err := stream.Send(okFrame); err != nil {
+			return err
+		}
 	}
 	for i := range frames {
 		if err := stream.SendMsg(&frames[i]); err != nil {
 			return err
 		}
+	}
+	if f.Packed {
+		return nil // the last frame has the status, and each message what is left of its time
 	}
 	return writeTime(stream)
 }
@@ -218,6 +225,10 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
 				fmt.Sprintf("the message_queue.id is %d; give a queue's number, or -1 for all", out.Queue))
 		}
+	}
+	var err error
+	if out.MaxBytes, err = wire.MaxBytes(ctx); err != nil {
+		return out, err
 	}
 	if req.GetBatchSize() < 0 {
 		return out, refusal.New(tidegate.CodeBadRequest, "batch_size",

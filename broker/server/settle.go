@@ -35,6 +35,9 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
 	}
+	if wire.Announces(ctx, wire.FeatureBrief) && !slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
+		return &rmqpb.AckMessageResponse{Status: wire.OK}, nil
+	}
 	out := &rmqpb.AckMessageResponse{Status: wire.OK, Entries: make([]*rmqpb.AckMessageResultEntry, len(in))}
 	entries := make([]rmqpb.AckMessageResultEntry, len(in))
 	for i, err := range results {
@@ -62,7 +65,8 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 // changeInvisibleDuration is two things to a push consumer: "consuming
 // failed, deliver it again after this time", which is all that RocketMQ's
 // clients mean by it, and with suspend, which tidegate's own sends, "I need more
-// time". To any other client it is the latter. Who says of a failure that this
+// time". To any other client it is the latter. With the header x-tidegate-snooze it ends the delivery without
+// counting its attempt. Who says of a failure that this
 // broker's interval holds gives a time too, for servers that do not know that.
 func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
@@ -83,6 +87,8 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	switch {
+	case wire.Header(ctx, wire.HeaderSnooze) != "":
+		err = s.b.Snooze(ctx, &delivery, after)
 	case failed:
 		why, _ := wire.Reason(ctx)
 		var result transport.RetryResult

@@ -190,6 +190,8 @@ func parseFeatures(values []string) transport.Capabilities {
 				f.IdempotentDeadLetter = true
 			case "retry":
 				f.RetryResult = true
+			case "snooze":
+				f.Snooze = true
 			case "repeat":
 				f.RepeatReceive = true
 			}

@@ -6,12 +6,11 @@ import (
 	"compress/zlib"
 	"crypto/md5"
 	"crypto/sha1"
-	"encoding/hex"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -92,10 +91,8 @@ func compress(body []byte) []byte {
 	return b.Bytes()
 }
 
-// decodeMessage makes a delivery of what a server handed out. The caller fills
-// in the group, the endpoint and the invisible time. A body that does not match
-// its digest, cannot be decompressed or is larger than maxBody before or after
-// that is an error, and so is a delivery that could never be settled.
+// decodeMessage makes a delivery of a message that came within another one, as that of a
+// transaction check does. The decoder of receives agrees with it, which a fuzz test holds.
 func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 	sys := pb.GetSystemProperties()
 	if sys.GetReceiptHandle() == "" {
@@ -104,12 +101,15 @@ func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 	if n := len(pb.GetBody()); n > maxBody {
 		return nil, fmt.Errorf("the body has %d bytes, more than %d: raise Options.MaxReceiveSize if it should be read", n, maxBody)
 	}
-	if err := checkDigest(pb.GetBody(), sys.GetBodyDigest()); err != nil {
+	if err := checkDigest(pb.GetBody(), sys.GetBodyDigest().GetType(), []byte(sys.GetBodyDigest().GetChecksum())); err != nil {
 		return nil, err
 	}
-	body, err := decompress(pb.GetBody(), sys.GetBodyEncoding(), maxBody)
-	if err != nil {
-		return nil, err
+	body := pb.GetBody()
+	if sys.GetBodyEncoding() == rmqpb.Encoding_GZIP {
+		var err error
+		if body, err = decompress(body, maxBody); err != nil {
+			return nil, err
+		}
 	}
 	d := &tidegate.Delivery{
 		Message: tidegate.Message{
@@ -132,13 +132,7 @@ func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 		StoredAt:  timeOf(sys.GetStoreTimestamp()),
 		StoreHost: sys.GetStoreHost(),
 	}
-	d.TransactionID = d.Properties[tidegate.PropertyTransactionID]
-	for _, name := range serverProperties {
-		delete(d.Properties, name)
-	}
-	if d.TraceContext != "" && d.Properties[propertyTraceContext] == d.TraceContext {
-		delete(d.Properties, propertyTraceContext)
-	}
+	takeServerProperties(d)
 	if o := sys.GetDeadLetterQueue(); o != nil {
 		if d.Properties == nil {
 			d.Properties = map[string]string{}
@@ -147,6 +141,20 @@ func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 		setIfMissing(d.Properties, tidegate.PropertyDeadLetterMessageID, o.GetMessageId())
 	}
 	return d, nil
+}
+
+// takeServerProperties removes from the user's properties those that servers added.
+func takeServerProperties(d *tidegate.Delivery) {
+	if len(d.Properties) == 0 {
+		return
+	}
+	d.TransactionID = d.Properties[tidegate.PropertyTransactionID]
+	for _, name := range serverProperties {
+		delete(d.Properties, name)
+	}
+	if d.TraceContext != "" && d.Properties[propertyTraceContext] == d.TraceContext {
+		delete(d.Properties, propertyTraceContext)
+	}
 }
 
 // serverProperties are the names that RocketMQ's servers add to the user's properties
@@ -173,37 +181,55 @@ func timeOf(ts *timestamppb.Timestamp) time.Time {
 	return ts.AsTime()
 }
 
-// checkDigest compares the body as transported. A kind of digest that is not
-// known proves nothing, and neither does an empty one.
-func checkDigest(body []byte, d *rmqpb.Digest) error {
-	var got string
-	switch d.GetType() {
+// checkDigest compares the body as transported with the checksum, which is in
+// hexadecimal. A kind of digest that is not known proves nothing, and neither does an
+// empty one.
+func checkDigest(body []byte, kind rmqpb.DigestType, checksum []byte) error {
+	var room [sha1.Size]byte // the longest of them
+	var sum []byte
+	switch kind {
 	case rmqpb.DigestType_CRC32:
-		got = fmt.Sprintf("%08X", crc32.ChecksumIEEE(body))
+		sum = binary.BigEndian.AppendUint32(room[:0], crc32.ChecksumIEEE(body))
 	case rmqpb.DigestType_MD5:
-		sum := md5.Sum(body)
-		got = hex.EncodeToString(sum[:])
+		x := md5.Sum(body)
+		sum = append(room[:0], x[:]...)
 	case rmqpb.DigestType_SHA1:
-		sum := sha1.Sum(body)
-		got = hex.EncodeToString(sum[:])
+		room = sha1.Sum(body)
+		sum = room[:]
 	}
-	want := d.GetChecksum()
-	if got == "" || want == "" {
+	if sum == nil || len(checksum) == 0 || sameHex(sum, checksum) {
 		return nil
 	}
-	// Servers differ in case, and some print numbers without leading zeros.
-	if !strings.EqualFold(strings.TrimLeft(got, "0"), strings.TrimLeft(want, "0")) {
-		return fmt.Errorf("the body has %s %s, but was sent with %q", d.GetType(), got, want)
-	}
-	return nil
+	return fmt.Errorf("the body has %s %X, but was sent with %.80q", kind, bytes.Clone(sum), checksum) // the clone keeps room on the stack
 }
 
-// decompress undoes a body's encoding. Producers of RocketMQ 4 call zlib what
-// arrives here as GZIP, so the first bytes decide.
-func decompress(body []byte, enc rmqpb.Encoding, limit int) ([]byte, error) {
-	if enc != rmqpb.Encoding_GZIP {
-		return body, nil
+// sameHex reports whether text is sum in hexadecimal. Servers differ in case, and some
+// print numbers without leading zeros.
+func sameHex(sum, text []byte) bool {
+	text = bytes.TrimLeft(text, "0")
+	if len(text) > 2*len(sum) {
+		return false
 	}
+	const digits, lower = "0123456789ABCDEF", 'a' - 'A'
+	for i := range 2 * len(sum) { // from the last digit on
+		have := sum[len(sum)-1-i/2]
+		if i%2 == 1 {
+			have >>= 4
+		}
+		want := digits[have&15]
+		switch at := len(text) - 1 - i; {
+		case at < 0 && want != '0':
+			return false
+		case at >= 0 && text[at] != want && (want < 'A' || text[at] != want+lower):
+			return false
+		}
+	}
+	return true
+}
+
+// decompress returns an unpacked body of at most limit bytes. Producers of RocketMQ 4 call
+// zlib what arrives here as GZIP, so the first bytes decide.
+func decompress(body []byte, limit int) ([]byte, error) {
 	var r io.Reader
 	var err error
 	switch {

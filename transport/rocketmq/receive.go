@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
@@ -34,6 +38,26 @@ const (
 	// besideBody is how many bytes a frame may have beside a body, at least: more
 	// than twice what a tidegate broker takes of properties, names and the like.
 	besideBody = 64 << 10
+
+	// defaultReceiveBytes bounds the bodies of a receive that has no MaxBytes, in
+	// bytes: as much as 32 messages of 4 MiB, the largest that RocketMQ delivers at once.
+	defaultReceiveBytes = 128 << 20
+
+	// releaseTimeout bounds how long a receive may take to give messages back.
+	releaseTimeout = 3 * time.Second
+
+	// releasing is how many requests that give messages back are under way at once.
+	releasing = 8
+
+	// maxBytesKey is the header that carries ReceiveRequest.MaxBytes. RocketMQ does
+	// not know it.
+	maxBytesKey = "x-tidegate-max-bytes"
+
+	// packed is the feature of a client that reads frames with many messages in
+	// each, and brief that of one that needs no entries in the response to an
+	// acknowledgement that succeeded as a whole. The client announces them in featuresKey.
+	packed = "packed"
+	brief  = "brief"
 )
 
 // Receive asks one server for messages as [transport.Receiver] says; with
@@ -43,13 +67,16 @@ const (
 // With r.Repeat the queue must be the one that the first receive named: with several
 // servers, AnyQueue may reach another one.
 //
-// Messages that came before the stream broke, or ctx ended, are not returned: the
-// server may have taken them back already. They are given back in case it did
-// not, so that they need not wait for the end of their invisible time; but not
-// where r has an AttemptID, ctx goes on and the answer could be read: the receive may be
-// repeated, which brings them. Those that were still on their way then have to wait. A message whose body is corrupted or too large is not returned but
-// logged, and left alone: the server delivers it again when its invisible time
-// is over, and makes a dead letter of it after the last attempt.
+// Messages that came before the stream broke, or ctx ended, are not returned but released,
+// as [transport.Receiver] says. Not so where r has an AttemptID, ctx goes on and the
+// response could be read: the receive may be repeated, which brings them. Messages that
+// were still on their way then wait for the end of their invisible time.
+//
+// A message whose body is corrupted or too large is not returned but logged, and left
+// alone: the server delivers it again when its invisible time is over, and makes a
+// dead letter of it after the last attempt. Messages beyond r.MaxBytes, or 128 MiB if that is
+// zero, are released: only servers without that feature send them. No message beyond
+// r.Max is read.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
@@ -146,18 +173,18 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 		return e
 	}
-	var headers []string
-	if r.Repeat {
-		headers = []string{repeatKey, "true"}
-	}
-	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id, headers...), req,
-		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
+	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id, receiveHeaders(r)...), req,
+		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)), grpc.ForceCodecV2(theFrameCodec))
 	if err != nil {
 		return nil, failed(err)
 	}
-	var got frames
-	for {
-		frame, err := stream.Recv()
+	got := c.collector(s, r, int(req.GetBatchSize()))
+	for !got.full {
+		var f frame
+		err := stream.RecvMsg(&f)
+		if err == nil {
+			err = got.add(&f, time.Now())
+		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -165,26 +192,30 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 			got.err = failed(err)
 			break
 		}
-		got.add(frame, time.Now())
-		if m := frame.GetMessage(); m != nil {
-			if d := c.delivery(s, r, m, got.began); d != nil {
-				got.list = append(got.list, d)
-			}
-		}
+	}
+	if got.full {
+		c.opts.Logger.Warn("rocketmq: the server sends more messages than the receive asked for; the rest is not read",
+			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.key, "max", req.GetBatchSize())
 	}
 	if got.err == nil {
 		code := got.status.GetCode()
 		silent := got.status == nil && got.messages > 0 // some servers think that messages say enough
 		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {
-			got.err = statusError(opReceive, r.Topic, s.ep.key, got.status, stream.Trailer())
+			var trailer metadata.MD
+			if !got.full { // or there is none yet
+				trailer = stream.Trailer()
+			}
+			got.err = statusError(opReceive, r.Topic, s.ep.key, got.status, trailer)
 		}
 	}
+	cancel() // ends a stream that is not read to its end
 	if got.err != nil {
 		if !repeatable(ctx, r, got.err) {
-			c.giveBack(s, got.list)
+			c.giveBack(ctx, s, append(got.list, got.excess...))
 		}
 		return nil, got.err
 	}
+	c.giveBack(ctx, s, got.excess)
 	if len(got.list) == 0 && c.isClosed() {
 		return nil, closedError(opReceive, r.Topic) // the goodbye of Close was faster than its cancellation
 	}
@@ -201,6 +232,18 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	return got.list, nil
 }
 
+// receiveHeaders returns the headers of a receive, in pairs.
+func receiveHeaders(r *transport.ReceiveRequest) []string {
+	headers := []string{featuresKey, packed}
+	if r.MaxBytes > 0 {
+		headers = append(headers, maxBytesKey, strconv.Itoa(r.MaxBytes))
+	}
+	if r.Repeat {
+		headers = append(headers, repeatKey, "true")
+	}
+	return headers
+}
+
 // repeatable reports whether the same receive may follow and be answered what
 // broke off, by its attempt ID: with some servers with the very handles that giving
 // back would take from whoever handles the messages by then.
@@ -215,76 +258,30 @@ func frameLimit(maxBody int) int {
 	return max(n, n+besideBody) // the sum may overflow
 }
 
-// giveBack makes messages that nobody will handle visible again, in the
-// background. What the server says to it changes nothing: the handle may be
-// invalid already.
-func (c *Client) giveBack(s *session, list []*tidegate.Delivery) {
+// giveBack makes messages visible again that Receive does not return. It waits for the
+// server, but not longer than releaseTimeout, and not for ctx, which may have ended.
+// The response of the server changes nothing: the handle may be invalid already.
+func (c *Client) giveBack(ctx context.Context, s *session, list []*tidegate.Delivery) {
 	if len(list) == 0 {
 		return
 	}
-	c.spawn(func() {
-		for _, d := range list {
-			r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
-			if _, _, err := c.changeInvisible(c.ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
-				c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
-				continue
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(len(list), releasing) {
+		wg.Go(func() {
+			for i := next.Add(1); int(i) <= len(list); i = next.Add(1) {
+				d := list[i-1]
+				r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
+				if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
+					c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
+				} else {
+					c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key)
+				}
 			}
-			c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key)
-		}
-	})
-}
-
-// frames is what a receive brought.
-type frames struct {
-	status   *rmqpb.Status
-	messages int                  // that came
-	list     []*tidegate.Delivery // those that can be delivered
-	began    time.Time            // of the first frame's arrival
-	server   time.Time            // when the server began to deliver, by its clock
-	err      *tidegate.Error
-}
-
-func (f *frames) add(frame *rmqpb.ReceiveMessageResponse, now time.Time) {
-	if f.began.IsZero() {
-		f.began = now
+		})
 	}
-	switch x := frame.GetContent().(type) {
-	case *rmqpb.ReceiveMessageResponse_Status:
-		f.status = x.Status
-	case *rmqpb.ReceiveMessageResponse_Message:
-		f.messages++
-	case *rmqpb.ReceiveMessageResponse_DeliveryTimestamp:
-		f.server = timeOf(x.DeliveryTimestamp)
-	}
-}
-
-// handedOut returns when the messages' invisible time began, where they do not say
-// what is left of it: by the server's clock if it agrees with ours, else when the
-// first frame came, which is a little late, but not by hours.
-func (f *frames) handedOut() time.Time {
-	if late := f.began.Sub(f.server); late >= 0 && late <= clocksAgree {
-		return f.server
-	}
-	return f.began
-}
-
-// delivery makes a delivery of m, nil if that cannot be. Its InvisibleUntil is set
-// if m says how long that is: what is left of it when the stream began to come. A
-// server's clock has no part in this; one that is 3 s behind would end a lease of 2 s.
-func (c *Client) delivery(s *session, r *transport.ReceiveRequest, m *rmqpb.Message, began time.Time) *tidegate.Delivery {
-	d, err := decodeMessage(m, c.opts.MaxReceiveSize)
-	if err != nil {
-		c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", r.Topic,
-			"group", r.Group, "message", m.GetSystemProperties().GetMessageId(), "endpoint", s.ep.key, "err", err)
-		return nil
-	}
-	if d.Topic == "" {
-		d.Topic = r.Topic // or it could never be settled
-	}
-	d.ConsumerGroup = r.Group
-	d.Endpoint = s.ep.key
-	if left := durationOf(m.GetSystemProperties().GetInvisibleDuration()); left > 0 {
-		d.InvisibleUntil = began.Add(left)
-	}
-	return d
+	wg.Wait()
 }

@@ -122,7 +122,10 @@ func TestReceiveOutcomes(t *testing.T) {
 			sendStatus(st, rmqpb.Code_INTERNAL_SERVER_ERROR)
 			return nil
 		}, code: 50001, back: 2},
-		"never ends": {serve: func(st receiveStream) error { <-st.Context().Done(); return nil }, is: tidegate.ErrUnavailable, after: 23 * time.Second},
+		"never ends": {serve: func(st receiveStream) error {
+			<-st.Context().Done()
+			return status.FromContextError(st.Context().Err()).Err()
+		}, is: tidegate.ErrUnavailable, after: 23 * time.Second},
 		"corrupted": {serve: func(st receiveStream) error {
 			sendStatus(st, rmqpb.Code_OK)
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = []byte("hallo") })
@@ -291,12 +294,12 @@ func TestInvisibleTimeThatIsToldNeedsNoClock(t *testing.T) {
 func TestInvisibleUntil(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for off, want := range map[time.Duration]time.Duration{0: 0, -5 * time.Second: -5 * time.Second, -6 * time.Second: 0, time.Second: 0} {
-		f := frames{began: now, server: now.Add(off)}
+		f := collector{began: now, server: now.Add(off)}
 		if got := f.handedOut().Sub(now); got != want {
 			t.Errorf("clock off by %v: %v, want %v", off, got, want)
 		}
 	}
-	if f := (frames{began: now}); !f.handedOut().Equal(now) {
+	if f := (collector{began: now}); !f.handedOut().Equal(now) {
 		t.Error("no server time")
 	}
 }

@@ -65,7 +65,7 @@ func TestSend(t *testing.T) {
 			pb.GetUserProperties()["p"] != "v" || pb.GetTopic().GetName() != "t" {
 			t.Errorf("sent %v", pb)
 		}
-		if body, err := decompress(pb.GetBody(), rmqpb.Encoding_GZIP, 1000); err != nil || len(body) != 1000 {
+		if body, err := decompress(pb.GetBody(), 1000); err != nil || len(body) != 1000 {
 			t.Errorf("body of %d bytes, %v", len(body), err)
 		}
 		if len(m.Body) != 1000 {

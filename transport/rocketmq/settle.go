@@ -19,12 +19,17 @@ import (
 const (
 	opAck        = "AckMessage"
 	opChange     = "ChangeInvisibleDuration"
+	opSnooze     = "Snooze"
 	opDeadLetter = "ForwardMessageToDeadLetterQueue"
 
 	// reasonKey is the header that carries why a message is given up,
 	// percent-encoded. RocketMQ does not know it.
 	reasonKey = "x-tidegate-reason"
 	repeatKey = "x-tidegate-repeat"
+
+	// snoozeKey is the header that makes a change of the invisible duration a
+	// snooze, with the value "true".
+	snoozeKey = "x-tidegate-snooze"
 
 	// ladderKey is the header that says that the server's own retry interval
 	// holds, with the value "true".
@@ -33,10 +38,13 @@ const (
 	// retryKey is the trailer that says what becomes of a message whose consuming failed.
 	retryKey = "x-tidegate-retry"
 
-	// maxAckBytes bounds the deliveries of one acknowledgement, in bytes: half
-	// of what a tidegate broker takes.
+	// maxAcks and maxAckBytes bound the deliveries of one acknowledgement, and what
+	// names them, in bytes: half of what a tidegate broker takes.
+	maxAcks     = 512
 	maxAckBytes = 512 << 10
 )
+
+var _ transport.Snoozer = (*Client)(nil)
 
 // settling returns what requests about a delivery have in common: they go to
 // the server that delivered, if it is one of this client's, in the name of a
@@ -75,7 +83,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 }
 
 // Ack acknowledges as [transport.Settler] says: one request for each server
-// that the deliveries came from, or one for each thousand or 512 KiB of them.
+// that the deliveries came from, or one for each 512 or 512 KiB of them.
 func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	byServer := map[string][]int{}
@@ -106,7 +114,7 @@ func ackable(ds []*tidegate.Delivery, indexes []int) int {
 	const perEntry = 20 // bytes beside the two texts, at most
 	size := 0
 	for n, i := range indexes {
-		if size += perEntry + len(ds[i].ID) + len(ds[i].Handle); n == maxBatch || n > 0 && size > maxAckBytes {
+		if size += perEntry + len(ds[i].ID) + len(ds[i].Handle); n == maxAcks || n > 0 && size > maxAckBytes {
 			return n
 		}
 	}
@@ -123,9 +131,14 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		}
 		return
 	}
-	req := &rmqpb.AckMessageRequest{Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic)}
-	for _, i := range indexes {
-		req.Entries = append(req.Entries, &rmqpb.AckMessageEntry{MessageId: ds[i].ID, ReceiptHandle: ds[i].Handle})
+	r.headers = []string{featuresKey, brief}
+	req := &rmqpb.AckMessageRequest{
+		Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic), Entries: make([]*rmqpb.AckMessageEntry, len(indexes)),
+	}
+	entries := make([]rmqpb.AckMessageEntry, len(indexes))
+	for n, i := range indexes {
+		entries[n].MessageId, entries[n].ReceiptHandle = ds[i].ID, ds[i].Handle
+		req.Entries[n] = &entries[n]
 	}
 	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.AckMessage, req)
 	for n, i := range indexes {
@@ -246,6 +259,25 @@ func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	}
 	r.session.hold(time.Now().Add(dur))
 	return handle, nil
+}
+
+// Snooze is a change of the invisible duration with a header of its own. A server that does not
+// announce the feature is not asked.
+func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	r, err := c.settling(ctx, opSnooze, d, nil)
+	if err != nil {
+		return err
+	}
+	if !r.ep.capabilities().Snooze {
+		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt: check Capabilities first")
+		e.Endpoint = r.ep.key
+		return e
+	}
+	r.headers = []string{snoozeKey, "true"}
+	if _, _, err := c.changeInvisible(ctx, r, d, dur, true); err != nil {
+		return err
+	}
+	return nil
 }
 
 func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Delivery, dur time.Duration, suspend bool) (string, metadata.MD, *tidegate.Error) {

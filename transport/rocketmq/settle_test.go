@@ -28,7 +28,7 @@ func TestManyAcksAreDivided(t *testing.T) {
 		s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return &rmqpb.AckMessageResponse{Status: ok} }
 		c := newClient(t, n, nil)
 		var ds []*tidegate.Delivery
-		for i := range 2001 {
+		for i := range 1025 {
 			ds = append(ds, delivery(fmt.Sprint(i), testAddr))
 		}
 		for i, err := range c.Ack(t.Context(), ds) {
@@ -36,7 +36,7 @@ func TestManyAcksAreDivided(t *testing.T) {
 				t.Fatalf("delivery %d: %v", i, err)
 			}
 		}
-		for i, want := range []int{1000, 1000, 1} {
+		for i, want := range []int{512, 512, 1} {
 			if r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest); len(r.GetEntries()) != want {
 				t.Errorf("request %d has %d entries, want %d", i, len(r.GetEntries()), want)
 			}
@@ -44,7 +44,7 @@ func TestManyAcksAreDivided(t *testing.T) {
 		for i := range ds {
 			ds[i].Handle += strings.Repeat("h", 2<<10) // a server's handles are its own affair
 		}
-		c.Ack(t.Context(), ds[:1000])
+		c.Ack(t.Context(), ds[:600])
 		entries := 0
 		for i, g := range s.of("AckMessage")[3:] {
 			entries += len(g.req.(*rmqpb.AckMessageRequest).GetEntries())
@@ -52,8 +52,8 @@ func TestManyAcksAreDivided(t *testing.T) {
 				t.Errorf("long request %d has %d bytes", i, n)
 			}
 		}
-		if entries != 1000 {
-			t.Errorf("%d entries, want 1000", entries)
+		if entries != 600 {
+			t.Errorf("%d entries, want 600", entries)
 		}
 	})
 }
@@ -330,6 +330,43 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			for _, g := range s.of("ChangeInvisibleDuration") {
 				if got := g.md.Get("x-mq-client-id")[0]; got != speaker {
 					t.Errorf("features %q: settled as %s, want %s", features, got, speaker)
+				}
+			}
+		})
+	}
+}
+
+// A server that does not announce Snooze is not asked: it would count the attempt, or hold the lease.
+func TestSnoozeNeedsTheServer(t *testing.T) {
+	for features, announced := range map[string]bool{"": false, "suspend": false, "suspend, snooze": true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = features
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				sendMessage(st, nil)
+				return nil
+			}
+			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+			}
+			c := newClient(t, n, nil)
+			ds, err := c.Receive(t.Context(), request1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Snooze(t.Context(), ds[0], time.Minute)
+			if e, isErr := errors.AsType[*tidegate.Error](err); announced == isErr || isErr && e.Code != tidegate.CodeNotImplemented {
+				t.Errorf("features %q: %v", features, err)
+			}
+			sent := s.of("ChangeInvisibleDuration")
+			if (len(sent) == 1) != announced {
+				t.Fatalf("features %q: %d requests", features, len(sent))
+			}
+			if announced {
+				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
+				if r.GetInvisibleDuration().AsDuration() != time.Minute || r.GetReceiptHandle() != "h" || sent[0].md.Get(snoozeKey)[0] != "true" {
+					t.Errorf("request %v, %v", r, sent[0].md)
 				}
 			}
 		})

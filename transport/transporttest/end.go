@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -59,6 +60,37 @@ var endCases = []testCase{
 			// time is over: neither side of a network can know better. That
 			// its attempt counts is allowed.
 			e.mustAck(ds[0])
+		}
+	}},
+	// The caller knows when nothing of a cancelled receive is left.
+	{name: "CancelledReceiveIsRepeated", needs: repeats, run: func(e *env) {
+		e.setup(Normal)
+		for i := range 20 {
+			ctx, cancel := context.WithCancelCause(e.Context())
+			r := e.request()
+			r.Push, r.Max, r.AttemptID = true, 32, fmt.Sprint(i)
+			var ds []*tidegate.Delivery
+			wait := later(func() { ds, _ = e.Transport.Receive(ctx, r) })
+			msg := newMessage("x")
+			go cancel(errEnough)
+			e.send(msg)
+			wait()
+			if len(ds) == 0 {
+				r.Repeat = true
+				ds = e.receive(r)
+			}
+			for _, d := range ds {
+				if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+					e.Fatal(err)
+				}
+			}
+			r = e.request()
+			r.Push, r.Wait = true, 0
+			d := e.oneOf(r)
+			if d.ID != msg.ID || d.Attempt != 1 {
+				e.Fatalf("received %s, want the one message as attempt 1", describe([]*tidegate.Delivery{d}))
+			}
+			e.mustAck(d)
 		}
 	}},
 	{name: "DeadContext", run: func(e *env) {

@@ -3,7 +3,6 @@ package transporttest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -50,7 +49,7 @@ type ladderSteps []time.Duration
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true}
 
 func newModel(can transport.Capabilities) *model {
 	return &model{
@@ -223,7 +222,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 			if next.IsZero() || c.due.Before(next) {
 				next = c.due
 			}
-		} else if len(ds) < max(1, r.Max) && !blocked[d.MessageGroup] {
+		} else if len(ds) < max(1, r.Max) && !blocked[d.MessageGroup] && !m.tooLarge(r, ds, d) {
 			m.serial++
 			c.attempt++
 			c.held, c.push, c.due, c.handle = true, r.Push, now.Add(r.InvisibleDuration), fmt.Sprint(r.Group, "/", i, "/", m.serial)
@@ -243,6 +242,15 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 	return ds, next
 }
 
+// tooLarge reports whether another message does not fit into the receive.
+func (m *model) tooLarge(r transport.ReceiveRequest, ds []*tidegate.Delivery, another *tidegate.Delivery) bool {
+	n := len(another.Body)
+	for _, d := range ds {
+		n += len(d.Body)
+	}
+	return r.MaxBytes > 0 && len(ds) > 0 && n > r.MaxBytes && m.fault != "ignore MaxBytes"
+}
+
 func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
@@ -258,6 +266,10 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		if ds := m.replays[r.AttemptID]; ds != nil {
 			m.mu.Unlock()
 			return ds, nil
+		}
+		if r.Repeat {
+			m.mu.Unlock()
+			return nil, nil
 		}
 		if m.isClosed() || ctx.Err() != nil {
 			if m.fault == "swallow when cancelled" {
@@ -298,113 +310,6 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		}
 		timer.Stop()
 	}
-}
-
-// settle finds the copy that d's handle names now and changes it.
-func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i int, c *subCopy)) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.isClosed() && m.fault != "open after Close" {
-		return tidegate.ErrClosed
-	}
-	if ctx.Err() != nil && m.fault != "settle with a dead ctx" {
-		return context.Cause(ctx)
-	}
-	i := int(d.Offset)
-	c := m.copy(d.ConsumerGroup, i)
-	m.expire(d.ConsumerGroup, i, c, time.Now())
-	valid := c.handle == d.Handle || m.fault == "handles name messages"
-	if c.handle == "" || !valid {
-		return fault(tidegate.CodeInvalidReceiptHandle)
-	}
-	change(i, c)
-	m.changed()
-	return nil
-}
-
-func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
-	errs := make([]error, len(ds))
-	for i, d := range ds {
-		errs[i] = m.settle(ctx, d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
-	}
-	return errs
-}
-
-func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
-	err = m.settle(ctx, d, func(i int, c *subCopy) {
-		if after == transport.ByLadder && m.fault != "no ladder for failures" {
-			after = ladderSteps(m.groups[d.ConsumerGroup].Retry).Delay(c.attempt - 1)
-		}
-		result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
-		c.held, c.handle, c.due = false, "", time.Now().Add(after)
-		switch m.fault {
-		case "retry early":
-			c.due = c.due.Add(-after / 4)
-		case "retry late":
-			c.due = c.due.Add(after / 4)
-		case "retry does not count":
-			c.attempt--
-		}
-		if c.attempt >= m.groups[d.ConsumerGroup].MaxAttempts {
-			result = transport.RetryResult{Fate: transport.FateDeadLetter}
-			m.bury(d.ConsumerGroup, i, c, cmp.Or(reason, "failed"))
-		}
-		if m.fault == "tell no results" {
-			result = transport.RetryResult{}
-		}
-	})
-	return result, err
-}
-
-func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	return m.change(ctx, d, dur, false)
-}
-
-func (m *model) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	now, again := *d, false
-	m.mu.Lock()
-	if c := m.copy(d.ConsumerGroup, int(d.Offset)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
-		now.Handle, again = c.handle, true
-	}
-	m.mu.Unlock()
-	return m.change(ctx, &now, dur, again)
-}
-
-func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Duration, again bool) (handle string, err error) {
-	err = m.settle(ctx, d, func(_ int, c *subCopy) {
-		m.serial++
-		if m.fault == "change counts from the receipt" {
-			c.due = c.due.Add(dur)
-		} else {
-			c.due = time.Now().Add(dur)
-		}
-		if !again {
-			c.replaced, c.handle = c.handle, fmt.Sprint(c.handle, "+", m.serial)
-			c.changed = c.handle
-		}
-		if dur == 0 && c.push {
-			c.held, c.handle = false, ""
-			if m.can.Suspend && m.fault != "suspending counts" {
-				c.attempt--
-			}
-		}
-		handle = c.handle
-	})
-	return handle, err
-}
-
-func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	m.mu.Lock()
-	over := m.copy(d.ConsumerGroup, int(d.Offset)).done && !m.isClosed()
-	m.mu.Unlock()
-	if over {
-		return nil
-	}
-	err := m.settle(ctx, d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
-	if m.fault == "late dead letters succeed" && errors.Is(err, tidegate.ErrInvalidHandle) {
-		return nil
-	}
-	return err
 }
 
 // settingsClosed is the error of the Configurer's methods after Close.

@@ -57,6 +57,26 @@ var receiveCases = []testCase{
 			}
 		}
 	}},
+	{name: "ReceiveMaxBytes", run: func(e *env) {
+		e.setup(Normal)
+		const size = 100
+		for range 6 {
+			e.send(newMessage(strings.Repeat("x", size)))
+		}
+		for _, c := range []struct{ maxBytes, want int }{{size / 2, 1}, {size, 1}, {2*size + 1, 2}, {0, 2}} {
+			r := e.request()
+			r.Max, r.MaxBytes = 32, c.maxBytes
+			ds := e.receive(r)
+			if short := len(ds) < c.want && e.beyond(); short || len(ds) == 0 || len(ds) > c.want {
+				e.Errorf("MaxBytes %d brought %d messages of %d bytes, want %d", c.maxBytes, len(ds), size, c.want)
+			}
+			for _, err := range e.Transport.Ack(e.Context(), ds) {
+				if err != nil {
+					e.Error(err)
+				}
+			}
+		}
+	}},
 	{name: "EveryQueue", run: func(e *env) {
 		e.setup(Normal)
 		want := map[string]bool{}

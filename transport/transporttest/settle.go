@@ -152,6 +152,63 @@ var settleCases = []testCase{
 			e.mustAck(again)
 		}
 	}},
+	{name: "Snooze", needs: snoozes, run: func(e *env) {
+		e.setup(Normal)
+		snoozer, ok := e.Transport.(transport.Snoozer)
+		if !ok {
+			e.Fatal("the transport has the capability Snooze and is no transport.Snoozer")
+		}
+		for _, push := range []bool{true, false} {
+			e.send(newMessage("x"))
+			r := e.request()
+			r.Push = push
+			d := e.oneOf(r)
+			if _, err := e.Transport.Retry(e.Context(), d, 0, ""); err != nil {
+				e.Fatal(err)
+			}
+			r.Wait, r.InvisibleDuration = 2*e.unit, e.unit
+			d = e.oneOf(r)
+			for _, dur := range []time.Duration{0, e.unit / 2, 3 * e.unit / 2, 0} { // the third is longer than the lease
+				start := time.Now()
+				if err := snoozer.Snooze(e.Context(), d, dur); err != nil {
+					e.Fatal(err)
+				}
+				e.stale(d)
+				if err := snoozer.Snooze(e.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalidHandle) {
+					e.Errorf("Snooze with an old handle: %v, want ErrInvalidHandle", err)
+				}
+				d = e.oneOf(r)
+				e.after(start, dur, "the snoozed message came again")
+				if d.Attempt != 2 { // of 3, which is more often than it was snoozed
+					e.Errorf("push %v: attempt %d, want 2: snoozing does not count", push, d.Attempt)
+				}
+			}
+			e.mustAck(d)
+		}
+	}},
+	{name: "SnoozeKeepsTheOrder", needs: snoozes, run: func(e *env) {
+		e.setup(FIFO)
+		first, second := newMessage("first"), newMessage("second")
+		first.MessageGroup, second.MessageGroup = "mg", "mg"
+		e.send(first, second)
+		d := e.one()
+		start := time.Now()
+		if err := e.Transport.(transport.Snoozer).Snooze(e.Context(), d, e.unit); err != nil {
+			e.Fatal(err)
+		}
+		e.none(e.request())
+		r := e.request()
+		r.Wait = 2 * e.unit
+		d = e.oneOf(r)
+		e.after(start, e.unit, "the snoozed message came again")
+		if d.ID != first.ID || d.Attempt != 1 {
+			e.Errorf("received %s, want attempt 1 of the first", describe([]*tidegate.Delivery{d}))
+		}
+		e.mustAck(d)
+		if d = e.one(); d.ID != second.ID {
+			e.Errorf("received %s, want the second", describe([]*tidegate.Delivery{d}))
+		}
+	}},
 	// What remains is in ChangeInvisibleDuration.
 	{name: "SuspendIsNoFailure", needs: suspends, run: func(e *env) {
 		e.setup(Normal)

@@ -63,8 +63,8 @@ func TestCasesByCapabilities(t *testing.T) {
 		left []string
 	}{
 		{everything, nil},
-		{transport.Capabilities{Batch: true}, []string{"RetryByLadder", "RetryResult", "SuspendIsNoFailure"}},
-		{transport.Capabilities{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "SuspendIsNoFailure"}},
+		{transport.Capabilities{Batch: true}, []string{"CancelledReceiveIsRepeated", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{transport.Capabilities{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.can)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -102,6 +102,9 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"no group needed":                {"FIFONeedsAGroup"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},
+		"ignore MaxBytes":                {"ReceiveMaxBytes"},
+		"snoozing counts":                {"Snooze"},
+		"snooze early":                   {"Snooze", "SnoozeKeepsTheOrder"},
 		"tell no results":                {"RetryResult"},
 		"tell no capabilities":           {"Capabilities"},
 		"forget the settings":            {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},

@@ -161,6 +161,10 @@ func beyond(can transport.Capabilities) bool { return can != (transport.Capabili
 
 func suspends(can transport.Capabilities) bool { return can.Suspend }
 
+func snoozes(can transport.Capabilities) bool { return can.Snooze }
+
+func repeats(can transport.Capabilities) bool { return can.RepeatReceive && can.Suspend }
+
 func concat(lists ...[]testCase) []testCase {
 	var all []testCase
 	for _, l := range lists {

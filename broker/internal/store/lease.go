@@ -33,7 +33,7 @@ type Cursor struct {
 type Lease struct {
 	State    uint8     // the engine's number for the state
 	Push     bool      // taken by a push consumer
-	Negative bool      // waits after a negative acknowledgement
+	Negative bool      // waits after a negative acknowledgement or a snooze: the maximum of attempts does not end it
 	Keep     bool      // retention waits until it is done: its message group was parked or blocked
 	Blocked  bool      // its message group is blocked by it
 	Changed  bool      // Serial is of a change of the invisible duration: one less is of the handle that it replaced

@@ -531,7 +531,11 @@ type ReceiveMessageResponse struct {
 	//	*ReceiveMessageResponse_Status
 	//	*ReceiveMessageResponse_Message
 	//	*ReceiveMessageResponse_DeliveryTimestamp
-	Content       isReceiveMessageResponse_Content `protobuf_oneof:"content"`
+	Content isReceiveMessageResponse_Content `protobuf_oneof:"content"`
+	// Not in RocketMQ's contract: a tidegate broker packs many messages into one
+	// frame for clients that announce the feature "packed". The frame with the
+	// status is the last.
+	Packed        []*Message `protobuf:"bytes,1000,rep,name=packed,proto3" json:"packed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -596,6 +600,13 @@ func (x *ReceiveMessageResponse) GetDeliveryTimestamp() *timestamppb.Timestamp {
 		if x, ok := x.Content.(*ReceiveMessageResponse_DeliveryTimestamp); ok {
 			return x.DeliveryTimestamp
 		}
+	}
+	return nil
+}
+
+func (x *ReceiveMessageResponse) GetPacked() []*Message {
+	if x != nil {
+		return x.Packed
 	}
 	return nil
 }
@@ -2776,11 +2787,12 @@ const file_tidegate_rmq_v2_service_proto_rawDesc = "" +
 	"attempt_id\x18\b \x01(\tH\x02R\tattemptId\x88\x01\x01B\x15\n" +
 	"\x13_invisible_durationB\x17\n" +
 	"\x15_long_polling_timeoutB\r\n" +
-	"\v_attempt_id\"\xd9\x01\n" +
+	"\v_attempt_id\"\x8c\x02\n" +
 	"\x16ReceiveMessageResponse\x121\n" +
 	"\x06status\x18\x01 \x01(\v2\x17.tidegate.rmq.v2.StatusH\x00R\x06status\x124\n" +
 	"\amessage\x18\x02 \x01(\v2\x18.tidegate.rmq.v2.MessageH\x00R\amessage\x12K\n" +
-	"\x12delivery_timestamp\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x11deliveryTimestampB\t\n" +
+	"\x12delivery_timestamp\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x11deliveryTimestamp\x121\n" +
+	"\x06packed\x18\xe8\a \x03(\v2\x18.tidegate.rmq.v2.MessageR\x06packedB\t\n" +
 	"\acontent\"\x8a\x01\n" +
 	"\x0fAckMessageEntry\x12\x1d\n" +
 	"\n" +
@@ -3056,101 +3068,102 @@ var file_tidegate_rmq_v2_service_proto_depIdxs = []int32{
 	45, // 18: tidegate.rmq.v2.ReceiveMessageResponse.status:type_name -> tidegate.rmq.v2.Status
 	47, // 19: tidegate.rmq.v2.ReceiveMessageResponse.message:type_name -> tidegate.rmq.v2.Message
 	51, // 20: tidegate.rmq.v2.ReceiveMessageResponse.delivery_timestamp:type_name -> google.protobuf.Timestamp
-	43, // 21: tidegate.rmq.v2.AckMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
-	43, // 22: tidegate.rmq.v2.AckMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	9,  // 23: tidegate.rmq.v2.AckMessageRequest.entries:type_name -> tidegate.rmq.v2.AckMessageEntry
-	45, // 24: tidegate.rmq.v2.AckMessageResultEntry.status:type_name -> tidegate.rmq.v2.Status
-	45, // 25: tidegate.rmq.v2.AckMessageResponse.status:type_name -> tidegate.rmq.v2.Status
-	11, // 26: tidegate.rmq.v2.AckMessageResponse.entries:type_name -> tidegate.rmq.v2.AckMessageResultEntry
-	43, // 27: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest.group:type_name -> tidegate.rmq.v2.Resource
-	43, // 28: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	45, // 29: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 30: tidegate.rmq.v2.HeartbeatRequest.group:type_name -> tidegate.rmq.v2.Resource
-	52, // 31: tidegate.rmq.v2.HeartbeatRequest.client_type:type_name -> tidegate.rmq.v2.ClientType
-	45, // 32: tidegate.rmq.v2.HeartbeatResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 33: tidegate.rmq.v2.EndTransactionRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	53, // 34: tidegate.rmq.v2.EndTransactionRequest.resolution:type_name -> tidegate.rmq.v2.TransactionResolution
-	54, // 35: tidegate.rmq.v2.EndTransactionRequest.source:type_name -> tidegate.rmq.v2.TransactionSource
-	45, // 36: tidegate.rmq.v2.EndTransactionResponse.status:type_name -> tidegate.rmq.v2.Status
-	47, // 37: tidegate.rmq.v2.VerifyMessageCommand.message:type_name -> tidegate.rmq.v2.Message
-	47, // 38: tidegate.rmq.v2.RecoverOrphanedTransactionCommand.message:type_name -> tidegate.rmq.v2.Message
-	45, // 39: tidegate.rmq.v2.TelemetryCommand.status:type_name -> tidegate.rmq.v2.Status
-	55, // 40: tidegate.rmq.v2.TelemetryCommand.settings:type_name -> tidegate.rmq.v2.Settings
-	21, // 41: tidegate.rmq.v2.TelemetryCommand.thread_stack_trace:type_name -> tidegate.rmq.v2.ThreadStackTrace
-	23, // 42: tidegate.rmq.v2.TelemetryCommand.verify_message_result:type_name -> tidegate.rmq.v2.VerifyMessageResult
-	24, // 43: tidegate.rmq.v2.TelemetryCommand.recover_orphaned_transaction_command:type_name -> tidegate.rmq.v2.RecoverOrphanedTransactionCommand
-	19, // 44: tidegate.rmq.v2.TelemetryCommand.print_thread_stack_trace_command:type_name -> tidegate.rmq.v2.PrintThreadStackTraceCommand
-	22, // 45: tidegate.rmq.v2.TelemetryCommand.verify_message_command:type_name -> tidegate.rmq.v2.VerifyMessageCommand
-	20, // 46: tidegate.rmq.v2.TelemetryCommand.reconnect_endpoints_command:type_name -> tidegate.rmq.v2.ReconnectEndpointsCommand
-	25, // 47: tidegate.rmq.v2.TelemetryCommand.notify_unsubscribe_lite_command:type_name -> tidegate.rmq.v2.NotifyUnsubscribeLiteCommand
-	43, // 48: tidegate.rmq.v2.NotifyClientTerminationRequest.group:type_name -> tidegate.rmq.v2.Resource
-	45, // 49: tidegate.rmq.v2.NotifyClientTerminationResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 50: tidegate.rmq.v2.ChangeInvisibleDurationRequest.group:type_name -> tidegate.rmq.v2.Resource
-	43, // 51: tidegate.rmq.v2.ChangeInvisibleDurationRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	50, // 52: tidegate.rmq.v2.ChangeInvisibleDurationRequest.invisible_duration:type_name -> google.protobuf.Duration
-	45, // 53: tidegate.rmq.v2.ChangeInvisibleDurationResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 54: tidegate.rmq.v2.PullMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 55: tidegate.rmq.v2.PullMessageRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	49, // 56: tidegate.rmq.v2.PullMessageRequest.filter_expression:type_name -> tidegate.rmq.v2.FilterExpression
-	50, // 57: tidegate.rmq.v2.PullMessageRequest.long_polling_timeout:type_name -> google.protobuf.Duration
-	45, // 58: tidegate.rmq.v2.PullMessageResponse.status:type_name -> tidegate.rmq.v2.Status
-	47, // 59: tidegate.rmq.v2.PullMessageResponse.message:type_name -> tidegate.rmq.v2.Message
-	43, // 60: tidegate.rmq.v2.UpdateOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 61: tidegate.rmq.v2.UpdateOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	45, // 62: tidegate.rmq.v2.UpdateOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 63: tidegate.rmq.v2.GetOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 64: tidegate.rmq.v2.GetOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	45, // 65: tidegate.rmq.v2.GetOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	46, // 66: tidegate.rmq.v2.QueryOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	56, // 67: tidegate.rmq.v2.QueryOffsetRequest.query_offset_policy:type_name -> tidegate.rmq.v2.QueryOffsetPolicy
-	51, // 68: tidegate.rmq.v2.QueryOffsetRequest.timestamp:type_name -> google.protobuf.Timestamp
-	45, // 69: tidegate.rmq.v2.QueryOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 70: tidegate.rmq.v2.RecallMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	45, // 71: tidegate.rmq.v2.RecallMessageResponse.status:type_name -> tidegate.rmq.v2.Status
-	57, // 72: tidegate.rmq.v2.SyncLiteSubscriptionRequest.action:type_name -> tidegate.rmq.v2.LiteSubscriptionAction
-	43, // 73: tidegate.rmq.v2.SyncLiteSubscriptionRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	43, // 74: tidegate.rmq.v2.SyncLiteSubscriptionRequest.group:type_name -> tidegate.rmq.v2.Resource
-	58, // 75: tidegate.rmq.v2.SyncLiteSubscriptionRequest.offset_option:type_name -> tidegate.rmq.v2.OffsetOption
-	45, // 76: tidegate.rmq.v2.SyncLiteSubscriptionResponse.status:type_name -> tidegate.rmq.v2.Status
-	0,  // 77: tidegate.rmq.v2.MessagingService.QueryRoute:input_type -> tidegate.rmq.v2.QueryRouteRequest
-	15, // 78: tidegate.rmq.v2.MessagingService.Heartbeat:input_type -> tidegate.rmq.v2.HeartbeatRequest
-	2,  // 79: tidegate.rmq.v2.MessagingService.SendMessage:input_type -> tidegate.rmq.v2.SendMessageRequest
-	5,  // 80: tidegate.rmq.v2.MessagingService.QueryAssignment:input_type -> tidegate.rmq.v2.QueryAssignmentRequest
-	7,  // 81: tidegate.rmq.v2.MessagingService.ReceiveMessage:input_type -> tidegate.rmq.v2.ReceiveMessageRequest
-	10, // 82: tidegate.rmq.v2.MessagingService.AckMessage:input_type -> tidegate.rmq.v2.AckMessageRequest
-	13, // 83: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:input_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest
-	31, // 84: tidegate.rmq.v2.MessagingService.PullMessage:input_type -> tidegate.rmq.v2.PullMessageRequest
-	33, // 85: tidegate.rmq.v2.MessagingService.UpdateOffset:input_type -> tidegate.rmq.v2.UpdateOffsetRequest
-	35, // 86: tidegate.rmq.v2.MessagingService.GetOffset:input_type -> tidegate.rmq.v2.GetOffsetRequest
-	37, // 87: tidegate.rmq.v2.MessagingService.QueryOffset:input_type -> tidegate.rmq.v2.QueryOffsetRequest
-	17, // 88: tidegate.rmq.v2.MessagingService.EndTransaction:input_type -> tidegate.rmq.v2.EndTransactionRequest
-	26, // 89: tidegate.rmq.v2.MessagingService.Telemetry:input_type -> tidegate.rmq.v2.TelemetryCommand
-	27, // 90: tidegate.rmq.v2.MessagingService.NotifyClientTermination:input_type -> tidegate.rmq.v2.NotifyClientTerminationRequest
-	29, // 91: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:input_type -> tidegate.rmq.v2.ChangeInvisibleDurationRequest
-	39, // 92: tidegate.rmq.v2.MessagingService.RecallMessage:input_type -> tidegate.rmq.v2.RecallMessageRequest
-	41, // 93: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:input_type -> tidegate.rmq.v2.SyncLiteSubscriptionRequest
-	1,  // 94: tidegate.rmq.v2.MessagingService.QueryRoute:output_type -> tidegate.rmq.v2.QueryRouteResponse
-	16, // 95: tidegate.rmq.v2.MessagingService.Heartbeat:output_type -> tidegate.rmq.v2.HeartbeatResponse
-	4,  // 96: tidegate.rmq.v2.MessagingService.SendMessage:output_type -> tidegate.rmq.v2.SendMessageResponse
-	6,  // 97: tidegate.rmq.v2.MessagingService.QueryAssignment:output_type -> tidegate.rmq.v2.QueryAssignmentResponse
-	8,  // 98: tidegate.rmq.v2.MessagingService.ReceiveMessage:output_type -> tidegate.rmq.v2.ReceiveMessageResponse
-	12, // 99: tidegate.rmq.v2.MessagingService.AckMessage:output_type -> tidegate.rmq.v2.AckMessageResponse
-	14, // 100: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:output_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse
-	32, // 101: tidegate.rmq.v2.MessagingService.PullMessage:output_type -> tidegate.rmq.v2.PullMessageResponse
-	34, // 102: tidegate.rmq.v2.MessagingService.UpdateOffset:output_type -> tidegate.rmq.v2.UpdateOffsetResponse
-	36, // 103: tidegate.rmq.v2.MessagingService.GetOffset:output_type -> tidegate.rmq.v2.GetOffsetResponse
-	38, // 104: tidegate.rmq.v2.MessagingService.QueryOffset:output_type -> tidegate.rmq.v2.QueryOffsetResponse
-	18, // 105: tidegate.rmq.v2.MessagingService.EndTransaction:output_type -> tidegate.rmq.v2.EndTransactionResponse
-	26, // 106: tidegate.rmq.v2.MessagingService.Telemetry:output_type -> tidegate.rmq.v2.TelemetryCommand
-	28, // 107: tidegate.rmq.v2.MessagingService.NotifyClientTermination:output_type -> tidegate.rmq.v2.NotifyClientTerminationResponse
-	30, // 108: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:output_type -> tidegate.rmq.v2.ChangeInvisibleDurationResponse
-	40, // 109: tidegate.rmq.v2.MessagingService.RecallMessage:output_type -> tidegate.rmq.v2.RecallMessageResponse
-	42, // 110: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:output_type -> tidegate.rmq.v2.SyncLiteSubscriptionResponse
-	94, // [94:111] is the sub-list for method output_type
-	77, // [77:94] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	47, // 21: tidegate.rmq.v2.ReceiveMessageResponse.packed:type_name -> tidegate.rmq.v2.Message
+	43, // 22: tidegate.rmq.v2.AckMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
+	43, // 23: tidegate.rmq.v2.AckMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	9,  // 24: tidegate.rmq.v2.AckMessageRequest.entries:type_name -> tidegate.rmq.v2.AckMessageEntry
+	45, // 25: tidegate.rmq.v2.AckMessageResultEntry.status:type_name -> tidegate.rmq.v2.Status
+	45, // 26: tidegate.rmq.v2.AckMessageResponse.status:type_name -> tidegate.rmq.v2.Status
+	11, // 27: tidegate.rmq.v2.AckMessageResponse.entries:type_name -> tidegate.rmq.v2.AckMessageResultEntry
+	43, // 28: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest.group:type_name -> tidegate.rmq.v2.Resource
+	43, // 29: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	45, // 30: tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 31: tidegate.rmq.v2.HeartbeatRequest.group:type_name -> tidegate.rmq.v2.Resource
+	52, // 32: tidegate.rmq.v2.HeartbeatRequest.client_type:type_name -> tidegate.rmq.v2.ClientType
+	45, // 33: tidegate.rmq.v2.HeartbeatResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 34: tidegate.rmq.v2.EndTransactionRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	53, // 35: tidegate.rmq.v2.EndTransactionRequest.resolution:type_name -> tidegate.rmq.v2.TransactionResolution
+	54, // 36: tidegate.rmq.v2.EndTransactionRequest.source:type_name -> tidegate.rmq.v2.TransactionSource
+	45, // 37: tidegate.rmq.v2.EndTransactionResponse.status:type_name -> tidegate.rmq.v2.Status
+	47, // 38: tidegate.rmq.v2.VerifyMessageCommand.message:type_name -> tidegate.rmq.v2.Message
+	47, // 39: tidegate.rmq.v2.RecoverOrphanedTransactionCommand.message:type_name -> tidegate.rmq.v2.Message
+	45, // 40: tidegate.rmq.v2.TelemetryCommand.status:type_name -> tidegate.rmq.v2.Status
+	55, // 41: tidegate.rmq.v2.TelemetryCommand.settings:type_name -> tidegate.rmq.v2.Settings
+	21, // 42: tidegate.rmq.v2.TelemetryCommand.thread_stack_trace:type_name -> tidegate.rmq.v2.ThreadStackTrace
+	23, // 43: tidegate.rmq.v2.TelemetryCommand.verify_message_result:type_name -> tidegate.rmq.v2.VerifyMessageResult
+	24, // 44: tidegate.rmq.v2.TelemetryCommand.recover_orphaned_transaction_command:type_name -> tidegate.rmq.v2.RecoverOrphanedTransactionCommand
+	19, // 45: tidegate.rmq.v2.TelemetryCommand.print_thread_stack_trace_command:type_name -> tidegate.rmq.v2.PrintThreadStackTraceCommand
+	22, // 46: tidegate.rmq.v2.TelemetryCommand.verify_message_command:type_name -> tidegate.rmq.v2.VerifyMessageCommand
+	20, // 47: tidegate.rmq.v2.TelemetryCommand.reconnect_endpoints_command:type_name -> tidegate.rmq.v2.ReconnectEndpointsCommand
+	25, // 48: tidegate.rmq.v2.TelemetryCommand.notify_unsubscribe_lite_command:type_name -> tidegate.rmq.v2.NotifyUnsubscribeLiteCommand
+	43, // 49: tidegate.rmq.v2.NotifyClientTerminationRequest.group:type_name -> tidegate.rmq.v2.Resource
+	45, // 50: tidegate.rmq.v2.NotifyClientTerminationResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 51: tidegate.rmq.v2.ChangeInvisibleDurationRequest.group:type_name -> tidegate.rmq.v2.Resource
+	43, // 52: tidegate.rmq.v2.ChangeInvisibleDurationRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	50, // 53: tidegate.rmq.v2.ChangeInvisibleDurationRequest.invisible_duration:type_name -> google.protobuf.Duration
+	45, // 54: tidegate.rmq.v2.ChangeInvisibleDurationResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 55: tidegate.rmq.v2.PullMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 56: tidegate.rmq.v2.PullMessageRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	49, // 57: tidegate.rmq.v2.PullMessageRequest.filter_expression:type_name -> tidegate.rmq.v2.FilterExpression
+	50, // 58: tidegate.rmq.v2.PullMessageRequest.long_polling_timeout:type_name -> google.protobuf.Duration
+	45, // 59: tidegate.rmq.v2.PullMessageResponse.status:type_name -> tidegate.rmq.v2.Status
+	47, // 60: tidegate.rmq.v2.PullMessageResponse.message:type_name -> tidegate.rmq.v2.Message
+	43, // 61: tidegate.rmq.v2.UpdateOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 62: tidegate.rmq.v2.UpdateOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	45, // 63: tidegate.rmq.v2.UpdateOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 64: tidegate.rmq.v2.GetOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 65: tidegate.rmq.v2.GetOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	45, // 66: tidegate.rmq.v2.GetOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	46, // 67: tidegate.rmq.v2.QueryOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	56, // 68: tidegate.rmq.v2.QueryOffsetRequest.query_offset_policy:type_name -> tidegate.rmq.v2.QueryOffsetPolicy
+	51, // 69: tidegate.rmq.v2.QueryOffsetRequest.timestamp:type_name -> google.protobuf.Timestamp
+	45, // 70: tidegate.rmq.v2.QueryOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 71: tidegate.rmq.v2.RecallMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	45, // 72: tidegate.rmq.v2.RecallMessageResponse.status:type_name -> tidegate.rmq.v2.Status
+	57, // 73: tidegate.rmq.v2.SyncLiteSubscriptionRequest.action:type_name -> tidegate.rmq.v2.LiteSubscriptionAction
+	43, // 74: tidegate.rmq.v2.SyncLiteSubscriptionRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	43, // 75: tidegate.rmq.v2.SyncLiteSubscriptionRequest.group:type_name -> tidegate.rmq.v2.Resource
+	58, // 76: tidegate.rmq.v2.SyncLiteSubscriptionRequest.offset_option:type_name -> tidegate.rmq.v2.OffsetOption
+	45, // 77: tidegate.rmq.v2.SyncLiteSubscriptionResponse.status:type_name -> tidegate.rmq.v2.Status
+	0,  // 78: tidegate.rmq.v2.MessagingService.QueryRoute:input_type -> tidegate.rmq.v2.QueryRouteRequest
+	15, // 79: tidegate.rmq.v2.MessagingService.Heartbeat:input_type -> tidegate.rmq.v2.HeartbeatRequest
+	2,  // 80: tidegate.rmq.v2.MessagingService.SendMessage:input_type -> tidegate.rmq.v2.SendMessageRequest
+	5,  // 81: tidegate.rmq.v2.MessagingService.QueryAssignment:input_type -> tidegate.rmq.v2.QueryAssignmentRequest
+	7,  // 82: tidegate.rmq.v2.MessagingService.ReceiveMessage:input_type -> tidegate.rmq.v2.ReceiveMessageRequest
+	10, // 83: tidegate.rmq.v2.MessagingService.AckMessage:input_type -> tidegate.rmq.v2.AckMessageRequest
+	13, // 84: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:input_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest
+	31, // 85: tidegate.rmq.v2.MessagingService.PullMessage:input_type -> tidegate.rmq.v2.PullMessageRequest
+	33, // 86: tidegate.rmq.v2.MessagingService.UpdateOffset:input_type -> tidegate.rmq.v2.UpdateOffsetRequest
+	35, // 87: tidegate.rmq.v2.MessagingService.GetOffset:input_type -> tidegate.rmq.v2.GetOffsetRequest
+	37, // 88: tidegate.rmq.v2.MessagingService.QueryOffset:input_type -> tidegate.rmq.v2.QueryOffsetRequest
+	17, // 89: tidegate.rmq.v2.MessagingService.EndTransaction:input_type -> tidegate.rmq.v2.EndTransactionRequest
+	26, // 90: tidegate.rmq.v2.MessagingService.Telemetry:input_type -> tidegate.rmq.v2.TelemetryCommand
+	27, // 91: tidegate.rmq.v2.MessagingService.NotifyClientTermination:input_type -> tidegate.rmq.v2.NotifyClientTerminationRequest
+	29, // 92: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:input_type -> tidegate.rmq.v2.ChangeInvisibleDurationRequest
+	39, // 93: tidegate.rmq.v2.MessagingService.RecallMessage:input_type -> tidegate.rmq.v2.RecallMessageRequest
+	41, // 94: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:input_type -> tidegate.rmq.v2.SyncLiteSubscriptionRequest
+	1,  // 95: tidegate.rmq.v2.MessagingService.QueryRoute:output_type -> tidegate.rmq.v2.QueryRouteResponse
+	16, // 96: tidegate.rmq.v2.MessagingService.Heartbeat:output_type -> tidegate.rmq.v2.HeartbeatResponse
+	4,  // 97: tidegate.rmq.v2.MessagingService.SendMessage:output_type -> tidegate.rmq.v2.SendMessageResponse
+	6,  // 98: tidegate.rmq.v2.MessagingService.QueryAssignment:output_type -> tidegate.rmq.v2.QueryAssignmentResponse
+	8,  // 99: tidegate.rmq.v2.MessagingService.ReceiveMessage:output_type -> tidegate.rmq.v2.ReceiveMessageResponse
+	12, // 100: tidegate.rmq.v2.MessagingService.AckMessage:output_type -> tidegate.rmq.v2.AckMessageResponse
+	14, // 101: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:output_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse
+	32, // 102: tidegate.rmq.v2.MessagingService.PullMessage:output_type -> tidegate.rmq.v2.PullMessageResponse
+	34, // 103: tidegate.rmq.v2.MessagingService.UpdateOffset:output_type -> tidegate.rmq.v2.UpdateOffsetResponse
+	36, // 104: tidegate.rmq.v2.MessagingService.GetOffset:output_type -> tidegate.rmq.v2.GetOffsetResponse
+	38, // 105: tidegate.rmq.v2.MessagingService.QueryOffset:output_type -> tidegate.rmq.v2.QueryOffsetResponse
+	18, // 106: tidegate.rmq.v2.MessagingService.EndTransaction:output_type -> tidegate.rmq.v2.EndTransactionResponse
+	26, // 107: tidegate.rmq.v2.MessagingService.Telemetry:output_type -> tidegate.rmq.v2.TelemetryCommand
+	28, // 108: tidegate.rmq.v2.MessagingService.NotifyClientTermination:output_type -> tidegate.rmq.v2.NotifyClientTerminationResponse
+	30, // 109: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:output_type -> tidegate.rmq.v2.ChangeInvisibleDurationResponse
+	40, // 110: tidegate.rmq.v2.MessagingService.RecallMessage:output_type -> tidegate.rmq.v2.RecallMessageResponse
+	42, // 111: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:output_type -> tidegate.rmq.v2.SyncLiteSubscriptionResponse
+	95, // [95:112] is the sub-list for method output_type
+	78, // [78:95] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_tidegate_rmq_v2_service_proto_init() }

@@ -4,11 +4,14 @@ import (
 	"crypto/md5"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -17,15 +20,27 @@ import (
 // Deliveries are the messages of a ReceiveMessage stream in the form of the wire,
 // as protobuf would make them of ReceiveMessageResponse. They are encoded
 // straight from the engine's words, without generated structs in between, and
-// bodies are not copied. The zero value is ready; one goroutine at a time uses it.
+// large bodies are not copied. The zero value is ready; one goroutine at a time uses it.
 type Deliveries struct {
 	Namespace string // of the topics, as the client names them
 
+	// Packed has many messages in one frame, and the status OK in the last frame: for
+	// clients that announce FeaturePacked.
+	Packed bool
+
+	// CRC has digests of the kind CRC32, which cost less than MD5: for clients whose form
+	// of it is known.
+	CRC bool
+
 	list []Frame
+	of   int       // how many deliveries list is of
 	at   time.Time // of the encoding: what is left of invisible times counts from here
 
 	head, sys, user []byte       // room for the parts of a message
 	bufs            []mem.Buffer // of all frames
+	run             int          // where in head begins what is in none of bufs yet; -1 for nothing
+	frame           int          // where in bufs the frame begins that is being made
+	size            int          // of that frame, in bytes
 }
 
 // A Frame is one encoded message of a stream; [Codec] takes it as it is.
@@ -38,6 +53,7 @@ const maxFrameAge = 20 * time.Millisecond
 // Numbers of the fields in the public contract, apache.rocketmq.v2.
 const (
 	responseMessage = 2
+	responsePacked  = 1000 // not in the contract
 
 	messageTopic      = 1
 	messageProperties = 2
@@ -69,6 +85,13 @@ const (
 	sysDeadLetterQueue   = 20
 )
 
+// maxPacked is from how many bytes on a packed frame takes no further message.
+const maxPacked = 1 << 20
+
+// maxCopied is up to how many bytes a body is copied beside what surrounds it: that costs
+// less than one more buffer.
+const maxCopied = 4 << 10
+
 // headRoom is what a frame has beside the body, about.
 const headRoom = 512
 
@@ -77,11 +100,11 @@ func (f *Deliveries) Prepare(ds []*tidegate.Delivery) {
 	_ = f.encode(ds) // Frames meets the error again, and tells it
 }
 
-// Frames returns a message of the stream for each of ds: those that Prepare made,
+// Frames returns the frames of ds, one for each unless they are Packed: those that Prepare made,
 // if it made them of these and not too long ago. They refer to the bodies of ds. It
 // fails if a text is not UTF-8, which protobuf does not take.
 func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
-	if len(f.list) != len(ds) || time.Since(f.at) > maxFrameAge {
+	if f.of != len(ds) || time.Since(f.at) > maxFrameAge {
 		if err := f.encode(ds); err != nil {
 			return nil, err
 		}
@@ -90,22 +113,65 @@ func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
 }
 
 // Forget drops what Prepare made.
-func (f *Deliveries) Forget() { f.list, f.bufs, f.head = nil, nil, nil }
+func (f *Deliveries) Forget() { f.list, f.of, f.bufs, f.head = nil, 0, nil, nil }
 
 // encode makes the frames of ds, in place of those that there were.
 func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
+	f.Forget()
 	f.at = time.Now()
-	f.list = make([]Frame, 0, len(ds))
-	f.bufs = make([]mem.Buffer, 0, 2*len(ds))
-	f.head = make([]byte, 0, headRoom*len(ds)) // gRPC may keep those that it was given
+	f.frame, f.size, f.run = 0, 0, -1
+	f.bufs = make([]mem.Buffer, 0, 2*len(ds)+1)
+	room := headRoom * len(ds)
+	for _, d := range ds {
+		if len(d.Body) <= maxCopied {
+			room += len(d.Body)
+		}
+	}
+	f.head = make([]byte, 0, room) // gRPC may keep those that it was given
+	if !f.Packed {
+		f.list = make([]Frame, 0, len(ds))
+	}
 	for _, d := range ds {
 		if err := f.add(d); err != nil {
 			f.list = nil
 			return err
 		}
+		if !f.Packed || f.size >= maxPacked {
+			f.endFrame()
+		}
 	}
+	if f.Packed {
+		f.endRun()
+		f.bufs = append(f.bufs, okStatus)
+		f.endFrame()
+	}
+	f.of = len(ds)
 	return nil
 }
+
+// endRun makes a buffer of what head has that is in none yet.
+func (f *Deliveries) endRun() {
+	if f.run >= 0 {
+		f.bufs = append(f.bufs, mem.SliceBuffer(f.head[f.run:len(f.head):len(f.head)]))
+		f.run = -1
+	}
+}
+
+// endFrame makes a frame of the buffers since the last one.
+func (f *Deliveries) endFrame() {
+	f.endRun()
+	f.list = append(f.list, Frame{f.bufs[f.frame:len(f.bufs):len(f.bufs)]})
+	f.frame, f.size = len(f.bufs), 0
+}
+
+// okStatus is a ReceiveMessageResponse with the status OK, encoded.
+var okStatus = func() mem.Buffer {
+	b, err := proto.Marshal(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: OK}})
+	if err != nil {
+		panic(err) // it is constant
+	}
+	return mem.SliceBuffer(b)
+}()
 
 func (f *Deliveries) add(d *tidegate.Delivery) error {
 	user, dead := deadLetterQueue(d.Properties)
@@ -129,21 +195,32 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	if len(d.Body) > 0 {
 		size += bytesSize(messageBody, len(d.Body))
 	}
+	field := protowire.Number(responseMessage)
+	if f.Packed {
+		field = responsePacked
+	}
 	start := len(f.head)
-	b := appendTag(f.head, responseMessage, uint64(size))
+	b := appendTag(f.head, field, uint64(size))
 	b = appendPair(b, messageTopic, f.Namespace, d.Topic)
 	b = append(b, f.user...)
 	b = append(appendTag(b, messageSystem, uint64(len(f.sys))), f.sys...)
-	n := len(f.bufs)
 	if len(d.Body) > 0 {
 		b = appendTag(b, messageBody, uint64(len(d.Body)))
 	}
-	f.head = b
-	f.bufs = append(f.bufs, mem.SliceBuffer(b[start:len(b):len(b)]))
-	if len(d.Body) > 0 {
-		f.bufs = append(f.bufs, mem.SliceBuffer(d.Body))
+	copied := len(d.Body) <= maxCopied
+	if copied {
+		b = append(b, d.Body...)
 	}
-	f.list = append(f.list, Frame{f.bufs[n:len(f.bufs):len(f.bufs)]})
+	f.head = b
+	f.size += len(b) - start
+	if f.run < 0 {
+		f.run = start
+	}
+	if !copied {
+		f.endRun()
+		f.bufs = append(f.bufs, mem.SliceBuffer(d.Body))
+		f.size += len(d.Body)
+	}
 	return nil
 }
 
@@ -154,7 +231,11 @@ func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 		b = append(appendTag(b, sysKeys, uint64(len(k))), k...)
 	}
 	b = appendText(b, sysMessageID, d.ID)
-	b = appendDigest(b, d.Body)
+	if f.CRC {
+		b = appendCRC(b, d.Body)
+	} else {
+		b = appendDigest(b, d.Body)
+	}
 	b = appendNumber(b, sysBodyEncoding, uint64(rmqpb.Encoding_IDENTITY))
 	b = appendNumber(b, sysMessageType, uint64(typeOf(&d.Message)))
 	born := d.BornAt
@@ -300,6 +381,23 @@ func appendDigest(b, body []byte) []byte {
 	b = appendTag(b, sysBodyDigest, 2+2+2*md5.Size)
 	b = appendNumber(b, 1, uint64(rmqpb.DigestType_MD5))
 	return appendMD5(appendTag(b, 2, 2*md5.Size), body)
+}
+
+// appendCRC adds the Digest of a body that costs least: in upper-case hexadecimal without
+// leading zeros, the form of RocketMQ's Go client.
+func appendCRC(b, body []byte) []byte {
+	var room [2 * crc32.Size]byte
+	text := strconv.AppendUint(room[:0], uint64(crc32.ChecksumIEEE(body)), 16)
+	b = appendTag(b, sysBodyDigest, uint64(2+2+len(text)))
+	b = appendNumber(b, 1, uint64(rmqpb.DigestType_CRC32))
+	b = appendTag(b, 2, uint64(len(text)))
+	for _, c := range text {
+		if c >= 'a' {
+			c -= 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	return b
 }
 
 // appendMD5 adds the MD5 of a body in upper-case hexadecimal: the one form on

@@ -4,6 +4,7 @@ import (
 	"crypto/md5"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 	"testing"
@@ -92,6 +93,46 @@ func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 	}
 }
 
+// checkPacked encodes ds into frames of many messages, and compares these with what protobuf makes of them.
+func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
+	t.Helper()
+	f.CRC = true
+	if err := f.encode(ds); err != nil {
+		t.Fatal(err)
+	}
+	var got []*rmqpb.Message
+	for i := range f.list {
+		data, err := NewCodec().Marshal(&f.list[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rmqpb.ReceiveMessageResponse{}
+		if err := proto.Unmarshal(data.Materialize(), r); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+		if last := i == len(f.list)-1; last != (r.GetStatus().GetCode() == rmqpb.Code_OK) || r.GetMessage() != nil || len(r.ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("frame %d of %d has the status %v, the message %v", i, len(f.list), r.GetStatus(), r.GetMessage())
+		}
+		if n := len(r.GetPacked()); n > 1 && proto.Size(r)-proto.Size(r.GetPacked()[n-1]) > maxPacked+64 {
+			t.Errorf("frame %d has %d messages in %d bytes", i, n, proto.Size(r))
+		}
+		got = append(got, r.GetPacked()...)
+	}
+	if len(got) != len(ds) {
+		t.Fatalf("%d messages in the frames, want %d", len(got), len(ds))
+	}
+	for i, d := range ds {
+		want := generated(f.Namespace, d, f.at)
+		want.SystemProperties.BodyDigest = &rmqpb.Digest{Type: rmqpb.DigestType_CRC32, Checksum: fmt.Sprintf("%X", crc32.ChecksumIEEE(d.Body))}
+		if len(d.Body) == 0 {
+			got[i].Body, want.Body = nil, nil
+		}
+		if !proto.Equal(got[i], want) {
+			t.Errorf("message %d\ngot  %v\nwant %v", i, got[i], want)
+		}
+	}
+}
+
 func TestOutgoing(t *testing.T) {
 	now := time.Now()
 	full := &tidegate.Delivery{
@@ -108,13 +149,27 @@ func TestOutgoing(t *testing.T) {
 	dead := *full
 	dead.Properties = map[string]string{tidegate.PropertyDeadLetterTopic: "from", tidegate.PropertyDeadLetterMessageID: "old", "z": "1"}
 	dead.InvisibleUntil = now.Add(-time.Hour)
-	empty := &tidegate.Delivery{}
+	empty := &tidegate.Delivery{}                                                    // its CRC32 is 0
+	zeros := &tidegate.Delivery{Message: tidegate.Message{Body: []byte("tide 302")}} // its CRC32 begins with zeros
 	f := &Deliveries{Namespace: "ns"}
 	// The same room serves again: nothing of an earlier message or batch may stay.
 	f.check(t, []*tidegate.Delivery{full, empty, &delayed, &dead, empty, full})
 	f.check(t, []*tidegate.Delivery{empty, &dead})
 	f.check(t, nil)
 	(&Deliveries{}).check(t, []*tidegate.Delivery{full})
+
+	p := &Deliveries{Namespace: "ns", Packed: true}
+	p.checkPacked(t, []*tidegate.Delivery{full, empty, &delayed, &dead, empty, full})
+	p.checkPacked(t, []*tidegate.Delivery{empty, &dead, zeros})
+	large := *full
+	large.Body = make([]byte, maxPacked/2+1)
+	p.checkPacked(t, []*tidegate.Delivery{&large, &large, &large, empty, &large, full})
+	if len(p.list) != 3 {
+		t.Errorf("4 messages of half a frame each, and 2 small ones, are in %d frames, want 3", len(p.list))
+	}
+	large.Body = make([]byte, 4<<20)
+	p.checkPacked(t, []*tidegate.Delivery{&large, full})
+	p.checkPacked(t, nil)
 }
 
 // Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both refuse it.
@@ -135,6 +190,7 @@ func FuzzOutgoing(f *testing.F) {
 			return
 		}
 		o.check(t, []*tidegate.Delivery{d})
+		(&Deliveries{Namespace: namespace, Packed: true}).checkPacked(t, []*tidegate.Delivery{d, d})
 	})
 }
 
@@ -164,6 +220,12 @@ func TestOutgoingIsMadeAgain(t *testing.T) {
 
 // BenchmarkOutgoing encodes a full receive of 1 KiB messages.
 func BenchmarkOutgoing(b *testing.B) {
+	for _, packed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("packed=%t", packed), func(b *testing.B) { benchmarkOutgoing(b, packed) })
+	}
+}
+
+func benchmarkOutgoing(b *testing.B, packed bool) {
 	d := &tidegate.Delivery{
 		Message: tidegate.Message{ID: "01aaaaaaaaaaaaaaaa0000000000000001", Topic: "topic", Body: make([]byte, 1024)},
 		Attempt: 1, Handle: "AQAAAAIAAAABAAAAAAAAAAAAAAAAAAAA", BornAt: time.Now(), StoredAt: time.Now(), InvisibleUntil: time.Now().Add(time.Minute),
@@ -172,7 +234,7 @@ func BenchmarkOutgoing(b *testing.B) {
 	ds := slices.Repeat([]*tidegate.Delivery{d}, 32)
 	b.ReportAllocs()
 	for b.Loop() {
-		f := &Deliveries{}
+		f := &Deliveries{Packed: packed, CRC: packed}
 		if err := f.encode(ds); err != nil {
 			b.Fatal(err)
 		}

@@ -2,13 +2,17 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate/transport"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Names of headers that RocketMQ's clients send.
@@ -28,7 +32,9 @@ const (
 	// handle may have been replaced by then. Of ReceiveMessage: it brings the deliveries of
 	// the receive with the same attempt ID, and no new ones.
 	HeaderRepeat    = "x-tidegate-repeat"
-	HeaderLadder    = "x-tidegate-ladder" // of a failure: the broker's own interval holds
+	HeaderLadder    = "x-tidegate-ladder"    // of a failure: the broker's own interval holds
+	HeaderSnooze    = "x-tidegate-snooze"    // of ChangeInvisibleDuration: it ends the delivery, whose attempt does not count
+	HeaderMaxBytes  = "x-tidegate-max-bytes" // of ReceiveMessage: ReceiveRequest.MaxBytes
 	TrailerPushBack = "grpc-retry-pushback-ms"
 	TrailerRetry    = "x-tidegate-retry"
 )
@@ -41,7 +47,13 @@ const (
 
 // Features are the headers of every answer: what this broker can do beyond
 // RocketMQ's. They are shared and never changed.
-var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat")
+var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat, snooze, packed, brief")
+
+// Features that a client announces.
+const (
+	FeaturePacked = "packed" // it reads many messages in one frame of a receive
+	FeatureBrief  = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
+)
 
 // maxReason bounds the reason of a dead letter, in bytes.
 const maxReason = 1 << 10
@@ -56,6 +68,32 @@ func Header(ctx context.Context, name string) string {
 
 // ByLadder reports whether the client leaves the retry interval to the broker.
 func ByLadder(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
+
+// MaxBytes returns how many bytes of bodies a client wants of a receive, 0 if it does not say.
+func MaxBytes(ctx context.Context) (int, error) {
+	text := Header(ctx, HeaderMaxBytes)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, refusal.New(tidegate.CodeBadRequest, HeaderMaxBytes,
+			fmt.Sprintf("the header %s is %.40q; give a number of bytes, or 0 for no bound", HeaderMaxBytes, text))
+	}
+	return n, nil
+}
+
+// Announces reports whether the client announces a feature of its own.
+func Announces(ctx context.Context, feature string) bool {
+	for _, v := range metadata.ValueFromIncomingContext(ctx, HeaderFeatures) {
+		for name := range strings.SplitSeq(v, ",") {
+			if strings.TrimSpace(name) == feature {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // Reason returns why the client gave a message up, and whether it said so.
 // A text that is not percent-encoded as it should be is taken as it is.

@@ -10,8 +10,11 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// LanguageNode is what RocketMQ's Node client calls itself.
-const LanguageNode = "HTTP"
+// What clients call themselves in HeaderLanguage.
+const (
+	LanguageNode = "HTTP" // RocketMQ's Node client
+	LanguageGo   = "GO"   // RocketMQ's Go client, and ours
+)
 
 // RetryPolicy returns a policy as a client of the language reads it.
 // RocketMQ's Node client knows only exponential policies, the others read

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"crypto/md5"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// A client that announces it gets its messages packed into one frame; any other one gets
+// them as RocketMQ sends them, a frame each. Who receives nothing sees no difference.
+func TestPackedOnlyOnRequest(t *testing.T) {
+	for announced, want := range map[string]struct{ frames, packed int }{
+		"": {5, 0}, "packed": {1, 3}, "other, packed": {1, 3}, "unpacked": {5, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, Options{})
+			for i := range 3 {
+				e.send(msg("normal", fmt.Sprint(i)))
+			}
+			ctx := e.ctx()
+			if announced != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, announced)
+			}
+			for range 2 { // with messages, and without
+				fs, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal")))
+				if err != nil && !errors.Is(err, io.EOF) {
+					t.Fatal(err)
+				}
+				packed := 0
+				for _, f := range fs {
+					packed += len(f.GetPacked())
+				}
+				if len(fs) != want.frames || packed != want.packed {
+					t.Errorf("%q: %d frames with %d packed messages, want %+v", announced, len(fs), packed, want)
+				}
+				if fs[0].GetStatus() == nil {
+					t.Errorf("%q: the first frame is %v", announced, fs[0])
+				}
+				want.frames, want.packed = 2, 0
+			}
+		})
+	}
+}
+
+// The header bounds the messages of a receive together.
+func TestMaxBytesOnTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		for i := range 6 {
+			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, 100))))
+		}
+		with := func(text string) (*rmqpb.Status, []*rmqpb.Message) {
+			return e.receive(metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderMaxBytes, text), receiveRequest("normal"))
+		}
+		for _, c := range []struct {
+			text string
+			want int
+		}{{"1", 1}, {"250", 2}, {"0", 3}} {
+			if st, ms := with(c.text); len(ms) != c.want {
+				t.Errorf("max bytes %s: %v, %d messages; want %d", c.text, st, len(ms), c.want)
+			}
+		}
+		for _, text := range []string{"-1", "1 KiB", "99999999999999999999"} {
+			st, _ := with(text)
+			refused(t, st, tidegate.CodeBadRequest, wire.HeaderMaxBytes)
+		}
+	})
+}
+
+// Digests are of the kind that the client reads: CRC32 in the form of RocketMQ's Go client,
+// MD5 for all others, who disagree about the form of a CRC32.
+func TestDigestByLanguage(t *testing.T) {
+	e := start(t, Options{})
+	for _, language := range []string{"GO", "JAVA", "HTTP", ""} {
+		e.send(msg("normal", "id", body([]byte("tide 302")))) // a CRC32 that begins with zeros
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderLanguage, language)
+		d := e.one(ctx, receiveRequest("normal")).GetSystemProperties().GetBodyDigest()
+		if language == "GO" && (d.GetType() != rmqpb.DigestType_CRC32 || d.GetChecksum() != "2F6FC0") {
+			t.Errorf("%q: %v", language, d)
+		}
+		if sum := md5.Sum([]byte("tide 302")); language != "GO" && (d.GetType() != rmqpb.DigestType_MD5 || d.GetChecksum() != fmt.Sprintf("%X", sum)) {
+			t.Errorf("%q: %v", language, d)
+		}
+	}
+}
+
+// An acknowledgement that succeeded has no entries in its response for a client that
+// announces that it needs none; one that failed in part has all of them.
+func TestBriefAcknowledgements(t *testing.T) {
+	e := start(t, Options{})
+	brief := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, "packed, brief")
+	ack := func(ctx context.Context, handles ...string) *rmqpb.AckMessageResponse {
+		t.Helper()
+		r := &rmqpb.AckMessageRequest{Group: res("g"), Topic: res("normal")}
+		for _, h := range handles {
+			r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{ReceiptHandle: h})
+		}
+		out, err := e.AckMessage(ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	receive := func() string {
+		e.send(msg("normal", tidegate.NewMessageID()))
+		return e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+	}
+	done := receive()
+	if r := ack(brief, done); r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetEntries()) != 0 {
+		t.Errorf("all succeeded: %v", r)
+	}
+	if r := ack(brief, receive(), done); r.GetStatus().GetCode() != rmqpb.Code_MULTIPLE_RESULTS || len(r.GetEntries()) != 2 ||
+		r.GetEntries()[0].GetStatus().GetCode() != rmqpb.Code_OK || r.GetEntries()[1].GetStatus().GetCode() != rmqpb.Code_INVALID_RECEIPT_HANDLE {
+		t.Errorf("one failed: %v", r)
+	}
+	if r := ack(e.ctx(), receive()); r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetEntries()) != 1 {
+		t.Errorf("to a client that announces nothing: %v", r)
+	}
+}

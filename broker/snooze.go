@@ -1,0 +1,30 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var _ transport.Snoozer = (*Broker)(nil)
+
+// Snooze ends a delivery without counting its attempt: the message is delivered again
+// after dur with the same attempt number, whether a push consumer or a simple one
+// received it. Its message group waits meanwhile, as during a retry. Snooze returns when
+// that is on disk. 40011 for a dur that is negative or above MaxInvisibleDuration, 40013 if
+// the handle is not valid any more.
+func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	const op = "Snooze"
+	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
+		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
+	}
+	_, err := b.settle(ctx, d, eventSnooze, func(l *lease, now time.Time) {
+		l.Due, l.Owner = now.Add(dur), ""
+		l.Attempt--
+		l.Negative = true // no maximum that was lowered meanwhile makes it a dead letter
+		l.renumber()      // or a late request for a dead letter would be obeyed
+	}, "")
+	return withOp(op, err)
+}

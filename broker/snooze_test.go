@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A snoozed message comes again after its time with the same attempt number, however often,
+// also after a restart and when the maximum of attempts is lower by then.
+func TestSnooze(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, fs := openData(t)
+			putTopic(t, b, "t", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+			r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour, Push: push}
+			receive := func() *tidegate.Delivery {
+				t.Helper()
+				ds, err := b.Receive(t.Context(), r)
+				if err != nil || len(ds) != 1 {
+					t.Fatal(ds, err)
+				}
+				return ds[0]
+			}
+			if _, err := b.Retry(t.Context(), receive(), 0, ""); err != nil {
+				t.Fatal(err)
+			}
+			d := receive() // the last attempt
+			for i := range 10 {
+				dur := time.Duration(i*i) * 7 * time.Second
+				asked := time.Now()
+				if err := b.Snooze(t.Context(), d, dur); err != nil {
+					t.Fatal(err)
+				}
+				for name, err := range map[string]error{
+					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": b.Snooze(t.Context(), d, 0), "DeadLetter": b.DeadLetter(t.Context(), d, ""),
+				} {
+					if !errors.Is(err, tidegate.ErrInvalidHandle) {
+						t.Errorf("%s of a delivery that was snoozed: %v", name, err)
+					}
+				}
+				switch i {
+				case 4:
+					if err := b.Close(); err != nil {
+						t.Fatal(err)
+					}
+					b = open(t, Options{Dir: "data", fs: fs})
+				case 6:
+					putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+				}
+				if d = receive(); d.ID != "m" || d.Attempt != 2 || time.Since(asked) != dur {
+					t.Fatalf("%s, attempt %d, came after %v, want attempt 2 after %v", d.ID, d.Attempt, time.Since(asked), dur)
+				}
+			}
+			if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+				t.Fatal(err)
+			}
+			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 0 || g.Topics[0].DeadLetters != 0 {
+				t.Errorf("the group has %+v, %v", g.Topics, err)
+			}
+		})
+	}
+}
+
+// A message group waits for its message that is snoozed; others go on.
+func TestSnoozeKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
+		putGroup(t, b, "g", GroupConfig{FIFO: true})
+		for _, id := range []string{"a1", "a2", "b1"} {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: id, MessageGroup: id[:1], Body: []byte("x")})
+		}
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Hour, Wait: time.Hour}
+		began := time.Now()
+		var got string
+		for i := range 4 {
+			ds, err := b.Receive(t.Context(), r)
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+			got += fmt.Sprint(ds[0].ID, "@", time.Since(began), " ")
+			if i == 0 {
+				err = b.Snooze(t.Context(), ds[0], time.Minute)
+			} else {
+				err = b.Ack(t.Context(), ds)[0]
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := "a1@0s b1@0s a1@1m0s a2@1m0s "; got != want {
+			t.Errorf("received %s, want %s", got, want)
+		}
+	})
+}
+
+func TestSnoozeBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		putGroup(t, b, "g", GroupConfig{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for _, dur := range []time.Duration{-1, b.opts.MaxInvisibleDuration + 1} {
+			if err := b.Snooze(t.Context(), d, dur); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+				t.Errorf("%v: %v", dur, err)
+			}
+		}
+		if err := b.Snooze(t.Context(), d, b.opts.MaxInvisibleDuration); err != nil {
+			t.Error(err)
+		}
+	})
+}

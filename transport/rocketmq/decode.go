@@ -1,0 +1,334 @@
+package rocketmq
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// Messages are decoded straight from the wire. Generated structs in between would
+// cost as much as all the rest of a delivery, in time and in allocations.
+
+// Tags of the fields that a delivery has: field number and wire type, as protobuf
+// writes them before a value.
+const (
+	kindVarint = uint64(protowire.VarintType)
+	kindBytes  = uint64(protowire.BytesType)
+
+	tagResponseStatus  = 1<<3 | kindBytes
+	tagResponseMessage = 2<<3 | kindBytes
+	tagResponseTime    = 3<<3 | kindBytes
+	tagResponsePacked  = 1000<<3 | kindBytes
+
+	tagMessageTopic      = 1<<3 | kindBytes
+	tagMessageProperties = 2<<3 | kindBytes
+	tagMessageSystem     = 3<<3 | kindBytes
+	tagMessageBody       = 4<<3 | kindBytes
+
+	tagResourceName = 2<<3 | kindBytes
+
+	tagSystemTag          = 1<<3 | kindBytes
+	tagSystemKeys         = 2<<3 | kindBytes
+	tagSystemID           = 3<<3 | kindBytes
+	tagSystemDigest       = 4<<3 | kindBytes
+	tagSystemEncoding     = 5<<3 | kindVarint
+	tagSystemBorn         = 7<<3 | kindBytes
+	tagSystemBornHost     = 8<<3 | kindBytes
+	tagSystemStored       = 9<<3 | kindBytes
+	tagSystemStoreHost    = 10<<3 | kindBytes
+	tagSystemDeliverAt    = 11<<3 | kindBytes
+	tagSystemHandle       = 12<<3 | kindBytes
+	tagSystemQueue        = 13<<3 | kindVarint
+	tagSystemOffset       = 14<<3 | kindVarint
+	tagSystemInvisible    = 15<<3 | kindBytes
+	tagSystemAttempt      = 16<<3 | kindVarint
+	tagSystemMessageGroup = 17<<3 | kindBytes
+	tagSystemTraceContext = 18<<3 | kindBytes
+	tagSystemDeadLetter   = 20<<3 | kindBytes
+
+	// Of the small messages in these: Digest, Timestamp, Duration, DeadLetterQueue
+	// and the entries of maps have two fields at most.
+	tagFirstText    = 1<<3 | kindBytes
+	tagSecondText   = 2<<3 | kindBytes
+	tagFirstNumber  = 1<<3 | kindVarint
+	tagSecondNumber = 2<<3 | kindVarint
+)
+
+// A fieldReader steps through the fields of an encoded message.
+type fieldReader struct {
+	rest   []byte
+	tag    uint64
+	bytes  []byte // of a field of kindBytes; shares memory with the message
+	number uint64 // of a field of kindVarint
+	err    error
+}
+
+// next moves to the next field. It returns false at the end, or with err set if
+// what follows is no protobuf.
+func (r *fieldReader) next() bool {
+	if len(r.rest) == 0 || r.err != nil {
+		return false
+	}
+	num, kind, n := protowire.ConsumeTag(r.rest)
+	if n >= 0 {
+		r.rest = r.rest[n:]
+		r.tag = uint64(num)<<3 | uint64(kind)
+		switch kind {
+		case protowire.BytesType:
+			r.bytes, n = protowire.ConsumeBytes(r.rest)
+		case protowire.VarintType:
+			r.number, n = protowire.ConsumeVarint(r.rest)
+		default:
+			n = protowire.ConsumeFieldValue(num, kind, r.rest)
+		}
+	}
+	if n < 0 {
+		r.err = protowire.ParseError(n)
+		return false
+	}
+	r.rest = r.rest[n:]
+	return true
+}
+
+// A parsed is a message as it arrived, but for its body.
+type parsed struct {
+	delivery  *tidegate.Delivery // without the body
+	invisible time.Duration      // what is left of its invisible time; 0 if the server does not say
+
+	// These share memory with the frame.
+	body     []byte
+	checksum []byte
+	digest   rmqpb.DigestType
+	encoding rmqpb.Encoding
+}
+
+// A decoder decodes the messages of one receive. A text that the message before
+// had too is shared with it.
+type decoder struct {
+	topic, tag, bornHost, storeHost, messageGroup string
+}
+
+// share returns b as a string, *last if it is the same.
+func share(last *string, b []byte) (string, error) {
+	if *last != string(b) {
+		s, err := text(b)
+		if err != nil {
+			return "", err
+		}
+		*last = s
+	}
+	return *last, nil
+}
+
+var errNotUTF8 = errors.New("a text is not UTF-8")
+
+func text(b []byte) (string, error) {
+	if !utf8.Valid(b) {
+		return "", errNotUTF8
+	}
+	return string(b), nil
+}
+
+// parse reads an encoded Message. Its result shares memory with raw.
+func (d *decoder) parse(raw []byte) (parsed, error) {
+	p := parsed{delivery: &tidegate.Delivery{}}
+	r := fieldReader{rest: raw}
+	for r.next() {
+		var err error
+		switch r.tag {
+		case tagMessageTopic:
+			err = d.resource(p.delivery, r.bytes)
+		case tagMessageProperties:
+			var k, v string
+			if k, v, err = twoTexts(r.bytes); err == nil {
+				if p.delivery.Properties == nil {
+					p.delivery.Properties = map[string]string{}
+				}
+				p.delivery.Properties[k] = v
+			}
+		case tagMessageSystem:
+			err = d.system(&p, r.bytes)
+		case tagMessageBody:
+			p.body = r.bytes
+		}
+		if err != nil {
+			return p, err
+		}
+	}
+	p.delivery.Attempt = max(p.delivery.Attempt, 1)
+	takeServerProperties(p.delivery)
+	return p, r.err
+}
+
+func (d *decoder) resource(out *tidegate.Delivery, raw []byte) (err error) {
+	r := fieldReader{rest: raw}
+	for r.next() && err == nil {
+		if r.tag == tagResourceName {
+			out.Topic, err = share(&d.topic, r.bytes)
+		}
+	}
+	return cmp.Or(err, r.err)
+}
+
+// system reads SystemProperties.
+func (d *decoder) system(p *parsed, raw []byte) (err error) {
+	out := p.delivery
+	r := fieldReader{rest: raw}
+	for err == nil && r.next() {
+		switch r.tag {
+		case tagSystemTag:
+			out.Tag, err = share(&d.tag, r.bytes)
+		case tagSystemKeys:
+			var k string
+			k, err = text(r.bytes)
+			out.Keys = append(out.Keys, k)
+		case tagSystemID:
+			out.ID, err = text(r.bytes)
+		case tagSystemDigest:
+			err = p.readDigest(r.bytes)
+		case tagSystemEncoding:
+			p.encoding = rmqpb.Encoding(int32(r.number))
+		case tagSystemBorn:
+			out.BornAt, err = moment(r.bytes)
+		case tagSystemBornHost:
+			out.BornHost, err = share(&d.bornHost, r.bytes)
+		case tagSystemStored:
+			out.StoredAt, err = moment(r.bytes)
+		case tagSystemStoreHost:
+			out.StoreHost, err = share(&d.storeHost, r.bytes)
+		case tagSystemDeliverAt:
+			out.DeliverAt, err = moment(r.bytes)
+		case tagSystemHandle:
+			out.Handle, err = text(r.bytes)
+		case tagSystemQueue:
+			out.Queue = int(int32(r.number))
+		case tagSystemOffset:
+			out.Offset = int64(r.number)
+		case tagSystemInvisible:
+			p.invisible, err = span(r.bytes)
+		case tagSystemAttempt:
+			out.Attempt = int(int32(r.number))
+		case tagSystemMessageGroup:
+			out.MessageGroup, err = share(&d.messageGroup, r.bytes)
+		case tagSystemTraceContext:
+			out.TraceContext, err = text(r.bytes)
+		case tagSystemDeadLetter:
+			var topic, id string
+			if topic, id, err = twoTexts(r.bytes); err == nil {
+				p.setOrigin(topic, id)
+			}
+		}
+	}
+	return cmp.Or(err, r.err)
+}
+
+// setOrigin notes where a dead letter comes from; properties that say so hold.
+func (p *parsed) setOrigin(topic, id string) {
+	if p.delivery.Properties == nil {
+		p.delivery.Properties = map[string]string{}
+	}
+	setIfMissing(p.delivery.Properties, tidegate.PropertyDeadLetterTopic, topic)
+	setIfMissing(p.delivery.Properties, tidegate.PropertyDeadLetterMessageID, id)
+}
+
+func (p *parsed) readDigest(raw []byte) error {
+	r := fieldReader{rest: raw}
+	for r.next() {
+		switch r.tag {
+		case tagFirstNumber:
+			p.digest = rmqpb.DigestType(int32(r.number))
+		case tagSecondText:
+			p.checksum = r.bytes
+		}
+	}
+	return r.err
+}
+
+// twoTexts reads a message of two texts.
+func twoTexts(raw []byte) (first, second string, err error) {
+	r := fieldReader{rest: raw}
+	for err == nil && r.next() {
+		switch r.tag {
+		case tagFirstText:
+			first, err = text(r.bytes)
+		case tagSecondText:
+			second, err = text(r.bytes)
+		}
+	}
+	return first, second, cmp.Or(err, r.err)
+}
+
+// numbers reads a Timestamp or a Duration.
+func numbers(raw []byte) (seconds, nanos int64, err error) {
+	r := fieldReader{rest: raw}
+	for r.next() {
+		switch r.tag {
+		case tagFirstNumber:
+			seconds = int64(r.number)
+		case tagSecondNumber:
+			nanos = int64(int32(r.number))
+		}
+	}
+	return seconds, nanos, r.err
+}
+
+// The bounds of protobuf's Timestamp and Duration, in seconds.
+const (
+	firstSecond = -62_135_596_800 // 0001-01-01T00:00:00Z
+	lastSecond  = 253_402_300_799 // 9999-12-31T23:59:59Z
+	mostSeconds = 315_576_000_000 // 10 000 years
+)
+
+// moment reads a Timestamp; one that is out of range is the zero time.
+func moment(raw []byte) (time.Time, error) {
+	seconds, nanos, err := numbers(raw)
+	if err != nil || seconds < firstSecond || seconds > lastSecond || nanos < 0 || nanos >= int64(time.Second) {
+		return time.Time{}, err
+	}
+	return time.Unix(seconds, nanos).UTC(), nil
+}
+
+// span reads a Duration; one that is out of range or negative is 0.
+func span(raw []byte) (time.Duration, error) {
+	seconds, nanos, err := numbers(raw)
+	if err != nil || seconds < 0 || seconds > mostSeconds || nanos < 0 || nanos >= int64(time.Second) {
+		return 0, err
+	}
+	if seconds >= int64(math.MaxInt64/time.Second) {
+		return math.MaxInt64, nil
+	}
+	return time.Duration(seconds)*time.Second + time.Duration(nanos), nil
+}
+
+// unpack checks the body, decompresses it and gives it to the delivery, in memory of its own.
+// A body that does not match its digest, cannot be decompressed or is larger
+// than maxBody before or after that is an error, and so is a delivery that could
+// never be settled.
+func (p *parsed) unpack(maxBody int) error {
+	if p.delivery.Handle == "" {
+		return errors.New("the message has no receipt handle")
+	}
+	if n := len(p.body); n > maxBody {
+		return fmt.Errorf("the body has %d bytes, more than %d: raise Options.MaxReceiveSize if it should be read", n, maxBody)
+	}
+	if err := checkDigest(p.body, p.digest, p.checksum); err != nil {
+		return err
+	}
+	if p.encoding == rmqpb.Encoding_GZIP {
+		body, err := decompress(p.body, maxBody)
+		p.delivery.Body = body
+		return err
+	}
+	if p.body != nil {
+		p.delivery.Body = append(make([]byte, 0, len(p.body)), p.body...)
+	}
+	return nil
+}
