@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -227,6 +228,24 @@ func TestSettingsRefused(t *testing.T) {
 	}
 }
 
+// A lockedBuffer takes the logs of goroutines.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 // Lost streams are opened again with the backoff, which starts anew after a
 // stream that worked; a caller that waits has to wait a second at most.
 func TestSessionReopened(t *testing.T) {
@@ -250,7 +269,7 @@ func TestSessionReopened(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return nil
 		}
-		var log bytes.Buffer
+		var log lockedBuffer
 		c := newClient(t, n, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ var elsewhere = map[string]string{
 	"broker.Logger": "log_level and log_format", "server.Logger": "likewise",
 	"broker.MaxBodySize": "that of RocketMQ, whose clients refuse more",
 	"broker.CacheBytes":  "the operating system caches the files besides",
+	"broker.Memory":      "data that outlives a broker in memory is for tests",
 
 	"server.TLS": "tls", "server.RequireTLS": "tls", "server.Access": "access",
 	"server.BrokerName":       "there is one broker",

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -87,7 +86,8 @@ func TestTLS(t *testing.T) {
 	}
 	both := func(what string, trust *tls.Config, ok bool) {
 		t.Helper()
-		if err := send(trust); (err == nil) != ok || !ok && !errors.Is(err, tidegate.ErrUnavailable) {
+		// A fault of TLS is permanent: another attempt meets it again.
+		if err := send(trust); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "Options.TLS") {
 			t.Errorf("%s, gRPC: %v", what, err)
 		}
 		scheme := "https"
