@@ -49,7 +49,7 @@ func produce(ctx context.Context, endpoint string) error {
 	defer p.Close()
 	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
 	if err != nil {
-		return err // says what was tried, and errors.Is tells which kind it is
+		return err // a *producer.SendError: attempts, reason, and whether the message may be stored
 	}
 	fmt.Println("stored after", receipt.Attempts, "attempt")
 	return nil
@@ -63,7 +63,7 @@ func consume(ctx context.Context, endpoint string) error {
 	defer t.Close()
 	handle := func(ctx context.Context, d *tidegate.Delivery) error {
 		fmt.Printf("attempt %d: %s\n", d.Attempt, d.Body)
-		return nil // an error has the message delivered again
+		return nil // an error schedules a retry
 	}
 	c, err := consumer.NewPush(t, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{})
 	if err != nil {

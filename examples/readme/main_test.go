@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -93,16 +95,24 @@ func TestProgram(t *testing.T) {
 }
 
 func TestBrokertest(t *testing.T) {
-	b := brokertest.New(t)
-	b.CreateTopic("orders", broker.TopicConfig{})
-	p, err := producer.New(b.Client(), producer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if _, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		p, _ := producer.New(b.Client(), producer.Options{})
+		defer p.Close()
+		p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+		ctx, stop := context.WithCancel(t.Context())
+		c, _ := consumer.NewPush(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(_ context.Context, d *tidegate.Delivery) error {
+				if d.Attempt == 1 {
+					return errors.New("try again") // the next delivery comes 10 s later
+				}
+				stop()
+				return nil
+			}, consumer.PushOptions{})
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The commands of the README do over HTTP what they seem to, without curl: a
