@@ -1,9 +1,21 @@
 // Package spool keeps messages in a local file while no server accepts them.
 //
-// A producer with Options.Spool puts a message here when its retries have
-// failed, and the spool sends it later, with the same ID. A message that [Spool.Put]
-// accepted survives a crash of the process and of the machine: it leaves the
-// file after a server has stored it, or through the caller's own [Spool.Discard].
+// A program puts a message here when its send has failed for now, and a goroutine
+// sends what is here, with the same IDs:
+//
+//	if _, err := p.Send(ctx, msg); errors.Is(err, tidegate.ErrUnavailable) {
+//		err = s.Put(ctx, msg)
+//	}
+//
+//	err := s.Drain(ctx, func(ctx context.Context, msgs []*tidegate.Message) []error {
+//		results := p.SendBatch(ctx, msgs)
+//		…
+//	})
+//
+// Ask [Spool.Holds] before a send with a message group: while older messages of
+// the group wait here, the new one has to wait behind them. A message that
+// [Spool.Put] accepted survives a crash of the process and of the machine: it
+// leaves the file after a server has stored it, or through [Spool.Discard].
 //
 // Messages of one message group leave in the order in which they came. A spool
 // belongs to one process. The file is a bbolt database (go.etcd.io/bbolt).
