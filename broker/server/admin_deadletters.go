@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -30,6 +31,7 @@ type jsonDeadLetter struct {
 	Properties   map[string]string `json:"properties,omitempty"`
 	BodySize     int               `json:"body_size"`
 	Body         []byte            `json:"body,omitempty"` // in base64, if asked for
+	BodyText     *string           `json:"body_text,omitempty"`
 }
 
 type deadLetterOrigin struct {
@@ -81,9 +83,9 @@ func (s *Server) permitLettersIn(r *http.Request, topic string, need access.Need
 }
 
 func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "dead_letter_topic")
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic")
 	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
-	bodies := q.Yes("bodies")
+	bodies, text := q.Yes("bodies"), q.Yes("text")
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
@@ -111,7 +113,10 @@ func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, a
 			}
 			out.DeadLetters[i].Properties[k] = v
 		}
-		if bodies {
+		switch {
+		case text && utf8.Valid(l.Body):
+			out.DeadLetters[i].BodyText = new(string(l.Body))
+		case text, bodies:
 			out.DeadLetters[i].Body = l.Body
 		}
 	}

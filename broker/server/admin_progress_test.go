@@ -84,6 +84,7 @@ func TestAdminDeadLetters(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	adminCall(t, e, "GET", path+"?bodies=true&after="+page.Next, "", 200, base64.StdEncoding.EncodeToString([]byte("body")))
+	adminCall(t, e, "GET", path+"?text=true&after="+page.Next, "", 200, `"body_text": "body"`)
 	for _, bad := range []string{"?limit=x", "?limit=1001", "?since=now", "?until=1", "?topic=a&topic=b", "?bodies=1", "?after=x"} {
 		adminCall(t, e, "GET", path+bad, "", 400, "40000")
 	}
