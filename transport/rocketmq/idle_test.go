@@ -86,6 +86,7 @@ func TestMovedSessionSaysNoGoodbye(t *testing.T) {
 			}
 		}
 		poll(time.Minute)
+		synctest.Wait() // for the questions for routes that are under way
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
 		}
