@@ -173,8 +173,9 @@ func (in *Inputs) ofError(err error) {
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		in.RetryAfter = e.RetryAfter
 		// A cluster whose broker has just stopped returns these for topics that the
-		// broker served a minute ago.
-		in.RouteLost = e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict
+		// broker served a minute ago. Without an endpoint the transport refused the
+		// message before it was sent, and will again.
+		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
 	}
 }
 
