@@ -1,11 +1,6 @@
 package producer
 
-import (
-	"errors"
-
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
-)
+import "github.com/tidegate/tidegate/transport"
 
 // A Fault says who can cure a failed send.
 type Fault int
@@ -52,19 +47,11 @@ func (e *SendError) Fault() Fault {
 
 // faultOf returns the fault behind a permanent error.
 func faultOf(err error) Fault {
-	if transport.Classify(err) != transport.Permanent {
-		return PassingFault
-	}
-	e, ok := errors.AsType[*tidegate.Error](err)
-	if !ok {
-		return MessageFault // ErrInvalid without a code
-	}
-	switch c := e.Code; {
-	case c == tidegate.CodeIllegalAccessPoint, c == tidegate.CodeIllegalTopic,
-		c == tidegate.CodeUnrecognizedClientType, c == tidegate.CodeClientIDRequired:
-		return SetupFault
-	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
+	switch {
+	case transport.IsMessageFault(err):
 		return MessageFault
+	case transport.Classify(err) == transport.Permanent:
+		return SetupFault
 	}
-	return SetupFault
+	return PassingFault
 }

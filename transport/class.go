@@ -78,3 +78,25 @@ func classOf(c tidegate.Code) Class {
 	}
 	return Transient
 }
+
+// IsMessageFault reports whether err is permanent because of the message: the
+// server will never accept it, but accepts others. It is false for a permanent
+// fault of the set-up, which every message of the topic meets until an operator
+// cures it: a missing topic, refused credentials, a wrong endpoint.
+func IsMessageFault(err error) bool {
+	if Classify(err) != Permanent {
+		return false
+	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	if !ok {
+		return true // ErrInvalid without a code
+	}
+	switch c := e.Code; {
+	case c == tidegate.CodeIllegalAccessPoint, c == tidegate.CodeIllegalTopic,
+		c == tidegate.CodeUnrecognizedClientType, c == tidegate.CodeClientIDRequired:
+		return false
+	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
+		return true
+	}
+	return false
+}

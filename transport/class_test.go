@@ -51,3 +51,22 @@ func TestUnavailableIsNeverPermanent(t *testing.T) {
 		}
 	}
 }
+
+func TestIsMessageFault(t *testing.T) {
+	for code, want := range map[tidegate.Code]bool{
+		tidegate.CodeMessageBodyTooLarge: true, tidegate.CodeIllegalMessageTag: true, tidegate.CodeMessagePropertyConflict: true,
+		tidegate.CodeMessagePropertiesTooLarge: true, tidegate.CodeIllegalDeliveryTime: true,
+		tidegate.CodeTopicNotFound: false, tidegate.CodeUnauthorized: false, tidegate.CodeForbidden: false, tidegate.CodeIllegalTopic: false,
+		tidegate.CodeIllegalAccessPoint: false, tidegate.CodeTooManyRequests: false, tidegate.CodeInternalError: false,
+		tidegate.CodeNotImplemented: false,
+	} {
+		if got := IsMessageFault(fmt.Errorf("around: %w", &tidegate.Error{Code: code})); got != want {
+			t.Errorf("%v: %v, want %v", code, got, want)
+		}
+	}
+	for err, want := range map[error]bool{nil: false, tidegate.ErrInvalid: true, errors.New("EOF"): false, context.Canceled: false} {
+		if got := IsMessageFault(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}

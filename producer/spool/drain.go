@@ -28,8 +28,9 @@ var errDraining = errors.New("spool: another Drain is running")
 // Drain sends the messages until ctx ends, and then returns nil. It sleeps while
 // there are none. send gets at most one message of each message group, with
 // other messages, and returns an error for each: nil removes the message, a
-// permanent one (transport.Classify) moves it to the rejected ones, and after any
-// other it stays at the head of its group. While all messages of a batch fail,
+// fault of the message (transport.IsMessageFault) moves it to the rejected ones,
+// and after any other error it stays at the head of its group: a missing topic or
+// refused credentials are not its fault. While all messages of a batch fail,
 // Drain waits between two batches, from 1 s up to 30 s, or as long as the errors
 // ask for (RetryAfter).
 //
@@ -164,7 +165,7 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 }
 
 // finished reports whether a result takes a message out of its queue.
-func finished(err error) bool { return err == nil || transport.Classify(err) == transport.Permanent }
+func finished(err error) bool { return err == nil || transport.IsMessageFault(err) }
 
 func rejection(text string) error {
 	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}

@@ -1,0 +1,107 @@
+package spool
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+func TestRejectedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "spool.db")
+		s := open(t, path, Options{})
+		put(t, s, message("good", "g"), message("bad", "g"), message("next", "g"))
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if m.ID == "bad" {
+				return &tidegate.Error{Code: tidegate.CodeMessageBodyTooLarge, Message: "too large"}
+			}
+			return nil
+		})
+		stop := drain(t, s, f)
+		synctest.Wait()
+		if got := f.ids(); !slices.Equal(got, []string{"good", "next"}) {
+			t.Errorf("sent %v", got)
+		}
+		stop()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, path, Options{})
+		list, err := s.Entries(true, 0, 10)
+		if err != nil || len(list) != 1 || list[0].Message.ID != "bad" || !strings.Contains(list[0].Reason, "too large") || list[0].Rejected.IsZero() {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		if got := s.Stats(); got.Rejected != 1 || got.Pending != 0 || got.Bytes != int64(list[0].Bytes) {
+			t.Errorf("%+v", got)
+		}
+		f.setFail(nil)
+		stop = drain(t, s, f)
+		if n, err := s.Requeue(list[0].Sequence, 12345); n != 1 || err != nil {
+			t.Errorf("Requeue: %d, %v", n, err)
+		}
+		synctest.Wait()
+		stop()
+		if got := f.ids(); !slices.Equal(got, []string{"good", "next", "bad"}) || s.Stats() != (Stats{}) {
+			t.Errorf("sent %v, left %+v", got, s.Stats())
+		}
+	})
+}
+
+// A fault of the set-up, such as refused credentials, is not the messages' fault: they wait until
+// it is cured.
+func TestSetUpFaultsRejectNothing(t *testing.T) {
+	for _, code := range []tidegate.Code{
+		tidegate.CodeUnauthorized, tidegate.CodeForbidden, tidegate.CodeTopicNotFound, tidegate.CodeIllegalAccessPoint,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSpool(t, Options{})
+			put(t, s, message("1", "g"), message("2", ""))
+			f := &server{}
+			f.setFail(func(*tidegate.Message) error { return &tidegate.Error{Code: code} })
+			stop := drain(t, s, f)
+			time.Sleep(time.Minute)
+			if got := s.Stats(); got.Rejected != 0 || got.Pending != 2 {
+				t.Errorf("%v: %+v, want both messages to wait", code, got)
+			}
+			f.setFail(nil)
+			empty(s)
+			stop()
+			if got := f.ids(); len(got) != 2 {
+				t.Errorf("%v: sent %v after the cure, want both", code, got)
+			}
+		})
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{MaxAge: time.Minute})
+		put(t, s, message("old", ""), message("old2", ""))
+		time.Sleep(2 * time.Minute)
+		put(t, s, message("new", ""))
+		f := &server{}
+		stop := drain(t, s, f)
+		synctest.Wait()
+		stop()
+		if got := f.ids(); !slices.Equal(got, []string{"new"}) {
+			t.Errorf("sent %v, want what was not older than MaxAge", got)
+		}
+		list, _ := s.Entries(true, 0, 1)
+		if len(list) != 1 || !strings.Contains(list[0].Reason, "1m0s") {
+			t.Fatalf("%+v", list)
+		}
+		rest, _ := s.Entries(true, list[0].Sequence, 10)
+		if len(rest) != 1 || rest[0].Message.ID != "old2" {
+			t.Fatalf("%+v", rest)
+		}
+		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
+			t.Errorf("%d, %v, %+v", n, err, s.Stats())
+		}
+	})
+}
