@@ -29,16 +29,17 @@ type Attempt struct {
 	Inputs Inputs
 }
 
-// observe reports the decision about an attempt to the log and to the user.
-func (t *topic) observe(r *request, o *outcome, began time.Time) {
+// observe reports the decision about an attempt, whose request had the given number
+// of messages, to the log and to the user.
+func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	p := t.p
 	logs := o.err != nil && p.log.Enabled(context.Background(), slog.LevelDebug) // a log line outlives the send
 	if o.skipped || (!logs && p.opts.OnAttempt == nil) {
 		return
 	}
 	a := Attempt{
-		Topic: t.name, MessageID: o.it.msg.ID, Number: o.in.Attempts,
-		Endpoint: o.endpoint(), Messages: len(r.items), Began: began, Duration: o.ended.Sub(began),
+		Topic: t.name, MessageID: o.it.Message.ID, Number: o.in.Attempts,
+		Endpoint: o.endpoint(), Messages: messages, Began: began, Duration: o.ended.Sub(began),
 		Err: o.err, MaybeStored: maybeStored(o.err), Decision: o.decision, Inputs: o.in,
 	}
 	if o.waiting {

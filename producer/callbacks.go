@@ -4,20 +4,21 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
 // callbacks call the functions given to SendAsync, one after the other, in the
 // order in which the results came. A goroutine does it while there are any.
 type callbacks struct {
 	mu      sync.Mutex
-	queue   list[*item] // guarded by mu: by item.place, which the topic's queue does not use any more
-	running bool        // guarded by mu
+	queue   list.List[*item] // guarded by mu: by item.held.place, which the ledger does not use any more
+	running bool             // guarded by mu
 }
 
 func (c *callbacks) add(p *Producer, it *item) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue.pushBack(&it.place)
+	c.queue.PushBack(&it.held.place)
 	if !c.running {
 		c.running = true
 		p.ledger.running.Go(func() { c.run(p) }) // the message counts, so Close does not wait yet
@@ -27,13 +28,13 @@ func (c *callbacks) add(p *Producer, it *item) {
 func (c *callbacks) run(p *Producer) {
 	for {
 		c.mu.Lock()
-		if c.queue.n == 0 {
+		if c.queue.Len() == 0 {
 			c.running = false
 			c.mu.Unlock()
 			return
 		}
-		it := c.queue.first.value
-		it.place.leave()
+		it := c.queue.First()
+		it.held.place.Leave()
 		c.mu.Unlock()
 		p.ledger.calling()
 		it.call(p)
@@ -43,7 +44,7 @@ func (c *callbacks) run(p *Producer) {
 
 // call calls the function of the message.
 func (it *item) call(p *Producer) {
-	defer p.recovered("the function given to SendAsync panicked", it.msg.ID)
+	defer p.recovered("the function given to SendAsync panicked", it.Message.ID)
 	if it.err != nil {
 		it.done(tidegate.Receipt{}, it.err)
 		return

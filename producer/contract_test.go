@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -287,8 +288,8 @@ func TestContractFull(t *testing.T) {
 					t.Errorf("%s: message %d: %+v", name, i, e)
 				}
 			}
-			if p.ledger.messages != 0 || p.ledger.bytes != 0 || p.ledger.queue.n != 0 {
-				t.Errorf("%s: left behind %d messages, %d bytes, %d that wait", name, p.ledger.messages, p.ledger.bytes, p.ledger.queue.n)
+			if p.ledger.messages != 0 || p.ledger.bytes != 0 || p.ledger.queue.Len() != 0 {
+				t.Errorf("%s: left behind %d messages, %d bytes, %d that wait", name, p.ledger.messages, p.ledger.bytes, p.ledger.queue.Len())
 			}
 		}
 	})
@@ -373,8 +374,8 @@ func TestContractGoroutines(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if taken != 5000 || most > firstWindow {
-			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, firstWindow)
+		if taken != 5000 || most > plan.FirstWindow {
+			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
 		}
 		p.Close()
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
 // An item is one accepted message on its way. The fields of its first part are
@@ -15,21 +16,10 @@ import (
 type item struct {
 	topic  *topic
 	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
-	msg    *tidegate.Message
-	size   int // estimate of the encoded bytes
 	limits limits
 	done   func(tidegate.Receipt, error) // of SendAsync, else nil
 
-	// Of the queue.
-	alone    unit        // of a message without a message group
-	unit     *unit       // nil before it is queued, and after it was removed from the queue
-	place    link[*item] // in unit.items
-	req      *request    // that it is in, else nil
-	asked    uint64      // queue.asked when it became ready
-	due      time.Time   // not to be sent before
-	avoid    string      // the endpoint where the last attempt failed
-	limit    int         // the most messages of its next request; 0 for no limit
-	returned bool        // it was in a request before
+	plan.Item // its place in the topic's queue
 
 	// What happened so far.
 	attempts, throttles, waited int // as in Inputs
@@ -50,6 +40,33 @@ type item struct {
 	held held // of the ledger
 }
 
+// newItem returns the item of a message. It is its own owner in the queue.
+func newItem(ctx context.Context, msg *tidegate.Message) *item {
+	it := &item{ctx: ctx}
+	it.Message, it.Owner = msg, it
+	return it
+}
+
+// owner returns the item that a queue's item is a part of.
+func owner(it *plan.Item) *item { return it.Owner.(*item) }
+
+// owners returns the items that queue's items are parts of.
+func owners(planned []*plan.Item) []*item {
+	items := make([]*item, len(planned))
+	for i, it := range planned {
+		items[i] = owner(it)
+	}
+	return items
+}
+
+// queued returns the part of the item that the queue has; nil of nil.
+func (it *item) queued() *plan.Item {
+	if it == nil {
+		return nil
+	}
+	return &it.Item
+}
+
 // limits bound one send.
 type limits struct {
 	maxAttempts     int
@@ -68,8 +85,8 @@ func (it *item) left(now time.Time) (left time.Duration, ok bool) {
 	return deadline.Sub(now), ok
 }
 
-// share is the time that the next attempt gets.
-func (it *item) share(now time.Time) time.Duration {
+// Share implements plan.Owner.
+func (it *item) Share(now time.Time) time.Duration {
 	left, ok := it.left(now)
 	if !ok {
 		return it.limits.attempt
@@ -105,7 +122,7 @@ func (it *item) inputs(ended time.Time, routeGood bool) Inputs {
 // fail returns the error of the send.
 func (it *item) fail(r StopReason, cause error) *SendError {
 	return &SendError{
-		Topic: it.msg.Topic, MessageID: it.msg.ID, Reason: r,
+		Topic: it.Message.Topic, MessageID: it.Message.ID, Reason: r,
 		Attempts: it.attempts, Throttles: it.throttles, MaxAttempts: it.limits.maxAttempts,
 		MaybeStored: it.maybe, Last: it.last, Cause: cause,
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
 // A ledger bounds and counts the messages that the producer accepted. Its lock
@@ -15,13 +16,13 @@ type ledger struct {
 	maxMessages, maxBytes int
 
 	mu       sync.Mutex
-	messages int            // guarded by mu, as all below: without a result
-	bytes    int            // of them
-	backlog  int            // messages whose function was not called yet, after their result
-	queue    list[*entrant] // wait for a place
-	items    list[*item]    // without a result
-	closed   bool           // no further message is accepted
-	settled  chan struct{}  // closed when all messages have a result, after close
+	messages int                 // guarded by mu, as all below: without a result
+	bytes    int                 // of them
+	backlog  int                 // messages whose function was not called yet, after their result
+	queue    list.List[*entrant] // wait for a place
+	items    list.List[*item]    // without a result
+	closed   bool                // no further message is accepted
+	settled  chan struct{}       // closed when all messages have a result, after close
 	accounts Accounts
 	current  *batch   // of messages to flush
 	sealed   []*batch // that a Flush waits for
@@ -31,14 +32,14 @@ type ledger struct {
 
 // held is what the ledger notes in an item.
 type held struct {
-	place link[*item] // in ledger.items
+	place list.Link[*item] // in ledger.items
 	batch *batch
 	bytes int
 }
 
 // An entrant waits for a place.
 type entrant struct {
-	place   link[*entrant]
+	place   list.Link[*entrant]
 	it      *item
 	granted chan struct{}
 	err     error // guarded by ledger.mu until granted is closed
@@ -54,14 +55,14 @@ type batch struct {
 // ctx ends, or refuses it. The callback blocked, if it is not nil, is called before
 // a wait.
 func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
-	it.held.place.value = it
-	it.held.bytes = min(it.size, l.maxBytes) // a larger message travels alone
+	it.held.place.Value = it
+	it.held.bytes = min(it.Size, l.maxBytes) // a larger message travels alone
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
 		return it.fail(StopClosed, errProducerClosed)
 	}
-	if l.queue.n == 0 && l.fits(it) {
+	if l.queue.Len() == 0 && l.fits(it) {
 		l.admit(it)
 		l.mu.Unlock()
 		return nil
@@ -72,9 +73,9 @@ func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
 		return it.fail(StopFull, err)
 	}
 	e := &entrant{it: it, granted: make(chan struct{})}
-	e.place.value = e
+	e.place.Value = e
 	if it.ctx.Err() == nil {
-		l.queue.pushBack(&e.place)
+		l.queue.PushBack(&e.place)
 	}
 	l.mu.Unlock()
 	if blocked != nil {
@@ -84,8 +85,8 @@ func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
 	case <-e.granted:
 	case <-it.ctx.Done():
 		l.mu.Lock()
-		granted := e.place.in == nil && (e.err != nil || it.held.place.in != nil)
-		e.place.leave()
+		granted := !e.place.Joined() && (e.err != nil || it.held.place.Joined())
+		e.place.Leave()
 		if !granted {
 			l.grant() // the next one may be smaller
 		}
@@ -114,7 +115,7 @@ func (l *ledger) full() error {
 func (l *ledger) admit(it *item) {
 	l.messages++
 	l.bytes += it.held.bytes
-	l.items.pushBack(&it.held.place)
+	l.items.PushBack(&it.held.place)
 	l.accounts.Accepted++
 	if l.current == nil {
 		l.current = &batch{done: make(chan struct{})}
@@ -125,9 +126,9 @@ func (l *ledger) admit(it *item) {
 }
 
 func (l *ledger) grant() {
-	for l.queue.n > 0 && l.fits(l.queue.first.value.it) {
-		e := l.queue.first.value
-		e.place.leave()
+	for l.queue.Len() > 0 && l.fits(l.queue.First().it) {
+		e := l.queue.First()
+		e.place.Leave()
 		l.admit(e.it)
 		close(e.granted)
 	}
@@ -138,14 +139,14 @@ func (l *ledger) leave(items []*item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, it := range items {
-		it.held.place.leave()
+		it.held.place.Leave()
 		l.messages--
 		l.bytes -= it.held.bytes
 		switch {
 		case it.err == nil:
 			l.accounts.Delivered++
 		case it.aborted:
-			l.accounts.Undelivered = append(l.accounts.Undelivered, Undelivered{Message: it.msg, MaybeStored: it.err.MaybeStored})
+			l.accounts.Undelivered = append(l.accounts.Undelivered, Undelivered{Message: it.Message, MaybeStored: it.err.MaybeStored})
 		default:
 			l.accounts.Failed++
 		}
@@ -198,8 +199,8 @@ func (l *ledger) close() {
 	if l.messages == 0 {
 		close(l.settled)
 	}
-	for e := range l.queue.all {
-		e.place.leave()
+	for e := range l.queue.All {
+		e.place.Leave()
 		e.err = errProducerClosed
 		close(e.granted)
 	}
@@ -239,7 +240,7 @@ func (l *ledger) flush(ctx context.Context) error {
 func (l *ledger) pending() []*item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.AppendSeq(make([]*item, 0, l.items.n), l.items.all)
+	return slices.AppendSeq(make([]*item, 0, l.items.Len()), l.items.All)
 }
 
 // report returns a copy of the accounts.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -108,9 +109,9 @@ func (t *topic) apply(o *outcome, now time.Time) bool {
 		t.end(it, nil, now)
 		return true
 	}
-	it.avoid, it.due = o.endpoint(), time.Time{}
+	it.Avoid, it.Due = o.endpoint(), time.Time{}
 	if d.Delay > 0 {
-		it.due = o.ended.Add(d.Delay)
+		it.Due = o.ended.Add(d.Delay)
 	}
 	return false
 }
@@ -132,6 +133,10 @@ func (it *item) stopped(o *outcome) *SendError {
 	}
 }
 
+// maxPause bounds the pause of a throttled lane if the server does not ask for
+// one. A throttled message can wait longer: its delay grows with each throttle.
+const maxPause = 5 * time.Second
+
 // accept completes the receipt.
 func (t *topic) accept(o *outcome) {
 	t.good.Store(true)
@@ -139,10 +144,10 @@ func (t *topic) accept(o *outcome) {
 	it.receipt = o.receipt
 	it.receipt.Attempts = it.attempts
 	if it.receipt.MessageID == "" {
-		it.receipt.MessageID = it.msg.ID
+		it.receipt.MessageID = it.Message.ID
 	}
 	if it.receipt.Topic == "" {
-		it.receipt.Topic = it.msg.Topic
+		it.receipt.Topic = it.Message.Topic
 	}
 }
 
@@ -161,9 +166,9 @@ func (o *outcome) endpoint() string {
 // throttled lane ended although they only waited for it: a pause that a message
 // waits for counts as a throttled attempt of it, at the pace of its own backoff.
 // The lock is held.
-func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
-	l := r.lane
-	l.deciding = false
+func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []outcome) {
+	l := r.Lane
+	l.Deciding = false
 	var throttle *outcome
 	var pause time.Duration
 	for i := range outs {
@@ -171,9 +176,9 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		switch {
 		case o.skipped:
 		case o.err == nil:
-			l.succeeded(r)
+			l.Succeeded(r)
 		case errors.Is(o.err, errAttemptTimeout):
-			l.timedOut()
+			l.TimedOut()
 		case o.in.class() == transport.Throttled:
 			// Enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
@@ -185,10 +190,11 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 			}
 		}
 	}
-	if throttle == nil || !l.pause(r, throttle.ended, pause, throttle.err) {
+	if throttle == nil || !l.Pause(r, throttle.ended, pause, throttle.err) {
 		return nil
 	}
-	for _, it := range t.queue.behind(l, now) {
+	for _, queued := range t.queue.Behind(l, now) {
+		it := owner(queued)
 		if now.Before(it.charged) {
 			continue
 		}
@@ -197,7 +203,7 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
 		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, true)}
 		o.in.ofError(throttle.err)
-		o.in.PolicyDelay = max(0, l.pausedUntil.Sub(now))
+		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0
 		if o.decision = Decide(o.in); o.decision.Stop == NotStopped {
 			continue

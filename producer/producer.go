@@ -116,8 +116,8 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	if msg == nil {
 		return nil, errNilMessage
 	}
-	it := &item{ctx: ctx, msg: msg, done: done}
-	it.place.value = it
+	it := newItem(ctx, msg)
+	it.done = done
 	if p.closed.Load() {
 		return nil, it.fail(StopClosed, errProducerClosed)
 	}
@@ -143,9 +143,9 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	if msg.ID == "" {
 		c := *msg // a transport does not change what it sends, so this is copy enough
 		c.ID = tidegate.NewMessageID()
-		it.msg = &c
+		it.Message = &c
 	}
-	it.size = sizeOf(it.msg)
+	it.Size = sizeOf(it.Message)
 	return it, nil
 }
 

@@ -14,7 +14,7 @@ import (
 // [*SendError], matches tidegate.ErrNotFound if the message was delivered or recalled
 // before; after a lost response that may have been an earlier attempt of this call.
 func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
-	it := &item{ctx: ctx, msg: &tidegate.Message{Topic: topic}}
+	it := newItem(ctx, &tidegate.Message{Topic: topic})
 	failed := func(e *SendError) error {
 		e.op = "recall from"
 		return e
@@ -60,7 +60,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 			return it.contextEnded()
 		}
 		began := time.Now()
-		a := newAttempt(ctx, it.attempts > 0, it.share(began))
+		a := newAttempt(ctx, it.attempts > 0, it.Share(began))
 		o := outcome{it: it, err: call(a.ctx)}
 		a.cancel()
 		o.ended = time.Now()
@@ -76,7 +76,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 		o.in.Closed = p.life.Err() != nil
 		o.in.draw(&it.limits, new(draws))
 		o.decision = p.decide(&o.in)
-		it.topic.observe(&request{items: []*item{it}}, &o, began)
+		it.topic.observe(1, &o, began)
 		switch d := o.decision; {
 		case d.Class == transport.OK:
 			return nil

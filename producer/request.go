@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -23,6 +23,43 @@ const maxLaneChanges = 3
 // limitPatience is how long a request waits for the limiter to admit one more message.
 const limitPatience = time.Millisecond
 
+// A request is a planned request and the call of the transport for it.
+type request struct {
+	plan.Request
+
+	attempt attempt   // without a ctx as long as the request waits for the limiter
+	sent    bool      // the transport has been called, and has not returned
+	began   time.Time // then
+
+	oneItem    [1]*item // saves allocations
+	oneMessage [1]*tidegate.Message
+	oneOutcome [1]outcome
+}
+
+// newRequest returns the plan of a new request.
+func newRequest() *plan.Request {
+	r := &request{}
+	r.Owner = r
+	return &r.Request
+}
+
+// ownerOf returns the request that a planned request is a part of.
+func ownerOf(r *plan.Request) *request { return r.Owner.(*request) }
+
+// cancel ends the call of the transport, if there is one.
+func (r *request) cancel() {
+	if r.attempt.cancel != nil {
+		r.attempt.cancel()
+	}
+}
+
+// An attempt is the ctx of a job. The request of a single message goes on with the
+// ctx of its ask: both are one attempt.
+type attempt struct {
+	ctx    context.Context //nolint:containedctx // lives as long as the job
+	cancel context.CancelFunc
+}
+
 // send carries out a request, on the goroutine of own's caller if own is set.
 func (t *topic) send(r *request, own *item) {
 	if l := t.p.opts.Limiter; l != nil {
@@ -36,9 +73,9 @@ func (t *topic) send(r *request, own *item) {
 	}
 	msgs := r.oneMessage[:0]
 	for _, it := range items {
-		msgs = append(msgs, it.msg)
+		msgs = append(msgs, it.Message)
 	}
-	results := t.p.lanes.SendLane(r.attempt.ctx, r.info, msgs)
+	results := t.p.lanes.SendLane(r.attempt.ctx, r.Info, msgs)
 	r.attempt.cancel()
 	var err error
 	if len(results) != len(msgs) {
@@ -57,23 +94,30 @@ func (t *topic) start(r *request, own *item) []*item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	items, await := r.items, false
-	if r.alive < len(items) {
-		items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.gone })
+	var shortest time.Duration
+	await := false
+	items := r.oneItem[:0]
+	if r.Alive > 1 {
+		items = make([]*item, 0, r.Alive)
 	}
-	for i, it := range items {
-		if share := it.share(now); i == 0 || share < r.share {
-			r.share = share
+	for _, planned := range r.Items {
+		it := owner(planned)
+		if it.gone {
+			continue
+		}
+		if share := it.Share(now); len(items) == 0 || share < shortest {
+			shortest = share
 		}
 		await = await || it.attempts > 0
+		items = append(items, it)
 	}
 	switch {
 	case r.attempt.ctx != nil:
 	case len(items) == 1:
-		r.attempt = newAttempt(items[0].base(own != nil), await, r.share)
+		r.attempt = newAttempt(items[0].base(own != nil), await, shortest)
 	default:
 		// The request serves several callers, and lives until none is left.
-		r.attempt = newAttempt(context.Background(), await, r.share)
+		r.attempt = newAttempt(context.Background(), await, shortest)
 	}
 	r.sent, r.began = len(items) > 0, now
 	return items
@@ -87,7 +131,8 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	r.cancel() // the time of the attempt begins after the wait
 	joined := false
 	patience := time.Now().Add(limitPatience)
-	for i, it := range r.items {
+	for i, planned := range r.Items {
+		it := owner(planned)
 		t.mu.Lock()
 		skip := it.gone || it.attempts > 0 && t.p.observer != nil
 		ctx, cancel := context.WithCancel(it.ctx)
@@ -111,7 +156,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		var ended []*item
 		t.mu.Lock()
 		if joined {
-			t.queue.shorten(r, i, now)
+			t.queue.Shorten(&r.Request, i, now)
 			t.mu.Unlock()
 			return
 		}
@@ -138,8 +183,8 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	}
 	for i, it := range items {
 		outs[i] = outcome{it: it, receipt: results[i].Receipt, err: results[i].Err, ended: ended}
-		if r.lane != nil {
-			outs[i].lane = r.info.Endpoint
+		if r.Lane != nil {
+			outs[i].lane = r.Info.Endpoint
 		}
 		if err != nil {
 			outs[i].err = err
@@ -149,10 +194,10 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	if charged {
 		t.decide(own, outs)
 		for i := range outs {
-			if l := t.p.observer; l != nil && !outs[i].skipped && r.lane != nil {
+			if l := t.p.observer; l != nil && !outs[i].skipped && r.Lane != nil {
 				l.Observe(outs[i].err)
 			}
-			t.observe(r, &outs[i], began)
+			t.observe(len(r.Items), &outs[i], began)
 		}
 	}
 
@@ -165,18 +210,18 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		}
 	}
 	var waited []outcome
-	if charged && r.lane != nil {
-		waited = t.adapt(r, outs, now)
+	if charged && r.Lane != nil {
+		waited = t.adapt(&r.Request, outs, now)
 	}
 	for i := range waited {
 		gone = append(gone, waited[i].it)
 	}
-	t.queue.finished(r, now)
-	gone = append(gone, t.hopeless(now, r.items...)...)
+	t.queue.Finished(&r.Request, now)
+	gone = append(gone, t.hopeless(now, items...)...)
 	t.pump(nil)
 	t.mu.Unlock()
 	for i := range waited {
-		t.observe(r, &waited[i], began)
+		t.observe(len(r.Items), &waited[i], began)
 	}
 	t.p.complete(gone)
 }
@@ -194,7 +239,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if changed {
-		r.lane.MaxMessages = 1
+		r.Lane.MaxMessages = 1
 		for i := range outs {
 			outs[i].it.changes++
 			changed = changed && outs[i].it.changes <= maxLaneChanges
@@ -202,7 +247,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 	}
 	if refused {
 		for i := range outs {
-			outs[i].it.limit = (len(outs) + 1) / 2
+			outs[i].it.Limit = (len(outs) + 1) / 2
 		}
 	}
 	r.sent = false // a message that leaves from here on does not leave a request under way
@@ -226,8 +271,8 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 				it.charged = time.Time{}
 			}
 			it.throttle(ended)
-			if r.lane != nil {
-				r.lane.deciding = true
+			if r.Lane != nil {
+				r.Lane.Deciding = true
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -26,28 +27,27 @@ type topic struct {
 	asking chan struct{}          // holds a token while one goroutine asks
 
 	mu     sync.Mutex
-	queue  queue
-	asked  *ask        // the last one
+	queue  plan.Queue
+	lookup attempt     // of the last ask
 	timer  *time.Timer // calls wake at timerAt; nil before it is first needed
 	wakeAt time.Time   // zero: the timer is stopped
 }
 
 func newTopic(p *Producer, name string) *topic {
 	t := &topic{p: p, name: name, asking: make(chan struct{}, 1)}
-	t.queue.groups = make(map[string]*unit)
-	t.queue.share = (*item).share
+	t.queue = plan.New(newRequest)
 	return t
 }
 
 // submit queues messages. It returns a job that the caller should do if one of
 // them, own, can be sent at once; then the caller's goroutine does it.
-func (t *topic) submit(own *item, items ...*item) (job, bool) {
+func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 	var ended []*item
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {
 		if !it.gone { // its ctx may have ended already
-			t.queue.add(it, now)
+			t.queue.Add(&it.Item, now)
 		}
 	}
 	ended = t.hopeless(now, items...)
@@ -59,16 +59,16 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 
 // pump starts a worker for each job that can be done now, except for one that
 // concerns own alone, which it returns. The lock is held.
-func (t *topic) pump(own *item) (job, bool) {
+func (t *topic) pump(own *item) (plan.Job, bool) {
 	now := time.Now()
-	t.queue.wake(now)
+	t.queue.Wake(now)
 	for {
-		j, ok := t.queue.next(now, own)
+		j, ok := t.queue.Next(now, own.queued())
 		if !ok {
 			t.schedule(now)
-			return job{}, false
+			return plan.Job{}, false
 		}
-		if own != nil && j.ask != nil && j.ask.head == own {
+		if own != nil && j.Ask != nil && j.Ask.Head == &own.Item {
 			t.schedule(now)
 			return j, true
 		}
@@ -78,7 +78,7 @@ func (t *topic) pump(own *item) (job, bool) {
 
 // schedule has the queue woken when it wants to. The lock is held.
 func (t *topic) schedule(now time.Time) {
-	at := t.queue.wakeAt(now)
+	at := t.queue.WakeAt(now)
 	switch {
 	case at.Equal(t.wakeAt):
 	case at.IsZero():
@@ -102,7 +102,7 @@ func (t *topic) wake() {
 
 // work does jobs until there are none. Each lane has as many workers as it may
 // have requests.
-func (t *topic) work(j job) {
+func (t *topic) work(j plan.Job) {
 	for ok := true; ok; {
 		j, ok = t.do(j, nil)
 	}
@@ -110,12 +110,12 @@ func (t *topic) work(j job) {
 
 // do does a job and returns the next one. With own set, it does the jobs of that
 // message, on its caller's goroutine and with its ctx.
-func (t *topic) do(j job, own *item) (job, bool) {
-	if j.ask != nil {
-		j.req = t.route(j.ask, own)
+func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
+	if j.Ask != nil {
+		j.Request = t.route(j.Ask, own)
 	}
-	if j.req != nil {
-		t.send(j.req, own)
+	if j.Request != nil {
+		t.send(ownerOf(j.Request), own)
 	}
 	if own != nil && own.ctx.Err() != nil {
 		t.leave(own, false)
@@ -125,13 +125,13 @@ func (t *topic) do(j job, own *item) (job, bool) {
 	if own != nil {
 		if own.gone {
 			t.pump(nil)
-			return job{}, false
+			return plan.Job{}, false
 		}
 		return t.pump(own)
 	}
 	now := time.Now()
-	t.queue.wake(now)
-	next, ok := t.queue.next(now, nil)
+	t.queue.Wake(now)
+	next, ok := t.queue.Next(now, nil)
 	t.pump(nil)
 	return next, ok
 }
@@ -139,38 +139,39 @@ func (t *topic) do(j job, own *item) (job, bool) {
 // route asks for the lanes of a, and returns the request that can begin. An
 // error of the transport ends an attempt of all messages that waited for the ask:
 // there is no lane for any of them.
-func (t *topic) route(a *ask, own *item) *request {
+func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 	began := time.Now()
 	var lanes []transport.Lane
 	var err error
-	if t.begin(a, own) {
-		lanes, err = t.ask(a, own)
+	if ctx, ok := t.begin(a, own); ok {
+		lanes, err = t.ask(ctx, a, own)
 	}
 	now := time.Now()
 	t.mu.Lock()
-	r := t.queue.routed(a, lanes, now, own)
+	r := t.queue.Routed(a, lanes, now, own.queued())
+	lookup := t.lookup
 	var ended []*item
 	if err == nil {
 		if r != nil {
 			t.pump(nil) // other lanes may be free
 		} else {
-			ended = t.hopeless(now, a.head)
+			ended = t.hopeless(now, owner(a.Head))
 		}
-		if r != nil && len(r.items) == 1 && r.items[0] == a.head {
-			r.attempt = a.attempt
-			t.asked = nil
+		if r != nil && len(r.Items) == 1 && r.Items[0] == a.Head {
+			ownerOf(r).attempt = lookup
+			t.lookup = attempt{}
 		} else {
-			a.attempt.cancel()
+			lookup.cancel()
 		}
 		t.mu.Unlock()
 		t.p.complete(ended)
 		return r
 	}
-	failed := t.queue.withdraw(a)
+	failed := t.queue.Withdraw(a)
 	t.mu.Unlock()
-	a.attempt.cancel()
-	if len(failed.items) > 0 {
-		t.settle(failed, own, failed.items, make([]transport.SendResult, len(failed.items)), err, began)
+	lookup.cancel()
+	if len(failed.Items) > 0 {
+		t.settle(ownerOf(failed), own, owners(failed.Items), make([]transport.SendResult, len(failed.Items)), err, began)
 	}
 	return r
 }
@@ -178,12 +179,10 @@ func (t *topic) route(a *ask, own *item) *request {
 // ask asks the transport for the lanes of a, until the share of its first
 // message is over. It returns those that it has, and the error of the next one.
 // The end of own's ctx is no error of the transport, nor is Close.
-func (t *topic) ask(a *ask, own *item) ([]transport.Lane, error) {
-	lanes := a.oneLane[:0]
-	for _, u := range a.units {
-		r := a.request
-		r.MessageGroup = u.group
-		l, err := t.p.lanes.Lane(a.attempt.ctx, r)
+func (t *topic) ask(ctx context.Context, a *plan.Ask, own *item) ([]transport.Lane, error) {
+	lanes := a.Buffer()
+	for r := range a.Lanes {
+		l, err := t.p.lanes.Lane(ctx, r)
 		if err != nil {
 			if unwanted := own != nil && own.ctx.Err() != nil || t.p.closed.Load(); unwanted {
 				err = nil
@@ -196,13 +195,13 @@ func (t *topic) ask(a *ask, own *item) ([]transport.Lane, error) {
 }
 
 // begin makes the ctx of an ask. It returns false if the ask's message has gone.
-func (t *topic) begin(a *ask, own *item) bool {
+func (t *topic) begin(a *plan.Ask, own *item) (context.Context, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	a.attempt = newAttempt(a.head.base(own != nil), a.head.attempts > 0, a.head.share(now))
-	t.asked = a
-	return !a.head.gone
+	head := owner(a.Head)
+	t.lookup = newAttempt(head.base(own != nil), head.attempts > 0, head.Share(now))
+	return t.lookup.ctx, !head.gone
 }
 
 // base is the ctx of an attempt for one message: the caller's if the attempt is on
@@ -227,20 +226,20 @@ func newAttempt(base context.Context, await bool, share time.Duration) (a attemp
 // hopeless ends those of the items that wait for a pause which ends too close to
 // their deadline. The lock is held.
 func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
-	if !t.queue.anyPaused(now) {
+	if !t.queue.AnyPaused(now) {
 		return nil
 	}
 	for _, it := range items {
-		if it.gone || it.unit == nil || it.req != nil {
+		if it.gone || !it.Queued() {
 			continue
 		}
-		l := t.queue.pauseOf(it, now)
+		l := t.queue.PauseOf(&it.Item, now)
 		if l == nil {
 			continue
 		}
-		needed := l.pausedUntil.Sub(now) + it.limits.floor
+		needed := l.PausedUntil.Sub(now) + it.limits.floor
 		if left, ok := it.left(now); ok && left < needed {
-			t.end(it, it.tooLate(needed, left, l.throttle), now)
+			t.end(it, it.tooLate(needed, left, l.Throttle), now)
 			ended = append(ended, it)
 		}
 	}
@@ -251,8 +250,8 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 // lock is held; complete has to be called for the item afterwards.
 func (t *topic) end(it *item, err *SendError, now time.Time) {
 	it.gone, it.err = true, err
-	if r := t.queue.remove(it, now); r != nil {
-		r.cancel()
+	if r := t.queue.Remove(&it.Item, now); r != nil {
+		ownerOf(r).cancel()
 	}
 }
 
@@ -269,12 +268,16 @@ func (t *topic) leave(it *item, aborted bool) {
 	if !aborted {
 		cause = endCause(it.ctx.Err(), context.Cause(it.ctx))
 	}
-	r, o := it.req, outcome{it: it, ended: now, skipped: true}
+	o := outcome{it: it, ended: now, skipped: true}
+	var r *request
+	if it.Request() != nil {
+		r = ownerOf(it.Request())
+	}
 	if r != nil && r.sent {
 		it.attempts++
 		it.maybe = true
 		it.last = &tidegate.Error{
-			Op: "SendMessage", Subject: t.name, Endpoint: r.lane.Endpoint, MaybeStored: true,
+			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the response was not awaited", Err: cause,
 		}
 		o.err, o.skipped, o.in = it.last, false, it.inputs(now, t.good.Load())
@@ -285,8 +288,8 @@ func (t *topic) leave(it *item, aborted bool) {
 	it.aborted = aborted
 	if aborted {
 		t.end(it, it.fail(StopClosed, cause), now)
-		if t.asked != nil {
-			t.asked.attempt.cancel()
+		if t.lookup.cancel != nil {
+			t.lookup.cancel()
 		}
 	} else {
 		t.end(it, it.fail(StopContext, cause), now)
@@ -294,7 +297,7 @@ func (t *topic) leave(it *item, aborted bool) {
 	t.pump(nil)
 	t.mu.Unlock()
 	if !o.skipped {
-		t.observe(r, &o, r.began)
+		t.observe(len(r.Items), &o, r.began)
 	}
 	t.p.complete([]*item{it})
 }

@@ -57,7 +57,7 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	it.limits.maxAttempts = 1
 	var receipt tidegate.Receipt
 	err := p.repeat(it, true, func(ctx context.Context) error {
-		r := transactor.SendHalf(ctx, it.msg)
+		r := transactor.SendHalf(ctx, it.Message)
 		receipt = r.Receipt
 		if r.Err == nil && receipt.TransactionID == "" {
 			return &tidegate.Error{
@@ -72,8 +72,8 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	}
 	receipt.Attempts = it.attempts
 	return &Transaction{
-		p: p, via: transactor, message: it.msg, receipt: receipt,
-		half: transport.Transaction{ID: receipt.TransactionID, MessageID: it.msg.ID, Topic: msg.Topic, Endpoint: receipt.Endpoint},
+		p: p, via: transactor, message: it.Message, receipt: receipt,
+		half: transport.Transaction{ID: receipt.TransactionID, MessageID: it.Message.ID, Topic: msg.Topic, Endpoint: receipt.Endpoint},
 	}, nil
 }
 
@@ -91,7 +91,8 @@ func (t *Transaction) Commit(ctx context.Context) error { return t.resolve(ctx, 
 func (t *Transaction) Rollback(ctx context.Context) error { return t.resolve(ctx, transport.Rollback) }
 
 func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error {
-	it := &item{ctx: ctx, msg: t.message, topic: t.p.use(t.half.Topic)}
+	it := newItem(ctx, t.message)
+	it.topic = t.p.use(t.half.Topic)
 	defer it.topic.release()
 	it.limits = t.p.opts.limits(t.p.settings(it.topic))
 	op := fmt.Sprintf("%v of the transaction of message %q in", r, t.message.ID)

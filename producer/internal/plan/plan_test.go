@@ -1,7 +1,6 @@
-package producer
+package plan
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,81 +16,82 @@ import (
 type model struct {
 	t      *testing.T
 	rnd    *rand.Rand
-	q      queue
+	q      Queue
 	now    time.Time
-	asks   []*ask
-	flying []*request
-	live   map[*item]bool
+	asks   []*Ask
+	flying []*Request
+	live   map[*Item]bool
 	order  map[string][]int // accepted messages of each message group, by number
 }
 
 func newModel(t *testing.T, seed uint64) *model {
-	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), now: time.Unix(1000, 0), live: map[*item]bool{}, order: map[string][]int{}}
-	m.q.groups = map[string]*unit{}
-	m.q.share = (*item).share
+	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), now: time.Unix(1000, 0), live: map[*Item]bool{}, order: map[string][]int{}}
+	m.q = New(func() *Request { return &Request{} })
 	return m
 }
 
 func (m *model) add(n int) {
-	it := &item{ctx: context.Background(), size: 100 + m.rnd.IntN(400), msg: &tidegate.Message{
+	it := &Item{Owner: numbered(n), Size: 100 + m.rnd.IntN(400), Message: &tidegate.Message{
 		ID: fmt.Sprint(n), Topic: "t", MessageGroup: []string{"", "a", "b", "c"}[m.rnd.IntN(4)],
 	}}
-	it.limits = limits{maxAttempts: 100, attempt: time.Second, floor: time.Millisecond}
-	it.throttles = n // the model's number of the message; the queue does not use it
-	it.place.value = it
 	m.live[it] = true
-	m.q.add(it, m.now)
+	m.q.Add(it, m.now)
 }
+
+// numbered is the owner of a message: its number in the order of the calls of Add.
+type numbered int
+
+func (numbered) Share(time.Time) time.Duration { return time.Second }
 
 // pump takes all jobs.
 func (m *model) pump() {
-	m.q.wake(m.now)
+	m.q.Wake(m.now)
 	for {
-		j, ok := m.q.next(m.now, nil)
+		j, ok := m.q.Next(m.now, nil)
 		if !ok {
 			return
 		}
-		if j.ask != nil {
-			m.asks = append(m.asks, j.ask)
+		if j.Ask != nil {
+			m.asks = append(m.asks, j.Ask)
 			if len(m.asks) > 1 {
 				m.t.Fatal("two asks at once")
 			}
 			continue
 		}
-		m.began(j.req)
+		m.began(j.Request)
 	}
 }
 
-func (m *model) began(r *request) {
+func (m *model) began(r *Request) {
 	m.flying = append(m.flying, r)
 	groups := map[string]bool{}
 	for _, other := range m.flying[:len(m.flying)-1] {
-		for _, it := range other.items {
-			if it.msg.MessageGroup != "" {
-				groups[it.msg.MessageGroup] = true
+		for _, it := range other.Items {
+			if it.Message.MessageGroup != "" {
+				groups[it.Message.MessageGroup] = true
 			}
 		}
 	}
 	size := 0
-	for _, it := range r.items {
-		size += it.size
-		if groups[it.msg.MessageGroup] {
-			m.t.Fatalf("message group %q is in two requests", it.msg.MessageGroup)
+	for _, it := range r.Items {
+		size += it.Size
+		if groups[it.Message.MessageGroup] {
+			m.t.Fatalf("message group %q is in two requests", it.Message.MessageGroup)
 		}
-		if it.due.After(m.now) {
+		if it.Due.After(m.now) {
 			m.t.Fatal("a message is sent before it is due")
 		}
 		if !m.live[it] {
 			m.t.Fatal("a message is sent that has gone")
 		}
 	}
-	l := r.lane
+	l := r.Lane
 	switch {
-	case len(r.items) == 0:
+	case len(r.Items) == 0:
 		m.t.Fatal("an empty request")
-	case len(r.items) > l.most(), len(r.items) > 1 && size > l.MaxBytes:
-		m.t.Fatalf("a request of %d messages and %d bytes in %+v", len(r.items), size, l.Lane)
-	case m.now.Before(l.pausedUntil):
+	case len(r.Items) > l.most(), len(r.Items) > 1 && size > l.MaxBytes:
+		m.t.Fatalf("a request of %d messages and %d bytes in %+v", len(r.Items), size, l.Lane)
+	case m.now.Before(l.PausedUntil):
 		m.t.Fatal("a request in a paused lane")
 	case l.probing && l.probe != r:
 		m.t.Fatal("a request beside the probe")
@@ -102,12 +102,12 @@ func (m *model) route() {
 	a := m.asks[0]
 	m.asks = nil
 	if m.rnd.IntN(10) == 0 {
-		m.q.routed(a, nil, m.now, nil)
-		r := m.q.withdraw(a)
-		for _, it := range r.items {
+		m.q.Routed(a, nil, m.now, nil)
+		r := m.q.Withdraw(a)
+		for _, it := range r.Items {
 			m.settle(it, r)
 		}
-		m.q.finished(r, m.now)
+		m.q.Finished(r, m.now)
 		return
 	}
 	var lanes []transport.Lane
@@ -118,32 +118,32 @@ func (m *model) route() {
 		}
 		lanes = append(lanes, l)
 	}
-	if r := m.q.routed(a, lanes, m.now, nil); r != nil {
+	if r := m.q.Routed(a, lanes, m.now, nil); r != nil {
 		m.began(r)
 	}
 }
 
 // settle gives a message of a request a random result.
-func (m *model) settle(it *item, r *request) {
+func (m *model) settle(it *Item, r *Request) {
 	if !m.live[it] {
 		return
 	}
 	switch m.rnd.IntN(4) {
 	case 0: // a retry at once
-		it.due = time.Time{}
+		it.Due = time.Time{}
 	case 1: // a retry later
-		it.due = m.now.Add(time.Duration(m.rnd.IntN(5000)) * time.Millisecond)
+		it.Due = m.now.Add(time.Duration(m.rnd.IntN(5000)) * time.Millisecond)
 	default:
-		if g := it.msg.MessageGroup; g != "" && r.lane != nil {
-			m.order[g] = append(m.order[g], it.throttles)
+		if g := it.Message.MessageGroup; g != "" && r.Lane != nil {
+			m.order[g] = append(m.order[g], int(it.Owner.(numbered)))
 		}
 		m.gone(it)
 	}
 }
 
-func (m *model) gone(it *item) {
+func (m *model) gone(it *Item) {
 	delete(m.live, it)
-	m.q.remove(it, m.now)
+	m.q.Remove(it, m.now)
 }
 
 func (m *model) finish() {
@@ -151,25 +151,25 @@ func (m *model) finish() {
 	r := m.flying[i]
 	m.flying = slices.Delete(m.flying, i, i+1)
 	blocked := map[string]bool{} // the server stores nothing of a message group behind a failure
-	for _, it := range r.items {
-		if blocked[it.msg.MessageGroup] && m.live[it] {
-			it.due = time.Time{}
+	for _, it := range r.Items {
+		if blocked[it.Message.MessageGroup] && m.live[it] {
+			it.Due = time.Time{}
 			continue
 		}
 		m.settle(it, r)
-		if m.live[it] && it.msg.MessageGroup != "" {
-			blocked[it.msg.MessageGroup] = true
+		if m.live[it] && it.Message.MessageGroup != "" {
+			blocked[it.Message.MessageGroup] = true
 		}
 	}
 	switch m.rnd.IntN(5) {
 	case 0:
-		r.lane.pause(r, m.now, time.Duration(m.rnd.IntN(3000))*time.Millisecond, nil)
+		r.Lane.Pause(r, m.now, time.Duration(m.rnd.IntN(3000))*time.Millisecond, nil)
 	case 1:
-		r.lane.timedOut()
+		r.Lane.TimedOut()
 	default:
-		r.lane.succeeded(r)
+		r.Lane.Succeeded(r)
 	}
-	m.q.finished(r, m.now)
+	m.q.Finished(r, m.now)
 }
 
 // Order per message group over random partial failures, cancels and splits; no
@@ -208,7 +208,7 @@ func TestQueueProperties(t *testing.T) {
 			case len(m.flying) > 0:
 				m.finish()
 			default:
-				at := m.q.wakeAt(m.now)
+				at := m.q.WakeAt(m.now)
 				if at.IsZero() {
 					t.Fatalf("round %d: %d messages wait for nothing", round, len(m.live))
 				}
@@ -224,8 +224,8 @@ func TestQueueProperties(t *testing.T) {
 			}
 			m.pump()
 		}
-		if m.q.ready.n+len(m.q.waiting)+len(m.q.groups) > 0 {
-			t.Fatalf("round %d: left behind %d ready, %d waiting, %d message groups", round, m.q.ready.n, len(m.q.waiting), len(m.q.groups))
+		if m.q.ready.Len()+len(m.q.waiting)+len(m.q.groups) > 0 {
+			t.Fatalf("round %d: left behind %d ready, %d waiting, %d message groups", round, m.q.ready.Len(), len(m.q.waiting), len(m.q.groups))
 		}
 		for g, list := range m.order {
 			if !slices.IsSorted(list) {
@@ -237,20 +237,20 @@ func TestQueueProperties(t *testing.T) {
 
 func TestWindowAdapts(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := &lane{Lane: transport.Lane{MaxMessages: 1}, window: firstWindow}
+	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
 	requests := func() (n int) {
 		for l.free(now) {
-			l.begin(&request{lane: l})
+			l.begin(&Request{Lane: l})
 			n++
 		}
 		return n
 	}
-	if n := requests(); n != firstWindow {
-		t.Errorf("%d requests at first, want %d", n, firstWindow)
+	if n := requests(); n != FirstWindow {
+		t.Errorf("%d requests at first, want %d", n, FirstWindow)
 	}
 	for range 10_000 {
-		r := &request{lane: l}
-		l.succeeded(r)
+		r := &Request{Lane: l}
+		l.Succeeded(r)
 		l.end(r)
 		requests()
 	}
@@ -258,15 +258,15 @@ func TestWindowAdapts(t *testing.T) {
 		t.Errorf("%d requests after many successes, want %d", l.flying, maxWindow)
 	}
 	for range 20 {
-		l.timedOut()
+		l.TimedOut()
 	}
 	if l.window != 1 {
 		t.Errorf("a window of %d after 20 timeouts, want 1", l.window)
 	}
 	l.flying = 0
-	old := &request{lane: l}
+	old := &Request{Lane: l}
 	l.begin(old)
-	if !l.pause(old, now, time.Second, nil) || l.pause(old, now, time.Second, nil) {
+	if !l.Pause(old, now, time.Second, nil) || l.Pause(old, now, time.Second, nil) {
 		t.Error("the second result from before the pause counts as another throttle")
 	}
 	l.end(old)
@@ -277,7 +277,7 @@ func TestWindowAdapts(t *testing.T) {
 	if n := requests(); n != 1 || l.most() != 1 {
 		t.Errorf("%d probes of up to %d messages, want 1 of 1", n, l.most())
 	}
-	l.succeeded(l.probe)
+	l.Succeeded(l.probe)
 	if l.probing {
 		t.Error("the lane is not open after a successful probe")
 	}

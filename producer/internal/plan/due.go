@@ -1,11 +1,11 @@
-package producer
+package plan
 
 // dueUnits is a heap of units by the due time of their first message.
 type dueUnits []*unit
 
 func (h dueUnits) Len() int { return len(h) }
 func (h dueUnits) Less(i, j int) bool {
-	return h[i].items.first.value.due.Before(h[j].items.first.value.due)
+	return h[i].items.First().Due.Before(h[j].items.First().Due)
 }
 func (h dueUnits) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]

@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/list"
+)
+
+// An Item is one message of a queue. The caller sets the first part before
+// [Queue.Add], and the second part while the item is in a request.
+type Item struct {
+	Owner   Owner
+	Message *tidegate.Message
+	Size    int // estimate of the encoded bytes
+
+	Due   time.Time // not to be sent before
+	Avoid string    // the endpoint where the last attempt failed
+	Limit int       // the most messages of its next request; 0 for no limit
+
+	alone    unit             // of a message without a message group
+	unit     *unit            // nil before it is queued, and after it was removed from the queue
+	place    list.Link[*Item] // in unit.items
+	req      *Request         // that it is in, else nil
+	asked    uint64           // Queue.asked when it became ready
+	returned bool             // it was in a request before
+}
+
+// An Owner is the struct of the queue's user that has an item.
+type Owner interface {
+	// Share is the time that the message's next attempt gets.
+	Share(now time.Time) time.Duration
+}
+
+// Request returns the request that the message is in, nil if there is none.
+func (it *Item) Request() *Request { return it.req }
+
+// Queued reports whether the message is in a queue, and in no request.
+func (it *Item) Queued() bool { return it.unit != nil && it.req == nil }

@@ -1,0 +1,104 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/producer/internal/list"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	// sharedWindow is the number of requests under way in a lane whose requests
+	// take several messages. Messages that arrive meanwhile share the next request.
+	sharedWindow = 2
+
+	// A lane that takes one message a request starts with FirstWindow requests at
+	// once and adapts between 1 and maxWindow.
+	FirstWindow = 32
+	maxWindow   = 512
+
+	// maxLanes bounds the lanes that are remembered of one topic.
+	maxLanes = 64
+)
+
+// A Lane is what the queue knows of one server for its topic. A throttled lane
+// pauses, and then sends one request with one message, the probe. Only a
+// successful probe opens the lane again.
+type Lane struct {
+	transport.Lane
+	Deciding    bool // it throttled a request, and the pause is being decided
+	PausedUntil time.Time
+	Throttle    error // the error that caused the pause
+
+	flying  int              // requests under way
+	window  int              // the most of them, where a request takes one message
+	bound   list.List[*unit] // message groups that wait for this lane
+	probing bool             // from the pause until a probe succeeded
+	probe   *Request         // under way, nil if there is none
+	pauses  int              // pauses so far: tells the requests from before a pause from later ones
+}
+
+// free reports whether the lane takes another request now.
+func (l *Lane) free(now time.Time) bool {
+	switch {
+	case l.Deciding, now.Before(l.PausedUntil):
+		return false
+	case l.probing:
+		return l.probe == nil
+	case l.MaxMessages > 1:
+		return l.flying < sharedWindow
+	}
+	return l.flying < l.window
+}
+
+// most is the number of messages that one request takes now.
+func (l *Lane) most() int {
+	if l.probing {
+		return 1
+	}
+	return max(1, l.MaxMessages)
+}
+
+func (l *Lane) begin(r *Request) {
+	l.flying++
+	r.pauses = l.pauses
+	if l.probing {
+		l.probe = r
+	}
+}
+
+func (l *Lane) end(r *Request) {
+	l.flying--
+	if l.probe == r {
+		l.probe = nil
+	}
+}
+
+// Succeeded notes that the server accepted a message of r, while r is under way.
+func (l *Lane) Succeeded(r *Request) {
+	if l.flying >= l.window && l.window < maxWindow && !l.probing {
+		l.window++
+	}
+	if l.probe == r {
+		l.probing, l.Throttle = false, nil
+	}
+}
+
+// TimedOut notes that the server did not respond to r in time.
+func (l *Lane) TimedOut() { l.window = max(1, l.window/2) }
+
+// Pause notes that the server throttled r, for the given time. It returns false
+// if the lane had been paused since r began: then r is no news.
+func (l *Lane) Pause(r *Request, now time.Time, d time.Duration, err error) bool {
+	if until := now.Add(d); until.After(l.PausedUntil) {
+		l.PausedUntil = until
+	}
+	l.probing = true
+	if r.pauses != l.pauses {
+		return false
+	}
+	l.pauses++
+	l.Throttle = err
+	l.window = max(1, l.window/2)
+	return true
+}

@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A Request is the job of sending messages in one request.
+type Request struct {
+	Owner any // the struct of the queue's user that has the request
+
+	Lane  *Lane          // nil if the transport has none
+	Info  transport.Lane // as Lane was when the request was formed
+	Items []*Item
+	Alive int // items that are still wanted
+
+	bytes   int
+	pauses  int           // of the lane when the request began
+	share   time.Duration // the smallest share of its messages
+	limit   int           // the smallest limit of its messages, 0 if there is none
+	oneItem [1]*Item      // saves an allocation
+}
+
+// take forms a request for l, which is free: of head if it is set, of the
+// message groups that wait for l, and of units without a message group. If
+// alone is set, it has only the first of these messages.
+func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
+	r := q.newRequest()
+	r.Lane, r.Info = l, l.Lane
+	r.Items = r.oneItem[:0]
+	if alone {
+		r.limit = 1
+	}
+	avoided := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other lane
+	if head == nil {
+		head = l.bound.First()
+	}
+	for u := head; u != nil; {
+		if !r.fill(u, now) {
+			break
+		}
+		u.place.Leave()
+		if alone {
+			break
+		}
+		if u = q.loose(); l.bound.Len() > 0 {
+			u = l.bound.First()
+		} else if u != nil && !avoided && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint {
+			break
+		}
+	}
+	r.Alive = len(r.Items)
+	l.begin(r)
+	return r
+}
+
+// fill moves messages of u into the request, in order, as many as fit. It
+// returns false if not even the first does.
+func (r *Request) fill(u *unit, now time.Time) bool {
+	before := len(r.Items)
+	for u.items.Len() > 0 {
+		it := u.items.First()
+		s := it.Owner.Share(now)
+		if len(r.Items) > 0 && (it.Due.After(now) || !r.fits(it, s)) {
+			break
+		}
+		if len(r.Items) == 0 || s < r.share {
+			r.share = s
+		}
+		if it.Limit > 0 && (r.limit == 0 || it.Limit < r.limit) {
+			r.limit = it.Limit
+		}
+		r.bytes += it.Size
+		r.Items = append(r.Items, it)
+		it.place.Leave()
+		it.req = r
+		u.flying++
+	}
+	return len(r.Items) > before
+}
+
+// fits reports whether a further message may join: within the bounds of the
+// lane, of its own limit and those of the others, and with a share of the time
+// that is neither too short for the others nor theirs for it.
+func (r *Request) fits(it *Item, share time.Duration) bool {
+	n := len(r.Items) + 1
+	return n <= r.Lane.most() &&
+		(r.Lane.MaxBytes <= 0 || r.bytes+it.Size <= r.Lane.MaxBytes) &&
+		(r.limit == 0 || n <= r.limit) && (it.Limit == 0 || n <= it.Limit) &&
+		share >= r.share/2 && r.share >= share/2
+}
+
+// Shorten returns the messages of r from the given place on to the queue.
+func (q *Queue) Shorten(r *Request, from int, now time.Time) {
+	for _, it := range slices.Backward(r.Items[from:]) {
+		if it.req == r { // otherwise it has left, and counts no more
+			r.Alive--
+		}
+		q.giveBack(r, it, now)
+	}
+	r.Items = r.Items[:from]
+}
+
+// Withdraw returns the messages that were ready when the ask began, as a request
+// without a lane: if the transport has no lane, it has none for all of them.
+func (q *Queue) Withdraw(a *Ask) *Request {
+	r := q.newRequest()
+	for u := range q.ready.All {
+		for it := range u.items.All {
+			if it.asked >= a.number {
+				break // those behind it came later still
+			}
+			it.place.Leave()
+			it.req = r
+			u.flying++
+			r.Items = append(r.Items, it)
+		}
+		if u.flying > 0 {
+			u.place.Leave()
+		}
+	}
+	r.Alive = len(r.Items)
+	return r
+}

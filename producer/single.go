@@ -1,0 +1,19 @@
+package producer
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A single makes a LaneSender of a Sender: one lane, one message a request.
+type single struct{ transport.Sender }
+
+func (single) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{Topic: r.Topic, MaxMessages: 1}, nil
+}
+
+func (s single) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return s.Send(ctx, msgs)
+}
