@@ -36,7 +36,7 @@ func TestTransports(t *testing.T) {
 						return err
 					},
 				}
-			}, transporttest.Options{Virtual: true, Capabilities: transport.Capabilities{
+			}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
 				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true,
 			}})
 		})

@@ -49,7 +49,7 @@ func TestSuite(t *testing.T) {
 				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
 			},
 		}
-	}, transporttest.Options{Virtual: true, Capabilities: transport.Capabilities{
+	}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true,
 	}})
 }

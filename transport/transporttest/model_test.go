@@ -29,9 +29,11 @@ type model struct {
 	closed     chan struct{}
 	serial     int
 	can        transport.Capabilities
-	told       bool                      // there was an answer, so that the client knows can
-	fault      string                    // makes the model break one promise; empty for none
-	swallowing *transport.ReceiveRequest // of a receive that was cancelled; see fault
+	keeps      Guarantees
+	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
+	told       bool                           // there was an answer, so that the client knows can
+	fault      string                         // makes the model break one promise; empty for none
+	swallowing *transport.ReceiveRequest      // of a receive that was cancelled; see fault
 }
 
 type subCopy struct {
@@ -51,9 +53,9 @@ func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 // everything is what the model can do.
 var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true}
 
-func newModel(can transport.Capabilities) *model {
+func newModel(can transport.Capabilities, keeps Guarantees) *model {
 	return &model{
-		can:    can,
+		can: can, keeps: keeps, letters: map[string][]*tidegate.Message{},
 		topics: map[string]TopicType{}, groups: map[string]GroupConfig{}, copies: map[string]*subCopy{},
 		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
@@ -153,7 +155,7 @@ func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
 		c.held, c.handle = false, ""
 		if c.attempt >= m.groups[group].MaxAttempts {
 			m.bury(group, i, c, "timed out")
-		} else if c.push && m.fault != "no ladder for timeouts" {
+		} else if c.push && m.keeps.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
 			c.due = c.due.Add(ladderSteps(m.groups[group].Retry).Delay(c.attempt - 1))
 			m.expire(group, i, c, now)
 		}
@@ -177,8 +179,22 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 	if m.fault == "lose the reason" {
 		delete(letter.Properties, tidegate.PropertyDeadLetterReason)
 	}
-	m.topics[letter.Topic] = Normal
-	m.store(letter)
+	if !m.keeps.DeadLetterOrigins {
+		letter.Properties = maps.Clone(d.Properties)
+	}
+	m.letters[group] = append(m.letters[group], letter)
+	if m.keeps.DeadLettersAtOnce {
+		m.moveLetters(group)
+	}
+}
+
+// moveLetters puts the dead letters of a group into its dead letter queue.
+func (m *model) moveLetters(group string) {
+	for _, letter := range m.letters[group] {
+		m.topics[letter.Topic] = Normal
+		m.store(letter)
+	}
+	delete(m.letters, group)
 }
 
 func matches(f transport.Filter, tag string) bool {
@@ -235,7 +251,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 		if d.MessageGroup != "" && m.fault != "no order" {
 			blocked[d.MessageGroup] = true
 		}
-		if m.fault == "a failed group locks the queue" && c.attempt > 0 && now.Before(c.due) {
+		if (m.fault == "a failed group locks the queue" || !m.keeps.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
 			return ds, next
 		}
 	}
@@ -254,6 +270,9 @@ func (m *model) tooLarge(r transport.ReceiveRequest, ds []*tidegate.Delivery, an
 func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
+	}
+	if !m.keeps.ExactWaits {
+		r.Wait = min(max(r.Wait, 5*time.Second), 20*time.Second)
 	}
 	end := time.Now().Add(r.Wait)
 	for {
@@ -287,6 +306,10 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 			}
 		}
 		ds, next := m.take(r, now)
+		m.moveLetters(r.Group)
+		if !m.keeps.RetriesWakeReceives {
+			next = end
+		}
 		if m.fault == "forget attempt IDs" {
 			r.AttemptID = ""
 		}
@@ -368,10 +391,12 @@ func (m *model) Capabilities() transport.Capabilities {
 	return m.can
 }
 
-func modelFixture(*testing.T) Fixture { return fixtureOf(newModel(everything)) }
+func modelFixture(*testing.T) Fixture { return fixtureOf(newModel(everything, AllGuarantees())) }
 
-// plainFixture is of a model that claims nothing, as a real RocketMQ.
-func plainFixture(*testing.T) Fixture { return fixtureOf(newModel(transport.Capabilities{})) }
+// plainFixture is of a model that behaves as a real RocketMQ.
+func plainFixture(*testing.T) Fixture {
+	return fixtureOf(newModel(transport.Capabilities{}, Guarantees{}))
+}
 
 func fixtureOf(m *model) Fixture {
 	m.fault = os.Getenv(faultVariable)

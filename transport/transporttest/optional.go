@@ -34,17 +34,17 @@ func optional[T any](run func(*env, T)) func(*env) {
 
 func lanes(e *env, s transport.LaneSender) {
 	e.setup(Normal)
-	e.send(newMessage("first")) // and the connection announces what it can do
-	lane, err := s.Lane(e.Context(), transport.LaneRequest{Topic: topic})
+	e.send(e.message("first")) // and the connection announces what it can do
+	lane, err := s.Lane(e.Context(), transport.LaneRequest{Topic: e.topic})
 	if err != nil {
 		e.Fatal(err)
 	}
-	if lane.Topic != topic || lane.MaxMessages < 1 || lane.MaxMessages > 1 != e.can.Batch {
+	if lane.Topic != e.topic || lane.MaxMessages < 1 || lane.MaxMessages > 1 != e.can.Batch {
 		e.Errorf("lane %+v with the capabilities %+v", lane, e.can)
 	}
 	var msgs []*tidegate.Message
 	for range min(5, lane.MaxMessages) {
-		m := newMessage("x")
+		m := e.message("x")
 		m.Tag = "tag-" + m.ID
 		msgs = append(msgs, m)
 	}
@@ -73,27 +73,35 @@ func ping(e *env, p transport.Pinger) {
 	if err := p.Ping(e.Context()); err != nil {
 		e.Errorf("without topics: %v", err)
 	}
-	if err := p.Ping(e.Context(), topic); err != nil {
+	if err := p.Ping(e.Context(), e.topic); err != nil {
 		e.Errorf("a topic: %v", err)
 	}
-	if err := p.Ping(e.Context(), topic, "missing"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+	if err := p.Ping(e.Context(), e.topic, e.name("missing")); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		e.Errorf("a topic that is missing: %v, want ErrTopicNotFound", err)
 	}
 }
 
 func recall(e *env, r transport.Recaller) {
 	e.setup(Delay)
-	m := newMessage("later")
+	m := e.message("later")
 	m.DeliverAt = time.Now().Add(4 * e.unit)
 	receipt := e.send(m)[0]
+	if e.lacks(e.keeps.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
+		_, err := r.Recall(e.Context(), e.topic, "handle")
+		e.wantCode(err, tidegate.CodeNotImplemented)
+		if receipt.RecallHandle != "" || receipt.Offset != -1 {
+			e.Errorf("receipt %+v of a delayed message, want no recall handle and no offset", receipt)
+		}
+		return
+	}
 	if receipt.RecallHandle == "" || receipt.Offset != -1 {
 		e.Fatalf("receipt %+v of a delayed message, want a recall handle and no offset", receipt)
 	}
-	id, err := r.Recall(e.Context(), topic, receipt.RecallHandle)
+	id, err := r.Recall(e.Context(), e.topic, receipt.RecallHandle)
 	if err != nil || id != m.ID {
 		e.Errorf("recalled %q, %v, want %q", id, err, m.ID)
 	}
-	if _, err := r.Recall(e.Context(), topic, receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
+	if _, err := r.Recall(e.Context(), e.topic, receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
 		e.Errorf("recalled again: %v, want ErrNotFound", err)
 	}
 	e.sleep(5 * e.unit)
@@ -104,13 +112,13 @@ func recall(e *env, r transport.Recaller) {
 func halfOf(e *env, t transport.Transactor) (*tidegate.Message, transport.Transaction) {
 	e.Helper()
 	e.setup(Transaction)
-	m := newMessage("half")
+	m := e.message("half")
 	r := t.SendHalf(e.Context(), m)
 	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.MessageID != m.ID {
 		e.Fatalf("SendHalf: %+v", r)
 	}
 	e.none(e.request())
-	return m, transport.Transaction{ID: r.Receipt.TransactionID, MessageID: m.ID, Topic: topic, Endpoint: r.Receipt.Endpoint}
+	return m, transport.Transaction{ID: r.Receipt.TransactionID, MessageID: m.ID, Topic: e.topic, Endpoint: r.Receipt.Endpoint}
 }
 
 func transactionCommitted(e *env, t transport.Transactor) {
@@ -152,8 +160,8 @@ func transactionChecked(e *env, t transport.Transactor) {
 	defer cancel()
 	var asked atomic.Int64
 	wait := later(func() {
-		err := t.ServeChecks(ctx, []string{topic}, func(_ context.Context, q transport.TransactionCheck) transport.Resolution {
-			if q.Transaction.ID != tx.ID || q.Transaction.Topic != topic || q.Message.ID != m.ID || string(q.Message.Body) != "half" {
+		err := t.ServeChecks(ctx, []string{e.topic}, func(_ context.Context, q transport.TransactionCheck) transport.Resolution {
+			if q.Transaction.ID != tx.ID || q.Transaction.Topic != e.topic || q.Message.ID != m.ID || string(q.Message.Body) != "half" {
 				e.Errorf("asked about %+v, %+v", q.Transaction, q.Message)
 			}
 			if asked.Add(1) == 1 {

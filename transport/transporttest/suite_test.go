@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ import (
 const faultVariable = "TRANSPORTTEST_FAULT"
 
 func TestSuiteInVirtualTime(t *testing.T) {
-	Run(t, modelFixture, Options{Capabilities: everything, Virtual: true})
+	Run(t, modelFixture, Options{Capabilities: everything, Guarantees: AllGuarantees(), Virtual: true})
 }
 
 var realUnit = flag.Duration("real.unit", 0, "run every case in real time, with this unit; 0 for the cases that wait for nothing")
@@ -35,7 +36,7 @@ func TestSuiteInRealTime(t *testing.T) {
 	if os.Getenv(faultVariable) != "" {
 		return
 	}
-	opts := Options{Capabilities: everything, Unit: *realUnit}
+	opts := Options{Capabilities: everything, Guarantees: AllGuarantees(), Unit: *realUnit}
 	if opts.Unit == 0 {
 		opts.Unit = 5 * time.Minute
 		opts.only = func(c testCase) bool { return slices.Contains(patient, c.name) }
@@ -44,9 +45,7 @@ func TestSuiteInRealTime(t *testing.T) {
 }
 
 func TestSuiteOfAPlainServer(t *testing.T) {
-	if os.Getenv(faultVariable) == "" {
-		Run(t, plainFixture, Options{Virtual: true})
-	}
+	Run(t, plainFixture, Options{Virtual: true})
 }
 
 // What is left out is what a real RocketMQ does otherwise, and nothing else.
@@ -59,16 +58,23 @@ func TestCasesByCapabilities(t *testing.T) {
 		return names
 	}
 	for _, tt := range []struct {
-		can  transport.Capabilities
-		left []string
+		can   transport.Capabilities
+		keeps Guarantees
+		left  []string
 	}{
-		{everything, nil},
-		{transport.Capabilities{Batch: true}, []string{"CancelledReceiveIsRepeated", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
-		{transport.Capabilities{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "FIFONeedsAGroup", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{everything, AllGuarantees(), nil},
+		{transport.Capabilities{Batch: true}, AllGuarantees(), []string{"CancelledReceiveIsRepeated", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{everything, Guarantees{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
+		{transport.Capabilities{}, Guarantees{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
-		apply, left := applicable(tt.can)
+		apply, left := applicable(tt.can, tt.keeps)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
-			t.Errorf("%+v: without %v and with %d of %d cases, want without %v", tt.can, got, len(apply), len(cases), tt.left)
+			t.Errorf("%+v, %+v: without %v and with %d of %d cases, want without %v", tt.can, tt.keeps, got, len(apply), len(cases), tt.left)
+		}
+		for _, c := range left {
+			if c.needs.name == "" {
+				t.Errorf("the log does not say what the case %s needs", c.name)
+			}
 		}
 	}
 }
@@ -112,17 +118,47 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"open settings after Close":      {"ClosedForGood"},
 		"give one at a time":             {"ReceiveMax", "FIFOAttemptID"},
 	} {
-		t.Run(fault, func(t *testing.T) {
-			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0],
-				"-test.run=^TestSuiteInVirtualTime$/^("+strings.Join(names, "|")+")$", "-test.timeout=60s")
-			cmd.Env = append(os.Environ(), faultVariable+"="+fault)
-			out, err := cmd.CombinedOutput()
-			for _, name := range names {
-				if err == nil || !strings.Contains(string(out), "FAIL: TestSuiteInVirtualTime/"+name+" ") {
-					t.Errorf("the case %s did not find it: %v\n%s", name, err, out)
-				}
-			}
-		})
+		t.Run(fault, func(t *testing.T) { finds(t, "TestSuiteInVirtualTime", fault, names) })
+	}
+}
+
+// The suite finds faults of a server without any guarantee too.
+func TestSuiteOfAPlainServerFindsFaults(t *testing.T) {
+	if os.Getenv(faultVariable) != "" {
+		return
+	}
+	for fault, names := range map[string][]string{
+		"filter by hash":          {"TagFilterIsExact"},
+		"no order":                {"FIFOInFlightGroupWaits"},
+		"old handles acknowledge": {"AckMany"},
+		"retry early":             {"RetryOutlivesTheLease"},
+		"retry does not count":    {"AttemptsExhausted"},
+		"ignore MaxBytes":         {"ReceiveMaxBytes"},
+		"open after Close":        {"ClosedForGood"},
+	} {
+		t.Run(fault, func(t *testing.T) { finds(t, "TestSuiteOfAPlainServer", fault, names) })
+	}
+}
+
+// finds runs cases of a suite in a process with a fault, and fails unless each of them does.
+func finds(t *testing.T, suite, fault string, names []string) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0],
+		"-test.run=^"+suite+"$/^("+strings.Join(names, "|")+")$", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), faultVariable+"="+fault)
+	out, err := cmd.CombinedOutput()
+	for _, name := range names {
+		if err == nil || !strings.Contains(string(out), "FAIL: "+suite+"/"+name+" ") {
+			t.Errorf("the case %s did not find it: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// AllGuarantees leaves no guarantee out.
+func TestAllGuarantees(t *testing.T) {
+	for f, v := range reflect.ValueOf(AllGuarantees()).Fields() {
+		if !v.Bool() {
+			t.Errorf("AllGuarantees leaves %s out", f.Name)
+		}
 	}
 }

@@ -6,15 +6,15 @@
 //		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Options{Virtual: true})
 //	}
 //
-// Differences that the contract allows are those of Capabilities: the zero
-// value, a real RocketMQ 5.2, is held to less. [Options] say which there are to
-// be, and one case compares. What is promised only with more of them is logged as
-// no case of the run: a case that runs tests something.
+// Servers differ in their [transport.Capabilities], which they announce, and in their
+// [Guarantees]. [Options] names both; the zero value is a real RocketMQ 5.2. The suite
+// logs each case that it leaves out with the name of the missing capability or guarantee.
 package transporttest
 
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,7 +46,8 @@ type GroupConfig struct {
 	Retry       []time.Duration // the ladder; a FIFO group's has one step
 }
 
-// A Fixture is a transport to a server that has nothing in it.
+// A Fixture is a transport to a server. The names that the suite gives to topics and
+// groups are unique to the run and the case, so the server may have others.
 type Fixture struct {
 	Transport transport.Transport
 
@@ -64,15 +65,19 @@ type Options struct {
 	// no others. They decide which cases there are.
 	Capabilities transport.Capabilities
 
+	// Guarantees are those that the server keeps. Zero means those of RocketMQ 5.2.
+	Guarantees Guarantees
+
 	// Virtual runs each case, fixture included, in a testing/synctest bubble:
 	// times are then checked to 10 ms, and goroutines that are left fail the
 	// case. It needs a server within the process.
 	Virtual bool
 
-	// Unit is the time that the cases count in: invisible durations are one to
-	// four units, no case waits longer than ten. 0 for 10 s with virtual
-	// time, which is what servers demand at least, and for 500 ms in real time,
-	// for which the server's minima have to be lowered.
+	// Unit is the time that the cases count in. Receives wait for one or two units;
+	// invisible durations are two to four units, and one unit where a server has
+	// Capabilities.Snooze. RocketMQ 5.2 needs 5 s, since its shortest wait is 5 s and its
+	// shortest invisible duration 10 s. Zero means 10 s with Virtual, else 500 ms, which
+	// needs a server with lowered minima.
 	Unit time.Duration
 
 	only func(testCase) bool // of the suite's own tests; nil: every case
@@ -89,17 +94,19 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 			opts.Unit = 10 * time.Second
 		}
 	}
-	apply, left := applicable(opts.Capabilities)
+	apply, left := applicable(opts.Capabilities, opts.Guarantees)
 	for _, c := range left {
-		t.Logf("no case of this run: %s, which needs more than the capabilities %+v", c.name, opts.Capabilities)
+		t.Logf("case %s is left out: the server lacks %s", c.name, c.needs.name)
 	}
+	id := strconv.FormatInt(time.Now().UnixNano(), 36)
 	for _, c := range apply {
 		if opts.only != nil && !opts.only(c) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
-				e := &env{T: t, Fixture: newFixture(t), can: opts.Capabilities, unit: opts.Unit, slack: opts.Unit / 2}
+				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, keeps: opts.Guarantees, unit: opts.Unit, slack: opts.Unit / 2, logged: map[string]bool{}}
+				e.topic, e.group = e.name("orders"), e.name("billing")
 				if opts.Virtual {
 					e.slack = 10 * time.Millisecond
 				}
@@ -120,12 +127,11 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 	}
 }
 
-// A testCase is one promise. One that is only made by servers with some
-// capability says so in needs, and does not look for itself.
+// A testCase tests one promise. It applies to servers that have what it needs.
 type testCase struct {
 	name  string
 	run   func(*env)
-	needs func(transport.Capabilities) bool // nil: nothing
+	needs need // zero: nothing
 }
 
 // cases is filled where the cases are written.
@@ -135,7 +141,7 @@ var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {
 		e.setup(Normal)
 		// Any answer tells, as far as there is anything to tell.
-		if _, err := e.Transport.ProducerSettings(e.Context(), topic); err != nil {
+		if _, err := e.Transport.ProducerSettings(e.Context(), e.topic); err != nil {
 			e.Fatal(err)
 		}
 		if got := e.Transport.Capabilities(); got != e.can {
@@ -144,10 +150,10 @@ var capabilityCases = []testCase{
 	}},
 }
 
-// applicable returns the cases for a transport with these capabilities, and those left out.
-func applicable(can transport.Capabilities) (apply, left []testCase) {
+// applicable returns the cases for a server, and those left out.
+func applicable(can transport.Capabilities, keeps Guarantees) (apply, left []testCase) {
 	for _, c := range cases {
-		if c.needs == nil || c.needs(can) {
+		if c.needs.has == nil || c.needs.has(can, keeps) {
 			apply = append(apply, c)
 		} else {
 			left = append(left, c)
@@ -155,15 +161,6 @@ func applicable(can transport.Capabilities) (apply, left []testCase) {
 	}
 	return apply, left
 }
-
-// beyond reports whether the server can do more than a real RocketMQ 5.2.
-func beyond(can transport.Capabilities) bool { return can != (transport.Capabilities{}) }
-
-func suspends(can transport.Capabilities) bool { return can.Suspend }
-
-func snoozes(can transport.Capabilities) bool { return can.Snooze }
-
-func repeats(can transport.Capabilities) bool { return can.RepeatReceive && can.Suspend }
 
 func concat(lists ...[]testCase) []testCase {
 	var all []testCase
@@ -177,15 +174,17 @@ func concat(lists ...[]testCase) []testCase {
 type env struct {
 	*testing.T
 	Fixture
-	can   transport.Capabilities // that the transport is to have
-	unit  time.Duration
-	slack time.Duration // how late something may be
+	suffix       string                 // of every name
+	topic, group string                 // of setup
+	can          transport.Capabilities // that the transport is to have
+	keeps        Guarantees
+	unit         time.Duration
+	slack        time.Duration   // how late something may be
+	logged       map[string]bool // the guarantees that lacks named
 }
 
-const (
-	topic = "orders"
-	group = "billing"
-)
+// name returns a topic or group name that no other case and no other run uses.
+func (e *env) name(base string) string { return base + "-" + e.suffix }
 
 // ladder is the ladder of the groups that the cases make.
 func (e *env) ladder() []time.Duration { return []time.Duration{e.unit, 2 * e.unit} }
@@ -193,12 +192,12 @@ func (e *env) ladder() []time.Duration { return []time.Duration{e.unit, 2 * e.un
 // setup makes the topic and the group that most cases need.
 func (e *env) setup(t TopicType) {
 	e.Helper()
-	e.createTopic(topic, t)
+	e.createTopic(e.topic, t)
 	c := GroupConfig{FIFO: t == FIFO, MaxAttempts: 3, Retry: e.ladder()}
 	if c.FIFO {
 		c.Retry = c.Retry[:1]
 	}
-	e.createGroup(group, c)
+	e.createGroup(e.group, c)
 }
 
 func (e *env) createTopic(name string, t TopicType) {
@@ -215,8 +214,8 @@ func (e *env) createGroup(name string, c GroupConfig) {
 	}
 }
 
-func newMessage(body string) *tidegate.Message {
-	return &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topic, Body: []byte(body)}
+func (e *env) message(body string) *tidegate.Message {
+	return &tidegate.Message{ID: tidegate.NewMessageID(), Topic: e.topic, Body: []byte(body)}
 }
 
 // send sends messages that have to be accepted.
@@ -239,7 +238,7 @@ func (e *env) send(msgs ...*tidegate.Message) []tidegate.Receipt {
 // request is a receive of one message, kept for two units, waited for one.
 func (e *env) request() transport.ReceiveRequest {
 	return transport.ReceiveRequest{
-		Group: group, Topic: topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 2 * e.unit, Wait: e.unit,
+		Group: e.group, Topic: e.topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 2 * e.unit, Wait: e.unit,
 	}
 }
 
@@ -311,6 +310,35 @@ func (e *env) mustAck(d *tidegate.Delivery) {
 	}
 }
 
+// lateness is the most by which a redelivery may be late on a server without
+// Guarantees.RetriesWakeReceives: two of RocketMQ's longest polls, and some seconds.
+const lateness = 45 * time.Second
+
+// again receives the one message that is redelivered d after start, waiting for r.Wait and,
+// where retries do not wake receives, with as many receives as it takes.
+func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration, what string) *tidegate.Delivery {
+	e.Helper()
+	if e.keeps.RetriesWakeReceives {
+		again := e.oneOf(r)
+		e.after(start, d, what)
+		return again
+	}
+	for {
+		ds := e.receive(r)
+		switch got := time.Since(start); {
+		case len(ds) > 1:
+			e.Fatalf("received %s, want one message", describe(ds))
+		case len(ds) == 1 && got < d-2*time.Millisecond:
+			e.Errorf("%s after %v, want %v at least", what, got, d)
+			return ds[0]
+		case len(ds) == 1:
+			return ds[0]
+		case got > d+lateness:
+			e.Fatalf("nothing was received %v after it was due", got-d)
+		}
+	}
+}
+
 // after checks that what happened now happened d after start: never before,
 // and soon.
 func (e *env) after(start time.Time, d time.Duration, what string) {
@@ -348,5 +376,3 @@ func describe(ds []*tidegate.Delivery) string {
 	}
 	return s.String()
 }
-
-func (e *env) beyond() bool { return beyond(e.can) }
