@@ -63,7 +63,7 @@ var importTable = map[string]row{
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},
 	},
 	"broker/brokertest": {
-		imports: []string{"", "broker", "broker/server", "transport", "transport/rocketmq", "transport/rest"},
+		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
 		tests:   []string{"..."}, // the whole line, end to end, is tested here
 	},
 	"broker/cmd": {imports: []string{"..."}},

@@ -3,20 +3,24 @@
 // port, no file, no process.
 //
 //	func TestOrders(t *testing.T) {
-//		synctest.Test(t, func(t *testing.T) {
-//			b := brokertest.New(t)
+//		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 //			b.CreateTopic("orders", broker.TopicConfig{})
-//			p, err := producer.New(b.Client(), producer.Options{})
+//			b.Consume("billing", "orders", handle) // the handler under test
+//			b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+//			b.WaitIdle("billing", "orders")
 //			...
 //		})
 //	}
 //
-// In a bubble of testing/synctest time is virtual: the 4 h 46 m of the whole
-// retry ladder take milliseconds. Outside of one the broker works as well, in
-// real time.
+// [Run] runs the test in a bubble of testing/synctest, where time is virtual: the
+// 4 h 46 m of the whole retry schedule take milliseconds. Outside of a bubble the broker
+// works as well, in real time. [Broker.Client] returns a transport for producers
+// and consumers with options of their own.
 //
 // [Broker.Intercept] puts faults around requests: delays, refusals,
-// throttling, and answers that are lost after the request took effect.
+// throttling, and responses that are lost after the request took effect.
+// [Broker.Disconnect] and [Broker.Restart] break connections. [Broker.ChaosClient]
+// duplicates, postpones and reorders deliveries.
 package brokertest
 
 import (
@@ -68,7 +72,9 @@ type Broker struct {
 	served  chan error
 
 	mu          sync.Mutex
-	middlewares []*Middleware // guarded by mu; the first is the innermost
+	middlewares []*Middleware   // guarded by mu; the first is the innermost
+	changed     chan struct{}   // guarded by mu; closed after the next request, nil while nobody waits
+	letters     map[string]bool // guarded by mu; the dead letters that WaitDeadLetter returned
 	once        sync.Once
 }
 
@@ -126,7 +132,7 @@ func NewWith(tb testing.TB, o Options) *Broker {
 	if o.Broker.Dir == "" && o.Broker.Memory == nil {
 		o.Broker.Memory = broker.NewMemory()
 	}
-	b := &Broker{tb: tb, opts: o, network: newNetwork(), address: fmt.Sprintf("broker-%d.test:8081", brokers.Add(1))}
+	b := &Broker{tb: tb, opts: o, network: newNetwork(), letters: map[string]bool{}, address: fmt.Sprintf("broker-%d.test:8081", brokers.Add(1))}
 	if err := b.start(); err != nil {
 		tb.Fatalf("brokertest: %v", err)
 	}
@@ -252,6 +258,7 @@ func (b *Broker) intercept(ctx context.Context, call server.Call, next func(cont
 	b.mu.Lock()
 	ms := b.middlewares
 	b.mu.Unlock()
+	defer b.requestServed()
 	for _, m := range ms {
 		inner := next
 		next = func(ctx context.Context) error { return (*m)(ctx, call, inner) }

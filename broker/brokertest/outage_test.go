@@ -29,7 +29,7 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 					b.CreateTopic("orders", broker.TopicConfig{})
 					send := func() {
 						msg := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}
-						if r := b.Send(t.Context(), []*tidegate.Message{msg}); r[0].Err != nil { // past the network
+						if r := b.Broker.Send(t.Context(), []*tidegate.Message{msg}); r[0].Err != nil { // past the network
 							t.Fatal(r[0].Err)
 						}
 					}

@@ -18,8 +18,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/producer"
 )
 
 // What the README shows is what this program and this test do, word for word
@@ -97,20 +95,16 @@ func TestProgram(t *testing.T) {
 func TestBrokertest(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{})
-		p, _ := producer.New(b.Client(), producer.Options{})
-		defer p.Close()
-		p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
-		ctx, stop := context.WithCancel(t.Context())
-		c, _ := consumer.NewPush(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(_ context.Context, d *tidegate.Delivery) error {
-				if d.Attempt == 1 {
-					return errors.New("try again") // the next delivery comes 10 s later
-				}
-				stop()
-				return nil
-			}, consumer.PushOptions{})
-		if err := c.Run(ctx); err != nil {
-			t.Error(err)
+		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
+			if d.Attempt == 1 {
+				return errors.New("try again") // the next delivery comes 10 s later
+			}
+			return nil
+		})
+		b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+		b.WaitIdle("billing", "orders")
+		if n := b.Stats("billing", "orders").Acked; n != 1 {
+			t.Errorf("%d orders were billed, want 1", n)
 		}
 	})
 }

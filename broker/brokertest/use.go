@@ -1,0 +1,196 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+const (
+	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a
+	// message is 24 h; the default retry schedule takes less than 5 h.
+	waitLimit = 25 * time.Hour
+
+	// waitPoll is the least interval at which they look for changes that come without a
+	// request, such as the end of an invisible duration.
+	waitPoll = time.Second
+
+	// pollShare bounds the number of looks: the interval is at least this share of the
+	// time waited.
+	pollShare = 256
+)
+
+// Send stores messages in the broker directly, not through gRPC, and returns
+// their receipts. A message without an ID gets one; msgs are not changed. It fails
+// the test if the broker rejects a message. To test a producer, use
+// [Broker.Client]; the embedded engine's own method is Broker.Broker.Send.
+func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
+	b.tb.Helper()
+	receipts := make([]tidegate.Receipt, len(msgs))
+	for i, m := range msgs {
+		stored := *m
+		if stored.ID == "" {
+			stored.ID = tidegate.NewMessageID()
+		}
+		r := b.Broker.Send(b.tb.Context(), []*tidegate.Message{&stored})[0]
+		if r.Err != nil {
+			b.tb.Fatalf("brokertest: send message %d of %d to %s: %v", i+1, len(msgs), m.Topic, r.Err)
+		}
+		receipts[i] = r.Receipt
+	}
+	return receipts
+}
+
+// Consume starts a push consumer with default options, through gRPC, and returns
+// at once. The consumer stops when stop is called or the test ends; stop returns
+// when every handler has returned. It may be called several times. An error of the
+// consumer fails the test. For options, use [consumer.NewPush] with
+// [Broker.Client].
+func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop func()) {
+	b.tb.Helper()
+	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle, consumer.PushOptions{})
+	if err != nil {
+		b.tb.Fatalf("brokertest: consume %s as %s: %v", topic, group, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // of its own: cleanups stop it before the client closes
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.Run(ctx); err != nil {
+			b.tb.Errorf("brokertest: consume %s as %s: %v", topic, group, err)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	b.tb.Cleanup(stop)
+	return stop
+}
+
+// WaitIdle waits until the group has consumed the topic: no message is ready,
+// in flight or waiting for a retry, in the topic and in the group's other topics.
+// Parked messages, and delayed messages whose delivery time has not come, do
+// not count. In a bubble this lets the time of all retries pass. It fails the test
+// after 25 h, which are virtual in a bubble. A change without a request, such as the end
+// of an invisible duration, is noticed after up to a second or 1/256 of the wait.
+func (b *Broker) WaitIdle(group, topic string) {
+	b.tb.Helper()
+	var state string
+	b.wait(func() bool {
+		g, err := b.Group(group)
+		if err != nil {
+			state = fmt.Sprintf("group %s has not received yet", group)
+			return false
+		}
+		seen := false
+		for _, s := range g.Topics {
+			seen = seen || s.Topic == topic
+			if s.Ready+s.Inflight+s.WaitingRetry > 0 {
+				state = fmt.Sprintf("of %s group %s has %d ready messages, %d in flight and %d waiting for a retry",
+					s.Topic, group, s.Ready, s.Inflight, s.WaitingRetry)
+				return false
+			}
+		}
+		if !seen {
+			state = fmt.Sprintf("group %s has not received from %s yet", group, topic)
+		}
+		return seen
+	}, func() string { return "wait until idle: " + state + "; does a consumer run?" })
+}
+
+// WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no
+// earlier call has returned, and returns the oldest such. In a bubble this lets
+// the time of all retries pass. It fails the test after 25 h, which are virtual
+// in a bubble. The dead letter stays stored.
+func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
+	b.tb.Helper()
+	var letter broker.StoredDeadLetter
+	var last error
+	b.wait(func() (found bool) {
+		letter, found, last = b.nextDeadLetter(group)
+		return found
+	}, func() string {
+		if last != nil {
+			return fmt.Sprintf("wait for a dead letter of group %s: %v", group, last)
+		}
+		return fmt.Sprintf("wait for a dead letter of group %s: there is none", group)
+	})
+	return letter
+}
+
+// nextDeadLetter returns the oldest dead letter that it has not returned before.
+func (b *Broker) nextDeadLetter(group string) (l broker.StoredDeadLetter, found bool, err error) {
+	for q := (broker.DeadLetterQuery{}); ; {
+		page, err := b.DeadLetters(group, q)
+		if err != nil {
+			return l, false, err
+		}
+		for _, l := range page.Letters {
+			if key := fmt.Sprint(l.Topic, l.Queue, l.Offset); b.returned(key) {
+				return l, true, nil
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			return l, false, nil
+		}
+	}
+}
+
+// returned notes that the dead letter is returned, and reports whether it is so for the first time.
+func (b *Broker) returned(key string) (first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first = !b.letters[key]
+	b.letters[key] = true
+	return first
+}
+
+// wait returns when done returns true, and fails the test after waitLimit.
+func (b *Broker) wait(done func() bool, state func() string) {
+	b.tb.Helper()
+	start := time.Now()
+	for {
+		changed := b.changes()
+		if done() {
+			return
+		}
+		waited := time.Since(start)
+		if waited >= waitLimit {
+			b.tb.Fatalf("brokertest: %s (waited %v)", state(), waited)
+		}
+		poll := time.NewTimer(min(max(waitPoll, waited/pollShare), waitLimit-waited))
+		select {
+		case <-changed:
+		case <-poll.C:
+		case <-b.tb.Context().Done():
+			poll.Stop()
+			b.tb.Fatalf("brokertest: %s when the test ended", state())
+		}
+		poll.Stop()
+	}
+}
+
+// changes returns a channel that is closed after the next request.
+func (b *Broker) changes() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changed == nil {
+		b.changed = make(chan struct{})
+	}
+	return b.changed
+}
+
+// requestServed wakes the calls that wait for a change.
+func (b *Broker) requestServed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}

@@ -1,0 +1,130 @@
+package brokertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// order is message number n.
+func order(n int) *tidegate.Message {
+	return &tidegate.Message{Topic: "orders", Body: fmt.Append(nil, n)}
+}
+
+func TestConsumeUntilIdle(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		var mu sync.Mutex
+		attempts := map[string]int{}
+		stop := b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			attempts[string(d.Body)] = d.Attempt
+			if string(d.Body) == "2" && d.Attempt < 3 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		start := time.Now()
+		receipts := b.Send(order(1), order(2), order(3))
+		b.WaitIdle("billing", "orders")
+		// The schedule of RocketMQ's consumption retry: 10 s, then 30 s.
+		if took := time.Since(start); took < 40*time.Second || took > 42*time.Second {
+			t.Errorf("idle after %v, want the two intervals of 10 s and 30 s", took)
+		}
+		stop()
+		stop()
+		if want := map[string]int{"1": 1, "2": 3, "3": 1}; fmt.Sprint(attempts) != fmt.Sprint(want) {
+			t.Errorf("attempts %v, want %v", attempts, want)
+		}
+		if len(receipts) != 3 || receipts[0].MessageID == "" || receipts[0].MessageID == receipts[1].MessageID {
+			t.Errorf("receipts %+v: want three with IDs of their own", receipts)
+		}
+	})
+}
+
+func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
+			return consumer.DeadLetter(errors.New("poison " + string(d.Body)))
+		})
+		var reasons []string
+		for n := range 3 {
+			b.Send(order(n))
+			l := b.WaitDeadLetter("billing")
+			reasons = append(reasons, fmt.Sprintf("%s: %s", l.Body, l.Origin.Reason))
+		}
+		if want := []string{"0: poison 0", "1: poison 1", "2: poison 2"}; !slices.Equal(reasons, want) {
+			t.Errorf("dead letters %q, want %q", reasons, want)
+		}
+	})
+}
+
+// A wait without a consumer fails the test, names the state and ends.
+func TestWaitWithoutAConsumerFails(t *testing.T) {
+	for want, wait := range map[string]func(*brokertest.Broker){
+		"group billing has not received yet": func(b *brokertest.Broker) { b.WaitIdle("billing", "orders") },
+		"wait for a dead letter of group billing: there is none": func(b *brokertest.Broker) {
+			b.CreateGroup("billing", broker.GroupConfig{})
+			b.WaitDeadLetter("billing")
+		},
+		"has 0 ready messages, 0 in flight and 1 waiting for a retry": func(b *brokertest.Broker) {
+			b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
+				return consumer.Snooze(7 * time.Hour)
+			})
+			b.WaitIdle("billing", "orders")
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &failing{TB: t}
+			b := brokertest.New(f)
+			b.CreateTopic("orders", broker.TopicConfig{})
+			b.Send(order(1))
+			if got := f.catch(func() { wait(b) }); !strings.Contains(got, want) {
+				t.Errorf("the test failed with %q, want %q in it", got, want)
+			}
+		})
+	}
+}
+
+// A failing records the first fatal failure, and does not fail the test.
+type failing struct {
+	testing.TB
+	mu      sync.Mutex
+	message string // guarded by mu
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.mu.Lock()
+	if f.message == "" {
+		f.message = fmt.Sprintf(format, args...)
+	}
+	f.mu.Unlock()
+	runtime.Goexit()
+}
+
+// catch runs call, which Fatalf may end, and returns the failure.
+func (f *failing) catch(call func()) string {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		call()
+	}()
+	<-done
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.message
+}
