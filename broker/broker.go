@@ -51,8 +51,9 @@ type Options struct {
 	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
 	MaxBodySize int
 
-	// MinInvisibleDuration and MaxInvisibleDuration bound what a receive may
-	// ask for. 0: 10 s and 12 h, as RocketMQ. Tests set a small minimum.
+	// MinInvisibleDuration and MaxInvisibleDuration bound the invisible duration that a receive may
+	// ask for. MaxInvisibleDuration is also the longest time from a delivery to its end, however often
+	// its invisible duration is changed. Zero means 10 s and 12 h, as RocketMQ. Tests set a small minimum.
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
 	// MaxAutoGroups is how many consumer groups there may be that nobody has put: each was made by

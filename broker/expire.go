@@ -98,7 +98,7 @@ func (s *subscription) renew(l *lease, now time.Time) bool {
 		return false
 	}
 	seen, ok := s.broker.owners.lastSeen(l.Owner)
-	until := renewedUntil(seen, l.Since)
+	until := renewedUntil(seen, l.Since, s.broker.opts.MaxInvisibleDuration)
 	if !ok || !until.After(now) {
 		return false
 	}

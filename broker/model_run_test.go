@@ -64,7 +64,7 @@ func (m *model) failf(format string, args ...any) {
 }
 
 func (m *model) open() {
-	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: m.fs, memTable: 256 << 10})
+	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, MaxInvisibleDuration: modelMaxInvisible, fs: m.fs, memTable: 256 << 10})
 	if err != nil {
 		m.failf("opening: %v", err)
 	}

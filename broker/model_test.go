@@ -27,6 +27,7 @@ type modelMessage struct {
 type modelLease struct {
 	state    State
 	attempt  int
+	since    time.Time // of the delivery
 	due      time.Time
 	handle   string
 	push     bool
@@ -52,6 +53,9 @@ type model struct {
 	stale    []*tidegate.Delivery
 	log      []string
 }
+
+// modelMaxInvisible is the model's maximum of the time from a delivery to its end.
+const modelMaxInvisible = 12 * time.Second
 
 // settle lets time have its effect on the model.
 func (g *modelGroup) settle(now time.Time, dead map[string]int) {
@@ -125,7 +129,7 @@ func (m *model) send() {
 func (m *model) receive() {
 	g := m.groups[m.rnd.IntN(len(m.groups))]
 	n := 1 + m.rnd.IntN(6)
-	inv := time.Duration(1+m.rnd.IntN(20)) * time.Second
+	inv := time.Duration(1+m.rnd.IntN(12)) * time.Second
 	push := m.rnd.IntN(2) == 0
 	want := m.ready(g)
 	r := transport.ReceiveRequest{
@@ -156,7 +160,7 @@ func (m *model) receive() {
 			l = &modelLease{}
 			g.leases[d.ID] = l
 		}
-		*l = modelLease{StateInflight, l.attempt + 1, time.Now().Add(inv), d.Handle, push, ""}
+		*l = modelLease{StateInflight, l.attempt + 1, time.Now(), time.Now().Add(inv), d.Handle, push, ""}
 		if d.Attempt != l.attempt {
 			m.failf("%s has attempt %d, want %d", d.ID[26:], d.Attempt, l.attempt)
 		}
@@ -200,8 +204,17 @@ func (m *model) answer() {
 			do = m.b.RepeatChange
 			valid = valid || dur > 0 && l.state == StateInflight && l.replaced == d.Handle && l.due.After(now)
 		}
+		tooLong := valid && dur > 0 && now.Add(dur).After(l.since.Add(modelMaxInvisible))
 		want.due, want.replaced = now.Add(dur), d.Handle
-		if want.handle, err = do(m.t.Context(), d, dur); err == nil {
+		want.handle, err = do(m.t.Context(), d, dur)
+		if tooLong {
+			m.note("a change of %s by %v, %v after its delivery: %v", d.ID[26:], dur, now.Sub(l.since), err)
+			if codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+				m.failf("%s was held longer than %v: %v", d.ID[26:], modelMaxInvisible, err)
+			}
+			return
+		}
+		if err == nil {
 			c := *d
 			c.Handle = want.handle
 			m.stale = append(m.stale, &c)

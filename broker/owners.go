@@ -68,11 +68,11 @@ func (o *owners) lastSeen(owner string) (time.Time, bool) {
 }
 
 // renewedUntil returns until when a lease holds because its owner lives:
-// ownedLease after the owner's last sign of life, maxOwnedLease after the
-// delivery at most. Pure, but for its arguments.
-func renewedUntil(lastSeen, delivered time.Time) time.Time {
+// ownedLease after the owner's last sign of life, but no longer after the
+// delivery than maxOwnedLease and longest, the broker's maximum. It depends on its arguments only.
+func renewedUntil(lastSeen, delivered time.Time, longest time.Duration) time.Time {
 	until := lastSeen.Add(ownedLease)
-	if limit := delivered.Add(maxOwnedLease); until.After(limit) {
+	if limit := delivered.Add(min(maxOwnedLease, longest)); until.After(limit) {
 		return limit
 	}
 	return until

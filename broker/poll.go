@@ -304,7 +304,7 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {
-		p.InvisibleDuration = ownedLease
+		p.InvisibleDuration = min(ownedLease, b.opts.MaxInvisibleDuration)
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
 		return illegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}

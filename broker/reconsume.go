@@ -188,8 +188,9 @@ func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	_, err = s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) {
+	_, err = s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) error {
 		l.Due, l.Negative = now.Add(delay), true
+		return nil
 	}, "")
 	return withOp(op, err)
 }

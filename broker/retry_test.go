@@ -83,7 +83,7 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 	reader := fmt.Sprintf("reader%d", rand.Uint64())
 	defer func() { _ = b.DeleteGroup(t.Context(), reader) }()
 	for {
-		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: time.Hour})
+		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: min(time.Hour, b.opts.MaxInvisibleDuration)})
 		if len(ds) == 0 {
 			return out
 		}

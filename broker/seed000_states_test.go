@@ -195,27 +195,33 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 // Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
 func TestOwnedLeaseHasAMaximum(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
-		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
-		}
-		start := time.Now()
-		for time.Since(start) < maxOwnedLease {
-			if got := countsOf(t, b, "g"); got != (counts{inflight: 1}) {
-				t.Fatalf("after %v: %+v", time.Since(start), got)
+	for longest, want := range map[time.Duration]time.Duration{
+		0:                3 * time.Hour, // as RocketMQ's proxy
+		20 * time.Minute: 20 * time.Minute,
+		30 * time.Second: 30 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
+			putTopic(t, b, "t", TopicConfig{})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
 			}
-			b.Touch("c")
-			time.Sleep(30 * time.Second)
-		}
-		if got := countsOf(t, b, "g"); got != (counts{waiting: 1}) {
-			t.Errorf("after %v: %+v", maxOwnedLease, got)
-		}
-		if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("acknowledged with %v", err)
-		}
-	})
+			start := time.Now()
+			for time.Since(start) < want {
+				if got := countsOf(t, b, "g"); got != (counts{inflight: 1}) {
+					t.Fatalf("after %v: %+v", time.Since(start), got)
+				}
+				b.Touch("c")
+				time.Sleep(30 * time.Second)
+			}
+			if got := countsOf(t, b, "g"); got != (counts{waiting: 1}) {
+				t.Errorf("after %v: %+v", want, got)
+			}
+			if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Errorf("acknowledged with %v", err)
+			}
+		})
+	}
 }

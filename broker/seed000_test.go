@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,6 +192,60 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 			t.Errorf("retried with %v, want 40011", err)
 		}
 	})
+}
+
+// The maximum is one of the time that a delivery takes, from the moment at which it was handed out, and not of a
+// single request: the Chinese edition of the document has 消费耗时的最大上限, the limit of the time that consuming takes.
+//
+// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+func TestRepeatedChangesHaveAMaximum(t *testing.T) {
+	t.Parallel()
+	for _, push := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{MaxInvisibleDuration: time.Hour})
+			putTopic(t, b, "t", TopicConfig{})
+			putGroup(t, b, "g", GroupConfig{Retry: []time.Duration{time.Minute}})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: push, InvisibleDuration: 20 * time.Minute}
+			d := receive(t, b, r)[0]
+			start := time.Now()
+			for range 4 { // until 10, 20, 30 and 40 minutes after the delivery
+				time.Sleep(10 * time.Minute)
+				handle, err := b.ChangeInvisibleDuration(t.Context(), d, 20*time.Minute)
+				if err != nil {
+					t.Fatalf("after %v: %v", time.Since(start), err)
+				}
+				d.Handle = handle
+			}
+			time.Sleep(10 * time.Minute)
+			for _, change := range []func(context.Context, *tidegate.Delivery, time.Duration) (string, error){b.ChangeInvisibleDuration, b.RepeatChange} {
+				_, err := change(t.Context(), d, 10*time.Minute+1)
+				if codeOf(err) != tidegate.CodeIllegalInvisibleTime || !strings.Contains(err.Error(), "1h0m0s") || !strings.Contains(err.Error(), "10m0s are left") {
+					t.Errorf("more than the rest: %v; want 40011 with the limit and the rest", err)
+				}
+			}
+			handle, err := b.ChangeInvisibleDuration(t.Context(), d, 10*time.Minute)
+			if err != nil {
+				t.Fatalf("the rest: %v", err)
+			}
+			time.Sleep(10*time.Minute - 1)
+			d.Handle = handle
+			if _, err := b.ChangeInvisibleDuration(t.Context(), d, 2); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+				t.Errorf("at the end: %v, want 40011", err)
+			}
+			r.Wait = 2 * time.Minute
+			if d = receive(t, b, r)[0]; d.Attempt != 2 || time.Since(start) < time.Hour || time.Since(start) > time.Hour+time.Minute {
+				t.Errorf("attempt %d after %v", d.Attempt, time.Since(start))
+			}
+			time.Sleep(10 * time.Minute) // the next delivery has its own time
+			if d.Handle, err = b.ChangeInvisibleDuration(t.Context(), d, 50*time.Minute); err != nil {
+				t.Errorf("the next delivery: %v", err)
+			}
+			if _, err := b.ChangeInvisibleDuration(t.Context(), d, 0); err != nil {
+				t.Errorf("giving it back: %v", err)
+			}
+		})
+	}
 }
 
 func codeOf(err error) tidegate.Code {

@@ -98,10 +98,11 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
 	}
-	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) {
+	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) error {
 		if l.Due = now.Add(after); after == transport.ByLadder {
 			l.Due = time.Time{} // apply knows
 		}
+		return nil
 	}, reason)
 	if err != nil {
 		return transport.RetryResult{}, withOp("Retry", err)
@@ -127,7 +128,8 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 // now on and returns, when that is on disk, the handle that replaces d.Handle. A dur of 0 gives the
 // message back: for a simple consumer that is a time-out; a push consumer,
 // whose failures are told by Retry, has not handled it, and the attempt does
-// not count. 40013 if the handle is not valid any more.
+// not count. However often it is changed, a delivery ends MaxInvisibleDuration after it was handed
+// out at the latest. 40011 for a dur that is negative or ends later; 40013 if the handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return b.changeInvisible(ctx, d, dur, d.Handle)
 }
@@ -157,12 +159,17 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	current := *d
 	current.Handle = valid
 	h.Serial++
-	_, err := b.settle(ctx, &current, e, func(l *lease, now time.Time) {
+	longest := b.opts.MaxInvisibleDuration
+	_, err := b.settle(ctx, &current, e, func(l *lease, now time.Time) error {
+		if end := l.Since.Add(longest); now.Add(dur).After(end) && dur > 0 {
+			return consumptionTooLong(dur, max(end.Sub(now), 0), longest)
+		}
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Serial, l.Changed = h.Serial, e == eventChange
 		if dur == 0 && l.Push {
 			l.Attempt--
 		}
+		return nil
 	}, "")
 	if err != nil {
 		return "", withOp("ChangeInvisibleDuration", err)
@@ -178,15 +185,16 @@ const maxClaimedAttempt = 1 << 20
 // the group is done with, does nothing. It may come after the invisible
 // duration, as long as nobody else received the message.
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) {
+	_, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) error {
 		// A consumer that retries by itself has counted further than we did.
 		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
+		return nil
 	}, reason)
 	return withOp("ForwardMessageToDeadLetterQueue", err)
 }
 
 // settle applies an event to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time), reason string) (settled, error) {
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
 		return settled{}, err
@@ -200,8 +208,9 @@ func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, chan
 }
 
 // settle applies an event to the delivery that h names, and waits until that is
-// on disk. change, called under the lock, sets what the event changes beside the state.
-func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time), reason string) (settled, error) {
+// on disk. change, called under the lock, sets what the event changes beside the state, or refuses the event
+// with an error and changes nothing.
+func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	out, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
@@ -270,7 +279,7 @@ func (o settled) retryResult() transport.RetryResult {
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
 }
 
-func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time), reason string) (settled, error) {
+func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -288,7 +297,9 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	}
 	attempt := l.Attempt
 	if e == eventDeadLetter {
-		change(l, now)
+		if err := change(l, now); err != nil {
+			return settled{}, err
+		}
 	}
 	if e == eventGiveBack {
 		if e = eventTimeout; l.Push {
@@ -326,8 +337,8 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	}
 	if e == eventDeadLetter { // blocked: the request stands for a failure
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
-	} else {
-		change(l, now)
+	} else if err := change(l, now); err != nil {
+		return settled{}, err
 	}
 	if e == eventFail && (l.Due.IsZero() || l.Push && policy.overrides()) {
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))

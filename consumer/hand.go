@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,7 +26,7 @@ type hand struct {
 	room   sync.Cond     // receives wait for credits; its lock is mu
 	kicked chan struct{} // of capacity 1: the keeper has to look again
 
-	credits  credits
+	credits  credit.Credits
 	fresh    queue // ready, in their first attempt
 	retried  queue // ready, in a later one
 	turn     int   // of the two queues
@@ -37,7 +39,7 @@ type hand struct {
 	running   int
 	workers   int
 	idle      int // of them, waiting
-	gate      gate
+	gate      *gate.Gate
 	polls     map[*poll]struct{} // receives under way
 	reminders reminders
 	stopped   bool // release what is unread where that costs no attempt
@@ -50,8 +52,8 @@ type hand struct {
 func newHand(o *PushOptions) *hand {
 	h := &hand{
 		opts: o, kicked: make(chan struct{}, 1), lines: lines{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
-		credits: newCredits(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
-		gate:    newGate(o.KillSwitch),
+		credits: credit.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
+		gate:    o.KillSwitch.gate(),
 	}
 	h.work.L, h.room.L = &h.mu, &h.mu
 	return h
@@ -62,7 +64,7 @@ type arrival struct {
 	list      []*tidegate.Delivery
 	caps      func(endpoint string) transport.Capabilities
 	source    *source
-	grant     grant
+	grant     credit.Grant
 	sent      time.Time
 	invisible time.Duration // that was asked for
 	fifo      bool
@@ -80,7 +82,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.credits.refund(a.grant)
+	h.credits.Refund(a.grant)
 	if a.source != nil {
 		a.source.underWay--
 		if len(a.list) > 0 {
@@ -88,7 +90,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 		}
 	}
 	for _, it := range items {
-		h.credits.take(it.size)
+		h.credits.Take(it.size)
 		h.unread++
 		h.schedule(it, it.lease.renewal(now, rand.Float64()))
 		if !a.fifo || h.lines.join(it) {
@@ -107,7 +109,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 
 // unwanted reports whether an unread delivery is to be given back.
 func (h *hand) unwanted(it *item) bool {
-	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.shut())
+	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.Shut())
 }
 
 // drop makes an unread delivery one to be released, and returns it unless an extension has
@@ -130,10 +132,10 @@ type change struct {
 
 // gateChanged applies the gate's state to what is unread and to the receives under way.
 func (h *hand) gateChanged(now time.Time) (c change) {
-	if h.gate.shut() {
+	if h.gate.Shut() {
 		c = h.dropUnread()
 	}
-	if w := h.gate.wake(); !w.IsZero() && w.Before(h.armed) {
+	if w := h.gate.Wake(); !w.IsZero() && w.Before(h.armed) {
 		h.kick(now)
 	}
 	h.room.Broadcast()

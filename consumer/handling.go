@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"time"
+
+	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
 // makeReady lets a delivery be handled.
@@ -54,7 +56,7 @@ func (h *hand) take(cancel context.CancelCauseFunc) *item {
 // next returns the delivery to handle next. Of two queues with deliveries the fresh one has
 // three turns of four, so that neither starves.
 func (h *hand) next() *item {
-	if h.running >= h.gate.limit(h.opts.Concurrency) {
+	if h.running >= h.gate.Limit(h.opts.Concurrency) {
 		return nil
 	}
 	for h.fresh.len()+h.retried.len() > 0 {
@@ -94,15 +96,15 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	defer h.mu.Unlock()
 	it.cancel = nil
 	h.running--
-	h.credits.handled(r.took)
+	h.credits.Handled(r.took)
 	v := r.verdict
 	switch {
 	case it.lost:
 		v = verdict{action: forget}
 	case v.action == giveBack: // the run ends: neither a success nor a failure
 	default:
-		probe := h.gate.state == probing
-		excused, changed := h.gate.handled(now, r.failed)
+		probe := h.gate.State() == gate.Probing
+		excused, changed := h.gate.Handled(now, r.failed)
 		switch {
 		case excused && r.snooze:
 			v = verdict{action: snooze, delay: min(4*h.opts.KillSwitch.Probe, maxInvisibleDuration)}
@@ -153,12 +155,12 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 				h.kick(at)
 			}
 		}
-		h.credits.free(it.size)
+		h.credits.Free(it.size)
 		if h.stopped {
 			h.report.count(it)
 		}
 		if it.disposition == DeadLettered {
-			changed = h.gate.deadLettered(now) || changed
+			changed = h.gate.DeadLettered(now) || changed
 		}
 	}
 	if changed {
@@ -172,7 +174,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 }
 
 func (h *hand) checkEmpty() {
-	if h.closed && h.credits.messages == 0 {
+	if h.closed && h.credits.Messages() == 0 {
 		select {
 		case <-h.empty:
 		default:

@@ -175,7 +175,7 @@ func (h *hand) endpointOf(s *source) string {
 func (h *hand) setSources(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.credits.sources = n
+	h.credits.SetSources(n)
 }
 
 // startHelper starts another loop of the queue, unless there are enough or the run stops. It

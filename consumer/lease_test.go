@@ -110,6 +110,50 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
+// The server has a maximum of its own for the time that a delivery takes. Its refusal is asked for once: the lease ends when
+// the extensions before it do, and the handler's context before that.
+func TestServersMaximumEndsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(1)
+		refused := &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: "the invisibleTime is too large"}
+		begin := time.Now()
+		var until time.Time // the end of the last extension that was granted
+		refusals := 0
+		s.onChange = func(*tidegate.Delivery) error {
+			if end := time.Now().Add(DefaultInvisibleDuration); end.Before(begin.Add(2 * time.Minute)) {
+				until = end
+				return nil
+			}
+			refusals++
+			return refused
+		}
+		var seen outcomes
+		stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			if d.Attempt > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			if now := time.Now(); !now.Before(until) || now.Before(until.Add(-time.Second)) {
+				t.Errorf("the handler's context ended after %v, want just before %v", now.Sub(begin), until.Sub(begin))
+			}
+			if cause := context.Cause(ctx); !errors.Is(cause, ErrLeaseLost) || !errors.Is(cause, refused) {
+				t.Errorf("cause %v", cause)
+			}
+			return nil
+		}, PushOptions{OnDelivery: seen.add})
+		time.Sleep(3 * time.Minute)
+		stop()
+		if list := seen.all(); len(list) != 2 || list[0].Disposition != LeaseLost || !errors.Is(list[0].SettleErr, refused) || list[1].Disposition != Acked {
+			t.Errorf("outcomes %+v", list)
+		}
+		if refusals != 1 || until.IsZero() {
+			t.Errorf("%d refused extensions, want 1 after some that were granted", refusals)
+		}
+	})
+}
+
 // A message that waits for a free handler longer than it is kept is the
 // server's again: it is delivered anew, and the old delivery is never handled.
 //

@@ -102,7 +102,8 @@ type PushOptions struct {
 	InvisibleDuration time.Duration
 
 	// MaxExtension is how long after its receipt a delivery is extended. A handler that takes longer loses
-	// it. Negative means that deliveries are never extended. Default: 1 h.
+	// it. The server's own maximum holds too: 12 h by default on a tidegate broker. Negative means
+	// that deliveries are never extended. Default: 1 h.
 	MaxExtension time.Duration
 
 	// LongPolling is how long the server may hold a receive when there is no message. On servers without

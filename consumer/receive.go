@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -80,7 +81,7 @@ func (r *run) receive(s *source, helper bool) {
 		}
 		r.received()
 		failures, attemptID = 0, ""
-		full := n >= g.messages
+		full := n >= g.Messages
 		switch {
 		case helper && !full:
 			return
@@ -108,7 +109,7 @@ func (r *run) help(s *source) {
 var errInterrupted = errors.New("interrupted")
 
 // receiveOnce makes one receive, and takes what it brings.
-func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g grant, repeatable bool) (int, error) {
+func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool) (int, error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
 	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
@@ -173,7 +174,7 @@ func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) 
 	return maxBatch
 }
 
-func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities, queue int, g grant, attemptID string) transport.ReceiveRequest {
+func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities, queue int, g credit.Grant, attemptID string) transport.ReceiveRequest {
 	wait := r.opts.LongPolling
 	if wait == 0 {
 		wait = s.LongPolling
@@ -187,7 +188,7 @@ func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities
 	inv, _ := r.hand.invisible(time.Time{}, time.Time{})
 	return transport.ReceiveRequest{
 		Group: r.sub.Group, Topic: r.sub.Topic, Queue: queue, Push: true, Filter: r.sub.Filter,
-		Max: g.messages, MaxBytes: g.bytes, InvisibleDuration: inv, Wait: wait, AttemptID: attemptID,
+		Max: g.Messages, MaxBytes: g.Bytes, InvisibleDuration: inv, Wait: wait, AttemptID: attemptID,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/credit"
 )
 
 // A task is what the keeper has to do about a delivery.
@@ -32,7 +33,7 @@ const idleWatch = time.Hour
 func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gate.tick(now, h.opts.Concurrency) {
+	if h.gate.Tick(now, h.opts.Concurrency) {
 		c = h.gateChanged(now)
 	}
 	for len(h.leases) > 0 && !h.leases[0].wake.After(now) {
@@ -53,7 +54,7 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	if len(h.leases) > 0 {
 		next = h.leases[0].wake
 	}
-	if w := h.gate.wake(); !w.IsZero() && w.Before(next) {
+	if w := h.gate.Wake(); !w.IsZero() && w.Before(next) {
 		next = w
 	}
 	c.fetch = h.reminders.due(now)
@@ -66,7 +67,10 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 
 // lose ends the lease of an item that is not settling.
 func (h *hand) lose(it *item, err error) task {
-	it.lost, it.lostErr = true, err
+	it.lost = true
+	if err != nil {
+		it.lostErr = err
+	}
 	if it.phase == running {
 		h.unschedule(it)
 		return task{it: it, do: cancelHandler, cancel: it.cancel}
@@ -105,6 +109,9 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 		h.schedule(it, it.lease.renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
+	case code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has taken as long as the server allows
+		it.lostErr = x.err
+		h.schedule(it, it.lease.until)
 	default:
 		h.schedule(it, it.lease.retry(x.now, x.inv))
 	}
@@ -137,16 +144,17 @@ func (h *hand) later(it *item, t time.Time) {
 
 // reserve waits until a receive of the queue may begin, and returns what it may bring; false if there is
 // none to be made any more. Only the first receive of a queue waits.
-func (h *hand) reserve(s *source, batch int, wait bool) (g grant, ok bool) {
+func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for !h.stopped && !s.removed {
-		h.credits.concurrency, h.credits.maxBuffered = h.gate.limit(h.opts.Concurrency), 0
-		if h.gate.open() {
-			h.credits.maxBuffered = max(h.opts.MaxBuffered, 0)
+		limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
+		if h.gate.Open() {
+			buffered = max(h.opts.MaxBuffered, 0)
 		}
-		if h.credits.concurrency > 0 {
-			if g = h.credits.grant(batch, s.underWay); g.messages > 0 {
+		h.credits.SetWindow(limit, buffered)
+		if limit > 0 {
+			if g = h.credits.Grant(batch, s.underWay); g.Messages > 0 {
 				s.underWay++
 				return g, true
 			}
@@ -160,10 +168,10 @@ func (h *hand) reserve(s *source, batch int, wait bool) (g grant, ok bool) {
 }
 
 // giveUp ends a reservation whose receive brought no response.
-func (h *hand) giveUp(s *source, g grant) {
+func (h *hand) giveUp(s *source, g credit.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.credits.refund(g)
+	h.credits.Refund(g)
 	s.underWay--
 	h.room.Broadcast()
 }
@@ -179,7 +187,7 @@ type poll struct {
 func (h *hand) begin(p *poll) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stopped || p.source.removed || h.gate.shut() {
+	if h.stopped || p.source.removed || h.gate.Shut() {
 		return false
 	}
 	h.polls[p] = struct{}{}
@@ -242,9 +250,8 @@ func (h *hand) postponed() (list []*item) {
 func (h *hand) pause(paused bool, now time.Time) (c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gate.paused == paused {
-		return c
+	if h.gate.Pause(paused) {
+		c = h.gateChanged(now)
 	}
-	h.gate.paused = paused
-	return h.gateChanged(now)
+	return c
 }

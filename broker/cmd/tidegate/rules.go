@@ -131,7 +131,7 @@ var settingRules = append([]rule[settings]{
 		func(s *settings) *int { return &s.transaction.CheckMax })),
 	duration("min_invisible_duration", broker.DefaultMinInvisibleDuration, "shortest invisible `duration` that a consumer may ask for",
 		0, func(s *settings) *time.Duration { return &s.minInvisible }),
-	duration("max_invisible_duration", broker.DefaultMaxInvisibleDuration, "longest invisible `duration` that a consumer may ask for",
+	duration("max_invisible_duration", broker.DefaultMaxInvisibleDuration, "longest invisible `duration` that a consumer may ask for, and the longest time from a delivery to its end with all extensions",
 		1, func(s *settings) *time.Duration { return &s.maxInvisible }),
 	duration("min_long_polling", defaultMinPoll, "shortest `duration` that a receive waits for a message",
 		0, func(s *settings) *time.Duration { return &s.minPoll }),

@@ -1,4 +1,6 @@
-package consumer
+// Package credit decides how many messages and bytes the receives of a push consumer may ask for.
+// It has no clock, locks or goroutines.
+package credit
 
 import "time"
 
@@ -6,13 +8,13 @@ import "time"
 // received ahead as all handlers consume in that time.
 const prefetch = 200 * time.Millisecond
 
-// credits decide how many messages and bytes the next receive may ask for. The window of
+// Credits decide how many messages and bytes the next receive may ask for. The window of
 // messages in hand is one for each handler, and a buffer that grows with the handlers' speed:
 // slow handlers keep nothing from other consumers, and quick ones never wait for the network.
 //
 // The buffer refills in halves: receives begin when half of it is free and go on until it is full,
 // so that each asks for many messages.
-type credits struct {
+type Credits struct {
 	concurrency int
 	maxBuffered int // messages beyond concurrency
 	maxBytes    int // of bodies
@@ -31,43 +33,55 @@ const (
 	firstHandling = time.Second
 )
 
-func newCredits(concurrency, maxBuffered, maxBytes int) credits {
-	return credits{concurrency: concurrency, maxBuffered: maxBuffered, maxBytes: maxBytes, sources: 1, handling: firstHandling, peak: firstPeak}
+// New returns credits for so many handlers, messages that wait for one, and bytes of bodies.
+func New(concurrency, maxBuffered, maxBytes int) Credits {
+	return Credits{concurrency: concurrency, maxBuffered: maxBuffered, maxBytes: maxBytes, sources: 1, handling: firstHandling, peak: firstPeak}
 }
 
-// handled notes how long a handler took.
-func (c *credits) handled(d time.Duration) { c.handling += (d - c.handling) / 16 }
+// SetWindow sets how many handlers may run and how many messages may wait for one.
+func (c *Credits) SetWindow(concurrency, maxBuffered int) {
+	c.concurrency, c.maxBuffered = concurrency, maxBuffered
+}
+
+// SetSources sets how many queues are received from.
+func (c *Credits) SetSources(n int) { c.sources = n }
+
+// Messages returns how many are in hand.
+func (c *Credits) Messages() int { return c.messages }
+
+// Handled notes how long a handler took.
+func (c *Credits) Handled(d time.Duration) { c.handling += (d - c.handling) / 16 }
 
 // buffer returns how many messages may wait for a handler.
-func (c *credits) buffer() int {
+func (c *Credits) buffer() int {
 	n := float64(c.concurrency) * float64(prefetch) / float64(max(c.handling, time.Microsecond))
 	return int(min(n, float64(c.maxBuffered)))
 }
 
-// A grant is what one receive may ask for.
-type grant struct{ messages, bytes int }
+// A Grant is what one receive may ask for.
+type Grant struct{ Messages, Bytes int }
 
-// grant returns what the next receive of a queue may bring, at most batch messages, and
+// Grant returns what the next receive of a queue may bring, at most batch messages, and
 // reserves it; zero if it has to wait. underWay is how many receives of this queue are under way.
-func (c *credits) grant(batch, underWay int) grant {
+func (c *Credits) Grant(batch, underWay int) Grant {
 	n := c.room(batch, underWay)
 	if n == 0 {
-		return grant{}
+		return Grant{}
 	}
 	free := c.maxBytes - c.bytes - c.reservedBytes
 	if free < max(c.peak, c.maxBytes/16) && c.messages+c.reservedMessages > 0 {
-		return grant{}
+		return Grant{}
 	}
 	// No receive takes more than its share of half of the bytes, so that others can begin beside it.
 	free = min(free, c.maxBytes/2/c.sources)
 	n = max(1, min(n, free/max(c.peak, 1)))
-	g := grant{messages: n, bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}
-	c.reservedMessages += g.messages
-	c.reservedBytes += g.bytes
+	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}
+	c.reservedMessages += g.Messages
+	c.reservedBytes += g.Bytes
 	return g
 }
 
-func (c *credits) room(batch, underWay int) int {
+func (c *Credits) room(batch, underWay int) int {
 	buffer := c.buffer()
 	window := c.concurrency + buffer
 	half := max(1, buffer/2)
@@ -88,21 +102,21 @@ func (c *credits) room(batch, underWay int) int {
 	return 0
 }
 
-// refund ends a reservation.
-func (c *credits) refund(g grant) {
-	c.reservedMessages -= g.messages
-	c.reservedBytes -= g.bytes
+// Refund ends a reservation.
+func (c *Credits) Refund(g Grant) {
+	c.reservedMessages -= g.Messages
+	c.reservedBytes -= g.Bytes
 }
 
-// take counts a delivery.
-func (c *credits) take(size int) {
+// Take counts a delivery.
+func (c *Credits) Take(size int) {
 	c.messages++
 	c.bytes += size
 	c.peak = max(size, c.peak-c.peak/32-1, 0)
 }
 
-// free ends a delivery.
-func (c *credits) free(size int) {
+// Free ends a delivery.
+func (c *Credits) Free(size int) {
 	c.messages--
 	c.bytes -= size
 }

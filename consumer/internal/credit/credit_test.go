@@ -1,4 +1,4 @@
-package consumer
+package credit
 
 import (
 	"math/rand/v2"
@@ -6,9 +6,15 @@ import (
 	"time"
 )
 
+// The consumer's defaults.
+const (
+	maxBuffered = 1024
+	maxBytes    = 64 << 20
+)
+
 // handling returns credits whose handlers take d.
-func handling(d time.Duration, concurrency int) credits {
-	c := newCredits(concurrency, DefaultMaxBuffered, DefaultMaxBytes)
+func handling(d time.Duration, concurrency int) Credits {
+	c := New(concurrency, maxBuffered, maxBytes)
 	c.handling, c.peak = d, 1<<10
 	return c
 }
@@ -22,8 +28,8 @@ func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
 		{time.Minute, 20, 0}, // no message is kept from other consumers
 		{time.Second, 20, 4},
 		{10 * time.Millisecond, 20, 400},
-		{0, 20, DefaultMaxBuffered},
-		{0, 1, DefaultMaxBuffered},
+		{0, 20, maxBuffered},
+		{0, 1, maxBuffered},
 		{200 * time.Millisecond, 1, 1},
 	} {
 		c := handling(tt.handling, tt.concurrency)
@@ -31,11 +37,11 @@ func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
 			t.Errorf("handlers of %v, concurrency %d: %d messages wait, want %d", tt.handling, tt.concurrency, got, tt.want)
 		}
 	}
-	c := newCredits(20, DefaultMaxBuffered, DefaultMaxBytes)
+	c := New(20, maxBuffered, maxBytes)
 	for range 200 {
-		c.handled(time.Microsecond)
+		c.Handled(time.Microsecond)
 	}
-	if c.buffer() != DefaultMaxBuffered {
+	if c.buffer() != maxBuffered {
 		t.Errorf("after 200 quick messages %d may wait", c.buffer())
 	}
 }
@@ -45,25 +51,25 @@ func TestCreditsRefillInHalves(t *testing.T) {
 	c := handling(0, 20)
 	const batch = 32
 	receives, received := 0, 0
-	for c.grant(batch, 1).messages > 0 {
+	for c.Grant(batch, 1).Messages > 0 {
 	}
 	for range c.reservedMessages {
-		c.take(1 << 10)
+		c.Take(1 << 10)
 	}
 	c.reservedMessages, c.reservedBytes = 0, 0
 	for range 10_000 {
-		c.free(1 << 10)
-		for g := c.grant(batch, 1); g.messages > 0; g = c.grant(batch, 1) {
-			if g.messages < batch {
-				t.Fatalf("a receive of %d messages", g.messages)
+		c.Free(1 << 10)
+		for g := c.Grant(batch, 1); g.Messages > 0; g = c.Grant(batch, 1) {
+			if g.Messages < batch {
+				t.Fatalf("a receive of %d messages", g.Messages)
 			}
-			if g.messages+c.messages > 20+DefaultMaxBuffered {
+			if g.Messages+c.messages > 20+maxBuffered {
 				t.Fatalf("%d messages in hand", c.messages)
 			}
-			receives, received = receives+1, received+g.messages
-			c.refund(g)
-			for range g.messages {
-				c.take(1 << 10)
+			receives, received = receives+1, received+g.Messages
+			c.Refund(g)
+			for range g.Messages {
+				c.Take(1 << 10)
 			}
 		}
 	}
@@ -75,20 +81,20 @@ func TestCreditsRefillInHalves(t *testing.T) {
 // A slow handler's place is filled as soon as it is free.
 func TestCreditsOfSlowHandlers(t *testing.T) {
 	c := handling(time.Minute, 3)
-	if g := c.grant(32, 0); g.messages != 3 {
-		t.Fatalf("%d messages for three handlers", g.messages)
+	if g := c.Grant(32, 0); g.Messages != 3 {
+		t.Fatalf("%d messages for three handlers", g.Messages)
 	} else {
-		c.refund(g)
+		c.Refund(g)
 	}
 	for range 3 {
-		c.take(10)
+		c.Take(10)
 	}
-	if g := c.grant(32, 0); g.messages != 0 {
-		t.Fatalf("%d messages for no free handler", g.messages)
+	if g := c.Grant(32, 0); g.Messages != 0 {
+		t.Fatalf("%d messages for no free handler", g.Messages)
 	}
-	c.free(10)
-	if g := c.grant(32, 0); g.messages != 1 {
-		t.Fatalf("%d messages for one free handler", g.messages)
+	c.Free(10)
+	if g := c.Grant(32, 0); g.Messages != 1 {
+		t.Fatalf("%d messages for one free handler", g.Messages)
 	}
 }
 
@@ -97,22 +103,22 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 	c := handling(time.Minute, 8)
 	c.sources = 4
 	for range 4 {
-		if g := c.grant(32, 0); g.messages == 0 {
+		if g := c.Grant(32, 0); g.Messages == 0 {
 			t.Fatal("a queue gets no receive")
 		}
 	}
 	for c.messages < 8 { // the last queue has all the messages
-		g := c.grant(32, 0)
-		if g.messages == 0 {
+		g := c.Grant(32, 0)
+		if g.Messages == 0 {
 			t.Fatalf("with %d in hand the busy queue gets no receive", c.messages)
 		}
-		c.refund(g)
-		for range g.messages {
-			c.take(10)
+		c.Refund(g)
+		for range g.Messages {
+			c.Take(10)
 		}
 	}
-	if g := c.grant(32, 0); g.messages != 0 || c.messages > 8 {
-		t.Errorf("%d in hand and %d more", c.messages, g.messages)
+	if g := c.Grant(32, 0); g.Messages != 0 || c.messages > 8 {
+		t.Errorf("%d in hand and %d more", c.messages, g.Messages)
 	}
 }
 
@@ -123,15 +129,15 @@ func TestCreditsProperty(t *testing.T) {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		limit := 1 + rnd.IntN(64<<20)
-		c := newCredits(1+rnd.IntN(64), rnd.IntN(2000), limit)
+		c := New(1+rnd.IntN(64), rnd.IntN(2000), limit)
 		c.sources = 1 + rnd.IntN(4)
 		var inHand []int
-		var underWay []grant
+		var underWay []Grant
 		largest := 0
 		for range 2000 {
 			switch rnd.IntN(3) {
 			case 0:
-				if g := c.grant(32, min(len(underWay), 1)); g.messages > 0 {
+				if g := c.Grant(32, min(len(underWay), 1)); g.Messages > 0 {
 					underWay = append(underWay, g)
 				}
 			case 1:
@@ -140,35 +146,35 @@ func TestCreditsProperty(t *testing.T) {
 				}
 				g := underWay[0]
 				underWay = underWay[1:]
-				c.refund(g)
-				for n, bytes := 0, 0; n < g.messages; n++ {
+				c.Refund(g)
+				for n, bytes := 0, 0; n < g.Messages; n++ {
 					size := rnd.IntN(1 << rnd.IntN(23))
-					if n > 0 && bytes+size > g.bytes {
+					if n > 0 && bytes+size > g.Bytes {
 						break
 					}
 					bytes += size
 					largest = max(largest, size)
-					c.take(size)
+					c.Take(size)
 					inHand = append(inHand, size)
 				}
 			case 2:
-				c.handled(time.Duration(rnd.Int64N(int64(time.Second))))
+				c.Handled(time.Duration(rnd.Int64N(int64(time.Second))))
 				if len(inHand) > 0 {
-					c.free(inHand[0])
+					c.Free(inHand[0])
 					inHand = inHand[1:]
 				}
 			}
-			if over := c.bytes - limit; over > largest*(1+c.sources+overlap) {
+			if over := c.bytes - limit; over > largest*(1+c.sources+8) {
 				t.Fatalf("seed %d: %d bytes in hand, the limit is %d", seed, c.bytes, limit)
 			}
 		}
 		for _, g := range underWay {
-			c.refund(g)
+			c.Refund(g)
 		}
 		for _, size := range inHand {
-			c.free(size)
+			c.Free(size)
 		}
-		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.grant(32, 0).messages == 0 {
+		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(32, 0).Messages == 0 {
 			t.Fatalf("seed %d: %+v at rest", seed, c)
 		}
 	}

@@ -12,62 +12,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-var ratio = KillSwitch{FailureRatio: 0.5, MinMessages: 4}.withDefaults()
-
-// The states of the kill switch, by what happens. s and f are a success and a failure, x is a dead letter, a digit waits for so
-// many seconds, which the keeper's ticks follow.
-func TestGateStates(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		opts   KillSwitch
-		events string
-		state  gateState
-		limit  int
-	}{
-		{"off", KillSwitch{}.withDefaults(), "ffffffffff", flowing, 64},
-		{"too few", ratio, "fff", flowing, 64},
-		{"too many failures", ratio, "ffff", tripped, 0},
-		{"the ratio is reached", ratio, "ssff", tripped, 0},
-		{"it is not", ratio, "sssff", flowing, 64},
-		{"failures of the past", ratio, "ff99999sf", flowing, 64},
-		{"running handlers change nothing", ratio, "ffffsff", tripped, 0},
-		{"a probe", ratio, "ffff5", probing, 1},
-		{"a probe that fails", ratio, "ffff5f", tripped, 0},
-		{"another one", ratio, "ffff5f5", probing, 1},
-		{"one that succeeds", ratio, "ffff5s", ramping, 1},
-		{"a second later", ratio, "ffff5s1", ramping, 2},
-		{"five seconds later", ratio, "ffff5s5", ramping, 32},
-		{"six seconds later", ratio, "ffff5s6", flowing, 64},
-		{"a failure of many while it ramps", ratio, "ffff5s1sssf1", ramping, 4},
-		{"failures while it ramps", ratio, "ffff5s1ff", tripped, 0},
-		{"dead letters", KillSwitch{DeadLetters: 3}.withDefaults(), "xxx", tripped, 0},
-		{"few dead letters", KillSwitch{DeadLetters: 3}.withDefaults(), "xx99999x", flowing, 64},
-	} {
-		g := newGate(tt.opts)
-		now := time.Unix(0, 0)
-		for _, e := range tt.events {
-			switch e {
-			case 's', 'f':
-				g.handled(now, e == 'f')
-			case 'x':
-				g.deadLettered(now)
-			default:
-				for range e - '0' {
-					now = now.Add(time.Second)
-					g.tick(now, 64)
-				}
-			}
-		}
-		if g.state != tt.state || g.limit(64) != tt.limit {
-			t.Errorf("%s: state %d with a limit of %d, want %d and %d", tt.name, g.state, g.limit(64), tt.state, tt.limit)
-		}
-		g.paused = true
-		if g.limit(64) != 0 || !g.shut() {
-			t.Errorf("%s: paused, it lets messages through", tt.name)
-		}
-	}
-}
-
 // An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that it took to
 // see the outage, and full speed is back within 30 s of its end.
 func TestOutageOfADependency(t *testing.T) {

@@ -1,0 +1,186 @@
+// Package gate is the kill switch and the manual pause of a push consumer, as a state machine
+// without a clock, locks or goroutines.
+package gate
+
+import (
+	"math"
+	"time"
+)
+
+// Options are the settings of consumer.KillSwitch, with its defaults filled in.
+type Options struct {
+	FailureRatio float64       // of the messages handled last; Zero means that failures do not trip the switch
+	DeadLetters  int           // within Window; Zero means that they do not trip it
+	MinMessages  int           // that FailureRatio is taken of
+	Window       time.Duration // how long results count
+	Probe        time.Duration // from a trip to the next probe
+}
+
+func (o Options) enabled() bool { return o.FailureRatio > 0 || o.DeadLetters > 0 }
+
+// A State is a state of the kill switch.
+type State int
+
+// The states.
+const (
+	Flowing State = iota
+	Tripped       // nothing is handled until the next probe
+	Probing       // one message is handled
+	Ramping       // the concurrency doubles once a second
+)
+
+// A tally counts results.
+type tally struct{ handled, failed int }
+
+// recent counts what happened lately: in the current half of a window and in the one before.
+type recent struct {
+	begun  time.Time // of the current half
+	halves [2]tally
+}
+
+// add counts t at now. The current half ends when it is older than half the window, or has handled enough.
+func (r *recent) add(now time.Time, t tally, window time.Duration, enough int) {
+	half := window / 2
+	if age := now.Sub(r.begun); age >= half || r.halves[0].handled >= enough {
+		r.halves[1] = r.halves[0]
+		if age >= 2*half {
+			r.halves[1] = tally{}
+		}
+		r.halves[0], r.begun = tally{}, now
+	}
+	r.halves[0].handled += t.handled
+	r.halves[0].failed += t.failed
+}
+
+func (r *recent) sum() tally {
+	return tally{r.halves[0].handled + r.halves[1].handled, r.halves[0].failed + r.halves[1].failed}
+}
+
+// A Gate decides how many handlers may run. Create one with [New].
+type Gate struct {
+	opts   Options
+	paused bool
+	state  State
+	next   time.Time // of Tripped: the probe; of Ramping: the next doubling
+	allow  int       // handlers at a time, of Ramping
+	recent recent    // results of handlers
+	dead   recent    // dead letters, as failed
+}
+
+// New returns a gate that lets everything through.
+func New(o Options) *Gate { return &Gate{opts: o} }
+
+// State returns the state of the switch.
+func (g *Gate) State() State { return g.state }
+
+// Pause sets the manual pause, and reports whether that changed anything.
+func (g *Gate) Pause(paused bool) (changed bool) {
+	changed = g.paused != paused
+	g.paused = paused
+	return changed
+}
+
+// Shut reports whether nothing may be received or handled.
+func (g *Gate) Shut() bool { return g.paused || g.state == Tripped }
+
+// Open reports whether nothing is held back.
+func (g *Gate) Open() bool { return !g.paused && g.state == Flowing }
+
+// Limit returns how many handlers may run at the same time, at most max.
+func (g *Gate) Limit(most int) int {
+	switch {
+	case g.Shut():
+		return 0
+	case g.state == Probing:
+		return min(1, most)
+	case g.state == Ramping:
+		return min(g.allow, most)
+	}
+	return most
+}
+
+// Handled notes the result of a handler. It returns whether a failure is to be released instead of counted:
+// while the dependency is away it is not the message's fault; and whether the state changed.
+func (g *Gate) Handled(now time.Time, failed bool) (excused, changed bool) {
+	if !g.opts.enabled() {
+		return false, false
+	}
+	switch g.state {
+	case Tripped:
+		return failed, false // it was running when the switch tripped
+	case Probing:
+		if failed {
+			g.trip(now)
+			return true, true
+		}
+		g.state, g.allow, g.next = Ramping, 1, now.Add(time.Second)
+		g.recent = recent{}
+		return false, true
+	}
+	t := tally{handled: 1}
+	if failed {
+		t.failed = 1
+	}
+	g.recent.add(now, t, g.opts.Window, g.opts.MinMessages)
+	if failed && g.excessive(g.state == Ramping) {
+		g.trip(now)
+		return true, true
+	}
+	return failed && g.state == Ramping, false
+}
+
+// DeadLettered notes a dead letter, and returns whether the state changed.
+func (g *Gate) DeadLettered(now time.Time) (changed bool) {
+	if g.opts.DeadLetters == 0 || g.state != Flowing {
+		return false
+	}
+	g.dead.add(now, tally{failed: 1}, g.opts.Window, math.MaxInt)
+	if g.dead.sum().failed < g.opts.DeadLetters {
+		return false
+	}
+	g.trip(now)
+	return true
+}
+
+func (g *Gate) trip(now time.Time) {
+	g.state, g.next = Tripped, now.Add(g.opts.Probe)
+	g.recent, g.dead = recent{}, recent{}
+}
+
+// excessive reports whether too many messages failed. While the concurrency grows two are enough.
+func (g *Gate) excessive(growing bool) bool {
+	if g.opts.FailureRatio <= 0 {
+		return false
+	}
+	t := g.recent.sum()
+	least := g.opts.MinMessages
+	if growing {
+		least = 2
+	}
+	return t.handled >= least && float64(t.failed) >= g.opts.FailureRatio*float64(t.handled)
+}
+
+// Wake returns when to call tick, zero for never.
+func (g *Gate) Wake() time.Time {
+	if g.state == Tripped || g.state == Ramping {
+		return g.next
+	}
+	return time.Time{}
+}
+
+// Tick carries out what is due at now, and returns whether the state changed. full is the concurrency.
+func (g *Gate) Tick(now time.Time, full int) (changed bool) {
+	if w := g.Wake(); w.IsZero() || now.Before(w) {
+		return false
+	}
+	if g.state == Tripped {
+		g.state = Probing
+		return true
+	}
+	if g.allow *= 2; g.allow >= full {
+		g.state = Flowing
+	} else {
+		g.next = now.Add(time.Second)
+	}
+	return true
+}
