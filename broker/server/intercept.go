@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -82,6 +83,11 @@ type rpc[Q proto.Message, R interface{ GetStatus() *rmqpb.Status }] struct {
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
+	conn := sniff.InfoOf(ctx).Link.Limit()
+	defer conn.End()
+	if !conn.Begin() {
+		return resp, errClosing
+	}
 	// It fails only outside a gRPC server.
 	_ = grpc.SetHeader(ctx, wire.Features)
 	var req Q
@@ -247,6 +253,9 @@ func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
 func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
+
+// errClosing ends a request whose connection is being closed in favour of another one.
+var errClosing = status.Error(codes.Unavailable, "the broker closes the connection, which was idle, in favour of another one")
 
 func setPushBack(ctx context.Context, d time.Duration) {
 	if d > 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/nearest"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
@@ -175,10 +176,16 @@ func (s *Server) run(rt route) http.HandlerFunc {
 	return func(writer http.ResponseWriter, r *http.Request) {
 		begin, w, held := time.Now(), &answered{ResponseWriter: writer}, holdHTTP(r, s.bodies)
 		defer held.Release()
+		conn := limitOf(r)
+		defer conn.End()
+		if !conn.Begin() {
+			panic(http.ErrAbortHandler)
+		}
 		defer func() { s.requests.ObserveHTTP(rt.op, begin, w.outcome(), w.stream()) }()
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
+			conn.Authenticated(err == nil && gate.Authenticated(in))
 			if err == nil {
 				in = untimed(in.WithContext(transit.With(in.Context(), &held)), w)
 				err = rt.takes.check(w, in)

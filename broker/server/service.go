@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
@@ -179,6 +180,11 @@ func (r *rpc[Q, R]) method() grpc.MethodDesc {
 func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		s, _ := srv.(*Server)
+		conn := sniff.InfoOf(stream.Context()).Link.Limit()
+		defer conn.End()
+		if !conn.Begin() {
+			return errClosing
+		}
 		return f(s, stream)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -124,9 +125,17 @@ type connKey struct{}
 
 // ConnContext is for the field of that name of the net/http server that runs the server's Handler.
 // With it the server can close the connections of clients that neither send nor read, when
-// others need their memory. The returned context is derived from ctx.
+// other clients need their memory, and idle connections when there are too many. The returned
+// context is derived from ctx.
 func (s *Server) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
+}
+
+// limitOf returns the connection of a request over HTTP as the limit of connections counts it, nil
+// without a limit.
+func limitOf(r *http.Request) *connlimit.Conn {
+	c, _ := r.Context().Value(connKey{}).(net.Conn)
+	return connlimit.Of(c)
 }
 
 // A link is the connection of a request over HTTP.

@@ -5,12 +5,10 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
+	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"github.com/tidegate/tidegate/broker/server"
 )
 
@@ -50,66 +48,41 @@ func mostSilent(most int) int {
 	return min(max(most/2, 1), server.DefaultMaxSilentConnections)
 }
 
-// listen listens at an address, whose socket control may set up. Connections
-// beyond the most wait to be accepted until another one ends; that is logged.
+// listen listens at an address, whose socket control may set up. When it has as many connections
+// as it may have, a new one takes the place of the one that has been idle longest, see connlimit.
 func listen(ctx context.Context, address string, most int, logger *slog.Logger, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
 	lc := net.ListenConfig{Control: control}
 	lis, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return netutil.LimitListener(&counted{Listener: lis, most: most, logger: logger}, most), nil
+	full := fullLog{logger: logger, address: lis.Addr().String(), most: most}
+	return connlimit.Limit(lis, most, full.note), nil
 }
 
-// A counted listener counts its connections, and logs when there are as many as
-// there may be.
-type counted struct {
-	net.Listener
-	most   int
-	logger *slog.Logger
+// A fullLog logs that an address has as many connections as it may have. One goroutine at a time
+// uses it.
+type fullLog struct {
+	logger  *slog.Logger
+	address string
+	most    int
 
-	mu   sync.Mutex
-	open int
-	told time.Time // when it was logged last
+	logged         time.Time // when it was logged last
+	closed, waited int       // since then
 }
 
-// Accept implements net.Listener.
-func (l *counted) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+// note notes that a new connection met the limit, with whether it has to wait.
+func (l *fullLog) note(waits bool) {
+	if waits {
+		l.waited++
+	} else {
+		l.closed++
 	}
-	if l.opened() {
-		l.logger.Warn("this address has as many connections as it may have, and more of them wait: raise max_connections, or end clients that need none",
-			"address", l.Addr().String(), "max_connections", l.most)
+	if !l.logged.IsZero() && time.Since(l.logged) < fullInterval {
+		return
 	}
-	return &countedConn{Conn: c, closed: sync.OnceFunc(l.closed)}, nil
-}
-
-// opened counts a connection, and reports whether to log that there may be no more.
-func (l *counted) opened() (tell bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open++; l.open < l.most || !l.told.IsZero() && time.Since(l.told) < fullInterval {
-		return false
-	}
-	l.told = time.Now()
-	return true
-}
-
-func (l *counted) closed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
-}
-
-type countedConn struct {
-	net.Conn
-	closed func()
-}
-
-// Close implements net.Conn.
-func (c *countedConn) Close() error {
-	defer c.closed()
-	return c.Conn.Close()
+	l.logger.Warn("this address has as many connections as it may have: idle ones are closed in favour of new ones, and where none is idle new ones wait: "+
+		"raise max_connections, or end clients that need none",
+		"address", l.address, "max_connections", l.most, "closed", l.closed, "waited", l.waited)
+	l.logged, l.closed, l.waited = time.Now(), 0, 0
 }

@@ -2,18 +2,26 @@ package main
 
 import (
 	"bufio"
+	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 func TestMaxConnections(t *testing.T) {
@@ -26,45 +34,177 @@ func TestMaxConnections(t *testing.T) {
 	}
 }
 
-// Who opens connections without end takes no file from the store: those beyond
-// the limit wait, and are answered once another one has ended.
-func TestConnectionsBeyondTheLimitWait(t *testing.T) {
-	p := start(t, "--max-connections", "2")
-	var conns []net.Conn
-	ask := func(i int, within time.Duration) error {
-		if err := conns[i].SetReadDeadline(time.Now().Add(within)); err != nil {
-			return err
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(conns[i]), nil)
+// idleAttack opens so many connections, says hello on each, reads the answer and keeps them open.
+func idleAttack(t *testing.T, address string, n int, hello string, answered func(*bufio.Reader) error) {
+	t.Helper()
+	for i := range n {
+		c, err := net.Dial("tcp", address)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		return resp.Body.Close()
+		t.Cleanup(func() { c.Close() })
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, hello); err != nil {
+			t.Fatalf("connection %d: %v", i+1, err)
+		}
+		if err := answered(bufio.NewReader(c)); err != nil {
+			t.Fatalf("connection %d was not answered: %v", i+1, err)
+		}
 	}
-	for range 3 {
+}
+
+const (
+	httpHello = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	grpcHello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+)
+
+func httpAnswered(r *bufio.Reader) error {
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+func grpcAnswered(r *bufio.Reader) error {
+	var frame [9]byte
+	if _, err := io.ReadFull(r, frame[:]); err != nil {
+		return err
+	}
+	if frame[3] != 4 { // SETTINGS
+		return fmt.Errorf("frame %x", frame)
+	}
+	return nil
+}
+
+// Clients that open connections, have one request answered and keep them lock nobody out, with and
+// without keys: the longest idle one makes place for each new one. Those of authenticated clients
+// and those with a request under way stay.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	const most = 4
+	for _, keys := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keys=%t", keys), func(t *testing.T) {
+			args := []string{"--max-connections", strconv.Itoa(most), "--topic", "orders"}
+			options := rocketmq.Options{}
+			if keys {
+				file := filepath.Join(t.TempDir(), "tidegate.yaml")
+				if err := os.WriteFile(file, []byte("access:\n  keys:\n    app:\n      secret: sesame\n      allow:\n      - {actions: [send, receive], topics: [orders], groups: ['*']}\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args, "--config", file)
+				options.Credentials = rocketmq.Credentials{AccessKey: "app", SecretKey: "sesame"}
+			}
+			p := start(t, args...)
+
+			stays := resident(t, p, keys)
+			idleAttack(t, p.http, 2*most, httpHello, httpAnswered)
+			idleAttack(t, p.grpc, 2*most, grpcHello, grpcAnswered)
+
+			canary, err := rocketmq.New(p.grpc, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer canary.Close()
+			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
+			defer cancel()
+			if err := canary.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("canary")}})[0].Err; err != nil {
+				t.Errorf("over gRPC, beside %d idle connections of %d: %v", 2*most, most, err)
+			}
+			if line := p.stderr.await(t, 0, "max_connections=4"); !strings.Contains(line, "raise max_connections") {
+				t.Errorf("it says %s", line)
+			}
+			stays()
+		})
+	}
+}
+
+// resident opens a connection to the HTTP address that no other one may replace, and returns a
+// function that fails the test if one did: with keys an idle connection of an authenticated
+// client, without keys one with a receive that waits for a message until the function is called.
+func resident(t *testing.T, p *process, keys bool) (stays func()) {
+	t.Helper()
+	c, err := net.Dial("tcp", p.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	body, more := `{"wait":"20s"}`, "Content-Type: application/json\r\n"
+	if keys {
+		body = "{}"
+		more += "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("app:sesame")) + "\r\n"
+	}
+	ask := func() {
+		t.Helper()
+		if _, err := fmt.Fprintf(c, "POST /v1/groups/g/topics/orders/receive HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s", more, len(body), body); err != nil {
+			t.Fatalf("the connection that was there before: %v", err)
+		}
+	}
+	answer := func() {
+		t.Helper()
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatalf("the connection that was there before was closed: %v", err)
+		}
+		defer resp.Body.Close()
+		if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", resp.Status, text, err)
+		}
+	}
+	ask()
+	if keys {
+		answer()
+	}
+	return func() {
+		if keys {
+			ask()
+		}
+		answer()
+	}
+}
+
+// While every connection has a request under way, new ones wait until one ends.
+func TestConnectionsBeyondTheLimitWait(t *testing.T) {
+	p := start(t, "--max-connections", "2", "--topic", "orders")
+	var conns []net.Conn
+	const receive = "POST /v1/groups/g/topics/orders/receive HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: 2\r\n\r\n{}"
+	for _, hello := range []string{receive, receive, httpHello} {
 		c, err := net.Dial("tcp", p.http)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if _, err := io.WriteString(c, hello); err != nil {
+			t.Fatal(err)
+		}
 		conns = append(conns, c)
-		if i := len(conns) - 1; i < 2 {
-			if err := ask(i, time.Minute); err != nil {
-				t.Fatalf("connection %d: %v", i+1, err)
+		if hello == receive {
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("a stream: %v, %v", resp, err)
 			}
+			defer resp.Body.Close()
 		}
 	}
-	if err := ask(2, 100*time.Millisecond); err == nil {
-		t.Fatal("a third connection was answered beside two others")
-	}
-	if line := p.stderr.await(t, 0, "max_connections=2"); !strings.Contains(line, p.http) || !strings.Contains(line, "raise max_connections") {
+	answered := make(chan error, 1)
+	go func() { answered <- httpAnswered(bufio.NewReader(conns[2])) }()
+	if line := p.stderr.await(t, 0, "max_connections=2"); !strings.Contains(line, p.http) || !strings.Contains(line, "waited=1") {
 		t.Errorf("it says %s", line)
+	}
+	select {
+	case err := <-answered:
+		t.Errorf("a third connection was answered beside two with requests under way: %v", err)
+	default:
 	}
 	if err := conns[0].Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(2, time.Minute); err != nil {
+	if err := <-answered; err != nil {
 		t.Errorf("the third connection, once the first had ended: %v", err)
 	}
 }
@@ -98,47 +238,28 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// That an address is full is logged when it is so, and not for each connection.
+// A full address is logged once in a while, and not for each connection.
 func TestFullAddressIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
-		l := &counted{Listener: endless{}, most: 2, logger: slog.New(slog.NewTextHandler(&text, nil))}
-		var conns []net.Conn
-		accept := func(want int) {
-			t.Helper()
-			c, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			conns = append(conns, c)
-			if got := strings.Count(text.String(), "raise max_connections"); got != want {
-				t.Errorf("it was logged %d times, want %d", got, want)
+		l := fullLog{logger: slog.New(slog.NewTextHandler(&text, nil)), address: "here", most: 2}
+		for _, step := range []struct {
+			waits  bool
+			after  time.Duration
+			logged string
+		}{
+			{false, 0, "address=here max_connections=2 closed=1 waited=0"},
+			{true, 0, ""},
+			{false, fullInterval - 1, ""},
+			{false, 1, "closed=2 waited=1"},
+			{true, fullInterval, "closed=0 waited=1"},
+		} {
+			time.Sleep(step.after)
+			text.Reset()
+			l.note(step.waits)
+			if got := text.String(); (got != "") != (step.logged != "") || !strings.Contains(got, step.logged) {
+				t.Errorf("%+v: logged %q", step, got)
 			}
 		}
-		end := func(i int) {
-			conns[i].Close()
-			conns[i].Close() // counts once
-		}
-		accept(0)
-		accept(1)
-		end(0)
-		accept(1)
-		end(1)
-		time.Sleep(fullInterval)
-		accept(2)
-		end(2)
-		end(3)
-		time.Sleep(fullInterval)
-		accept(2) // one alone
 	})
 }
-
-// An endless listener always has another connection.
-type endless struct{ net.Listener }
-
-func (endless) Accept() (net.Conn, error) {
-	c, _ := net.Pipe()
-	return c, nil
-}
-
-func (endless) Addr() net.Addr { return &net.TCPAddr{} }

@@ -154,7 +154,7 @@ var settingRules = append([]rule[settings]{
 		64<<20, 1<<40, func(s *settings) *int64 { return &s.maxTransit }),
 	integerOrZero("max_parked_bytes", "`bytes` of memory for receives that wait for messages, some 20 KiB each; one that finds no room is refused with 42900 (0: an eighth of GOMEMLIMIT, at most 1 GiB)",
 		1<<20, 1<<40, func(s *settings) *int64 { return &s.maxParked }),
-	integer("max_connections", "0", "how many `connections` each address takes at a time; those beyond wait until another one ends (0: a quarter of the files that the process may have open, at most 65536)",
+	integer("max_connections", "0", "how many `connections` each address takes at a time; a new one takes the place of the one that has been idle longest without an authenticated client, or waits (0: a quarter of the files that the process may have open, at most 65536)",
 		0, math.MaxInt32, func(s *settings) *int { return &s.maxConnections }),
 	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",
 		func(s *settings) *bool { return &s.insecure }),

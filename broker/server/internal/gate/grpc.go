@@ -39,6 +39,7 @@ func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c 
 	from, _ := peer.FromContext(ctx)
 	who, reason := identify(ctx, c.under.policy, from, began)
 	c.who = who
+	sniff.InfoOf(ctx).Link.Limit().Authenticated(reason == "" && !who.Anonymous())
 	if first, ok := g.first[op]; ok {
 		return c, g.judge(ctx, op, c, reason, first)
 	}

@@ -75,6 +75,13 @@ func (g *Gate) readmit(r *http.Request, a *admission) *tidegate.Error {
 	return err
 }
 
+// Authenticated reports whether the client of a request that [Gate.Enter] returned has shown
+// credentials.
+func Authenticated(r *http.Request) bool {
+	who := identityOf(r)
+	return who != nil && !who.Anonymous()
+}
+
 // Restricts reports whether rules hold for the request.
 func (g *Gate) Restricts(r *http.Request) bool { return identityOf(r) != nil && g.policy() != nil }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
@@ -78,7 +79,7 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 		raw.Close()
 		return nil, nil, err
 	}
-	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, Info{info, &Link{raw: raw}}, nil
+	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, Info{info, &Link{raw: raw, limit: connlimit.Of(raw)}}, nil
 }
 
 // Info is what gRPC passes on about a connection.
@@ -87,11 +88,22 @@ type Info struct {
 	Link                 *Link
 }
 
-// A Link is a connection below what secures it.
-type Link struct{ raw net.Conn }
+// A Link is a connection below TLS.
+type Link struct {
+	raw   net.Conn
+	limit *connlimit.Conn // nil: the number of connections has no limit
+}
 
 // End closes the connection without waiting for the client.
 func (l *Link) End() { _ = l.raw.Close() }
+
+// Limit returns the connection as the limit of connections counts it, nil without a limit.
+func (l *Link) Limit() *connlimit.Conn {
+	if l == nil {
+		return nil
+	}
+	return l.limit
+}
 
 // InfoOf returns what is known of the connection that the request of a context came by. The zero
 // value: nothing is.

@@ -1,0 +1,172 @@
+package connlimit
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// grace is how long a connection must have been idle before it is closed for another one. New
+// clients use the time to begin with a request, and responses to reach the network.
+const grace = time.Second
+
+// A Listener accepts a limited number of connections at a time. One goroutine at a time calls
+// Accept.
+type Listener struct {
+	net.Listener
+	most  int
+	full  func(waits bool)
+	began time.Time
+
+	room    chan struct{} // capacity 1: Accept should look again
+	waiting atomic.Bool   // Accept waits for room
+	closed  chan struct{}
+	end     func() error
+
+	mu   sync.Mutex
+	open map[*Conn]struct{} // guarded by mu
+	idle []candidate        // guarded by mu: what is left of the last survey, longest idle first
+}
+
+// Limit returns a listener that has at most so many connections of lis open, each a [*Conn]. When
+// the limit is reached, Accept closes the connection that has been idle longest in favour of the
+// new one. If there is none that it may close, Accept waits until there is, and the clients that
+// come after the new one wait in the queue of the operating system. full is called when a
+// connection meets the limit, with whether it has to wait; it must not block.
+func Limit(lis net.Listener, most int, full func(waits bool)) *Listener {
+	l := &Listener{
+		Listener: lis, most: most, full: full, began: time.Now(),
+		room: make(chan struct{}, 1), closed: make(chan struct{}), open: map[*Conn]struct{}{},
+	}
+	l.end = sync.OnceValue(func() error {
+		close(l.closed)
+		return lis.Close()
+	})
+	return l
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(raw, l)
+	defer l.waiting.Store(false)
+	for reported := false; ; {
+		l.waiting.Store(true) // before the look, so that nothing that happens after it is missed
+		admitted, victim, again := l.admit(c)
+		if victim != nil {
+			_ = victim.Close()
+		}
+		if (victim != nil || !admitted) && !reported {
+			l.full(!admitted)
+			reported = true
+		}
+		if admitted {
+			return c, nil
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-l.room:
+		case <-timer.C:
+		case <-l.closed:
+			timer.Stop()
+			_ = raw.Close()
+			return nil, net.ErrClosed
+		}
+		timer.Stop()
+	}
+}
+
+// admit adds c to the open connections, if need be in place of a victim, which the caller has to
+// close. If there is no place, again is when to try again at the latest.
+func (l *Listener) admit(c *Conn) (admitted bool, victim *Conn, again time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= l.most {
+		if victim, again = l.victimLocked(time.Since(l.began)); victim == nil {
+			return false, nil, again
+		}
+		delete(l.open, victim)
+	}
+	l.open[c] = struct{}{}
+	return true, victim, 0
+}
+
+// victimLocked returns the connection that has been idle longest at now, counted from the
+// listener's begin, and marks it as closing. It returns nil and when to look again if there is none.
+//
+// A connection that has not changed since the last survey has been idle for longer than each
+// connection that has, so the rest of a survey is used up before the next one.
+func (l *Listener) victimLocked(now time.Duration) (victim *Conn, again time.Duration) {
+	for surveyed := false; ; surveyed = true {
+		for len(l.idle) > 0 {
+			first := l.idle[0]
+			if _, open := l.open[first.conn]; !open || first.conn.candidate() != first {
+				l.idle = l.idle[1:]
+				continue
+			}
+			if due := first.since + grace - now; due > 0 {
+				return nil, due
+			}
+			l.idle = l.idle[1:]
+			if first.conn.state.CompareAndSwap(0, closing) {
+				return first.conn, 0
+			}
+		}
+		if surveyed {
+			return nil, grace
+		}
+		all := make([]candidate, 0, len(l.open))
+		for c := range l.open {
+			all = append(all, c.candidate())
+		}
+		l.idle = longestIdle(all)
+	}
+}
+
+// A candidate is a connection as a survey finds it.
+type candidate struct {
+	conn  *Conn
+	state uint64
+	since time.Duration // when it was accepted or its last request ended, after the listener's begin
+}
+
+func (c *Conn) candidate() candidate {
+	return candidate{c, c.state.Load(), time.Duration(c.since.Load())}
+}
+
+// longestIdle returns those of all connections that may be closed for another one: without a
+// request under way and without an authenticated client. The one that has been idle longest comes
+// first. It reorders all.
+func longestIdle(all []candidate) []candidate {
+	idle := slices.DeleteFunc(all, func(c candidate) bool { return c.state != 0 })
+	slices.SortStableFunc(idle, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
+	return idle
+}
+
+// wake has Accept look for room again if it waits.
+func (l *Listener) wake() {
+	if !l.waiting.Load() {
+		return
+	}
+	select {
+	case l.room <- struct{}{}:
+	default:
+	}
+}
+
+// remove forgets a connection that was closed.
+func (l *Listener) remove(c *Conn) {
+	l.mu.Lock()
+	delete(l.open, c)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// Close implements net.Listener. It leaves the open connections alone.
+func (l *Listener) Close() error { return l.end() }
