@@ -31,7 +31,7 @@ const module = "github.com/tidegate/tidegate"
 // what .gitignore names.
 var topLevel = map[string]bool{ // true = a directory
 	"producer": true, "consumer": true, "backoff": true, "ratelimit": true,
-	"transport": true, "broker": true, "examples": true, "mocks": true,
+	"transport": true, "broker": true, "examples": true, "mocks": true, "internal": true,
 	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
 }
 
@@ -50,7 +50,7 @@ var importTable = map[string]row{
 	"ratelimit":          {imports: []string{""}},
 	"transport":          {imports: []string{""}},
 	"transport/rocketmq": {imports: []string{"", "transport", "backoff"}},
-	"transport/rest":     {imports: []string{"", "transport", "backoff"}},
+	"transport/rest":     {imports: []string{"", "transport", "backoff", "internal/httpapi"}},
 	"transport/failover": {
 		imports: []string{"", "transport", "transport/rocketmq"},
 		tests:   []string{"backoff", "broker", "broker/server"}, // over two brokers
@@ -66,9 +66,11 @@ var importTable = map[string]row{
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
 		tests:   []string{"..."}, // the whole line, end to end, is tested here
 	},
-	"broker/cmd": {imports: []string{"..."}},
-	"mocks":      {imports: []string{"", "transport"}},
-	"examples":   {imports: []string{"..."}},
+	"broker/admin":     {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
+	"internal/httpapi": {imports: []string{""}}, // under broker/admin and transport/rest
+	"broker/cmd":       {imports: []string{"..."}},
+	"mocks":            {imports: []string{"", "transport"}},
+	"examples":         {imports: []string{"..."}},
 }
 
 // notSDK are the packages that may bring what heavyweights names. A package
@@ -251,17 +253,31 @@ func TestSDKLinksNoHeavyweights(t *testing.T) {
 		}
 	}
 	sdk = slices.Compact(slices.Sorted(slices.Values(sdk)))
-	for _, importer := range dependents(t, sdk...) {
+	for _, importer := range dependents(t, heavyweights, sdk...) {
 		t.Errorf("the SDK would link %s: move that into a package that its users choose to import", importer)
 	}
 	// A check that finds nothing anywhere would prove nothing.
-	if len(dependents(t, "./broker")) == 0 {
+	if len(dependents(t, heavyweights, "./broker")) == 0 {
 		t.Errorf("the broker seems to link none of %q: this test no longer sees them", heavyweights)
 	}
 }
 
-// dependents lists who, among the packages and all they import, imports a heavyweight.
-func dependents(t *testing.T, packages ...string) []string {
+// overHTTP are the packages that need no more than HTTP. A program with these alone links neither
+// the storage engine nor gRPC.
+var overHTTP = []string{"./broker/admin"}
+
+func TestHTTPClientsLinkNoGRPC(t *testing.T) {
+	grpc := append(slices.Clone(heavyweights), "google.golang.org")
+	for _, importer := range dependents(t, grpc, overHTTP...) {
+		t.Errorf("%q would link %s: they are to need HTTP alone", overHTTP, importer)
+	}
+	if len(dependents(t, grpc, "./transport/rocketmq")) == 0 {
+		t.Errorf("transport/rocketmq seems to link none of %q: this test no longer sees them", grpc)
+	}
+}
+
+// dependents lists who, among the packages and all they import, imports one of heavyweights.
+func dependents(t *testing.T, heavyweights []string, packages ...string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-json=ImportPath,Imports,Standard"}, packages...)...).Output()
 	if err != nil {

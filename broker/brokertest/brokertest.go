@@ -68,6 +68,7 @@ type Broker struct {
 	address string
 	opts    Options
 	network *network
+	http    *httpNetwork
 	server  *server.Server
 	served  chan error
 
@@ -132,7 +133,11 @@ func NewWith(tb testing.TB, o Options) *Broker {
 	if o.Broker.Dir == "" && o.Broker.Memory == nil {
 		o.Broker.Memory = broker.NewMemory()
 	}
-	b := &Broker{tb: tb, opts: o, network: newNetwork(), letters: map[string]bool{}, address: fmt.Sprintf("broker-%d.test:8081", brokers.Add(1))}
+	n := brokers.Add(1)
+	b := &Broker{
+		tb: tb, opts: o, network: newNetwork(), letters: map[string]bool{},
+		address: fmt.Sprintf("broker-%d.test:8081", n), http: newHTTPNetwork(fmt.Sprintf("broker-%d.test:8082", n)),
+	}
 	if err := b.start(); err != nil {
 		tb.Fatalf("brokertest: %v", err)
 	}
@@ -179,7 +184,7 @@ func (b *Broker) Address() string { return b.address }
 // Close ends the broker before its test does, as a crash would: requests
 // under way get no response. A second call does nothing.
 func (b *Broker) Close() (err error) {
-	b.once.Do(func() { err = b.stop() })
+	b.once.Do(func() { err = errors.Join(b.http.stop(), b.stop()) })
 	return err
 }
 

@@ -100,10 +100,16 @@ func (n *network) reconnect() {
 // Reconnect. Requests under way get no response, although the broker may carry
 // them out. Deliveries whose consumers are gone stay in flight until their
 // invisible time ends. It does not block, and does nothing a second time.
-func (b *Broker) Disconnect() { b.network.disconnect() }
+func (b *Broker) Disconnect() {
+	b.network.disconnect()
+	b.http.disconnect()
+}
 
 // Reconnect ends Disconnect. Clients connect again as their own backoff has it.
-func (b *Broker) Reconnect() { b.network.reconnect() }
+func (b *Broker) Reconnect() {
+	b.network.reconnect()
+	b.http.reconnect()
+}
 
 // Restart ends the broker as a crash of its process would and starts it again
 // with its data: connections break, requests under way get no response, and the
@@ -111,7 +117,7 @@ func (b *Broker) Reconnect() { b.network.reconnect() }
 // afterwards. No other method may run at the same time.
 func (b *Broker) Restart() {
 	b.tb.Helper()
-	b.network.disconnect()
+	b.Disconnect()
 	if err := b.stop(); err != nil {
 		b.tb.Fatalf("brokertest: restart: %v", err)
 	}
@@ -119,7 +125,7 @@ func (b *Broker) Restart() {
 	if err := b.start(); err != nil {
 		b.tb.Fatalf("brokertest: restart: %v", err)
 	}
-	b.network.reconnect()
+	b.Reconnect()
 }
 
 // Dial connects to the broker. It has the form of rocketmq.Options.Dialer and

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/admin"
 )
 
 // The retry interval of the scene fifo, the message that fails once, the one that
@@ -24,12 +26,12 @@ const (
 // broker tells it, and asks the broker for a dead letter after the last
 // attempt. The broker keeps the rest of the message group back until then.
 func (s scene) fifo(ctx context.Context) error {
-	topic, err := s.topic(ctx, "tickets", `{"type":"FIFO","queues":2}`)
+	topic, err := s.topic(ctx, "tickets", admin.TopicConfig{Type: admin.TopicFIFO, Queues: 2})
 	if err != nil {
 		return err
 	}
 	// Before the client starts: it asks whether its group is FIFO only then.
-	group, err := s.group(ctx, "support", `{"fifo":true,"fifo_retry_interval":"2s","max_attempts":3}`)
+	group, err := s.group(ctx, "support", admin.GroupConfig{FIFO: true, FIFORetryInterval: admin.Duration(2 * time.Second), MaxAttempts: 3})
 	if err != nil {
 		return err
 	}

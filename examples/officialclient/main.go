@@ -1,7 +1,8 @@
 // Command officialclient shows that Apache RocketMQ's own Go client works with
 // a tidegate broker, unchanged and with its defaults (TLS included). It is a
-// module of its own and imports nothing of tidegate: all that the two share is
-// the wire. Start a broker and run it from this directory:
+// module of its own, so that tidegate does not depend on the client. Of tidegate
+// it imports the client of the administration, broker/admin: all messages go through
+// the official client. Start a broker and run it from this directory:
 //
 //	tidegate serve
 //	go run .
@@ -20,8 +21,8 @@
 //     one left alone, which the broker asks about until it is committed.
 //
 // It asserts what it tells: it exits with 1 if any of it did not happen.
-// Topics and consumer groups are made over the broker's HTTP admin, under names
-// of this run, and deleted at the end.
+// Topics and consumer groups are made through broker/admin, under names of this
+// run, and deleted at the end.
 //
 // TLS is on unless --tls=false is given or the client's own switch, the
 // environment variable rocketmq.client.enableSsl, says so. The client's log
@@ -77,8 +78,13 @@ func main() {
 }
 
 func run(ctx context.Context, endpoint, http string, out io.Writer) error {
+	client, err := newAdmin(http)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	s := &story{
-		endpoint: endpoint, admin: newAdmin(http), out: out, start: time.Now(),
+		endpoint: endpoint, admin: client, out: out, start: time.Now(),
 		prefix: "officialclient-" + strconv.FormatInt(time.Now().UnixMicro(), 36) + "-",
 	}
 	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/admin"
 )
 
 // ladder is the retry ladder of the scene normal; the last step repeats.
@@ -17,11 +19,11 @@ const (
 
 // normal sends NORMAL messages to a push consumer that fails on some.
 func (s scene) normal(ctx context.Context) error {
-	topic, err := s.topic(ctx, "orders", `{"type":"NORMAL","queues":4}`)
+	topic, err := s.topic(ctx, "orders", admin.TopicConfig{Type: admin.TopicNormal, Queues: 4})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "billing", `{"retry":"1s 2s","max_attempts":4}`)
+	group, err := s.group(ctx, "billing", admin.GroupConfig{Retry: ladder, MaxAttempts: 4})
 	if err != nil {
 		return err
 	}
@@ -103,8 +105,8 @@ func (s scene) checkAttempts(body string, ds []delivery) {
 // readDeadLetter takes the only dead letter of a group with a simple consumer.
 func (s scene) readDeadLetter(ctx context.Context, group, body, id string) error {
 	deadLetters := "%DLQ%" + group
-	s.willDelete("topics", deadLetters)
-	auditors, err := s.group(ctx, s.name+"-auditors", "{}")
+	s.willDelete(made{deadLetters, s.admin.DeleteTopic})
+	auditors, err := s.group(ctx, s.name+"-auditors", admin.GroupConfig{})
 	if err != nil {
 		return err
 	}

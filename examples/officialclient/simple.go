@@ -7,6 +7,8 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
+
+	"github.com/tidegate/tidegate/broker/admin"
 )
 
 // invisible is how long messages stay with the simple consumer. A broker with
@@ -16,11 +18,11 @@ const invisible = 15 * time.Second
 // simple receives NORMAL messages with a simple consumer, which decides for
 // each message by itself how long it stays invisible.
 func (s scene) simple(ctx context.Context) error {
-	topic, err := s.topic(ctx, "parcels", `{"type":"NORMAL","queues":2}`)
+	topic, err := s.topic(ctx, "parcels", admin.TopicConfig{Type: admin.TopicNormal, Queues: 2})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "warehouse", "{}")
+	group, err := s.group(ctx, "warehouse", admin.GroupConfig{})
 	if err != nil {
 		return err
 	}

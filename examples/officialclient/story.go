@@ -7,19 +7,27 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/admin"
 )
 
 // A story does things, says what happened, and keeps what did not.
 type story struct {
 	endpoint string // of the broker, gRPC
-	admin    admin
+	admin    *admin.Client
 	prefix   string // of the names of this run
 	start    time.Time
 
 	mu     sync.Mutex
 	out    io.Writer // guarded by mu
 	faults []error   // guarded by mu
-	made   []string  // guarded by mu: what to delete at the end, as paths of the admin
+	made   []made    // guarded by mu: what to delete at the end
+}
+
+// made is something that this run has created.
+type made struct {
+	name   string
+	delete func(ctx context.Context, name string) error
 }
 
 // A scene is a part of the story that is played beside others.
@@ -55,28 +63,29 @@ func assertEqual[T comparable](s scene, what string, got, want []T) {
 }
 
 // topic makes a topic with the settings, and returns its name.
-func (s scene) topic(ctx context.Context, name, settings string) (string, error) {
-	return s.make(ctx, "topics", name, settings)
-}
-
-// group makes a consumer group with the settings, and returns its name.
-func (s scene) group(ctx context.Context, name, settings string) (string, error) {
-	return s.make(ctx, "groups", name, settings)
-}
-
-func (s scene) make(ctx context.Context, kind, name, settings string) (string, error) {
+func (s scene) topic(ctx context.Context, name string, settings admin.TopicConfig) (string, error) {
 	name = s.prefix + name
-	if err := s.admin.put(ctx, path(kind, name), settings); err != nil {
+	if _, err := s.admin.PutTopic(ctx, name, settings); err != nil {
 		return "", err
 	}
-	s.willDelete(kind, name)
+	s.willDelete(made{name, s.admin.DeleteTopic})
 	return name, nil
 }
 
-func (s scene) willDelete(kind, name string) {
+// group makes a consumer group with the settings, and returns its name.
+func (s scene) group(ctx context.Context, name string, settings admin.GroupConfig) (string, error) {
+	name = s.prefix + name
+	if _, err := s.admin.PutGroup(ctx, name, settings); err != nil {
+		return "", err
+	}
+	s.willDelete(made{name, s.admin.DeleteGroup})
+	return name, nil
+}
+
+func (s scene) willDelete(m made) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.made = append(s.made, path(kind, name))
+	s.made = append(s.made, m)
 }
 
 // tidy deletes what this run made. What cannot be deleted, for instance
@@ -85,25 +94,33 @@ func (s *story) tidy(ctx context.Context) {
 	s.mu.Lock()
 	made := slices.Clone(s.made)
 	s.mu.Unlock()
-	for _, p := range made {
-		if err := s.admin.delete(ctx, p); err != nil {
+	for _, m := range made {
+		if err := m.delete(ctx, m.name); err != nil {
 			s.say("all", "left behind: %v", err)
 		}
 	}
 }
 
+// A progress is how far a group is in a topic, as far as this program looks.
+type progress struct{ Acked, Redelivered, DeadLetters int64 }
+
 // settled waits until the broker has nothing left for a group in a topic, and
 // asserts how it came to that.
 func (s scene) settled(ctx context.Context, group, topic string, want progress) error {
-	want.Topic = topic
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		got, err := s.admin.progress(ctx, group, topic)
+		g, err := s.admin.Group(ctx, group)
 		if err != nil {
 			return err
 		}
-		if got.Backlog.Messages == 0 {
+		i := slices.IndexFunc(g.Topics, func(t admin.Subscription) bool { return t.Topic == topic })
+		if i < 0 {
+			return fmt.Errorf("group %s has not received from topic %s", group, topic)
+		}
+		at := g.Topics[i]
+		got := progress{at.Acked, at.Redelivered, at.DeadLetters}
+		if at.Backlog.Messages == 0 {
 			s.assert(got == want, "the broker's count for group %s: got %+v, want %+v", group, got, want)
 			s.say("nothing is left for group %s: acknowledged %d, redelivered %d, dead letters %d",
 				group, got.Acked, got.Redelivered, got.DeadLetters)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
+
+	"github.com/tidegate/tidegate/broker/admin"
 )
 
 // The settings of the scene transaction: when the broker asks about a
@@ -21,11 +23,13 @@ const (
 // is left alone, as by a producer that died. The broker asks about that one; the checker
 // does not know at first, and then says that it is to be committed.
 func (s scene) transaction(ctx context.Context) error {
-	topic, err := s.topic(ctx, "transfers", fmt.Sprintf(`{"type":"TRANSACTION","queues":2,"transaction":{"timeout":"%v","check_interval":"%v"}}`, checkAfter, checkInterval))
+	topic, err := s.topic(ctx, "transfers", admin.TopicConfig{
+		Type: admin.TopicTransaction, Queues: 2, Transaction: admin.TransactionConfig{Timeout: admin.Duration(checkAfter), CheckInterval: admin.Duration(checkInterval)},
+	})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "ledger", "{}")
+	group, err := s.group(ctx, "ledger", admin.GroupConfig{})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,30 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// A Duration is a time.Duration that is a text in JSON, such as "1m30s".
+type Duration time.Duration
+
+// String returns the text.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalJSON writes the text.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+// UnmarshalJSON reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("%.50s is no duration: it is to be a text such as \"1m30s\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	*d = Duration(v)
+	return nil
+}

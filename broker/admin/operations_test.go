@@ -1,0 +1,317 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// ofData are the operations of openapi.yaml that belong to transport/rest.
+var ofData = []string{
+	"sendMessages", "recallMessage", "receiveMessages", "acknowledge", "changeInvisibleDuration", "retry", "deadLetter", "reconsumeLater", "negativeAcknowledge",
+}
+
+func document(t *testing.T) *openapi3.T {
+	t.Helper()
+	text, err := os.ReadFile("../server/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// A story calls methods of the client one after the other, each of which makes the request that the
+// document has under the operation's name.
+type story struct {
+	*env
+	done map[string]bool // by operation
+}
+
+func (s *story) call(operation string, f func(c *admin.Client) error) {
+	s.t.Helper()
+	s.requests()
+	err := f(s.c)
+	if err != nil {
+		s.t.Errorf("%s: %v", operation, err)
+	}
+	for pattern, n := range s.requests() {
+		if n != 1 {
+			s.t.Errorf("%s made %d requests of %s, want 1", operation, n, pattern)
+		}
+		s.done[operation+" "+pattern] = true
+	}
+}
+
+func equal[T any](got, want T) error {
+	if !reflect.DeepEqual(got, want) {
+		return fmt.Errorf("got %+v\nwant %+v", got, want)
+	}
+	return nil
+}
+
+// Every operation of openapi.yaml that is not about messages has a method, which makes that request,
+// and whose result is what the engine says.
+func TestOperations(t *testing.T) {
+	s := &story{open(t, server.Options{}, admin.Options{}, false), map[string]bool{}}
+	ctx := t.Context()
+	dlq := tidegate.DeadLetterTopic("billing")
+
+	s.call("putTopic", func(c *admin.Client) error {
+		got, err := c.PutTopic(ctx, "orders", admin.TopicConfig{
+			Type: admin.TopicFIFO, Queues: 2, DuplicateWindow: admin.Duration(time.Minute), MaxBacklog: admin.Limit{Messages: 5, Bytes: 6, Age: admin.Duration(time.Hour)},
+			MaxRate: admin.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: admin.Retention{Time: -1, Bytes: 9, Consumed: true},
+			Transaction: admin.TransactionConfig{Timeout: admin.Duration(time.Second), CheckInterval: admin.Duration(2 * time.Second), CheckMax: 3},
+		})
+		want := broker.TopicConfig{
+			Type: broker.TopicFIFO, Queues: 2, DuplicateWindow: broker.Duration(time.Minute), MaxBacklog: broker.Limit{Messages: 5, Bytes: 6, Age: broker.Duration(time.Hour)},
+			MaxRate: broker.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: broker.Retention{Time: -1, Bytes: 9, Consumed: true},
+			Transaction: broker.TransactionConfig{Timeout: broker.Duration(time.Second), CheckInterval: broker.Duration(2 * time.Second), CheckMax: 3},
+		}
+		stored, _ := s.b.TopicSettings("orders")
+		return errors.Join(err, equal(got.Name, "orders"), equal(got.Queues, 2), equal(stored, want))
+	})
+	s.call("putTopic", func(c *admin.Client) error {
+		got, err := c.PutTopic(ctx, "orders", admin.TopicConfig{Type: admin.TopicFIFO, Queues: 2}) // what is left out has its default
+		return errors.Join(err, equal(got.MaxBacklog, admin.Limit{}))
+	})
+	s.call("putGroup", func(c *admin.Client) error {
+		got, err := c.PutGroup(ctx, "billing", admin.GroupConfig{
+			FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second, time.Minute}, Start: "latest", OnExhausted: "park", FIFORetryInterval: admin.Duration(time.Second),
+			MaxBacklog: admin.Limit{Messages: 4}, NegativeAck: admin.NegativeAckConfig{Delay: admin.Duration(time.Hour), MaxRedeliveries: 2},
+		})
+		g, _ := s.b.Group("billing")
+		return errors.Join(err, equal(got.Name, "billing"), equal(g.GroupConfig.MaxAttempts, -1), equal(g.GroupConfig.Retry, backoff.Steps{time.Second, time.Minute}),
+			equal(g.Start, broker.StartLatest), equal(g.OnExhausted, broker.OnExhaustedPark), equal(g.FIFORetryInterval, broker.Duration(time.Second)),
+			equal(g.MaxBacklog, broker.Limit{Messages: 4}), equal(g.NegativeAck, broker.NegativeAckConfig{Delay: broker.Duration(time.Hour), MaxRedeliveries: 2}))
+	})
+	s.call("putGroup", func(c *admin.Client) error {
+		_, err := c.PutGroup(ctx, "billing", admin.GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: "park"})
+		return err
+	})
+	s.call("putGroup", func(c *admin.Client) error {
+		got, err := c.PutGroup(ctx, "pulsar", admin.GroupConfig{RetryTopic: admin.RetryTopicConfig{
+			Enabled: true, Naming: "2.6.1", Topic: "again", DeadLetterTopic: "gone", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: "key_shared",
+		}})
+		return errors.Join(err, equal(got.RetryTopic, admin.RetryTopicConfig{
+			Enabled: true, Naming: "2.6.1", Topic: "again", DeadLetterTopic: "gone", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: "key_shared",
+		}))
+	})
+
+	// Two message groups; one is parked.
+	for i := range 4 {
+		m := message("orders", fmt.Sprint("m", i))
+		m.MessageGroup, m.Properties, m.Keys, m.Tag = fmt.Sprint("mg", i%2), map[string]string{"p": "v"}, []string{"k"}, "tag"
+		s.send(m)
+	}
+	ds, err := s.b.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 2, InvisibleDuration: time.Hour})
+	if err != nil || len(ds) != 2 {
+		t.Fatalf("received %d, %v", len(ds), err)
+	}
+	if _, err := s.b.Retry(ctx, ds[0], 0, "no such customer"); err != nil {
+		t.Fatal(err)
+	}
+	s.call("getTopic", func(c *admin.Client) error {
+		got, err := c.Topic(ctx, "orders")
+		return errors.Join(err, equal(got.StoredMessages, 4), equal(got.Groups, []string{"billing"}), equal(got.Backlog.Messages, 4))
+	})
+	s.call("getGroup", func(c *admin.Client) error {
+		got, err := c.Group(ctx, "billing")
+		return errors.Join(err, equal(got.MaxAttempts, 1), equal(len(got.Topics), 1), equal(got.Topics[0].Inflight, 1), equal(got.Topics[0].ParkedGroups, 1))
+	})
+	s.call("listTopics", func(c *admin.Client) error {
+		got, err := c.Topics(ctx)
+		return errors.Join(err, equal(slices.ContainsFunc(got, func(t admin.Topic) bool { return t.Name == "orders" }), true))
+	})
+	s.call("listGroups", func(c *admin.Client) error {
+		got, err := c.Groups(ctx)
+		return errors.Join(err, equal(len(got), 2), equal(got[0].Name, "billing"))
+	})
+	s.call("listParked", func(c *admin.Client) error {
+		got, err := c.Parked(ctx, "billing", admin.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
+		if err != nil || len(got.Groups) != 1 {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		g := got.Groups[0]
+		return errors.Join(equal(g.MessageGroup, ds[0].MessageGroup), equal(g.Reason, "no such customer"), equal(g.MessageID, ds[0].ID), equal(g.Attempts, 1), equal(g.Since.IsZero(), false))
+	})
+	s.call("redriveParked", func(c *admin.Client) error {
+		got, err := c.RedriveParked(ctx, "billing", admin.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
+		return errors.Join(err, equal(got.MessageGroups, 1))
+	})
+	if err := s.b.DeadLetter(ctx, ds[1], "also gone"); err != nil { // it had its last attempt, and is parked
+		t.Fatal(err)
+	}
+	s.call("redriveParked", func(c *admin.Client) error {
+		got, err := c.RedriveParked(ctx, "billing", admin.ParkedSelection{DeadLetter: true})
+		return errors.Join(err, equal(got.MessageGroups, 1))
+	})
+	s.call("listDeadLetters", func(c *admin.Client) error {
+		got, err := c.DeadLetters(ctx, "billing", admin.DeadLetterQuery{
+			DeadLetterFilter: admin.DeadLetterFilter{Topic: "orders", MessageIDs: []string{ds[0].ID, "other"}, Reason: "customer", Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour)},
+			In:               dlq, Bodies: true, Limit: 5,
+		})
+		if err != nil || len(got.DeadLetters) != 1 {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		d := got.DeadLetters[0]
+		return errors.Join(equal(d.MessageID, ds[0].ID), equal(string(d.Body), string(ds[0].Body)), equal(d.BodySize, len(ds[0].Body)), equal(d.Properties, map[string]string{"p": "v"}),
+			equal(d.MessageGroup, ds[0].MessageGroup), equal(d.Keys, []string{"k"}), equal(d.Tag, "tag"), equal(d.StoredAt.IsZero(), false), equal(d.BornAt.IsZero(), false),
+			equal(d.Origin, admin.Origin{Topic: "orders", Queue: ds[0].Queue, Offset: ds[0].Offset, Group: "billing", Attempts: 1, Reason: "no such customer"}))
+	})
+	s.call("redriveDeadLetters", func(c *admin.Client) error {
+		got, err := c.RedriveDeadLetters(ctx, "billing", admin.DeadLetterSelection{
+			DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: []string{ds[0].ID}, Topic: "orders", Since: time.Now().Add(-time.Hour)}, In: dlq, To: "orders", Limit: 7, MaxRedrives: 3,
+		})
+		return errors.Join(err, equal(got, admin.DeadLetterRedrive{Redriven: 1}))
+	})
+	s.call("purgeDeadLetters", func(c *admin.Client) error {
+		got, err := c.PurgeDeadLetters(ctx, "billing", admin.DeadLetterSelection{In: dlq, Limit: 10})
+		return errors.Join(err, equal(got, admin.DeadLetterPurge{Purged: 1}))
+	})
+	s.call("rewindGroup", func(c *admin.Client) error {
+		got, err := c.Rewind(ctx, "billing", "orders", admin.Position{Earliest: true})
+		return errors.Join(err, equal(len(got), 2))
+	})
+	for _, to := range []admin.Position{{Latest: true}, {Time: time.Now()}, {Offsets: map[int]int64{1: 0}}} {
+		s.call("rewindGroup", func(c *admin.Client) error {
+			got, err := c.Rewind(ctx, "billing", "orders", to)
+			if to.Offsets != nil {
+				err = errors.Join(err, equal(got[len(got)-1].Queue, 1), equal(got[len(got)-1].To, 0))
+			}
+			return err
+		})
+	}
+	s.call("purgeTopic", func(c *admin.Client) error {
+		got, err := c.PurgeTopic(ctx, "orders")
+		return errors.Join(err, equal(got.Messages > 0, true))
+	})
+	s.call("putThrottle", func(c *admin.Client) error {
+		l := admin.Limits{
+			MaxBacklog: admin.Limit{Messages: 1000}, ClientQuota: admin.Quota{MessagesPerSecond: 5, Burst: 6},
+			Pressure: admin.Pressure{MinFreeDisk: -1, MaxCompactionDebt: 1 << 30, MaxWriteStall: admin.Duration(time.Second), MaxColdReads: 1 << 20, ColdDistance: 1 << 21},
+		}
+		got, err := c.SetLimits(ctx, l)
+		return errors.Join(err, equal(got.Limits, l))
+	})
+	s.call("getThrottle", func(c *admin.Client) error {
+		got, err := c.Throttles(ctx)
+		return errors.Join(err, equal(len(got.Throttles), 0), equal(slices.ContainsFunc(got.NotReached, func(l admin.LimitState) bool {
+			return l.Limit == "topic backlog messages" && l.Subject == "orders" && l.Mark == 1000
+		}), true))
+	})
+	settings := admin.AddressSettings{
+		RedeliveryDelay: new(admin.Milliseconds(5 * time.Second)), RedeliveryDelayMultiplier: new(1.5), RedeliveryCollisionAvoidanceFactor: new(0.1),
+		MaxRedeliveryDelay: new(admin.Milliseconds(time.Minute)), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("graveyard"), AutoCreateDeadLetterResources: new(true),
+		DeadLetterQueuePrefix: new("P."), DeadLetterQueueSuffix: new(".S"), PersistDeliveryCountBeforeDelivery: new(true), AutoDeleteQueues: new(false),
+		ExpiryDelay: new(admin.Milliseconds(time.Hour)), ExpiryAddress: new("old"),
+	}
+	s.call("putAddressSettings", func(c *admin.Client) error {
+		got, err := c.PutAddressSettings(ctx, "news.#", settings)
+		return errors.Join(err, equal(got, admin.AddressSetting{Match: "news.#", AddressSettings: settings}))
+	})
+	s.call("getAddressSettings", func(c *admin.Client) error {
+		got, err := c.AddressSettings(ctx, "news.#")
+		return errors.Join(err, equal(got.AddressSettings, settings))
+	})
+	s.call("listAddressSettings", func(c *admin.Client) error {
+		got, err := c.AllAddressSettings(ctx)
+		return errors.Join(err, equal(len(got), 1), equal(got[0].Match, "news.#"))
+	})
+	s.call("getTopicAddressSettings", func(c *admin.Client) error {
+		got, err := c.TopicAddressSettings(ctx, "news.europe")
+		return errors.Join(err, equal(got.Topic, "news.europe"), equal(got.Matches, []string{"news.#"}), equal(*got.MaxDeliveryAttempts, -1))
+	})
+	s.call("deleteAddressSettings", func(c *admin.Client) error { return c.DeleteAddressSettings(ctx, "news.#") })
+	s.call("deleteGroup", func(c *admin.Client) error { return c.DeleteGroup(ctx, "billing") })
+	s.call("deleteTopic", func(c *admin.Client) error { return c.DeleteTopic(ctx, dlq) })
+	s.call("health", func(c *admin.Client) error { return c.Healthy(ctx) })
+	s.call("readiness", func(c *admin.Client) error { return c.Ready(ctx) })
+	s.call("metrics", func(c *admin.Client) error {
+		text, err := c.Metrics(ctx)
+		return errors.Join(err, equal(strings.Contains(text, "# TYPE tidegate_"), true))
+	})
+	s.call("openapi", func(c *admin.Client) error {
+		text, err := c.OpenAPI(ctx)
+		return errors.Join(err, equal(strings.HasPrefix(text, "openapi: 3.1"), true))
+	})
+
+	for path, item := range document(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			key := op.OperationID + " " + method + " " + path
+			if !s.done[key] && !slices.Contains(ofData, op.OperationID) {
+				t.Errorf("no method makes the request of %s", key)
+			}
+			delete(s.done, key)
+		}
+	}
+	for key := range s.done {
+		t.Errorf("%s is not in openapi.yaml", key)
+	}
+}
+
+// The fields of every type are those of its schema.
+func TestSchemas(t *testing.T) {
+	schemas := document(t).Components.Schemas
+	for name, v := range map[string]any{
+		"TopicConfig": admin.TopicConfig{}, "Topic": admin.Topic{}, "Limit": admin.Limit{}, "Rate": admin.Rate{}, "Retention": admin.Retention{},
+		"TransactionSettings": admin.TransactionConfig{}, "Backlog": admin.Backlog{}, "GroupConfig": admin.GroupConfig{}, "Group": admin.Group{},
+		"RetryTopicConfig": admin.RetryTopicConfig{}, "NegativeAckConfig": admin.NegativeAckConfig{}, "Subscription": admin.Subscription{},
+		"QueueRewind": admin.QueueRewind{}, "ParkedPage": admin.ParkedPage{}, "ParkedGroup": admin.ParkedGroup{}, "ParkedSelection": admin.ParkedSelection{},
+		"ParkedRedrive": admin.ParkedRedrive{}, "DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": admin.Origin{},
+		"DeadLetterRedrive": admin.DeadLetterRedrive{}, "DeadLetterPurge": admin.DeadLetterPurge{}, "Throttle": admin.Throttle{}, "LimitState": admin.LimitState{},
+		"ThrottleState": admin.ThrottleState{}, "Limits": admin.Limits{}, "Quota": admin.Quota{}, "Pressure": admin.Pressure{},
+		"AddressSettings": admin.AddressSettings{}, "AddressSetting": admin.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+	} {
+		want := properties(schemas[name].Value)
+		if name == "DeadLetter" {
+			delete(want, "body_text") // only with a parameter that the client does not set
+		}
+		have := fields(reflect.TypeOf(v))
+		if !maps.Equal(have, want) {
+			t.Errorf("%s: the type has %v\nopenapi.yaml has %v", name, slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(want)))
+		}
+	}
+}
+
+func properties(s *openapi3.Schema) map[string]bool {
+	all := map[string]bool{}
+	for name := range s.Properties {
+		all[name] = true
+	}
+	for _, part := range s.AllOf {
+		maps.Copy(all, properties(part.Value))
+	}
+	return all
+}
+
+func fields(typ reflect.Type) map[string]bool {
+	all := map[string]bool{}
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			maps.Copy(all, fields(f.Type))
+			continue
+		}
+		all[name] = true
+	}
+	return all
+}

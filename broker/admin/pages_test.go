@@ -1,0 +1,54 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/server"
+)
+
+// The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop does.
+func TestAllDeadLetters(t *testing.T) {
+	e := open(t, server.Options{}, admin.Options{}, false)
+	if _, err := e.c.PutTopic(t.Context(), "orders", admin.TopicConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	const n = 250
+	var msgs []*tidegate.Message
+	for i := range n {
+		msgs = append(msgs, message("orders", fmt.Sprint("m", i)))
+	}
+	e.send(msgs...)
+	e.giveUp("billing", "orders", "why", n)
+	for _, limit := range []int{0, 7, 1000} {
+		seen := map[string]int{}
+		for d, err := range e.c.AllDeadLetters(t.Context(), "billing", admin.DeadLetterQuery{Limit: limit}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[d.MessageID]++
+			if len(seen) == n/2 && limit == 7 {
+				break
+			}
+		}
+		want := n
+		if limit == 7 {
+			want = n / 2
+		}
+		if len(seen) != want {
+			t.Errorf("limit %d: %d dead letters, want %d", limit, len(seen), want)
+		}
+		for id, times := range seen {
+			if times != 1 {
+				t.Errorf("limit %d: %s came %d times", limit, id, times)
+			}
+		}
+	}
+	for _, err := range e.c.AllDeadLetters(t.Context(), "nobody", admin.DeadLetterQuery{}) {
+		if err == nil {
+			t.Error("a group that does not exist has dead letters")
+		}
+	}
+}

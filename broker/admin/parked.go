@@ -1,0 +1,85 @@
+package admin
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// A ParkedQuery says which parked message groups a page has.
+type ParkedQuery struct {
+	Topic string // empty: all topics
+	After string // Next of the page before; empty: the first page
+	Limit int    // at most 1000; 0: 100
+}
+
+// A ParkedPage is one page of parked message groups, by topic and name.
+type ParkedPage struct {
+	Groups []ParkedGroup `json:"groups"`
+	Next   string        `json:"next,omitempty"` // After of the next page; empty: this is the last one
+}
+
+// A ParkedGroup is a message group that waits after the last attempt of one of its messages.
+type ParkedGroup struct {
+	Topic        string    `json:"topic"`
+	MessageGroup string    `json:"message_group"`
+	Since        time.Time `json:"since"`
+	Reason       string    `json:"reason"`
+	MessageID    string    `json:"message_id"` // of the failed message, as are Queue, Offset and Attempts
+	Queue        int       `json:"queue"`
+	Offset       int64     `json:"offset"`
+	Attempts     int       `json:"attempts"`
+	Messages     int64     `json:"messages"` // that wait, the failed one included
+}
+
+// A ParkedSelection says which parked message groups continue, and how.
+type ParkedSelection struct {
+	Topic        string `json:"topic,omitempty"`         // empty: all
+	MessageGroup string `json:"message_group,omitempty"` // empty: all of the topic
+	DeadLetter   bool   `json:"dead_letter,omitempty"`   // the failed message becomes a dead letter; otherwise it is delivered first
+}
+
+// A ParkedRedrive is what [Client.RedriveParked] did.
+type ParkedRedrive struct {
+	MessageGroups int64 `json:"message_groups"`
+	Messages      int64 `json:"messages"`
+}
+
+// Parked returns a page of the parked message groups of a consumer group.
+func (c *Client) Parked(ctx context.Context, group string, q ParkedQuery) (ParkedPage, error) {
+	v := url.Values{}
+	set(v, "topic", q.Topic)
+	set(v, "after", q.After)
+	number(v, "limit", q.Limit)
+	return get[ParkedPage](ctx, c, "Parked", group, escaped("groups", group, "parked"), v)
+}
+
+// RedriveParked lets parked message groups continue, in order.
+func (c *Client) RedriveParked(ctx context.Context, group string, s ParkedSelection) (ParkedRedrive, error) {
+	return post[ParkedRedrive](ctx, c, "RedriveParked", group, escaped("groups", group, "parked", "redrive"), s)
+}
+
+func set(v url.Values, key, value string) {
+	if value != "" {
+		v.Set(key, value)
+	}
+}
+
+func number(v url.Values, key string, n int) {
+	if n != 0 {
+		v.Set(key, strconv.Itoa(n))
+	}
+}
+
+func moment(v url.Values, key string, t time.Time) {
+	if !t.IsZero() {
+		v.Set(key, t.Format(time.RFC3339Nano))
+	}
+}
+
+func yes(v url.Values, key string, on bool) {
+	if on {
+		v.Set(key, "true")
+	}
+}

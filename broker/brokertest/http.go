@@ -1,0 +1,154 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// HTTPAddress returns the URL of the broker's HTTP API in its network. Programs reach it
+// with [Broker.DialHTTP] as their dialer.
+func (b *Broker) HTTPAddress() string { return "http://" + b.http.Addr().String() }
+
+// DialHTTP connects to the broker's HTTP API. It has the form of the Dialer options of
+// transport/rest and broker/admin, and ignores addr: each network has one broker.
+// [Broker.Disconnect] cuts these connections too; [Broker.Intercept] is around requests
+// about messages.
+func (b *Broker) DialHTTP(ctx context.Context, _ string) (net.Conn, error) {
+	b.http.once.Do(func() { b.http.serve(b) })
+	return b.http.dial(ctx)
+}
+
+// A httpNetwork connects clients with the broker's HTTP API, in memory. Its connections
+// keep to deadlines, which net/http sets all the time.
+type httpNetwork struct {
+	name   string
+	once   sync.Once
+	server *http.Server
+	served chan struct{} // closed when server has ended; nil if it was never started
+
+	accept chan net.Conn
+	closed chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	cut   bool
+	ended bool
+	conns map[*httpConn]struct{}
+}
+
+// A httpConn is the client's end of a connection.
+type httpConn struct {
+	net.Conn
+	network *httpNetwork
+}
+
+func (c *httpConn) Close() error {
+	c.network.mu.Lock()
+	delete(c.network.conns, c)
+	c.network.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func newHTTPNetwork(name string) *httpNetwork {
+	return &httpNetwork{name: name, accept: make(chan net.Conn), closed: make(chan struct{}), conns: map[*httpConn]struct{}{}}
+}
+
+// serve starts the HTTP server. A restarted broker has another handler.
+func (n *httpNetwork) serve(b *Broker) {
+	n.served = make(chan struct{})
+	n.server = &http.Server{ // as the binary has it
+		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.server.Handler().ServeHTTP(w, r) }),
+		ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+	}
+	go func() {
+		defer close(n.served)
+		if err := n.server.Serve(n); !errors.Is(err, http.ErrServerClosed) {
+			b.tb.Errorf("brokertest: HTTP: %v", err)
+		}
+	}()
+}
+
+// Accept implements net.Listener.
+func (n *httpNetwork) Accept() (net.Conn, error) {
+	select {
+	case c := <-n.accept:
+		return c, nil
+	case <-n.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (n *httpNetwork) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.ended {
+		n.ended = true
+		close(n.closed)
+	}
+	return nil
+}
+
+// Addr implements net.Listener.
+func (n *httpNetwork) Addr() net.Addr { return httpAddr(n.name) }
+
+type httpAddr string
+
+func (httpAddr) Network() string  { return "pipe" }
+func (a httpAddr) String() string { return string(a) }
+
+func (n *httpNetwork) dial(ctx context.Context) (net.Conn, error) {
+	client, server := net.Pipe()
+	c := &httpConn{client, n}
+	n.mu.Lock()
+	cut := n.cut
+	if !cut {
+		n.conns[c] = struct{}{}
+	}
+	n.mu.Unlock()
+	if cut {
+		return nil, errRefused
+	}
+	var err error
+	select {
+	case n.accept <- server:
+		return c, nil
+	case <-n.closed:
+		err = net.ErrClosed
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return nil, errors.Join(err, c.Close())
+}
+
+func (n *httpNetwork) disconnect() {
+	n.mu.Lock()
+	n.cut = true
+	conns := n.conns
+	n.conns = map[*httpConn]struct{}{}
+	n.mu.Unlock()
+	for c := range conns {
+		c.Conn.Close()
+	}
+}
+
+func (n *httpNetwork) reconnect() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut = false
+}
+
+// stop ends the HTTP server and waits for it.
+func (n *httpNetwork) stop() error {
+	var err error
+	n.once.Do(func() { err = n.Close() }) // never started, and now it cannot be
+	if n.served == nil {
+		return err
+	}
+	err = n.server.Close()
+	<-n.served
+	return err
+}

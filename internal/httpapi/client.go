@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// maxIdle is how many idle connections a client keeps.
+const maxIdle = 64
+
+// Options are the choices of a [Client].
+type Options struct {
+	// Op names New in errors, for example "admin.New".
+	Op string
+
+	// TLS is the configuration of connections to an https URL. Nil: Go's defaults.
+	TLS *tls.Config
+
+	// AccessKey and SecretKey identify every request. Empty: none.
+	AccessKey, SecretKey string
+
+	// ClientID is sent as x-mq-client-id. Empty: none.
+	ClientID string
+
+	// Dialer makes connections. Nil: TCP.
+	Dialer func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// A Client makes requests to one broker. Goroutines may share it.
+type Client struct {
+	base     *url.URL
+	endpoint string // host:port, as it stands in errors
+	options  Options
+	network  *http.Transport
+	life     context.Context //nolint:containedctx // the client's own life, which Close ends
+	end      context.CancelCauseFunc
+}
+
+// New returns a client of the broker at an address: an http or https URL, or
+// host:port, which stands for http. It makes no connection.
+func New(address string, o Options) (*Client, error) {
+	base, err := parse(address)
+	if err != nil {
+		return nil, badOption(o.Op, "address", err.Error())
+	}
+	if (o.AccessKey == "") != (o.SecretKey == "") {
+		return nil, badOption(o.Op, "Options.Credentials", "a part of the keys is missing; give AccessKey and SecretKey together, or neither")
+	}
+	for field, value := range map[string]string{"Options.Credentials.AccessKey": o.AccessKey, "Options.ClientID": o.ClientID} {
+		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, badOption(o.Op, field, fmt.Sprintf("%q goes into a header; give printable ASCII without spaces", value))
+		}
+	}
+	if strings.Contains(o.AccessKey, ":") {
+		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP's Basic credentials cannot carry", o.AccessKey))
+	}
+	network := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		TLSClientConfig:     o.TLS.Clone(),
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        maxIdle,
+		MaxIdleConnsPerHost: maxIdle,
+		IdleConnTimeout:     90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second,
+	}
+	if o.Dialer != nil {
+		network.Proxy = nil // the dialer decides where connections lead
+		network.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return o.Dialer(ctx, addr) }
+	}
+	c := &Client{base: base, endpoint: base.Host, options: o, network: network}
+	c.life, c.end = context.WithCancelCause(context.Background()) // ended by Close
+	return c, nil
+}
+
+func badOption(op, subject, text string) error {
+	return &tidegate.Error{Op: op, Subject: subject, Code: tidegate.CodeBadRequest, Message: text}
+}
+
+func parse(address string) (*url.URL, error) {
+	if address != "" && !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return nil, errors.Unwrap(err) // without the address, which may have a password in it
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("the scheme is %q; give http://host:port or https://host:port", u.Scheme)
+	case u.Hostname() == "":
+		return nil, errors.New("it names no host; give http://host:port or https://host:port")
+	case u.User != nil:
+		return nil, errors.New("it has credentials; give them as Options.Credentials")
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("it has a query or a fragment; give http://host:port, with a path only if a proxy puts the broker there")
+	}
+	u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), ""
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(map[string]string{"https": "443"}[u.Scheme], "80"))
+	}
+	return u, nil
+}
+
+// Endpoint returns the broker's host:port.
+func (c *Client) Endpoint() string { return c.endpoint }
+
+// Close ends the requests under way, which fail with tidegate.ErrClosed, and closes idle
+// connections. A second call does nothing.
+func (c *Client) Close() {
+	c.end(tidegate.ErrClosed)
+	c.network.CloseIdleConnections()
+}
+
+// Closed reports whether Close was called.
+func (c *Client) Closed() bool { return c.life.Err() != nil }
+
+// within returns a context that ends with ctx and with the client; stop must be called.
+func (c *Client) within(ctx context.Context) (merged context.Context, stop func()) {
+	merged, cancel := context.WithCancelCause(ctx)
+	detach := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
+	return merged, func() {
+		detach()
+		cancel(nil)
+	}
+}

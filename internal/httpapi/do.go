@@ -1,0 +1,241 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A Request is one operation of the API.
+type Request struct {
+	Op, Subject string // for errors
+	Method      string
+	Path        string // escaped, from the root of the API: "/v1/topics"
+	Query       url.Values
+	Body        any // sent as JSON; nil: no body
+
+	// Out takes the JSON of a successful response; nil: its body is not looked at. A
+	// *[]byte takes the body as it is.
+	Out any
+
+	// Timeout bounds each attempt, in addition to the caller's ctx. Zero means no bound.
+	Timeout time.Duration
+
+	// MaxResponse bounds the body of a response, in bytes.
+	MaxResponse int64
+
+	// Reads reports that the request changes nothing, so that none of its failures leaves
+	// open whether it took effect.
+	Reads bool
+}
+
+// An Attempt is a failed attempt, as a decision to repeat it sees it.
+type Attempt struct {
+	Number int // from 1
+
+	// Connected reports that the attempt had a connection. If not, the broker has certainly
+	// not seen it.
+	Connected bool
+
+	// Status is the HTTP status of a complete response; 0 if there was none.
+	Status int
+
+	// Curable reports that another attempt may succeed, as go-retryablehttp judges the status,
+	// and the error of an attempt without a response.
+	Curable bool
+
+	// RetryAfter is how long the broker asks to wait; 0 if it does not.
+	RetryAfter time.Duration
+}
+
+// A Decision returns whether a failed attempt is repeated, and after how long.
+type Decision func(Attempt) (wait time.Duration, again bool)
+
+// Do makes a request and repeats it as decide says. A wait that would end after the deadline of ctx
+// is not begun. The error is a *[Failure]: of the last attempt, or the cause of ctx together with it.
+func (c *Client) Do(ctx context.Context, r *Request, decide Decision) error {
+	k := &call{client: c, request: r, decide: decide}
+	if err := k.do(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// A call is one request with all of its attempts.
+type call struct {
+	client  *Client
+	request *Request
+	decide  Decision
+
+	attempts  int
+	connected bool     // the last attempt had a connection
+	maybe     bool     // an attempt may have taken effect without a response that says so
+	last      *Failure // of the last attempt; nil if it succeeded
+	wait      time.Duration
+}
+
+func (k *call) do(parent context.Context) *Failure {
+	c, r := k.client, k.request
+	ctx, stop := c.within(parent)
+	defer stop()
+	if ctx.Err() != nil {
+		return k.ended(ctx)
+	}
+	var body any
+	if r.Body != nil {
+		text, err := json.Marshal(r.Body)
+		if err != nil {
+			return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Message: "the request cannot be written as JSON", Err: err})
+		}
+		body = text
+	}
+	req, err := retryablehttp.NewRequestWithContext(ctx, r.Method, c.base.String()+r.Path+query(r.Query), body)
+	if err != nil {
+		return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Err: err})
+	}
+	c.header(req.Header, r.Body != nil)
+	lib := retryablehttp.Client{
+		HTTPClient: &http.Client{
+			Transport: k,
+			// A redirected POST would become a GET, and credentials would go elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		RetryMax:     math.MaxInt,
+		CheckRetry:   k.check,
+		Backoff:      func(time.Duration, time.Duration, int, *http.Response) time.Duration { return k.wait },
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
+	resp, err := lib.Do(req)
+	if resp != nil {
+		defer resp.Body.Close()
+	}
+	switch {
+	case err == nil && k.last != nil: // a response that is no success, and is not to be repeated
+		return k.last
+	case err == nil:
+		return k.decode(resp)
+	case ctx.Err() != nil:
+		return k.ended(ctx)
+	case k.last != nil:
+		return k.last
+	}
+	return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Err: err}) // found by the library before the first attempt
+}
+func query(q url.Values) string {
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
+}
+
+// A timeoutError is why an attempt ended that took longer than it may.
+type timeoutError struct{ after time.Duration }
+
+func (e *timeoutError) Error() string { return fmt.Sprintf("no response within %v", e.after) }
+
+// errTooLarge is the error of a response above MaxResponse.
+var errTooLarge = errors.New("the response is too large")
+
+// RoundTrip makes one attempt and reads the whole response, so that a response which breaks off is a
+// failed attempt. It implements http.RoundTripper for the library.
+func (k *call) RoundTrip(req *http.Request) (*http.Response, error) {
+	k.attempts++
+	k.connected = false
+	ctx, cancel := req.Context(), context.CancelFunc(func() {})
+	if d := k.request.Timeout; d > 0 {
+		ctx, cancel = context.WithTimeoutCause(ctx, d, &timeoutError{d})
+	}
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// net/http looks for another connection only if it wrote nothing to the one that it had, or the request is a read.
+		GetConn: func(string) { k.connected = false },
+		GotConn: func(httptrace.GotConnInfo) { k.connected = true },
+	})
+	resp, err := k.client.network.RoundTrip(k.client.signed(req.WithContext(ctx)))
+	if err != nil {
+		return nil, because(ctx, err)
+	}
+	defer resp.Body.Close()
+	limit := k.request.MaxResponse
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, because(ctx, fmt.Errorf("reading the response: %w", err))
+	case int64(len(body)) > limit:
+		return nil, fmt.Errorf("%w: more than %d bytes, which is the limit", errTooLarge, limit)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp, nil
+}
+
+// because adds why an attempt's context ended to the error that came of it.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// check is the library's CheckRetry.
+func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
+	k.last = k.failure(resp, err)
+	if k.last == nil {
+		return false, nil
+	}
+	k.maybe = k.maybe || k.last.Err.MaybeStored
+	if ctx.Err() != nil {
+		return false, nil //nolint:nilerr // ended reports it, with its cause
+	}
+	curable, _ := retryablehttp.ErrorPropagatedRetryPolicy(ctx, resp, err)
+	if errors.Is(err, errTooLarge) || err != nil && isTLS(err) {
+		curable = false
+	}
+	a := Attempt{Number: k.attempts, Connected: k.connected, Curable: curable, RetryAfter: max(k.last.Err.RetryAfter, 0)}
+	if resp != nil {
+		a.Status = resp.StatusCode
+	}
+	wait, again := k.decide(a)
+	if at, ok := ctx.Deadline(); ok && again && time.Until(at) <= wait {
+		k.last.Err.Err = errors.Join(k.last.Err.Err, fmt.Errorf("the next attempt in %v would be after the deadline, which is in %v", wait, time.Until(at).Round(time.Millisecond)))
+		again = false
+	}
+	k.wait = wait
+	return again, nil
+}
+
+// decode reads a successful response.
+func (k *call) decode(resp *http.Response) *Failure {
+	if k.request.Out == nil {
+		return nil
+	}
+	text, err := io.ReadAll(resp.Body)
+	if raw, ok := k.request.Out.(*[]byte); ok && err == nil {
+		*raw = text
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, k.request.Out)
+	}
+	if err != nil {
+		f := k.fail(resp.StatusCode, &tidegate.Error{
+			Code: tidegate.CodeInternalError, MaybeStored: !k.request.Reads, Err: err,
+			Message: "the response is not what a tidegate broker sends; check the address: " + strconv.Quote(short(string(text))),
+		})
+		f.Unreadable = true
+		return f
+	}
+	return nil
+}

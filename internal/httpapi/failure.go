@@ -1,0 +1,199 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A Failure is a failed request.
+type Failure struct {
+	Status   int // of the last response; 0 if there was none
+	Attempts int
+
+	// Unreadable reports that a response came and cannot be used: it is too large, breaks off, or is no JSON.
+	Unreadable bool
+
+	// Earlier reports that an attempt before the last one may have taken effect.
+	Earlier bool
+
+	// Results are those of a request about several things that all failed alike, as JSON.
+	Results json.RawMessage
+
+	Err *tidegate.Error
+}
+
+// Error returns the text of Err.
+func (f *Failure) Error() string { return f.Err.Error() }
+
+// Unwrap returns Err.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// A Problem is an error as the broker writes it (RFC 9457).
+type Problem struct {
+	Title       string          `json:"title"`
+	Detail      string          `json:"detail"`
+	Code        int             `json:"code"`
+	RetryAfter  string          `json:"retry_after"`
+	MaybeStored bool            `json:"maybe_stored"`
+	Results     json.RawMessage `json:"results"`
+}
+
+// Error returns the problem as an error about op and subject at an endpoint.
+func (p *Problem) Error(op, subject, endpoint string) *tidegate.Error {
+	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(p.Code), Message: short(p.Detail)}
+	e.RetryAfter, _ = time.ParseDuration(p.RetryAfter)
+	e.MaybeStored = p.MaybeStored || mayHaveTakenEffect(e.Code)
+	return e
+}
+
+// mayHaveTakenEffect reports whether a request that failed with the code can have changed something:
+// a broker that fails on its side may do so behind the disk.
+func mayHaveTakenEffect(c tidegate.Code) bool {
+	switch c {
+	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
+		return false
+	}
+	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
+}
+
+// fail completes an error of this call.
+func (k *call) fail(status int, e *tidegate.Error) *Failure {
+	e.Op, e.Subject, e.Endpoint = k.request.Op, k.request.Subject, k.client.endpoint
+	if k.request.Reads {
+		e.MaybeStored = false
+	}
+	return &Failure{Status: status, Attempts: k.attempts, Earlier: k.maybe, Err: e}
+}
+
+// ended is the failure of a call whose ctx ended. It has the failure of the last attempt in it.
+func (k *call) ended(ctx context.Context) *Failure {
+	err, status := context.Cause(ctx), 0
+	if k.last != nil {
+		status = k.last.Status
+		if !errors.Is(k.last.Err, err) {
+			err = fmt.Errorf("%w; the last attempt: %w", err, k.last.Err)
+		}
+	}
+	return k.fail(status, &tidegate.Error{Err: err, MaybeStored: k.maybe})
+}
+
+// failure returns what an attempt failed with; nil if it succeeded. err is a *url.Error, whose URL is
+// left out: it repeats operation and endpoint.
+func (k *call) failure(resp *http.Response, err error) *Failure {
+	if err != nil {
+		if outer, ok := errors.AsType[*url.Error](err); ok {
+			err = outer.Err
+		}
+		return k.noResponse(err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	text, readErr := io.ReadAll(resp.Body)
+	if readErr != nil { // it is in memory
+		return k.noResponse(readErr)
+	}
+	return k.refused(resp, text)
+}
+
+// noResponse is the failure of an attempt without a complete response.
+func (k *call) noResponse(err error) *Failure {
+	e := &tidegate.Error{Err: fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err), MaybeStored: k.connected}
+	f := k.fail(0, e)
+	switch {
+	case errors.Is(err, errTooLarge):
+		f.Unreadable = true
+		e.Code, e.Err = tidegate.CodePayloadTooLarge, err
+	case isTLS(err):
+		e.Code, e.MaybeStored = tidegate.CodeIllegalAccessPoint, false
+		e.Message, e.Err = "the connection cannot be encrypted; check the address, Options.TLS and the certificate", err
+	case k.connected && errors.Is(err, io.ErrUnexpectedEOF):
+		f.Unreadable = true
+	}
+	return f
+}
+
+// refused is the failure of an attempt with a response that is no success.
+func (k *call) refused(resp *http.Response, text []byte) *Failure {
+	var p Problem
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind == "application/problem+json" && json.Unmarshal(text, &p) == nil && (p.Code != 0 || p.Detail != "") {
+		e := p.Error("", "", "")
+		if e.RetryAfter == 0 {
+			e.RetryAfter = retryAfter(resp.Header)
+		}
+		if e.Code == 0 { // nothing at this path, or not with this method
+			e.Code = tidegate.CodeNotImplemented
+		}
+		f := k.fail(resp.StatusCode, e)
+		f.Results = p.Results
+		return f
+	}
+	return k.fail(resp.StatusCode, foreign(resp, text))
+}
+
+// foreign is the error of a response that does not come from a broker but from something before it.
+func foreign(resp *http.Response, text []byte) *tidegate.Error {
+	e := &tidegate.Error{Code: tidegate.CodeInternalError, RetryAfter: retryAfter(resp.Header)}
+	e.Message = fmt.Sprintf("HTTP status %s, which is not from a tidegate broker", resp.Status)
+	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
+		e.Message += fmt.Sprintf("; it leads to %.200q: give that address", to)
+	} else if s := short(string(text)); s != "" {
+		e.Message += ": " + strconv.Quote(s)
+	}
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		e.Code = tidegate.CodeUnauthorized
+	case http.StatusForbidden:
+		e.Code = tidegate.CodeForbidden
+	case http.StatusRequestEntityTooLarge:
+		e.Code = tidegate.CodePayloadTooLarge
+	case http.StatusTooManyRequests:
+		e.Code = tidegate.CodeTooManyRequests
+	case http.StatusGatewayTimeout:
+		e.Code = tidegate.CodeProxyTimeout
+	}
+	e.MaybeStored = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented
+	return e
+}
+
+// retryAfter reads the header Retry-After in seconds or, of proxies, as a date.
+func retryAfter(h http.Header) time.Duration {
+	const most = 24 * time.Hour
+	v := h.Get("Retry-After")
+	if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+		return time.Duration(min(max(n, 0), int64(most/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return min(max(time.Until(at), 0), most)
+	}
+	return 0
+}
+
+// maxText bounds a server's text in an error, in bytes.
+const maxText = 512
+
+// short returns text bounded to maxText.
+func short(text string) string {
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "\uFFFD")
+	if len(text) <= maxText {
+		return text
+	}
+	cut := maxText
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "…"
+}

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// dateTimeLayout is the form of x-mq-date-time, which is what is signed.
+const dateTimeLayout = "20060102T150405Z"
+
+func (c *Client) header(h http.Header, body bool) {
+	h.Set("Accept", "application/json")
+	h.Set("User-Agent", "tidegate")
+	if body {
+		h.Set("Content-Type", "application/json")
+	}
+	if id := c.options.ClientID; id != "" {
+		h.Set("x-mq-client-id", id)
+	}
+}
+
+// signed returns the request with credentials. Over TLS these are the key and its secret, which do
+// not depend on the clock; in plain text they are RocketMQ's signature, anew for each attempt.
+func (c *Client) signed(r *http.Request) *http.Request {
+	if c.options.AccessKey == "" {
+		return r
+	}
+	r.Header = r.Header.Clone() // the caller's request stays as it is
+	if c.base.Scheme == "https" {
+		r.SetBasicAuth(c.options.AccessKey, c.options.SecretKey)
+		return r
+	}
+	now := time.Now().UTC().Format(dateTimeLayout)
+	mac := hmac.New(sha1.New, []byte(c.options.SecretKey))
+	mac.Write([]byte(now))
+	r.Header.Set("x-mq-date-time", now)
+	r.Header.Set("Authorization", fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", c.options.AccessKey, mac.Sum(nil)))
+	return r
+}
+
+// isTLS reports whether an attempt failed because the two sides do not agree on encryption, which no
+// repetition cures.
+func isTLS(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[tls.AlertError](err); ok {
+		return true
+	}
+	// net/http makes a text of the RecordHeaderError.
+	return errors.Is(err, http.ErrSchemeMismatch)
+}
