@@ -453,3 +453,33 @@ func FuzzAddressSettings(f *testing.F) {
 		}
 	})
 }
+
+// An automatic queue is deleted when nobody has received from it for 30 s, which is looked at every 30 s.
+func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "orders", TopicConfig{})
+		putAddress(t, b, "#", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
+		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
+		created := time.Now()
+		if _, err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(45 * time.Second)
+		if err := b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0]; err != nil {
+			t.Fatal(err)
+		}
+		// It is looked at after 60 s, when the last receive was 15 s ago, and after 90 s.
+		for _, look := range []struct {
+			after time.Duration
+			there bool
+		}{{90*time.Second - 1, true}, {90 * time.Second, false}} {
+			time.Sleep(time.Until(created.Add(look.after)))
+			synctest.Wait()
+			if _, err := b.Topic("DLQ.orders"); (err == nil) != look.there {
+				t.Errorf("after %v: the queue is there: %t", look.after, err == nil)
+			}
+		}
+	})
+}

@@ -113,3 +113,38 @@ func TestNegativeAckMaximum(t *testing.T) {
 		}
 	})
 }
+
+// The mark of a negative acknowledgement lasts until the next delivery: a maximum that is lowered while the message
+// waits for that does not end it, and one that is lowered after the next failure does.
+func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", TopicConfig{})
+		allow := func(attempts int) {
+			t.Helper()
+			putGroup(t, b, "g", GroupConfig{MaxAttempts: attempts, Retry: []time.Duration{time.Hour}})
+		}
+		allow(5)
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		allow(1)
+		d := one(t, b, "g", "t")
+		if d.Attempt != 2 {
+			t.Fatalf("attempt %d", d.Attempt)
+		}
+		allow(5)
+		if _, err := b.Retry(t.Context(), d, time.Hour, ""); err != nil {
+			t.Fatal(err)
+		}
+		allow(2)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 2 * time.Hour}); len(ds) != 0 {
+			t.Errorf("attempt %d of 2", ds[0].Attempt)
+		}
+		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
+			t.Errorf("%d dead letters", len(ds))
+		}
+	})
+}

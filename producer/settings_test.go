@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,6 +126,35 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 			if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
 				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 			}
+		}
+	})
+}
+
+// If asking takes longer than the backoff, the next attempt comes as soon as that is over, and Attempt.Delay is the
+// time that passed. The backoff has no jitter: half of the draws would hide a fault.
+func TestAskingLongerThanTheBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := script(throttled(0), throttled(0))
+		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+			<-ctx.Done()
+			return transport.ProducerSettings{}, context.Cause(ctx)
+		}
+		var told []time.Duration
+		p := newProducer(t, f, Options{
+			Backoff: backoff.Exponential{Initial: 400 * time.Millisecond, Multiplier: 1, Jitter: backoff.NoJitter, Max: 400 * time.Millisecond},
+			OnAttempt: func(a Attempt) {
+				if a.Err != nil {
+					told = append(told, a.Delay)
+				}
+			},
+		})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		// A send waits a second for the settings, and they are not asked for again for five.
+		want := []time.Duration{time.Second, 400 * time.Millisecond}
+		if gaps := f.gaps(); !slices.Equal(gaps, want) || !slices.Equal(told, want) {
+			t.Errorf("gaps %v, told %v; want %v", gaps, told, want)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -145,6 +147,32 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 			if err != nil || r.GetStatus().GetCode() != c.want {
 				t.Errorf("suspend %v: %v, %v", c.suspend, r, err)
 			}
+		}
+	})
+}
+
+// The number with which the engine's callers leave the interval to it is no time that a client may send: it is as
+// negative as -1.
+func TestByLadderIsNoDurationOfAClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		x.telemetry(x.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		x.send(msg("normal", "1"))
+		h := x.one(x.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+		for _, d := range []*durationpb.Duration{
+			durationpb.New(transport.ByLadder), durationpb.New(-1), {Seconds: -315_576_000_000}, // the protocol's least
+		} {
+			r, err := x.ChangeInvisibleDuration(x.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: d,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime)
+		}
+		x.failed("/v1/groups/g/retry", `{"handle":"`+h+`","after":"`+time.Duration(math.MinInt64).String()+`"}`, 400, 40011)
+		if err := x.b.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{Topic: "normal"}, ConsumerGroup: "g", Handle: h}})[0]; err != nil {
+			t.Errorf("after the refused failures: %v", err)
 		}
 	})
 }
