@@ -31,7 +31,7 @@ const module = "github.com/tidegate/tidegate"
 // what .gitignore names.
 var topLevel = map[string]bool{ // true = a directory
 	"producer": true, "consumer": true, "backoff": true, "ratelimit": true,
-	"transport": true, "broker": true, "examples": true, "mocks": true, "internal": true,
+	"transport": true, "oteltidegate": true, "broker": true, "examples": true, "mocks": true, "internal": true,
 	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
 }
 
@@ -58,7 +58,11 @@ var importTable = map[string]row{
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
-	"broker":                  {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"oteltidegate": {
+		imports: []string{"", "producer", "consumer", "transport"},
+		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
+	},
+	"broker": {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"broker/server": {
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},
 	},
@@ -77,13 +81,14 @@ var importTable = map[string]row{
 // that is not below one of these belongs to the SDK.
 var notSDK = []string{
 	"broker", "mocks", "examples",
+	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", // imported only by tests
 	"transport/rocketmq/rmqpb/internal",
 }
 
 // heavyweights may not be linked into a program that imports only the SDK.
-var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "testing"}
+var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "go.opentelemetry.io", "testing"}
 
 // maxLines is the length of the longest file that a person reads in one go.
 const maxLines = 500

@@ -1,0 +1,90 @@
+package oteltidegate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// PushOptions returns o with [Instrumentation.Middleware] as the outermost middleware, and
+// with an OnDelivery and OnReceiveFailure that count. They call those of o too.
+func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptions {
+	o.Middleware = slices.Insert(slices.Clone(o.Middleware), 0, i.Middleware)
+	delivered, failed := o.OnDelivery, o.OnReceiveFailure
+	o.OnDelivery = func(out consumer.Outcome) {
+		i.deliveries.Add(context.Background(), 1, metric.WithAttributes( // an event has no context
+			semconv.MessagingDestinationName(out.Topic), semconv.MessagingConsumerGroupName(out.Group),
+			keyDisposition.String(out.Disposition.String())))
+		if delivered != nil {
+			delivered(out)
+		}
+	}
+	o.OnReceiveFailure = func(f consumer.ReceiveFailure) {
+		i.receiveFailures.Add(context.Background(), 1, metric.WithAttributes( // likewise
+			semconv.MessagingDestinationName(f.Topic), semconv.MessagingConsumerGroupName(f.Group), errorType(f.Err)))
+		if failed != nil {
+			failed(f)
+		}
+	}
+	return o
+}
+
+// Middleware puts a span around the handler and measures it. The span's parent is the span
+// of the message's send. The handler's ctx has the span. A handler's error and a panic
+// are the span's error.
+func (i *Instrumentation) Middleware(next consumer.Handler) consumer.Handler {
+	return func(ctx context.Context, d *tidegate.Delivery) error {
+		ctx, span := i.start(extract(ctx, d.TraceContext), opProcess, trace.SpanKindConsumer, &d.Message,
+			semconv.MessagingConsumerGroupName(d.ConsumerGroup), keyAttempt.Int(d.Attempt))
+		i.consumed.Add(ctx, 1, opProcess, messagingconv.SystemRocketMQ,
+			semconv.MessagingDestinationName(d.Topic), semconv.MessagingConsumerGroupName(d.ConsumerGroup))
+		p := processing{i: i, span: span, d: d, began: time.Now()}
+		defer func() { p.end(ctx) }()
+		p.err = next(ctx, d)
+		p.returned = true
+		return p.err
+	}
+}
+
+// A processing is one call of a handler.
+type processing struct {
+	i        *Instrumentation
+	span     trace.Span
+	d        *tidegate.Delivery
+	began    time.Time
+	err      error
+	returned bool
+}
+
+// end ends the span. It runs while a panic of the handler unwinds, which it leaves to the consumer.
+func (p *processing) end(ctx context.Context) {
+	attrs := []attribute.KeyValue{
+		semconv.MessagingDestinationName(p.d.Topic), semconv.MessagingConsumerGroupName(p.d.ConsumerGroup),
+	}
+	var failed attribute.KeyValue
+	switch {
+	case !p.returned:
+		failed = semconv.ErrorTypeKey.String("panic")
+		p.span.SetStatus(codes.Error, "the handler panicked")
+	case p.err != nil:
+		failed = errorType(p.err)
+		p.span.SetStatus(codes.Error, fmt.Sprint(p.err))
+	}
+	if failed.Valid() {
+		attrs = append(attrs, failed)
+		p.span.SetAttributes(failed)
+	}
+	p.span.End()
+	p.i.processing.Record(ctx, time.Since(p.began).Seconds(), opProcess, messagingconv.SystemRocketMQ, attrs...)
+}

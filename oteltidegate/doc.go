@@ -1,0 +1,30 @@
+// Package oteltidegate reports what producers and consumers do to OpenTelemetry, by the
+// semantic conventions for messaging systems, version 1.43.
+//
+//	i, err := oteltidegate.New(oteltidegate.Options{})
+//	p, err := producer.New(t, i.ProducerOptions(producer.Options{}))
+//	traced := i.Producer(p) // Send, SendAsync, SendBatch, Begin and Transact have spans
+//	c, err := consumer.NewPush(t, sub, handle, i.PushOptions(consumer.PushOptions{}))
+//
+// # Traces
+//
+// A send is a span "send TOPIC" of kind producer, with an event for each attempt. Its W3C
+// trace context travels in Message.TraceContext. Each delivery is a span "process TOPIC" of
+// kind consumer, whose parent is the span of the send. The server keeps the trace context of
+// a message over retries, and in its dead letter, so one trace shows the life of
+// a message.
+//
+// # Metrics
+//
+// By the conventions: messaging.client.operation.duration and messaging.client.sent.messages
+// for sends (operation "send"), messaging.client.consumed.messages and
+// messaging.process.duration for deliveries (operation "process"). Of tidegate:
+//
+//   - tidegate.producer.attempts counts attempts, by their class ("ok", "throttled", "transient",
+//     "permanent") and, if the send ended without success, by the reason (tidegate.stop_reason);
+//   - tidegate.consumer.deliveries counts deliveries, by their disposition ("acked", "retried",
+//     "dead-lettered", and the others of [consumer.Disposition]);
+//   - tidegate.consumer.receive.failures counts failed receives.
+//
+// No attribute of a metric depends on a message, except for its topic.
+package oteltidegate

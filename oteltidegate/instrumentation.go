@@ -1,0 +1,166 @@
+package oteltidegate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tidegate/tidegate"
+)
+
+// scope names this library in traces and metrics.
+const scope = "github.com/tidegate/tidegate/oteltidegate"
+
+// The names of the operations. The conventions let each system choose them.
+const (
+	opSend    = "send"
+	opProcess = "process"
+)
+
+// Attributes that the conventions do not have.
+const (
+	keyAttempt     = attribute.Key("tidegate.attempt")
+	keyClass       = attribute.Key("tidegate.class")
+	keyStopReason  = attribute.Key("tidegate.stop_reason")
+	keyDelay       = attribute.Key("tidegate.delay_seconds")
+	keyMaybeStored = attribute.Key("tidegate.maybe_stored")
+	keyDisposition = attribute.Key("tidegate.disposition")
+)
+
+// Options choose the providers. The zero value takes the global ones.
+type Options struct {
+	// TracerProvider creates the spans. Nil means otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+
+	// MeterProvider creates the metrics. Nil means otel.GetMeterProvider().
+	MeterProvider metric.MeterProvider
+}
+
+// An Instrumentation instruments producers and consumers. Several of them, and several
+// goroutines, may share one.
+type Instrumentation struct {
+	tracer trace.Tracer
+
+	operations      messagingconv.ClientOperationDuration
+	sent            messagingconv.ClientSentMessages
+	consumed        messagingconv.ClientConsumedMessages
+	processing      messagingconv.ProcessDuration
+	attempts        metric.Int64Counter
+	deliveries      metric.Int64Counter
+	receiveFailures metric.Int64Counter
+
+	spans sync.Map // of sends under way: from spanKey to trace.Span
+}
+
+// New returns an instrumentation. It fails if the meter provider cannot create an instrument.
+func New(o Options) (*Instrumentation, error) {
+	if o.TracerProvider == nil {
+		o.TracerProvider = otel.GetTracerProvider()
+	}
+	if o.MeterProvider == nil {
+		o.MeterProvider = otel.GetMeterProvider()
+	}
+	m := o.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
+	i := &Instrumentation{tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+	errs := make([]error, 7)
+	i.operations, errs[0] = messagingconv.NewClientOperationDuration(m)
+	i.sent, errs[1] = messagingconv.NewClientSentMessages(m)
+	i.consumed, errs[2] = messagingconv.NewClientConsumedMessages(m)
+	i.processing, errs[3] = messagingconv.NewProcessDuration(m)
+	i.attempts, errs[4] = m.Int64Counter("tidegate.producer.attempts",
+		metric.WithUnit("{attempt}"), metric.WithDescription("Attempts to send a message, by class."))
+	i.deliveries, errs[5] = m.Int64Counter("tidegate.consumer.deliveries",
+		metric.WithUnit("{delivery}"), metric.WithDescription("Deliveries that have ended, by disposition."))
+	i.receiveFailures, errs[6] = m.Int64Counter("tidegate.consumer.receive.failures",
+		metric.WithUnit("{receive}"), metric.WithDescription("Receives that failed."))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// start begins a span with the attributes that it shares with the metrics, and those of the message.
+func (i *Instrumentation) start(ctx context.Context, op string, kind trace.SpanKind, m *tidegate.Message, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	attrs := append(slices.Clone(more), semconv.MessagingSystemRocketMQ, semconv.MessagingOperationName(op), operationType(op),
+		semconv.MessagingDestinationName(m.Topic), semconv.MessagingMessageBodySize(len(m.Body)))
+	if m.ID != "" {
+		attrs = append(attrs, semconv.MessagingMessageID(m.ID))
+	}
+	if m.MessageGroup != "" {
+		attrs = append(attrs, semconv.MessagingRocketMQMessageGroup(m.MessageGroup))
+	}
+	if m.Tag != "" {
+		attrs = append(attrs, semconv.MessagingRocketMQMessageTag(m.Tag))
+	}
+	if len(m.Keys) > 0 {
+		attrs = append(attrs, semconv.MessagingRocketMQMessageKeys(m.Keys...))
+	}
+	if !m.DeliverAt.IsZero() {
+		attrs = append(attrs, semconv.MessagingRocketMQMessageDeliveryTimestamp(int(m.DeliverAt.UnixMilli())))
+	}
+	return i.tracer.Start(ctx, op+" "+m.Topic, trace.WithSpanKind(kind), trace.WithAttributes(attrs...))
+}
+
+func operationType(op string) attribute.KeyValue {
+	if op == opProcess {
+		return semconv.MessagingOperationTypeProcess
+	}
+	return semconv.MessagingOperationTypeSend
+}
+
+// errorType returns the attribute error.type: the server's code if there is one, a
+// fixed word for the end of a context, else the type of err.
+func errorType(err error) attribute.KeyValue {
+	var e *tidegate.Error
+	switch {
+	case errors.As(err, &e) && e.Code != 0:
+		return semconv.ErrorTypeKey.String(strconv.Itoa(int(e.Code)))
+	case errors.Is(err, context.DeadlineExceeded):
+		return semconv.ErrorTypeKey.String("timeout")
+	case errors.Is(err, context.Canceled):
+		return semconv.ErrorTypeKey.String("canceled")
+	}
+	return semconv.ErrorType(err)
+}
+
+// server returns the attributes of the server at endpoint.
+func server(endpoint string) []attribute.KeyValue {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return []attribute.KeyValue{semconv.ServerAddress(endpoint)}
+	}
+	attrs := []attribute.KeyValue{semconv.ServerAddress(host)}
+	if n, err := strconv.Atoi(port); err == nil {
+		attrs = append(attrs, semconv.ServerPort(n))
+	}
+	return attrs
+}
+
+// traceParent is the header, and so the form of Message.TraceContext, by W3C Trace Context.
+const traceParent = "traceparent"
+
+// inject returns the trace context of the span in ctx; empty if there is none.
+func inject(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[traceParent]
+}
+
+// extract returns ctx with the span that traceContext names, if it names one.
+func extract(ctx context.Context, traceContext string) context.Context {
+	if traceContext == "" {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceParent: traceContext})
+}

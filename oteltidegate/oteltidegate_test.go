@@ -1,0 +1,306 @@
+package oteltidegate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	apitrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/oteltidegate"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// An env is a broker with topic orders, and a producer whose telemetry is kept in memory.
+type env struct {
+	*testing.T
+	broker *brokertest.Broker
+	spans  *tracetest.SpanRecorder
+	reader *metric.ManualReader
+	tracer apitrace.Tracer
+	i      *oteltidegate.Instrumentation
+	p      *oteltidegate.Producer
+}
+
+func run(t *testing.T, f func(e *env)) {
+	t.Helper()
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("transfers", broker.TopicConfig{Type: broker.TopicTransaction})
+		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 2})
+		e := &env{T: t, broker: b, spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
+		tp := trace.NewTracerProvider(trace.WithSpanProcessor(e.spans))
+		e.tracer = tp.Tracer("test")
+		i, err := oteltidegate.New(oteltidegate.Options{
+			TracerProvider: tp, MeterProvider: metric.NewMeterProvider(metric.WithReader(e.reader)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := producer.New(b.Client(), i.ProducerOptions(producer.Options{
+			Checker: func(context.Context, transport.TransactionCheck) transport.Resolution { return transport.Commit },
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		e.i, e.p = i, i.Producer(p)
+		f(e)
+	})
+}
+
+// consume consumes orders until idle.
+func (e *env) consume(handle consumer.Handler) {
+	e.Helper()
+	c, err := consumer.NewPush(e.broker.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, handle,
+		e.i.PushOptions(consumer.PushOptions{}))
+	if err != nil {
+		e.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(e.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	e.broker.WaitIdle("billing", "orders")
+	stop()
+	if err := <-done; err != nil {
+		e.Error(err)
+	}
+}
+
+func attrs(kvs []attribute.KeyValue) string {
+	var words []string
+	for _, kv := range kvs {
+		words = append(words, fmt.Sprintf("%s=%s", kv.Key, kv.Value.String()))
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// want checks that each of the words is in got.
+func want(t *testing.T, what, got string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !slices.Contains(strings.Fields(got), w) {
+			t.Errorf("%s is %q, want %q in it", what, got, w)
+		}
+	}
+}
+
+// One trace shows a message from its send over the retry to its dead letter.
+func TestOneTraceForTheLifeOfAMessage(t *testing.T) {
+	run(t, func(e *env) {
+		ctx, parent := e.tracer.Start(e.Context(), "checkout")
+		msg := &tidegate.Message{ID: "m1", Topic: "orders", Tag: "fruit", Keys: []string{"k"}, Body: []byte("3 apples")}
+		if _, err := e.p.Send(ctx, msg); err != nil {
+			t.Fatal(err)
+		}
+		parent.End()
+		if msg.TraceContext != "" {
+			t.Errorf("Send changed the caller's message: %q", msg.TraceContext)
+		}
+		var inner []apitrace.TraceID
+		e.consume(func(ctx context.Context, d *tidegate.Delivery) error {
+			inner = append(inner, apitrace.SpanContextFromContext(ctx).TraceID())
+			if d.Attempt == 2 {
+				panic("poison")
+			}
+			return errors.New("try again")
+		})
+		spans := e.spans.Ended()
+		if len(spans) != 4 {
+			t.Fatalf("%d spans, want checkout, send and two of process", len(spans))
+		}
+		send, first, second := spans[0], spans[2], spans[3]
+		if send.Name() != "send orders" || send.SpanKind() != apitrace.SpanKindProducer || send.Parent().SpanID() != parent.SpanContext().SpanID() {
+			t.Errorf("the span of the send is %q of kind %v", send.Name(), send.SpanKind())
+		}
+		want(t, "send", attrs(send.Attributes()), "messaging.system=rocketmq", "messaging.operation.name=send", "messaging.operation.type=send",
+			"messaging.destination.name=orders", "messaging.message.id=m1", "messaging.message.body.size=8", "messaging.rocketmq.message.tag=fruit",
+			`messaging.rocketmq.message.keys=["k"]`, "server.port=8081")
+		for n, s := range []trace.ReadOnlySpan{first, second} {
+			if s.Name() != "process orders" || s.SpanKind() != apitrace.SpanKindConsumer || s.Parent().SpanID() != send.SpanContext().SpanID() {
+				t.Errorf("delivery %d has the span %q of kind %v and parent %v, want the send as parent", n+1, s.Name(), s.SpanKind(), s.Parent())
+			}
+			if s.SpanContext().TraceID() != parent.SpanContext().TraceID() || inner[n] != parent.SpanContext().TraceID() {
+				t.Errorf("delivery %d has trace %v, its handler %v, want %v", n+1, s.SpanContext().TraceID(), inner[n], parent.SpanContext().TraceID())
+			}
+			if s.Status().Code != codes.Error {
+				t.Errorf("delivery %d has status %+v, want an error", n+1, s.Status())
+			}
+			want(t, "process", attrs(s.Attributes()), "messaging.operation.type=process", "messaging.consumer.group.name=billing",
+				fmt.Sprintf("tidegate.attempt=%d", n+1), "error.type="+[]string{"*errors.errorString", "panic"}[n])
+		}
+		letter := e.broker.WaitDeadLetter("billing")
+		if !strings.Contains(letter.TraceContext, parent.SpanContext().TraceID().String()) {
+			t.Errorf("the dead letter's trace context is %q, want trace %v", letter.TraceContext, parent.SpanContext().TraceID())
+		}
+	})
+}
+
+func TestAttemptsAreEvents(t *testing.T) {
+	run(t, func(e *env) {
+		throttles := 2
+		e.broker.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+			if call.Op == "SendMessage" && throttles > 0 {
+				throttles--
+				return brokertest.Throttled(5 * time.Second)
+			}
+			return next(ctx)
+		})
+		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		events := e.spans.Ended()[0].Events()
+		if len(events) != 3 {
+			t.Fatalf("%d events, want 3 attempts", len(events))
+		}
+		want(t, "attempt 1", attrs(events[0].Attributes), "tidegate.attempt=1", "tidegate.class=throttled", "error.type=42900", "tidegate.delay_seconds=5")
+		want(t, "attempt 3", attrs(events[2].Attributes), "tidegate.attempt=3", "tidegate.class=ok")
+		if gap := events[1].Time.Sub(events[0].Time); gap < 5*time.Second || gap > 6*time.Second {
+			t.Errorf("attempt 2 came %v after the first, want 5 s", gap)
+		}
+	})
+}
+
+// Every way to send has a span, whether it succeeds or not.
+func TestEverySendHasASpan(t *testing.T) {
+	run(t, func(e *env) {
+		good, bad := &tidegate.Message{Topic: "orders", Body: []byte("x")}, &tidegate.Message{Topic: "missing", Body: []byte("x")}
+		half := &tidegate.Message{Topic: "transfers", Body: []byte("x")}
+		for _, c := range []struct {
+			name  string
+			send  func(ctx context.Context) error
+			spans []codes.Code
+		}{
+			{"Send", func(ctx context.Context) error { _, err := e.p.Send(ctx, bad); return err }, []codes.Code{codes.Error}},
+			{"SendAsync", func(ctx context.Context) error {
+				done := make(chan error)
+				if err := e.p.SendAsync(ctx, good, func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
+					return err
+				}
+				return <-done
+			}, []codes.Code{codes.Unset}},
+			{"SendAsync refused", func(ctx context.Context) error {
+				return e.p.SendAsync(ctx, &tidegate.Message{Topic: "orders"}, func(tidegate.Receipt, error) {})
+			}, []codes.Code{codes.Error}},
+			{"SendBatch", func(ctx context.Context) error {
+				return e.p.SendBatch(ctx, []*tidegate.Message{good, nil, bad})[2].Err
+			}, []codes.Code{codes.Unset, codes.Error}},
+			{"Begin", func(ctx context.Context) error {
+				tx, err := e.p.Begin(ctx, half)
+				if err != nil {
+					return err
+				}
+				return tx.Commit(ctx)
+			}, []codes.Code{codes.Unset}},
+			{"Transact", func(ctx context.Context) error {
+				_, err := e.p.Transact(ctx, half, func(_ context.Context, m *tidegate.Message) error {
+					if m.TraceContext == "" {
+						return errors.New("no trace context")
+					}
+					return nil
+				})
+				return err
+			}, []codes.Code{codes.Unset}},
+			{"nil", func(ctx context.Context) error { _, err := e.p.Send(ctx, nil); return err }, nil},
+		} {
+			before := len(e.spans.Ended())
+			err := c.send(e.Context())
+			if failed := slices.Contains(c.spans, codes.Error) || c.spans == nil; failed != (err != nil) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			var got []codes.Code
+			for _, s := range e.spans.Ended()[before:] {
+				got = append(got, s.Status().Code)
+			}
+			if !slices.Equal(got, c.spans) {
+				t.Errorf("%s: spans with status %v, want %v", c.name, got, c.spans)
+			}
+		}
+		if started, ended := len(e.spans.Started()), len(e.spans.Ended()); started != ended {
+			t.Errorf("%d spans started, %d ended", started, ended)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	run(t, func(e *env) {
+		for range 3 {
+			if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")}); err == nil {
+			t.Fatal("a send to a missing topic succeeded")
+		}
+		first := true
+		e.consume(func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(time.Second)
+			if first {
+				first = false
+				return errors.New("once")
+			}
+			return nil
+		})
+		got := e.series()
+		for series, value := range map[string]string{
+			"messaging.client.sent.messages messaging.destination.name=orders messaging.operation.name=send messaging.system=rocketmq":                                                                     "3",
+			"messaging.client.sent.messages error.type=40402 messaging.destination.name=missing messaging.operation.name=send messaging.system=rocketmq":                                                   "1",
+			"messaging.client.operation.duration messaging.destination.name=orders messaging.operation.name=send messaging.operation.type=send messaging.system=rocketmq":                                  "3 values",
+			"messaging.client.consumed.messages messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq":                        "4",
+			"messaging.process.duration messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq":                                "3 values, sum 3",
+			"messaging.process.duration error.type=*errors.errorString messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq": "1 values, sum 1",
+			"tidegate.producer.attempts messaging.destination.name=orders tidegate.class=ok":                                                                                                               "3",
+			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=acked":                                                              "3",
+			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=retried":                                                            "1",
+		} {
+			if !strings.HasPrefix(got[series], value) || got[series] == "" {
+				t.Errorf("%s is %q, want %s", series, got[series], value)
+			}
+		}
+		if t.Failed() {
+			for s, v := range got {
+				t.Log(s, v)
+			}
+		}
+	})
+}
+
+// series returns the value of each series by its name and attributes.
+func (e *env) series() map[string]string {
+	e.Helper()
+	var rm metricdata.ResourceMetrics
+	if err := e.reader.Collect(e.Context(), &rm); err != nil {
+		e.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, m := range rm.ScopeMetrics[0].Metrics {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				out[m.Name+" "+attrs(p.Attributes.ToSlice())] = fmt.Sprint(p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				out[m.Name+" "+attrs(p.Attributes.ToSlice())] = fmt.Sprintf("%d values, sum %v", p.Count, p.Sum)
+			}
+		}
+	}
+	return out
+}
