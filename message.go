@@ -75,6 +75,11 @@ type Receipt struct {
 	// TransactionID names the transaction of a half message. Empty for other messages.
 	TransactionID string
 
+	// Spooled is true if no server has the message yet: the producer's spool has it on
+	// the local disk and sends it later, with the same ID. Queue and Offset are -1,
+	// and Endpoint is empty.
+	Spooled bool
+
 	// Attempts is how many attempts the send took, the first included.
 	// A transport, which makes one, leaves it 0; the producer sets it.
 	Attempts int

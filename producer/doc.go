@@ -29,6 +29,13 @@
 // stored if only its response was lost. [SendError].MaybeStored reports that, and a
 // server that remembers IDs stores the next attempt only once.
 //
+// # Spool
+//
+// A producer with [Options].Spool accepts messages while no server does: they wait on
+// the local disk, and the producer sends them later, in the order of their message
+// groups and with the same IDs. The receipt of such a message has Spooled and no
+// offset.
+//
 // # Shared requests
 //
 // If the transport supports it ([transport.LaneSender]) and the server announced it,

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -49,6 +53,58 @@ func ExampleProducer_Send() {
 	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
 	fmt.Println(receipt.Attempts, err)
 	// Output: 2 <nil>
+}
+
+// An outage is a server that refuses connections for a while.
+type outage struct {
+	demo
+	over atomic.Bool
+}
+
+func (o *outage) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	if o.over.Load() {
+		return o.demo.Send(ctx, msgs)
+	}
+	results := make([]transport.SendResult, len(msgs))
+	for i := range results {
+		results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: msgs[i].Topic, Endpoint: "broker:8081", Err: tidegate.ErrUnavailable}
+	}
+	return results
+}
+
+// Messages of an outage wait on the local disk, and are sent when it is over.
+func ExampleSpool() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	s, err := spool.Open(filepath.Join(dir, "orders.spool"), spool.Options{MaxBytes: 1 << 30})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close() // after the producer
+
+	server := &outage{demo: demo{attempts: 1}}
+	p, err := producer.New(server, producer.Options{Spool: s})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	receipt, err := p.Send(context.Background(), &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+	fmt.Println("spooled:", receipt.Spooled, "error:", err)
+
+	server.over.Store(true)
+	for s.Stats().Pending > 0 {
+		<-time.After(10 * time.Millisecond)
+	}
+	accounts, err := p.Shutdown(context.Background())
+	fmt.Println("spooled:", accounts.Spooled, "sent from the spool:", accounts.Drained, "error:", err)
+	// Output:
+	// spooled: true error: <nil>
+	// spooled: 1 sent from the spool: 1 error: <nil>
 }
 
 func ExampleProducer_SendAsync() {

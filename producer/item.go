@@ -19,6 +19,9 @@ type item struct {
 	limits limits
 	done   func(tidegate.Receipt, error) // of SendAsync, else nil
 
+	drained bool // it comes from the spool
+	forced  bool // it goes to the spool because the producer is full
+
 	plan.Item // its place in the topic's queue
 
 	// What happened so far.
@@ -29,13 +32,14 @@ type item struct {
 	maybe                       bool
 	last                        error
 
-	// The end. gone is set once, by whoever ends it.
-	gone    bool
-	aborted bool // by Close or Shutdown
-	receipt tidegate.Receipt
-	err     *SendError
-	stop    func() bool   // of the function that watches ctx; nil if there is none
-	wake    chan struct{} // closed after the end; nil if no goroutine waits
+	// The end. gone is set once, by the goroutine that ends it.
+	gone     bool
+	aborted  bool // by Close or Shutdown
+	spooling bool // it is gone, but its result is still that of a write to the spool
+	receipt  tidegate.Receipt
+	err      *SendError
+	stop     func() bool   // of the function that watches ctx; nil if there is none
+	wake     chan struct{} // closed after the end; nil if no goroutine waits
 
 	held held // of the ledger
 }

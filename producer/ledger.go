@@ -52,9 +52,9 @@ type batch struct {
 }
 
 // enter accepts the message. A full producer lets it wait for a place, until its
-// ctx ends, or refuses it. The callback blocked, if it is not nil, is called before
-// a wait.
-func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
+// ctx ends, refuses it, or has it moved to the spool. The callback blocked, if it is
+// not nil, is called before a wait.
+func (l *ledger) enter(it *item, policy FullPolicy, blocked func()) *SendError {
 	it.held.place.Value = it
 	it.held.bytes = min(it.Size, l.maxBytes) // a larger message travels alone
 	l.mu.Lock()
@@ -67,10 +67,16 @@ func (l *ledger) enter(it *item, wait bool, blocked func()) *SendError {
 		l.mu.Unlock()
 		return nil
 	}
-	if !wait {
+	switch {
+	case policy == RejectWhenFull:
 		err := l.full()
 		l.mu.Unlock()
 		return it.fail(StopFull, err)
+	case policy == SpoolWhenFull && it.Message.MessageGroup == "" && l.backlog < l.maxMessages:
+		l.admit(it)
+		l.mu.Unlock()
+		it.forced, it.wake = true, make(chan struct{})
+		return nil
 	}
 	e := &entrant{it: it, granted: make(chan struct{})}
 	e.place.Value = e
@@ -138,11 +144,22 @@ func (l *ledger) grant() {
 func (l *ledger) leave(items []*item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	counted := false
 	for _, it := range items {
 		it.held.place.Leave()
+		if it.drained {
+			if it.err == nil {
+				l.accounts.Drained++
+			}
+			l.running.Done()
+			continue
+		}
+		counted = true
 		l.messages--
 		l.bytes -= it.held.bytes
 		switch {
+		case it.err == nil && it.receipt.Spooled:
+			l.accounts.Spooled++
 		case it.err == nil:
 			l.accounts.Delivered++
 		case it.aborted:
@@ -156,7 +173,7 @@ func (l *ledger) leave(items []*item) {
 			l.finish(it)
 		}
 	}
-	if l.closed && l.messages == 0 && len(items) > 0 {
+	if l.closed && l.messages == 0 && counted {
 		close(l.settled)
 	}
 	l.grant()
@@ -204,6 +221,20 @@ func (l *ledger) close() {
 		e.err = errProducerClosed
 		close(e.granted)
 	}
+}
+
+// adopt notes a message of the spool, which counts in no bound; false if the
+// producer is closed.
+func (l *ledger) adopt(it *item) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	it.held.place.Value = it
+	l.items.PushBack(&it.held.place)
+	l.running.Add(1)
+	return true
 }
 
 // hold begins a task of the producer that Close waits for; false if it is closed.

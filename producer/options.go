@@ -45,6 +45,12 @@ type FullPolicy int
 const (
 	WaitWhenFull   FullPolicy = iota // the call blocks until there is room or its ctx ends
 	RejectWhenFull                   // the call fails at once with StopFull
+
+	// SpoolWhenFull: the message goes to Options.Spool, and the call blocks until it is
+	// on disk. The call waits, as with WaitWhenFull, for a message of a message group,
+	// whose older messages may be in the producer, and while MaxPending functions of
+	// SendAsync have not been called.
+	SpoolWhenFull
 )
 
 // Options configure a producer. The zero value is sound.
@@ -97,6 +103,21 @@ type Options struct {
 	// WhenFull is what happens to a call for which MaxPending or MaxPendingBytes
 	// leaves no room. Default: WaitWhenFull.
 	WhenFull FullPolicy
+
+	// Spool takes the messages that no server accepts for now: a send that would stop
+	// after transient failures, because of throttling, its deadline, the limiter or the
+	// budget, ends when the message is on disk instead. It succeeds then, with
+	// Receipt.Spooled. The producer sends the messages of the spool in the order of
+	// their message groups, through the limiter, and again until a server has stored
+	// them, with the same ID. Later messages of a message group go behind those in the
+	// spool. While the last message of a topic went there after a failed attempt, new
+	// ones go there without one; the first success ends that.
+	//
+	// Permanent errors and the end of ctx are those of the caller as before. If the
+	// spool does not take a message, for example because it is full, the send fails
+	// with [StopSpool], and the error matches that of the spool. Several producers of a
+	// process cannot share a spool. Nil means none.
+	Spool Spool
 
 	// MaxBodySize is the largest body, in bytes, that is sent. Zero means the
 	// server's setting, or 4 MiB if it is not known. A send with a larger body first
@@ -194,8 +215,11 @@ func (o Options) validate() error {
 	if o.MaxPendingBytes < 0 {
 		fault("MaxPendingBytes", "%d is negative; give 1 byte or more, or 0 for %d", o.MaxPendingBytes, DefaultMaxPendingBytes)
 	}
-	if o.WhenFull != WaitWhenFull && o.WhenFull != RejectWhenFull {
-		fault("WhenFull", "%d is unknown; give WaitWhenFull or RejectWhenFull", int(o.WhenFull))
+	switch {
+	case o.WhenFull < WaitWhenFull || o.WhenFull > SpoolWhenFull:
+		fault("WhenFull", "%d is unknown; give WaitWhenFull, RejectWhenFull or SpoolWhenFull", int(o.WhenFull))
+	case o.WhenFull == SpoolWhenFull && o.Spool == nil:
+		fault("WhenFull", "SpoolWhenFull needs Spool, which is nil")
 	}
 	if o.MaxBodySize < 0 {
 		fault("MaxBodySize", "%d is negative; give 1 byte or more, or 0 for the server's setting", o.MaxBodySize)

@@ -3,6 +3,7 @@ package producer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -97,23 +98,42 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 }
 
 // apply carries out the decision about a message; it returns true if that ended.
-// The lock is held.
-func (t *topic) apply(o *outcome, now time.Time) bool {
+// Messages of the swept groups are not retried, but move to the spool. The lock is held.
+func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
 	case d.Stop != NotStopped:
-		t.end(it, it.stopped(o), now)
-		return true
+		return t.end(it, it.stopped(o), now)
 	case d.Class == transport.OK:
 		t.accept(o)
-		t.end(it, nil, now)
-		return true
+		return t.end(it, nil, now)
+	case slices.Contains(swept, it.Message.MessageGroup):
+		return t.end(it, it.fail(StopSpool, errBehind), now)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
 	if d.Delay > 0 {
 		it.Due = o.ended.Add(d.Delay)
 	}
 	return false
+}
+
+// sweeping returns the message groups of which a message will move to the spool: the
+// others of the group have to follow it in their order.
+func (t *topic) sweeping(outs []outcome) (groups []string) {
+	if t.p.spooler == nil {
+		return nil
+	}
+	for i := range outs {
+		o := &outs[i]
+		group := o.it.Message.MessageGroup
+		if group == "" || o.it.gone || o.decision.Stop == NotStopped || slices.Contains(groups, group) {
+			continue
+		}
+		if t.p.spools(o.it, o.it.stopped(o)) {
+			groups = append(groups, group)
+		}
+	}
+	return groups
 }
 
 // stopped returns the error of a message whose decision is to stop.
@@ -140,6 +160,7 @@ const maxPause = 5 * time.Second
 // accept completes the receipt.
 func (t *topic) accept(o *outcome) {
 	t.good.Store(true)
+	t.down = false
 	it := o.it
 	it.receipt = o.receipt
 	it.receipt.Attempts = it.attempts
@@ -163,7 +184,7 @@ func (o *outcome) endpoint() string {
 }
 
 // adapt brings the lane of a request up to date. It returns the messages that a
-// throttled lane ended although they only waited for it: a pause that a message
+// throttled lane stopped although they only waited for it: a pause that a message
 // waits for counts as a throttled attempt of it, at the pace of its own backoff.
 // The lock is held.
 func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []outcome) {
@@ -195,7 +216,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	}
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
-		if now.Before(it.charged) {
+		if it.gone || now.Before(it.charged) { // it followed another message to the spool, or has counted the pause
 			continue
 		}
 		it.waited++
@@ -213,7 +234,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		if o.decision.Stop == StopDeadline {
 			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
 		}
-		t.end(it, e, now)
+		t.endQueued(it, e, now)
 		ended = append(ended, o)
 	}
 	return ended

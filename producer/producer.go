@@ -33,6 +33,7 @@ type Producer struct {
 
 	ledger    ledger
 	callbacks callbacks
+	spooler   *spooler // nil without Options.Spool
 	closed    atomic.Bool
 	life      context.Context //nolint:containedctx // of questions that no call waits for; Close ends it
 	end       context.CancelCauseFunc
@@ -48,8 +49,10 @@ type observer interface{ Observe(err error) }
 const maxTopics = 1000
 
 // New returns a producer that sends through t, which has to be open for as long
-// as the producer is. It does not connect and starts no goroutine. The error
-// joins all faults of opts and matches tidegate.ErrInvalid.
+// as the producer is. It does not connect. With Options.Spool it starts a goroutine
+// that sends the messages of the spool, which may be those of an earlier process, until
+// Shutdown or Close; otherwise it starts none. The error joins all faults of opts and
+// matches tidegate.ErrInvalid.
 func New(t Transport, opts Options) (*Producer, error) {
 	if t == nil {
 		return nil, fmt.Errorf("producer: %w", &tidegate.Error{
@@ -76,6 +79,10 @@ func New(t Transport, opts Options) (*Producer, error) {
 	p.observer, _ = opts.Limiter.(observer)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Spool != nil {
+		p.spooler = &spooler{p: p, spool: opts.Spool, drained: make(chan struct{})}
+		p.spooler.start()
 	}
 	return p, nil
 }
@@ -159,7 +166,7 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 	if it.ctx.Err() != nil {
 		err = it.contextEnded()
 	} else {
-		err = p.ledger.enter(it, p.opts.WhenFull == WaitWhenFull, blocked)
+		err = p.ledger.enter(it, p.opts.WhenFull, blocked)
 	}
 	switch {
 	case err != nil:
@@ -181,11 +188,11 @@ func (p *Producer) complete(items []*item) {
 		if it.stop != nil {
 			it.stop()
 		}
-		switch {
-		case it.done != nil:
-			p.callbacks.add(p, it)
-		case it.wake != nil:
+		if it.wake != nil {
 			close(it.wake)
+		}
+		if it.done != nil {
+			p.callbacks.add(p, it)
 		}
 	}
 }

@@ -154,6 +154,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		}
 		now := time.Now()
 		var ended []*item
+		stop := false
 		t.mu.Lock()
 		if joined {
 			t.queue.Shorten(&r.Request, i, now)
@@ -165,11 +166,22 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			if it.ctx.Err() != nil {
 				e = it.contextEnded()
 			}
-			t.end(it, e, now)
-			ended = append(ended, it)
+			stop = t.p.spools(it, e)
+			if stop { // its message group has to follow it
+				t.queue.Shorten(&r.Request, i+1, now)
+			}
+			if t.end(it, e, now) {
+				ended = append(ended, it)
+			}
+			if stop && it.Message.MessageGroup != "" {
+				t.sweep(it.Message.MessageGroup, nil, nil, now)
+			}
 		}
 		t.mu.Unlock()
 		t.p.complete(ended)
+		if stop {
+			return
+		}
 	}
 }
 
@@ -202,10 +214,14 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	}
 
 	var gone []*item
+	var swept []string
 	now := time.Now()
 	t.mu.Lock()
+	if charged {
+		swept = t.sweeping(outs)
+	}
 	for i := range outs {
-		if o := &outs[i]; charged && !o.it.gone && t.apply(o, now) {
+		if o := &outs[i]; charged && !o.it.gone && t.apply(o, swept, now) {
 			gone = append(gone, o.it)
 		}
 	}
@@ -214,9 +230,14 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		waited = t.adapt(&r.Request, outs, now)
 	}
 	for i := range waited {
-		gone = append(gone, waited[i].it)
+		if it := waited[i].it; !it.spooling {
+			gone = append(gone, it)
+		}
 	}
 	t.queue.Finished(&r.Request, now)
+	for _, group := range swept {
+		t.sweep(group, nil, nil, now)
+	}
 	gone = append(gone, t.hopeless(now, items...)...)
 	t.pump(nil)
 	t.mu.Unlock()

@@ -9,6 +9,10 @@ import (
 // Send sends msg and returns once the server has accepted it, or once it is
 // certain that it will not. Every error is a [*SendError].
 //
+// With [Options].Spool, Send also succeeds for a message that is on the local disk and
+// not at a server yet. Its receipt has Spooled set, Queue and Offset -1, and no
+// Endpoint. A message on its way to the disk does not end with ctx.
+//
 // Send blocks while the producer is full (see [Options].WhenFull), during
 // attempts and the waits between them, behind earlier messages of the same message
 // group, and as long as the limiter does. It ends with ctx, at once: a message
@@ -47,7 +51,7 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 func (it *item) await() {
 	t := it.topic
 	t.mu.Lock()
-	if it.gone && it.wake == nil {
+	if it.gone && !it.spooling && it.wake == nil {
 		t.mu.Unlock()
 		return
 	}
@@ -95,6 +99,9 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 	}
 	it.watch()
 	it.topic.submit(nil, it)
+	if it.forced {
+		<-it.wake
+	}
 	return nil
 }
 

@@ -291,7 +291,7 @@ func TestNewTellsAllFaults(t *testing.T) {
 		}
 	}
 	for _, opts := range []Options{
-		{MaxAttempts: -1}, {MaxThrottles: -2}, {MaxThrottleTime: -1}, {MaxPendingBytes: -1}, {WhenFull: 2}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
+		{MaxAttempts: -1}, {MaxThrottles: -2}, {MaxThrottleTime: -1}, {MaxPendingBytes: -1}, {WhenFull: 3}, {WhenFull: SpoolWhenFull}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
 		{Backoff: backoff.Exponential{Initial: -1}}, {Pacing: backoff.Steps{-1}},
 	} {
 		if _, err := New(&fake{}, opts); !errors.Is(err, tidegate.ErrInvalid) {

@@ -7,15 +7,17 @@ import (
 )
 
 // Accounts count the messages that a producer accepted in its life. Once all have
-// a result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed
-// and the length of Undelivered.
+// a result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed,
+// Spooled and the length of Undelivered.
 type Accounts struct {
 	Accepted  int // by Send, SendAsync and SendBatch
 	Delivered int // accepted by the server
 	Failed    int // ended with an error before the producer was stopped
+	Spooled   int // on disk in Options.Spool: the result that the caller got, wherever they are now
+	Drained   int // messages of the spool that the server accepted, those of an earlier process included
 
-	// Undelivered are the messages that Shutdown or Close aborted, in no
-	// particular order. Each caller got an error that matches tidegate.ErrClosed.
+	// Undelivered are the messages that Shutdown or Close aborted and that are in no
+	// spool, in no particular order. Each caller got an error that matches tidegate.ErrClosed.
 	Undelivered []Undelivered
 }
 
@@ -33,16 +35,27 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.flush(ctx)
 // Shutdown stops the producer in order: it refuses further messages, waits until
 // those that were accepted have their results, and returns the accounts. If ctx
 // ends first, Shutdown aborts the rest, lists it in Accounts.Undelivered, and also
-// returns context.Cause(ctx). It does not wait for a transport that goes on after
-// its request was cancelled; Close does.
+// returns context.Cause(ctx). With Options.Spool it moves the rest there instead; it
+// does not wait for the spool to become empty, and uses it no more once it has
+// returned. It does not wait for a transport that goes on after its request was
+// cancelled; Close does.
 //
 // Shutdown can be called in any state, more than once, and by several goroutines.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	p.ledger.close()
 	err := p.ledger.flush(ctx)
+	if p.spooler != nil {
+		p.spooler.stop()
+		if err == nil {
+			err = p.spooler.wait(ctx)
+		}
+	}
 	if err != nil {
 		p.abort("Shutdown")
 		<-p.ledger.settled // other goroutines may be about to note results
+	}
+	if p.spooler != nil {
+		<-p.spooler.drained
 	}
 	p.closed.Store(true)
 	p.end(errProducerClosed)
@@ -50,7 +63,7 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 }
 
 // Close stops the producer at once: it aborts the messages without a result with
-// an error that matches tidegate.ErrClosed, calls the functions given to SendAsync,
+// an error that matches tidegate.ErrClosed, or moves them to Options.Spool, calls the functions given to SendAsync,
 // and waits until nothing of the producer runs any more. It logs how many messages
 // it aborted; use Shutdown to have them sent, or to get them back.
 //
@@ -59,8 +72,14 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 // for. It always returns nil, and leaves the transport open.
 func (p *Producer) Close() error {
 	p.ledger.close()
+	if p.spooler != nil {
+		p.spooler.stop()
+	}
 	p.abort("Close")
 	p.ledger.running.Wait()
+	if p.spooler != nil {
+		<-p.spooler.drained
+	}
 	return nil
 }
 
@@ -68,11 +87,14 @@ func (p *Producer) Close() error {
 func (p *Producer) abort(op string) {
 	p.closed.Store(true)
 	p.end(errProducerClosed)
-	items := p.ledger.pending()
-	for _, it := range items {
+	n := 0
+	for _, it := range p.ledger.pending() {
+		if !it.drained {
+			n++
+		}
 		it.topic.leave(it, true)
 	}
-	if n := len(items); n > 0 {
-		p.log.Warn("messages aborted", "operation", op, "messages", n)
+	if n > 0 {
+		p.log.Warn("messages aborted", "operation", op, "messages", n, "spool", p.spooler != nil)
 	}
 }

@@ -18,6 +18,7 @@ const (
 	StopFull                          // the producer holds as many messages or bytes as it may; no attempt was made
 	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
+	StopSpool                         // the message had to go to Options.Spool, which did not take it
 )
 
 // String returns the reason in words.
@@ -49,6 +50,8 @@ func (r StopReason) String() string {
 		return "retry budget spent"
 	case StopHalfMessage:
 		return "half messages are not retried"
+	case StopSpool:
+		return "not taken by the spool"
 	}
 	return "unknown"
 }

@@ -14,8 +14,8 @@ import (
 // A topic is all that the producer keeps of a topic: its queue, and what it
 // learned of the server.
 //
-// Its lock guards the queue and the state of the items in it. No other lock is
-// acquired under it, and it is never held during a call of the transport or of
+// Its lock guards the queue and the state of the items in it. Only the spooler's lock
+// and the spool's, in Holds, are acquired under it, and it is never held during a call of the transport or of
 // the user's functions.
 type topic struct {
 	p     *Producer
@@ -26,7 +26,10 @@ type topic struct {
 	answer atomic.Pointer[answer] // of the server, as last asked; nil before
 	asking chan struct{}          // holds a token while one goroutine asks
 
-	mu     sync.Mutex
+	mu       sync.Mutex
+	spooling map[string]int // message groups with messages on their way to the spool
+	down     bool           // the last messages with a result went to the spool after failed attempts
+
 	queue  plan.Queue
 	lookup attempt     // of the last ask
 	timer  *time.Timer // calls wake at timerAt; nil before it is first needed
@@ -46,7 +49,11 @@ func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {
-		if !it.gone { // its ctx may have ended already
+		switch {
+		case it.gone: // its ctx has ended already
+		case t.diverts(it):
+			t.spool(it, it.fail(StopSpool, nil))
+		default:
 			t.queue.Add(&it.Item, now)
 		}
 	}
@@ -63,7 +70,7 @@ func (t *topic) pump(own *item) (plan.Job, bool) {
 	now := time.Now()
 	t.queue.Wake(now)
 	for {
-		j, ok := t.queue.Next(now, own.queued())
+		j, ok := t.next(now, own)
 		if !ok {
 			t.schedule(now)
 			return plan.Job{}, false
@@ -74,6 +81,15 @@ func (t *topic) pump(own *item) (plan.Job, bool) {
 		}
 		t.p.ledger.running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait yet
 	}
+}
+
+// next returns the next job of the queue. None begins while Close aborts the messages
+// one after the other. The lock is held.
+func (t *topic) next(now time.Time, own *item) (plan.Job, bool) {
+	if t.p.closed.Load() {
+		return plan.Job{}, false
+	}
+	return t.queue.Next(now, own.queued())
 }
 
 // schedule has the queue woken when it wants to. The lock is held.
@@ -131,7 +147,7 @@ func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 	}
 	now := time.Now()
 	t.queue.Wake(now)
-	next, ok := t.queue.Next(now, nil)
+	next, ok := t.next(now, nil)
 	t.pump(nil)
 	return next, ok
 }
@@ -239,20 +255,27 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 		}
 		needed := l.PausedUntil.Sub(now) + it.limits.floor
 		if left, ok := it.left(now); ok && left < needed {
-			t.end(it, it.tooLate(needed, left, l.Throttle), now)
-			ended = append(ended, it)
+			if t.endQueued(it, it.tooLate(needed, left, l.Throttle), now) {
+				ended = append(ended, it)
+			}
 		}
 	}
 	return ended
 }
 
-// end ends a message with an error, or without one if it was accepted. The
-// lock is held; complete has to be called for the item afterwards.
-func (t *topic) end(it *item, err *SendError, now time.Time) {
+// end ends a message with an error, or without one if it was accepted. The lock is
+// held. If end returns true, complete has to be called for the item afterwards;
+// otherwise the message moves to the spool.
+func (t *topic) end(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
 	if r := t.queue.Remove(&it.Item, now); r != nil {
 		ownerOf(r).cancel()
 	}
+	if t.p.spools(it, err) {
+		t.spool(it, err)
+		return false
+	}
+	return true
 }
 
 // leave ends a message whose ctx ended, or that Close aborts. If a request with
@@ -286,18 +309,21 @@ func (t *topic) leave(it *item, aborted bool) {
 		o.decision = Decide(o.in)
 	}
 	it.aborted = aborted
+	var ended bool
 	if aborted {
-		t.end(it, it.fail(StopClosed, cause), now)
+		ended = t.end(it, it.fail(StopClosed, cause), now)
 		if t.lookup.cancel != nil {
 			t.lookup.cancel()
 		}
 	} else {
-		t.end(it, it.fail(StopContext, cause), now)
+		ended = t.end(it, it.fail(StopContext, cause), now)
 	}
 	t.pump(nil)
 	t.mu.Unlock()
 	if !o.skipped {
 		t.observe(len(r.Items), &o, r.began)
 	}
-	t.p.complete([]*item{it})
+	if ended {
+		t.p.complete([]*item{it})
+	}
 }

@@ -20,7 +20,14 @@ const crashDir = "TIDEGATE_SPOOL_CRASH_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
-		runUntilKilled(dir)
+		switch mode := os.Getenv(crashMode); mode {
+		case "":
+			runUntilKilled(dir)
+		case fullMode:
+			fillTheDisk(dir)
+		default:
+			produceUntilKilled(dir, mode)
+		}
 		return
 	}
 	os.Exit(m.Run())

@@ -20,7 +20,7 @@ const (
 )
 
 // drainBackoff paces drains while every message fails.
-var drainBackoff = backoff.Exponential{Max: 30 * time.Second}
+var drainBackoff = backoff.Exponential{Max: 5 * time.Second}
 
 // errDraining is returned by a second Drain.
 var errDraining = errors.New("spool: another Drain is running")
@@ -31,7 +31,7 @@ var errDraining = errors.New("spool: another Drain is running")
 // fault of the message (transport.IsMessageFault) moves it to the rejected ones,
 // and after any other error it stays at the head of its group: a missing topic or
 // refused credentials are not its fault. While all messages of a batch fail,
-// Drain waits between two batches, from 1 s up to 30 s, or as long as the errors
+// Drain waits between two batches, from 1 s up to 5 s, or as long as the errors
 // ask for (RetryAfter).
 //
 // A crash between send and the removal sends the message again, with the same

@@ -1,21 +1,16 @@
 // Package spool keeps messages in a local file while no server accepts them.
 //
-// A program puts a message here when its send has failed for now, and a goroutine
-// sends what is here, with the same IDs:
+// Give a producer a spool, and it does the rest:
 //
-//	if _, err := p.Send(ctx, msg); errors.Is(err, tidegate.ErrUnavailable) {
-//		err = s.Put(ctx, msg)
-//	}
+//	s, err := spool.Open("orders.spool", spool.Options{})
+//	p, err := producer.New(t, producer.Options{Spool: s})
 //
-//	err := s.Drain(ctx, func(ctx context.Context, msgs []*tidegate.Message) []error {
-//		results := p.SendBatch(ctx, msgs)
-//		…
-//	})
-//
-// Ask [Spool.Holds] before a send with a message group: while older messages of
-// the group wait here, the new one has to wait behind them. A message that
-// [Spool.Put] accepted survives a crash of the process and of the machine: it
-// leaves the file after a server has stored it, or through [Spool.Discard].
+// A program can also use a spool by itself. [Spool.Put] adds a message, and a
+// goroutine in [Spool.Drain] sends the messages, with the same IDs. While
+// [Spool.Holds] reports older messages of a message group, a new one has to wait
+// behind them. A message that Put accepted survives a crash of the process and of the
+// machine: it leaves the file after a server has stored it, or through
+// [Spool.Discard].
 //
 // Messages of one message group leave in the order in which they came. A spool
 // belongs to one process. The file is a bbolt database (go.etcd.io/bbolt).
@@ -39,6 +34,10 @@ import (
 var (
 	// ErrFull is matched by the error of a Put beyond Options.MaxBytes.
 	ErrFull = errors.New("the spool is full")
+
+	// ErrDisk is matched by the error of a Put that could not write the file, for
+	// example because the disk is full. The message is not in the spool.
+	ErrDisk = errors.New("the file of the spool cannot be written")
 
 	// ErrInUse is matched by the error of an Open of a file that another process
 	// has open.
@@ -169,59 +168,111 @@ func (s *Spool) count(queue string, messages, bytes int) {
 
 // Put adds a message, which must have an ID, and returns once it is on disk;
 // Puts at the same time share an fsync. The error matches [ErrFull] if
-// MaxBytes would be exceeded, and os.ErrClosed after Close; ctx is checked before
+// MaxBytes would be exceeded, [ErrDisk] if the file cannot be written, and
+// os.ErrClosed after Close; ctx is checked before
 // the write begins. After an error the message is not in the spool.
 func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
-	if msg.ID == "" {
-		return &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
-			Message: "it is empty; the message needs the ID that its attempts carried"}
-	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("spool: put message %s: %w", msg.ID, context.Cause(ctx))
 	}
-	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)
+	e, err := s.entry(msg)
 	if err != nil {
-		return fmt.Errorf("spool: put message %s: %w", msg.ID, err)
-	}
-	queue := queueOf(msg.Topic, msg.MessageGroup)
-	if err := s.reserve(msg.ID, len(value)); err != nil {
 		return err
 	}
-	err = s.db.Batch(func(tx *bolt.Tx) error {
-		pending := tx.Bucket(bucketPending)
-		seq, err := pending.NextSequence()
-		if err != nil {
-			return err
-		}
-		b, err := pending.CreateBucketIfNotExists(queue)
-		if err != nil {
-			return err
-		}
-		return b.Put(key(seq), value)
-	})
-	s.mu.Lock()
-	s.reserved -= int64(len(value))
-	if err == nil {
-		s.count(string(queue), 1, len(value))
-	}
-	s.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("spool: put message %s: %w", msg.ID, closed(err))
-	}
-	s.signal()
-	return nil
+	err = s.db.Batch(e.write)
+	return s.stored(e, err)
 }
 
-// reserve makes room for an entry of n bytes.
-func (s *Spool) reserve(id string, n int) error {
+// PutBatch adds messages as Put does, in their order and with one fsync, and returns
+// an error for each. Goroutines that share a spool and put messages of the same
+// message group have no order among one another.
+func (s *Spool) PutBatch(ctx context.Context, msgs []*tidegate.Message) []error {
+	errs := make([]error, len(msgs))
+	if ctx.Err() != nil {
+		for i, m := range msgs {
+			errs[i] = fmt.Errorf("spool: put message %s: %w", m.ID, context.Cause(ctx))
+		}
+		return errs
+	}
+	entries := make([]*entry, len(msgs))
+	for i, m := range msgs {
+		entries[i], errs[i] = s.entry(m)
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for _, e := range entries {
+			if e == nil {
+				continue
+			}
+			if err := e.write(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i, e := range entries {
+		if e != nil {
+			errs[i] = s.stored(e, err)
+		}
+	}
+	return errs
+}
+
+// An entry is a message on its way to the disk.
+type entry struct {
+	id    string
+	queue []byte
+	value []byte
+}
+
+// entry encodes a message and reserves its bytes, until stored.
+func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
+	if msg.ID == "" {
+		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
+			Message: "it is empty; the message needs the ID that its attempts carried"}
+	}
+	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)
+	if err != nil {
+		return nil, fmt.Errorf("spool: put message %s: %w", msg.ID, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if used := s.stats.Bytes + s.reserved; used+int64(n) > s.opts.MaxBytes {
-		return fmt.Errorf("spool: put message %s: %w: it has %d bytes, the message needs %d, and MaxBytes is %d; "+
-			"wait until a server accepts messages again, or raise MaxBytes", id, ErrFull, used, n, s.opts.MaxBytes)
+	if used := s.stats.Bytes + s.reserved; used+int64(len(value)) > s.opts.MaxBytes {
+		return nil, fmt.Errorf("spool: put message %s: %w: it has %d bytes, the message needs %d, and MaxBytes is %d; "+
+			"wait until a server accepts messages again, or raise MaxBytes", msg.ID, ErrFull, used, len(value), s.opts.MaxBytes)
 	}
-	s.reserved += int64(n)
-	return nil
+	s.reserved += int64(len(value))
+	return &entry{id: msg.ID, queue: queueOf(msg.Topic, msg.MessageGroup), value: value}, nil
+}
+
+func (e *entry) write(tx *bolt.Tx) error {
+	pending := tx.Bucket(bucketPending)
+	seq, err := pending.NextSequence()
+	if err != nil {
+		return err
+	}
+	b, err := pending.CreateBucketIfNotExists(e.queue)
+	if err != nil {
+		return err
+	}
+	return b.Put(key(seq), e.value)
+}
+
+// stored notes the result of writing an entry.
+func (s *Spool) stored(e *entry, err error) error {
+	s.mu.Lock()
+	s.reserved -= int64(len(e.value))
+	if err == nil {
+		s.count(string(e.queue), 1, len(e.value))
+	}
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.signal()
+		return nil
+	case errors.Is(err, bolterrors.ErrDatabaseNotOpen):
+		return fmt.Errorf("spool: put message %s: %w", e.id, os.ErrClosed)
+	}
+	return fmt.Errorf("spool: put message %s: %w: %w; check the space on its disk", e.id, ErrDisk, err)
 }
 
 // Holds reports whether messages of the group wait here, so that newer ones

@@ -155,6 +155,17 @@ func (q *Queue) Remove(it *Item, now time.Time) *Request {
 	return nil
 }
 
+// Has reports whether the queue has messages of the message group, in requests or not.
+func (q *Queue) Has(group string) bool { return q.groups[group] != nil }
+
+// Group returns the messages of the message group that are in no request, in order.
+func (q *Queue) Group(group string) []*Item {
+	if u := q.groups[group]; u != nil {
+		return slices.Collect(u.items.All)
+	}
+	return nil
+}
+
 // Next returns the next job that can be done now; false if there is none. An ask
 // for own, if that is set, is for own alone.
 func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {

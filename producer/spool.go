@@ -1,0 +1,256 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// A Spool keeps messages on a local disk while no server accepts them. Package
+// producer/spool has one; a program that imports only this package links no database.
+type Spool interface {
+	// PutBatch stores messages in their order and returns an error for each. A message
+	// without an error survives a crash of the process and of the machine. The producer
+	// makes one call at a time.
+	PutBatch(ctx context.Context, msgs []*tidegate.Message) []error
+
+	// Holds reports whether the spool has messages of the message group. The producer
+	// calls it under a lock, so it must not block. It is false for an empty group.
+	Holds(topic, group string) bool
+
+	// Drain calls send with messages of the spool until ctx ends, and then returns nil.
+	// A message leaves the spool if send returned nil for it, or a fault of the message.
+	// The messages of a message group are sent in order, one in each call of send.
+	Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error
+}
+
+// A spooler moves messages to Options.Spool, and sends those that the spool has.
+type spooler struct {
+	p     *Producer
+	spool Spool
+
+	mu      sync.Mutex
+	queue   []*item // guarded by mu: messages on their way to the disk
+	writing bool    // guarded by mu
+
+	stop    context.CancelFunc // ends the drain after its batch
+	drained chan struct{}      // closed after the end of the drain
+}
+
+// start starts the drain.
+func (s *spooler) start() {
+	ctx, stop := context.WithCancel(s.p.life)
+	s.stop = stop
+	go func() {
+		defer close(s.drained)
+		s.drain(ctx)
+	}()
+}
+
+// maxSpooled bounds the messages of one write to the spool.
+const maxSpooled = 1000
+
+// add queues a message for the spool. The lock of its topic is held, so that the
+// order of a message group in the queue of its topic is its order in the spool.
+func (s *spooler) add(it *item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, it)
+	if !s.writing {
+		s.writing = true
+		s.p.ledger.running.Go(s.write) // the message counts, so Close does not wait yet
+	}
+}
+
+// write puts messages into the spool while there are any. Messages that come during
+// a write share the next one.
+func (s *spooler) write() {
+	for {
+		s.mu.Lock()
+		n := min(len(s.queue), maxSpooled)
+		items := s.queue[:n:n]
+		if s.queue = s.queue[n:]; len(s.queue) == 0 {
+			s.queue = nil
+		}
+		s.writing = n > 0
+		s.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		msgs := make([]*tidegate.Message, n)
+		for i, it := range items {
+			msgs[i] = it.Message
+		}
+		errs := s.spool.PutBatch(context.Background(), msgs) // a write to the disk that has begun does not end with the callers
+		if len(errs) != n {
+			err := fmt.Errorf("the spool returned %d errors for %d messages", len(errs), n)
+			errs = make([]error, n)
+			for i := range errs {
+				errs[i] = err
+			}
+		}
+		for i, it := range items {
+			it.topic.spooled(it, errs[i])
+		}
+		s.p.complete(items)
+	}
+}
+
+// spooled notes the result of a message on its way to the spool.
+func (t *topic) spooled(it *item, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	it.spooling = false
+	if group := it.Message.MessageGroup; group != "" {
+		if t.spooling[group]--; t.spooling[group] == 0 {
+			delete(t.spooling, group)
+		}
+	}
+	if err == nil {
+		it.err = nil
+		it.receipt = tidegate.Receipt{
+			MessageID: it.Message.ID, Topic: it.Message.Topic, Queue: -1, Offset: -1, Spooled: true, Attempts: it.attempts,
+		}
+		return
+	}
+	cause := fmt.Errorf("the spool did not take the message: %w", err)
+	if it.err.Cause != nil {
+		cause = fmt.Errorf("%w; %w", it.err.Cause, cause)
+	}
+	it.err = it.fail(StopSpool, cause)
+}
+
+// wait waits for the end of the drain.
+func (s *spooler) wait(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drain sends the messages of the spool until ctx ends.
+func (s *spooler) drain(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		err := s.spool.Drain(ctx, s.send)
+		if ctx.Err() != nil {
+			return
+		}
+		s.p.log.Error("the spool cannot be drained; trying again", "error", err)
+		_ = backoff.Sleep(ctx, max(time.Second, defaultPacing.Delay(failures))) // the loop looks at ctx
+	}
+}
+
+// send sends messages of the spool through the queues of their topics. They are
+// retried as others are, and never move to the spool again.
+func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
+	p := s.p
+	errs := make([]error, len(msgs))
+	items := make([]*item, len(msgs))
+	queued := map[*topic][]*item{}
+	for i, msg := range msgs {
+		it := newItem(p.life, msg)
+		it.drained, it.wake, it.Size = true, make(chan struct{}), sizeOf(msg)
+		it.topic = p.use(msg.Topic)
+		it.limits = p.opts.limits(p.settings(it.topic))
+		if !p.ledger.adopt(it) {
+			it.topic.release()
+			errs[i] = errProducerClosed
+			continue
+		}
+		items[i] = it
+		queued[it.topic] = append(queued[it.topic], it)
+	}
+	for t, list := range queued {
+		t.submit(nil, list...)
+	}
+	for i, it := range items {
+		if it == nil {
+			continue
+		}
+		if it.await(); it.err != nil {
+			errs[i] = it.err
+		}
+	}
+	return errs
+}
+
+// spools reports whether a message that ends with err moves to the spool instead: if
+// it may succeed later, and its caller waits for it still.
+func (p *Producer) spools(it *item, err *SendError) bool {
+	if p.spooler == nil || it.drained || err == nil {
+		return false
+	}
+	switch err.Reason {
+	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopLimiter, StopBudget, StopClosed, StopSpool:
+		return true
+	default:
+		return false
+	}
+}
+
+var errBehind = errors.New("older messages of its message group, or of its topic, are in the spool")
+
+// diverts reports whether a new message goes to the spool without an attempt: behind
+// older messages of its message group, or because the topic's last messages went
+// there after failed attempts. The lock is held.
+func (t *topic) diverts(it *item) bool {
+	s := t.p.spooler
+	if s == nil || it.drained {
+		return false
+	}
+	group := it.Message.MessageGroup
+	if group == "" {
+		return it.forced || t.down
+	}
+	return t.spooling[group] > 0 || s.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
+}
+
+// spool has a message that left the queue written to the spool. The lock is held.
+func (t *topic) spool(it *item, err *SendError) {
+	it.gone, it.spooling, it.err = true, true, err
+	if group := it.Message.MessageGroup; group != "" {
+		if t.spooling == nil {
+			t.spooling = make(map[string]int)
+		}
+		t.spooling[group]++
+	}
+	switch err.Reason {
+	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopBudget:
+		t.down = t.down || err.Last != nil
+	default:
+	}
+	t.p.spooler.add(it)
+}
+
+// endQueued ends a queued message. If it moves to the spool, so do the other queued
+// messages of its message group, in their order. It returns false for a message that
+// moves to the spool. The lock is held.
+func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) {
+	group := it.Message.MessageGroup
+	if group == "" || !t.p.spools(it, err) {
+		return t.end(it, err, now)
+	}
+	t.sweep(group, it, err, now)
+	return false
+}
+
+// sweep moves the queued messages of a message group to the spool, in their order,
+// because one of the group moves there: this one, with its error, or one that was in
+// a request. The lock is held.
+func (t *topic) sweep(group string, this *item, err *SendError, now time.Time) {
+	for _, queued := range t.queue.Group(group) {
+		switch it := owner(queued); {
+		case it == this:
+			t.end(it, err, now)
+		case !it.drained:
+			t.end(it, it.fail(StopSpool, errBehind), now)
+		}
+	}
+}

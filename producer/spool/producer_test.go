@@ -1,0 +1,164 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	crashMode = "TIDEGATE_SPOOL_CRASH_MODE" // of the process in crashDir: a number of a life, or one of:
+	lastMode  = "last"                      // sends what the spool has and ends
+	fullMode  = "full"                      // fills its disk
+)
+
+// A recorder is a server that appends the ID of each message to a file, and is down
+// half of the time unless it is steady.
+type recorder struct {
+	mu     sync.Mutex
+	file   *os.File
+	steady bool
+	dead   bool // guarded by mu
+}
+
+func (r *recorder) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	results := make([]transport.SendResult, len(msgs))
+	for i, m := range msgs {
+		if r.dead || !r.steady && time.Now().UnixMilli()/20%2 == 0 {
+			results[i].Err = errors.New("connection refused")
+			continue
+		}
+		_, results[i].Err = fmt.Fprintln(r.file, m.ID)
+	}
+	return results
+}
+
+func (r *recorder) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
+	return transport.ProducerSettings{}, nil
+}
+
+func failOn(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}
+
+// produceUntilKilled sends messages through a producer with a spool. It appends the
+// ID of each accepted message to a file, and the server that of each delivered one.
+func produceUntilKilled(dir, life string) {
+	appendTo := func(name string) *os.File {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		failOn(err)
+		return f
+	}
+	s, err := Open(filepath.Join(dir, "spool.db"), Options{})
+	failOn(err)
+	accepted := appendTo("accepted")
+	p, err := producer.New(&recorder{file: appendTo("delivered"), steady: life == lastMode}, producer.Options{Spool: s})
+	failOn(err)
+	if life == lastMode {
+		for s.Stats().Pending > 0 {
+			<-time.After(10 * time.Millisecond)
+		}
+		failOn(p.Close())
+		failOn(s.Close())
+		return
+	}
+	var wg sync.WaitGroup
+	for _, group := range []string{"", "", "a", "b"} {
+		wg.Go(func() {
+			for n := range 100_000 { // the parent kills long before
+				m := message(fmt.Sprintf("%s-%s-%d", group, life, n), group)
+				if group == "" {
+					m.ID = tidegate.NewMessageID()
+				}
+				_, err := p.Send(context.Background(), m)
+				failOn(err)
+				_, err = fmt.Fprintln(accepted, m.ID)
+				failOn(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func child(t *testing.T, dir, mode string, stderr *strings.Builder) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), crashDir+"="+dir, crashMode+"="+mode)
+	cmd.Stderr = stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// Every message that a producer with a spool accepted is delivered, in the order of
+// its message group, although the process was killed at random moments.
+func TestKilledProducerLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	var stderr strings.Builder
+	for life := range 5 {
+		before := len(lines(t, dir, "accepted"))
+		cmd := child(t, dir, fmt.Sprint(life), &stderr)
+		for len(lines(t, dir, "accepted")) < before+100 && t.Context().Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+		<-time.After(time.Duration(rand.IntN(400)) * time.Millisecond) // chance picks the moment
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
+			t.Fatalf("the process ended by itself: %v, %s", err, stderr.String())
+		}
+	}
+	s := open(t, filepath.Join(dir, "spool.db"), Options{})
+	waiting := s.Stats().Pending
+	s.Close()
+	if err := child(t, dir, lastMode, &stderr).Wait(); err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	last := map[string]int{} // number of the latest message of a message group
+	delivered := map[string]bool{}
+	for _, id := range lines(t, dir, "delivered") {
+		if delivered[id] {
+			continue // again, with its ID: a server that remembers IDs stores it once
+		}
+		delivered[id] = true
+		if group, rest, ok := strings.Cut(id, "-"); ok {
+			var life, n int
+			if _, err := fmt.Sscanf(rest, "%d-%d", &life, &n); err != nil {
+				t.Fatal(err)
+			}
+			if n += life * 1_000_000; n < last[group] {
+				t.Errorf("message group %s: message %d was delivered behind %d", group, n, last[group])
+			}
+			last[group] = n
+		}
+	}
+	accepted := lines(t, dir, "accepted")
+	for _, id := range accepted {
+		if !delivered[id] {
+			t.Errorf("message %s was accepted and is lost", id)
+		}
+	}
+	if len(last) != 2 || waiting == 0 {
+		t.Errorf("message groups %v, %d messages waited in the spool: the test shows too little", last, waiting)
+	}
+	t.Logf("%d accepted, %d delivered, %d waited in the spool after the last kill", len(accepted), len(delivered), waiting)
+}

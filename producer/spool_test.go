@@ -1,0 +1,453 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/spool"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func openSpool(t *testing.T, path string, o spool.Options) *spool.Spool {
+	t.Helper()
+	s, err := spool.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func newSpool(t *testing.T, o spool.Options) *spool.Spool {
+	t.Helper()
+	return openSpool(t, filepath.Join(t.TempDir(), "spool.db"), o)
+}
+
+// A store is a server that stores a message ID once, and nothing of a message group
+// behind a failure in the same request.
+type store struct {
+	laneFake
+	mu     sync.Mutex
+	fail   func(m *tidegate.Message) error // nil: it accepts everything
+	after  bool                            // it stores the message before it fails
+	stored []*tidegate.Message
+	known  map[string]bool
+}
+
+func newStore() *store {
+	f := &store{known: map[string]bool{}}
+	f.do = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		errs := make([]error, len(msgs))
+		blocked := map[string]error{}
+		for i, m := range msgs {
+			if errs[i] = blocked[m.MessageGroup]; errs[i] == nil && f.fail != nil {
+				errs[i] = f.fail(m)
+			}
+			if errs[i] != nil && m.MessageGroup != "" {
+				blocked[m.MessageGroup] = errs[i]
+			}
+			if (errs[i] == nil || f.after) && !f.known[m.ID] {
+				f.known[m.ID] = true
+				f.stored = append(f.stored, m)
+			}
+		}
+		return errs
+	}
+	return f
+}
+
+func (f *store) set(fail func(m *tidegate.Message) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fail
+}
+
+func (f *store) ids() (ids []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.stored {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+func down(*tidegate.Message) error { return errors.New("connection refused") }
+
+func inGroup(id, group string) *tidegate.Message {
+	m := named(id)
+	m.MessageGroup = group
+	return m
+}
+
+// empty waits until the spool has no message.
+func empty(t *testing.T, s *spool.Spool) {
+	t.Helper()
+	for start := time.Now(); s.Stats().Pending > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Since(start) > time.Hour {
+			t.Fatalf("after an hour the spool has %+v", s.Stats())
+		}
+	}
+}
+
+// An outage moves messages to the disk, and its end sends them.
+func TestOutageIsSpooled(t *testing.T) {
+	everyEntry(t, func(t *testing.T, entry string) {
+		f, s := newStore(), newSpool(t, spool.Options{})
+		p := newProducer(t, f, Options{Spool: s})
+		f.set(down)
+		first := sendBy(t.Context(), p, entry, named("1"))[0]
+		if r := first.Receipt; first.Err != nil || !r.Spooled || r.MessageID != "1" || r.Offset != -1 || r.Attempts != 3 || r.Endpoint != "" {
+			t.Fatalf("%+v, want a receipt of the spool after 3 attempts", first)
+		}
+		// A known outage costs later messages no attempt.
+		for i, r := range sendBy(t.Context(), p, entry, inGroup("2", "g"), named("3")) {
+			if r.Err != nil || !r.Receipt.Spooled || r.Receipt.Attempts != 0 {
+				t.Errorf("message %d of the outage: %+v", i, r)
+			}
+		}
+		f.set(nil)
+		empty(t, s)
+		if r := sendBy(t.Context(), p, entry, inGroup("4", "g"))[0]; r.Err != nil || r.Receipt.Spooled {
+			t.Errorf("after the outage: %+v", r)
+		}
+		if ids := f.ids(); len(ids) != 4 || slices.Index(ids, "2") > slices.Index(ids, "4") {
+			t.Errorf("stored %v", ids)
+		}
+		a, err := p.Shutdown(t.Context())
+		if err != nil || a.Accepted != 4 || a.Spooled != 3 || a.Delivered != 1 || a.Drained != 3 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+}
+
+// The bounds of throttling move a message to the spool, and its drain keeps the
+// limiter's pace.
+func TestThrottledMessagesAreSpooledAndLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newStore(), newSpool(t, spool.Options{})
+		p := newProducer(t, f, Options{Spool: s, Backoff: ladder, MaxThrottleTime: 3 * time.Second, Limiter: rate.NewLimiter(10, 1)})
+		f.set(func(*tidegate.Message) error { return throttled(0) })
+		var msgs []*tidegate.Message
+		for i := range 50 {
+			msgs = append(msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%25)))
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil || !r.Receipt.Spooled {
+				t.Fatalf("message %d: %+v", i, r)
+			}
+		}
+		f.set(nil)
+		start := time.Now()
+		empty(t, s)
+		if took := time.Since(start); took < 4*time.Second || took > 40*time.Second {
+			t.Errorf("50 messages left the spool in %v, want about 5 s at 10 a second and the wait before", took)
+		}
+		checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) {
+			var n int
+			fmt.Sscan(m.ID, &n)
+			return m.MessageGroup, n
+		})
+	})
+}
+
+func checkOrder(t *testing.T, stored []*tidegate.Message, number func(m *tidegate.Message) (group string, n int)) {
+	t.Helper()
+	last := map[string]int{}
+	for _, m := range stored {
+		group, n := number(m)
+		if before, ok := last[group]; group != "" && ok && before > n {
+			t.Errorf("message group %s: message %d was stored behind %d", group, n, before)
+		}
+		last[group] = n
+	}
+}
+
+// A message that moves to the spool takes the older ones of its message group with
+// it, also if only its own deadline is too close.
+func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newStore(), newSpool(t, spool.Options{})
+		p := newProducer(t, f, Options{Spool: s, AttemptTimeout: time.Second})
+		long, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		f.set(func(m *tidegate.Message) error {
+			if m.ID != "0" {
+				return throttled(10 * time.Second)
+			}
+			return nil
+		})
+		do := f.do
+		f.do = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				time.Sleep(100 * time.Millisecond) // the others share the next request
+			}
+			return do(ctx, n, l, msgs)
+		}
+		var wg sync.WaitGroup
+		send := func(ctx context.Context, id string) {
+			wg.Add(1)
+			if err := p.SendAsync(ctx, inGroup(id, "g"), func(r tidegate.Receipt, err error) {
+				if err != nil || r.Spooled != (id != "0") {
+					t.Errorf("message %s: %+v, %v", id, r, err)
+				}
+				wg.Done()
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(long, "0")
+		synctest.Wait()
+		send(long, "1")
+		send(short, "2")
+		send(long, "3")
+		wg.Wait()
+		f.set(nil)
+		empty(t, s)
+		if ids := f.ids(); !slices.Equal(ids, []string{"0", "1", "2", "3"}) {
+			t.Errorf("stored %v", ids)
+		}
+	})
+}
+
+// A full spool is a typed error of the send, and what it has is delivered.
+func TestFullSpool(t *testing.T) {
+	everyEntry(t, func(t *testing.T, entry string) {
+		f, s := newStore(), newSpool(t, spool.Options{MaxBytes: 2000})
+		p := newProducer(t, f, Options{Spool: s})
+		f.set(down)
+		var spooled, refused int
+		for i := range 20 {
+			switch r := sendBy(t.Context(), p, entry, named(fmt.Sprint(i)))[0]; {
+			case r.Err == nil:
+				spooled++
+			default:
+				refused++
+				if e := sendError(t, r.Err); !errors.Is(e, spool.ErrFull) || e.Reason != StopSpool || e.Fault() != PassingFault ||
+					!strings.Contains(e.Error(), "MaxBytes is 2000") {
+					t.Fatalf("message %d: %v", i, r.Err)
+				}
+			}
+		}
+		if spooled < 3 || refused < 3 {
+			t.Errorf("%d spooled and %d refused, want several of both", spooled, refused)
+		}
+		f.set(nil)
+		empty(t, s)
+		a, err := p.Shutdown(t.Context())
+		if err != nil || len(f.ids()) != spooled || a.Accepted != 20 || a.Spooled != spooled || a.Failed != refused || a.Drained != spooled {
+			t.Errorf("%d stored; %+v, %v; want %d", len(f.ids()), a, err, spooled)
+		}
+	})
+}
+
+// A full producer uses the spool if it is configured so, and its callers wait for
+// the disk.
+func TestSpoolWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newStore(), newSpool(t, spool.Options{})
+		release := make(chan struct{})
+		do := f.do
+		f.do = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
+			<-release
+			return do(ctx, n, l, msgs)
+		}
+		p := newProducer(t, f, Options{Spool: s, MaxPending: 2, WhenFull: SpoolWhenFull, AttemptTimeout: time.Hour})
+		results := make(chan Result, 10)
+		for i := range 5 {
+			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- Result{r, err} }); err != nil {
+				t.Fatal(err)
+			}
+			if want := max(0, i-1); s.Stats().Pending != want {
+				t.Errorf("after message %d the spool has %d, want %d", i, s.Stats().Pending, want)
+			}
+		}
+		r, err := p.Send(t.Context(), named("sync"))
+		if err != nil || !r.Spooled {
+			t.Errorf("%+v, %v", r, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Send(ctx, inGroup("grouped", "g")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a message of a message group did not wait: %v", err)
+		}
+		close(release)
+		empty(t, s)
+		if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != 6 || a.Spooled != 4 || a.Delivered != 2 {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if len(results) != 5 || len(f.ids()) != 6 {
+			t.Errorf("%d results, %v stored", len(results), f.ids())
+		}
+	})
+}
+
+// What Shutdown and Close abort goes to the spool, in order, and the next process
+// sends it.
+func TestAbortedMessagesAreSpooled(t *testing.T) {
+	for _, op := range []string{"Shutdown", "Close"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "spool.db")
+				f, s := newStore(), openSpool(t, path, spool.Options{})
+				hole := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					return all(len(msgs), blackHole(ctx))
+				}}
+				p := newProducer(t, hole, Options{Spool: s, AttemptTimeout: time.Hour})
+				for i := range 9 {
+					if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
+						if err != nil || !r.Spooled {
+							t.Errorf("%+v, %v", r, err)
+						}
+					}); err != nil {
+						t.Fatal(err)
+					}
+					if i%4 == 0 {
+						synctest.Wait()
+					}
+				}
+				if op == "Shutdown" {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					if _, err := p.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("Shutdown returned %v", err)
+					}
+				}
+				p.Close()
+				if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != 9 || a.Spooled != 9 || len(a.Undelivered) != 0 {
+					t.Errorf("%+v, %v", a, err)
+				}
+				s.Close()
+				s = openSpool(t, path, spool.Options{})
+				q := newProducer(t, f, Options{Spool: s})
+				empty(t, s)
+				q.Close()
+				if len(f.stored) != 9 {
+					t.Errorf("stored %v", f.ids())
+				}
+				checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup, int(m.ID[0]) })
+			})
+		})
+	}
+}
+
+// Over random outages, throttles, deadlines, cancels and restarts: every accepted
+// message is stored, each message group in the order of the calls, and the accounts
+// add up.
+func TestSpoolProperties(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for round := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) { spoolRound(t, round, rand.New(rand.NewPCG(seed, round))) })
+	}
+}
+
+func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
+	path := filepath.Join(t.TempDir(), "spool.db")
+	f := newStore()
+	f.after = rnd.IntN(3) == 0
+	faults := rand.New(rand.NewPCG(rnd.Uint64(), round)) // the store's lock guards it
+	chaos := func(m *tidegate.Message) error {
+		switch faults.IntN(4) {
+		case 0:
+			return throttled(time.Duration(faults.IntN(2)) * time.Second)
+		case 1:
+			return errors.New("reset")
+		case 2:
+			if m.MessageGroup == "" {
+				return codeError(tidegate.CodeIllegalMessageTag)
+			}
+		}
+		return nil
+	}
+	var mu sync.Mutex
+	accepted := map[string]bool{}
+	for life := range 3 {
+		s := openSpool(t, path, spool.Options{})
+		p, err := New(f, Options{Spool: s, Backoff: ladder, MaxPending: 30, AttemptTimeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		var failed int
+		for g := range 4 {
+			group := []string{"", "a", "b", "c"}[g]
+			pause, own := time.Duration(rnd.IntN(300))*time.Millisecond, rand.New(rand.NewPCG(rnd.Uint64(), round))
+			wg.Go(func() {
+				for n := range 20 {
+					id := fmt.Sprintf("%s-%d-%02d", group, life, n)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+own.IntN(20))*time.Second)
+					if p.SendAsync(ctx, inGroup(id, group), func(_ tidegate.Receipt, err error) {
+						cancel()
+						mu.Lock()
+						defer mu.Unlock()
+						if err == nil {
+							accepted[id] = true
+						} else {
+							failed++
+						}
+					}) != nil {
+						cancel()
+					}
+					time.Sleep(pause)
+				}
+			})
+		}
+		for range 6 {
+			f.set([]func(*tidegate.Message) error{nil, down, chaos}[rnd.IntN(3)])
+			time.Sleep(time.Duration(rnd.IntN(4000)) * time.Millisecond)
+		}
+		if rnd.IntN(2) == 0 {
+			f.set(nil)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.IntN(3))*time.Second)
+		_, _ = p.Shutdown(ctx)
+		cancel()
+		p.Close()
+		wg.Wait()
+		a, err := p.Shutdown(t.Context())
+		if err != nil || a.Accepted != a.Delivered+a.Failed+a.Spooled+len(a.Undelivered) || a.Failed+len(a.Undelivered) != failed {
+			t.Errorf("round %d: %+v with %d errors, %v", round, a, failed, err)
+		}
+		s.Close()
+	}
+	f.set(nil)
+	s := openSpool(t, path, spool.Options{})
+	p := newProducer(t, f, Options{Spool: s})
+	empty(t, s)
+	p.Close()
+	known := f.known
+	rejected, err := s.Entries(true, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range rejected {
+		known[e.Message.ID] = true
+	}
+	for id := range accepted {
+		if !known[id] {
+			t.Errorf("round %d: message %s was accepted and is lost", round, id)
+		}
+	}
+	checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) {
+		var life, n int
+		_, number, _ := strings.Cut(m.ID, "-")
+		fmt.Sscanf(number, "%d-%d", &life, &n)
+		return m.MessageGroup, 100*life + n
+	})
+}
