@@ -241,19 +241,17 @@ func TestEverySendHasASpan(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	run(t, func(e *env) {
-		for range 3 {
-			if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+		for n := range 3 {
+			if _, err := e.p.Send(e.Context(), &tidegate.Message{ID: fmt.Sprint("m", n), Topic: "orders", Body: []byte("x")}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")}); err == nil {
 			t.Fatal("a send to a missing topic succeeded")
 		}
-		first := true
-		e.consume(func(context.Context, *tidegate.Delivery) error {
+		e.consume(func(_ context.Context, d *tidegate.Delivery) error {
 			time.Sleep(time.Second)
-			if first {
-				first = false
+			if d.ID == "m0" && d.Attempt == 1 {
 				return errors.New("once")
 			}
 			return nil
