@@ -11,22 +11,22 @@ import (
 )
 
 // A bucket is the state of one key, guarded by its Keyed's mu. It is either in
-// the list of unused buckets or has callers waiting for it, so that one that
-// somebody still holds is never forgotten.
+// the list of unused buckets or has callers waiting for it, so a bucket in
+// use is never forgotten.
 type bucket[K comparable] struct {
 	key     K
-	tokens  float64       // at the time at; below 0 only by what half a nanosecond brings
-	at      time.Time     // when tokens was right
-	used    time.Time     // when somebody last took, asked or waited
-	callers int           // how many wait
-	waiting float64       // how many tokens they wait for
-	turn    chan struct{} // of size 1: who has put something in may take tokens; nil until somebody waits
+	tokens  *rate.Limiter // never has reservations: only the caller with the turn takes tokens, those that are there
+	used    time.Time     // when a caller last took, asked or waited
+	callers int           // that wait
+	waiting float64       // tokens they wait for
+	turn    chan struct{} // of size 1: the caller that put something in may take tokens; nil until one waits
 	elem    *list.Element // in Keyed.unused; nil if callers > 0
 }
 
 // timeFor returns how long it takes to regain that many tokens, to the nearest
 // nanosecond: 0 if they are there. Half a nanosecond's worth may be missing
-// then. The bucket owes that, so the errors do not add up.
+// then, which [rate.Limiter] lends: it rounds a wait down to whole nanoseconds. The
+// bucket owes that, so the errors do not add up.
 func timeFor(tokens float64, limit rate.Limit) time.Duration {
 	switch {
 	case tokens <= 0 || limit == rate.Inf:
@@ -48,14 +48,11 @@ func (k *Keyed[K]) level(b *bucket[K], now time.Time) float64 {
 	if k.limit == rate.Inf {
 		return math.Inf(1)
 	}
-	return min(b.tokens+now.Sub(b.at).Seconds()*float64(k.limit), float64(k.burst))
+	return b.tokens.TokensAt(now)
 }
 
 // take removes n tokens from b, which are there.
-func (k *Keyed[K]) take(b *bucket[K], n int, now time.Time) {
-	b.tokens = k.level(b, now) - float64(n)
-	b.at = now
-}
+func (*Keyed[K]) take(b *bucket[K], n int, now time.Time) { b.tokens.AllowN(now, n) }
 
 // wait returns how long a new caller would wait for n tokens of b: those who
 // wait already come first.
@@ -80,7 +77,7 @@ func (k *Keyed[K]) use(key K, now time.Time) *bucket[K] {
 	if len(k.keys) >= k.maxKeys && !k.makeRoom(now) {
 		return nil
 	}
-	b := &bucket[K]{key: key, tokens: float64(k.burst), at: now, used: now}
+	b := &bucket[K]{key: key, tokens: rate.NewLimiter(k.limit, k.burst), used: now}
 	b.elem = k.unused.PushFront(b)
 	k.keys[key] = b
 	return b

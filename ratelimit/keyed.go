@@ -30,9 +30,9 @@ const MaxKeys = 1 << 16
 // next calls for any key; there is no goroutine.
 //
 // Waiting callers of a key are served in the order in which they came. One
-// that gives up takes no tokens, and those behind it move up. (That is why
-// Keyed is not made of [rate.Limiter]s: cancelling reservations there can give
-// back tokens that were never free.)
+// that gives up takes no tokens, and those behind it move up. Each key has a
+// [rate.Limiter], of which Keyed reserves nothing: cancelling a reservation can
+// return tokens that were never free.
 //
 // K is used as the key of a map. Goroutines may share a Keyed. Make one with
 // [NewKeyed]; the zero value has no limit set and must not be used.
@@ -100,7 +100,8 @@ func (k *Keyed[K]) SetLimit(limit rate.Limit, burst int) error {
 	defer k.mu.Unlock()
 	now := time.Now()
 	for _, b := range k.keys {
-		b.tokens, b.at = k.level(b, now), now // the new burst cuts it from now on
+		b.tokens.SetLimitAt(now, limit)
+		b.tokens.SetBurstAt(now, burst)
 	}
 	k.limit, k.burst = limit, burst
 	close(k.changed)
