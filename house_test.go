@@ -50,7 +50,10 @@ var importTable = map[string]row{
 	"ratelimit":          {imports: []string{""}},
 	"transport":          {imports: []string{""}},
 	"transport/rocketmq": {imports: []string{"", "transport", "backoff"}},
-	"transport/rest":     {imports: []string{"", "transport", "backoff", "internal/httpapi"}},
+	"transport/rest": {
+		imports: []string{"", "transport", "backoff", "internal/httpapi"},
+		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker
+	},
 	"transport/failover": {
 		imports: []string{"", "transport", "transport/rocketmq"},
 		tests:   []string{"backoff", "broker", "broker/server"}, // over two brokers
@@ -269,7 +272,7 @@ func TestSDKLinksNoHeavyweights(t *testing.T) {
 
 // overHTTP are the packages that need no more than HTTP. A program with these alone links neither
 // the storage engine nor gRPC.
-var overHTTP = []string{"./broker/admin"}
+var overHTTP = []string{"./broker/admin", "./transport/rest"}
 
 func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 	grpc := append(slices.Clone(heavyweights), "google.golang.org")

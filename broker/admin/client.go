@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -200,11 +199,4 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // escaped returns the path of something by its names.
-func escaped(parts ...string) string {
-	var path strings.Builder
-	path.WriteString("/v1")
-	for _, p := range parts {
-		path.WriteString("/" + url.PathEscape(p))
-	}
-	return path.String()
-}
+func escaped(parts ...string) string { return httpapi.Path(parts...) }

@@ -26,6 +26,7 @@ const defaultInvisible = 30 * time.Second
 // An httpReceive asks for messages. Missing keys have the value that is told.
 type httpReceive struct {
 	Max               *int             `json:"max"`                // 1; without end in a stream
+	MaxBytes          int              `json:"max_bytes"`          // no bound
 	Wait              *broker.Duration `json:"wait"`               // 0; for ever in a stream
 	InvisibleDuration *broker.Duration `json:"invisible_duration"` // defaultInvisible
 	Filter            struct {
@@ -41,7 +42,7 @@ type httpReceive struct {
 // bounds of an invisible duration are least and most.
 func (q *httpReceive) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
 	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
-		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID,
+		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, MaxBytes: q.MaxBytes,
 		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: transport.Filter{Expression: q.Filter.Expression},
 	}}
 	if q.InvisibleDuration != nil {
@@ -53,6 +54,9 @@ func (q *httpReceive) poll(group, topic string, least, most time.Duration) (brok
 		p.Filter.SQL = true
 	default:
 		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; there are TAG and SQL92", q.Filter.Type))
+	}
+	if q.MaxBytes < 0 {
+		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", fmt.Sprintf("max_bytes is %d; give 1 or more, or leave it out for no bound", q.MaxBytes))
 	}
 	if q.Wait != nil && *q.Wait < 0 {
 		return p, refusal.New(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it may not be negative", time.Duration(*q.Wait)))
@@ -173,6 +177,8 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 	switch {
 	case req.AttemptID != "":
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
+	case req.MaxBytes != 0:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes bounds one receive, and a stream is many; read the stream as slowly as you need")
 	case req.Max != nil && *req.Max < 1:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for a stream without end", *req.Max))
 	case req.Max != nil:

@@ -302,7 +302,7 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 		if n, took := read(`{"wait":"6s","invisible_duration":"1h"}`); n != 40 || took != 11*time.Second {
 			t.Errorf("%d in %v, want 40 in 5s and another 6s", n, took)
 		}
-		for body, want := range map[string]string{`{"attempt_id":"a"}`: "attempt_id", `{"max":0}`: "max", `{"filter":{"type":"SQL92","expression":"("}}`: "expression"} {
+		for body, want := range map[string]string{`{"attempt_id":"a"}`: "attempt_id", `{"max_bytes":1}`: "max_bytes", `{"max":0}`: "max", `{"filter":{"type":"SQL92","expression":"("}}`: "expression"} {
 			resp := x.deliveryStream(t.Context(), "normal", body)
 			text, _ := io.ReadAll(resp.Body)
 			if resp.StatusCode != 400 || !strings.Contains(string(text), want) {
@@ -450,5 +450,23 @@ func TestHTTPReceiveAgain(t *testing.T) {
 		}
 		x.take("fifo", `{"attempt_id":"2"}`, 0)
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+first.Handle+`"]}`, 400, 40013, "")
+	})
+}
+
+// A receive takes bodies up to max_bytes, the first whatever its size; the others stay untouched.
+func TestHTTPReceiveMaxBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		for range 4 {
+			x.ok("/v1/topics/normal/messages", `{"body_text":"0123456789"}`, nil)
+		}
+		x.failed("/v1/groups/g/topics/normal/receive", `{"max_bytes":-1}`, 400, 40000, "max_bytes", "-1")
+		for _, c := range []struct{ bytes, want int }{{1, 1}, {20, 2}, {100, 1}} {
+			for _, d := range x.take("normal", fmt.Sprintf(`{"max":32,"max_bytes":%d}`, c.bytes), c.want) {
+				if d.Attempt != 1 {
+					t.Errorf("attempt %d, want 1: an earlier receive had taken it", d.Attempt)
+				}
+			}
+		}
 	})
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
+// connectTimeout bounds one attempt to connect.
+const connectTimeout = 10 * time.Second
+
 // maxIdle is how many idle connections a client keeps.
 const maxIdle = 64
 
@@ -64,7 +67,9 @@ func New(address string, o Options) (*Client, error) {
 	if strings.Contains(o.AccessKey, ":") {
 		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP's Basic credentials cannot carry", o.AccessKey))
 	}
+	dialer := &net.Dialer{Timeout: connectTimeout}
 	network := &http.Transport{
+		DialContext:         dialer.DialContext,
 		Proxy:               http.ProxyFromEnvironment,
 		TLSClientConfig:     o.TLS.Clone(),
 		ForceAttemptHTTP2:   true,

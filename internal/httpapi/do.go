@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -36,6 +38,9 @@ type Request struct {
 
 	// MaxResponse bounds the body of a response, in bytes.
 	MaxResponse int64
+
+	// WaitOut begins waits that end after the deadline of ctx too.
+	WaitOut bool
 
 	// Reads reports that the request changes nothing, so that none of its failures leaves
 	// open whether it took effect.
@@ -65,7 +70,7 @@ type Attempt struct {
 type Decision func(Attempt) (wait time.Duration, again bool)
 
 // Do makes a request and repeats it as decide says. A wait that would end after the deadline of ctx
-// is not begun. The error is a *[Failure]: of the last attempt, or the cause of ctx together with it.
+// is not begun unless r.WaitOut. The error is a *[Failure]: of the last attempt, or the cause of ctx together with it.
 func (c *Client) Do(ctx context.Context, r *Request, decide Decision) error {
 	k := &call{client: c, request: r, decide: decide}
 	if err := k.do(ctx); err != nil {
@@ -93,6 +98,9 @@ func (k *call) do(parent context.Context) *Failure {
 	defer stop()
 	if ctx.Err() != nil {
 		return k.ended(ctx)
+	}
+	if !legal(r.Path) {
+		return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Message: "the name is empty, or consists of dots, and cannot be part of a URL; give another one"})
 	}
 	var body any
 	if r.Body != nil {
@@ -134,6 +142,22 @@ func (k *call) do(parent context.Context) *Failure {
 	}
 	return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Err: err}) // found by the library before the first attempt
 }
+
+// Path returns the path of something in the API by its names, which it escapes.
+func Path(parts ...string) string {
+	var path strings.Builder
+	path.WriteString("/v1")
+	for _, p := range parts {
+		path.WriteString("/" + url.PathEscape(p))
+	}
+	return path.String()
+}
+
+// legal reports whether servers leave a path as it is: they resolve empty words and dots.
+func legal(path string) bool {
+	return !slices.ContainsFunc(strings.Split(path, "/")[1:], func(word string) bool { return word == "" || word == "." || word == ".." })
+}
+
 func query(q url.Values) string {
 	if len(q) == 0 {
 		return ""
@@ -208,7 +232,7 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 		a.Status = resp.StatusCode
 	}
 	wait, again := k.decide(a)
-	if at, ok := ctx.Deadline(); ok && again && time.Until(at) <= wait {
+	if at, ok := ctx.Deadline(); ok && again && !k.request.WaitOut && time.Until(at) <= wait {
 		k.last.Err.Err = errors.Join(k.last.Err.Err, fmt.Errorf("the next attempt in %v would be after the deadline, which is in %v", wait, time.Until(at).Round(time.Millisecond)))
 		again = false
 	}

@@ -25,6 +25,9 @@ type Failure struct {
 	// Unreadable reports that a response came and cannot be used: it is too large, breaks off, or is no JSON.
 	Unreadable bool
 
+	// FromBroker reports that the last response was a tidegate broker's own.
+	FromBroker bool
+
 	// Earlier reports that an attempt before the last one may have taken effect.
 	Earlier bool
 
@@ -138,7 +141,7 @@ func (k *call) refused(resp *http.Response, text []byte) *Failure {
 			e.Code = tidegate.CodeNotImplemented
 		}
 		f := k.fail(resp.StatusCode, e)
-		f.Results = p.Results
+		f.Results, f.FromBroker = p.Results, true
 		return f
 	}
 	return k.fail(resp.StatusCode, foreign(resp, text))
@@ -180,6 +183,20 @@ func retryAfter(h http.Header) time.Duration {
 		return min(max(time.Until(at), 0), most)
 	}
 	return 0
+}
+
+// A Duration is a time.Duration that is a text in JSON, such as "1m30s".
+type Duration time.Duration
+
+// UnmarshalJSON reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	v, err := time.ParseDuration(s)
+	*d = Duration(v)
+	return err
 }
 
 // maxText bounds a server's text in an error, in bytes.

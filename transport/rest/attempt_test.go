@@ -1,0 +1,315 @@
+package rest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// A fake is a server that answers every request with one response, on an in-memory network.
+type fake struct {
+	accept chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+
+	mu       sync.Mutex
+	requests int
+}
+
+func (f *fake) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.accept:
+		return c, nil
+	case <-f.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (f *fake) Close() error {
+	f.once.Do(func() { close(f.closed) })
+	return nil
+}
+
+func (f *fake) Addr() net.Addr { return &net.UnixAddr{Name: "fake"} }
+
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.requests
+}
+
+// answering returns a transport to a fake that answers with h.
+func answering(t *testing.T, o rest.Options, h http.HandlerFunc) (*rest.Client, *fake) {
+	t.Helper()
+	f := &fake{accept: make(chan net.Conn), closed: make(chan struct{})}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.requests++
+		f.mu.Unlock()
+		io.Copy(io.Discard, r.Body)
+		h(w, r)
+	})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Serve(f)
+	}()
+	o.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+		c, s := net.Pipe()
+		select {
+		case f.accept <- s:
+			return c, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	c, err := rest.New("broker.test", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		s.Close()
+		<-ended
+	})
+	return c, f
+}
+
+func message(id string) *tidegate.Message {
+	return &tidegate.Message{ID: id, Topic: "orders", Body: []byte("body of " + id)}
+}
+
+func problem(w http.ResponseWriter, status, code int) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"status":%d,"code":%d,"detail":"the text","retry_after":"1.5s"}`, status, code)
+}
+
+// What a failure of one attempt becomes. Each is one request, whatever it is, and the transport handles
+// neither throttling nor a lost response.
+func TestOneAttempt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		respond http.HandlerFunc
+		class   transport.Class
+		code    tidegate.Code
+		maybe   bool
+		after   time.Duration
+		took    time.Duration
+	}{
+		"throttled": {func(w http.ResponseWriter, _ *http.Request) { problem(w, 429, 42900) }, transport.Throttled, 42900, false, 1500 * time.Millisecond, 0},
+		"failed":    {func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) }, transport.Transient, 50001, true, 1500 * time.Millisecond, 0},
+		"refused":   {func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40402) }, transport.Permanent, 40402, false, 1500 * time.Millisecond, 0},
+		"lost":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, transport.Transient, 0, true, 0, 0},
+		"silent":    {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, transport.Transient, 0, true, 0, 3 * time.Second},
+		"garbage":   {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, transport.Transient, 50000, true, 0, 0},
+		"breaks off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			io.WriteString(w, "{")
+		}, transport.Transient, 0, true, 0, 0},
+		"too few results": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }, transport.Transient, 50000, true, 0, 0},
+		"a proxy":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) }, transport.Transient, 50000, true, 0, 0},
+		"another site":    {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, transport.Transient, 50000, false, 0, 0},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://x.test/", http.StatusMovedPermanently)
+		}, transport.Transient, 50000, false, 0, 0},
+		"an ingress throttles": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "4")
+			http.Error(w, "slow down", http.StatusTooManyRequests)
+		}, transport.Throttled, 42900, false, 4 * time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, f := answering(t, rest.Options{}, tt.respond)
+				for _, ctx := range []context.Context{t.Context(), transport.AwaitConnection(t.Context())} {
+					start, before := time.Now(), f.count()
+					r := c.Send(ctx, []*tidegate.Message{message("a")})[0]
+					e, ok := errors.AsType[*tidegate.Error](r.Err)
+					if !ok || transport.Classify(r.Err) != tt.class || e.Code != tt.code || e.MaybeStored != tt.maybe || e.RetryAfter != tt.after {
+						t.Errorf("got %+v, want %v, code %d, maybe stored %v, retry after %v", r.Err, tt.class, tt.code, tt.maybe, tt.after)
+					}
+					if n, took := f.count()-before, time.Since(start); n != 1 || took != tt.took {
+						t.Errorf("%d requests in %v, want 1 in %v", n, took, tt.took)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A response to a receive that cannot be used is ErrUnreadable: the same attempt ID would bring it again.
+func TestUnreadableReceive(t *testing.T) {
+	for name, body := range map[string]string{"garbage": "<html>", "too large": `{"messages":[]}` + strings.Repeat(" ", 1000)} {
+		synctest.Test(t, func(t *testing.T) {
+			c, f := answering(t, rest.Options{MaxResponse: 1000}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) })
+			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "orders", Queue: transport.AnyQueue})
+			if !errors.Is(err, transport.ErrUnreadable) || f.count() != 1 {
+				t.Errorf("%s: %v after %d requests, want ErrUnreadable after 1", name, err, f.count())
+			}
+		})
+	}
+}
+
+// Without a connection a call fails at once and nothing was stored; with AwaitConnection it redials
+// once a second until its ctx ends.
+func TestAwaitConnection(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		dials := 0
+		c, err := rest.New(b.HTTPAddress(), rest.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			dials++
+			return b.DialHTTP(ctx, addr)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		send := func(ctx context.Context) error { return c.Send(ctx, []*tidegate.Message{message("a")})[0].Err }
+
+		b.Disconnect()
+		start := time.Now()
+		err = send(t.Context())
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || time.Since(start) != 0 || dials != 1 {
+			t.Errorf("without a connection: %v after %v and %d dials, want ErrUnavailable at once", err, time.Since(start), dials)
+		}
+
+		ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), 3500*time.Millisecond)
+		defer cancel()
+		start, dials = time.Now(), 0
+		err = send(ctx)
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 3500*time.Millisecond || dials != 4 {
+			t.Errorf("awaited in vain: %v after %v and %d dials, want the deadline after 3.5s and 4 dials", err, time.Since(start), dials)
+		}
+
+		time.AfterFunc(2500*time.Millisecond, b.Reconnect)
+		start = time.Now()
+		if err := send(transport.AwaitConnection(t.Context())); err != nil || time.Since(start) != 3*time.Second {
+			t.Errorf("awaited: %v after %v, want a success after 3s", err, time.Since(start))
+		}
+		b.Restart() // an idle connection that is gone is no failure
+		if err := send(t.Context()); err != nil {
+			t.Errorf("after a restart: %v", err)
+		}
+	})
+}
+
+// Many messages take several requests, and keep their results and the order of their message groups.
+func TestManyRequests(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+		requests, failing := 0, 2
+		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+			if requests++; requests == failing {
+				return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "by the test"}
+			}
+			return next(ctx)
+		})
+		c := over(t, b, rest.Options{})
+		var msgs []*tidegate.Message
+		for i := range 700 {
+			m := message(fmt.Sprint("m", i))
+			m.MessageGroup = fmt.Sprint("g", i%2)
+			if i >= 512 {
+				m.MessageGroup = "other"
+			}
+			msgs = append(msgs, m)
+		}
+		results := c.Send(t.Context(), msgs)
+		for i, r := range results {
+			switch failed := i >= 256 && i < 512; {
+			case failed && r.Err == nil, !failed && (r.Err != nil || r.Receipt.MessageID != msgs[i].ID):
+				t.Fatalf("message %d: %+v; the second of three requests failed", i, r)
+			}
+		}
+		if requests != 3 {
+			t.Errorf("%d requests, want 3", requests)
+		}
+
+		// A large body travels with few others, and what follows in a failed group is not sent.
+		requests, failing = 0, 1
+		msgs = nil
+		for i := range 5 {
+			m := message(fmt.Sprint("large", i))
+			m.MessageGroup, m.Body = "g0", make([]byte, 3<<20)
+			msgs = append(msgs, m)
+		}
+		for i, r := range c.Send(t.Context(), msgs) {
+			if r.Err == nil || transport.Classify(r.Err) != transport.Transient {
+				t.Errorf("large message %d: %v, want the failure of the first", i, r.Err)
+			}
+		}
+		if requests != 1 {
+			t.Errorf("%d requests, want 1: the group's first message failed", requests)
+		}
+	})
+}
+
+// Texts that JSON cannot carry, names that a path cannot, and what HTTP does not have are refused before
+// the wire.
+func TestRefusedBeforeTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) })
+		for name, change := range map[string]func(*tidegate.Message){
+			"ID":             func(m *tidegate.Message) { m.ID = "\xff" },
+			"tag":            func(m *tidegate.Message) { m.Tag = "\xff" },
+			"key":            func(m *tidegate.Message) { m.Keys = []string{"\xff"} },
+			"property":       func(m *tidegate.Message) { m.Properties = map[string]string{"p": "\xff"} },
+			"property name":  func(m *tidegate.Message) { m.Properties = map[string]string{"\xff": "v"} },
+			"message group":  func(m *tidegate.Message) { m.MessageGroup = "\xff" },
+			"trace context":  func(m *tidegate.Message) { m.TraceContext = "\xff" },
+			"topic":          func(m *tidegate.Message) { m.Topic = "a/../b" },
+			"topic of dots":  func(m *tidegate.Message) { m.Topic = ".." },
+			"topic of none":  func(m *tidegate.Message) { m.Topic = "" },
+			"topic of query": func(m *tidegate.Message) { m.Topic = "a?b" },
+		} {
+			m := message("a")
+			change(m)
+			if r := c.Send(t.Context(), []*tidegate.Message{m})[0]; !errors.Is(r.Err, tidegate.ErrInvalid) {
+				t.Errorf("%s: %v, want ErrInvalid", name, r.Err)
+			}
+		}
+		for name, r := range map[string]transport.ReceiveRequest{
+			"group": {Group: "..", Topic: "t", Queue: transport.AnyQueue}, "topic": {Group: "g", Topic: "", Queue: transport.AnyQueue},
+			"queue": {Group: "g", Topic: "t", Queue: 1}, "repeat": {Group: "g", Topic: "t", Queue: transport.AnyQueue, AttemptID: "a", Repeat: true},
+		} {
+			if _, err := c.Receive(t.Context(), r); transport.Classify(err) != transport.Permanent {
+				t.Errorf("receive with a bad %s: %v, want a permanent error", name, err)
+			}
+		}
+		if f.count() != 0 {
+			t.Errorf("%d requests, want none", f.count())
+		}
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		address string
+		o       rest.Options
+		says    string
+	}{
+		"scheme":         {"ftp://x", rest.Options{}, "ftp"},
+		"ClientID":       {"x", rest.Options{ClientID: "a b"}, "ClientID"},
+		"RequestTimeout": {"x", rest.Options{RequestTimeout: -1}, "RequestTimeout"},
+		"MaxResponse":    {"x", rest.Options{MaxResponse: -1}, "MaxResponse"},
+		"Credentials":    {"x", rest.Options{Credentials: rest.Credentials{SecretKey: "x"}}, "Credentials"},
+	} {
+		if _, err := rest.New(tt.address, tt.o); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want ErrInvalid with %q", name, err, tt.says)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// maxReceive is how many messages the broker gives at once.
+const maxReceive = 32
+
+// releaseTimeout bounds the release of messages that a receive does not return.
+const releaseTimeout = 3 * time.Second
+
+type receiveRequest struct {
+	Max               int     `json:"max"`
+	MaxBytes          int     `json:"max_bytes,omitempty"`
+	Wait              string  `json:"wait"`
+	InvisibleDuration string  `json:"invisible_duration"`
+	Filter            *filter `json:"filter,omitempty"`
+	AttemptID         string  `json:"attempt_id,omitempty"`
+	Push              bool    `json:"push,omitempty"`
+}
+
+type filter struct {
+	Type       string `json:"type,omitempty"`
+	Expression string `json:"expression"`
+}
+
+// A delivery is one as it is received.
+type delivery struct {
+	ID           string            `json:"id"`
+	Topic        string            `json:"topic"`
+	Body         []byte            `json:"body"`
+	Tag          string            `json:"tag"`
+	Keys         []string          `json:"keys"`
+	Properties   map[string]string `json:"properties"`
+	MessageGroup string            `json:"message_group"`
+	DeliverAt    time.Time         `json:"deliver_at"`
+	TraceContext string            `json:"trace_context"`
+	Handle       string            `json:"handle"`
+	Group        string            `json:"group"`
+	Attempt      int               `json:"attempt"`
+	Queue        int               `json:"queue"`
+	Offset       int64             `json:"offset"`
+	BornAt       time.Time         `json:"born_at"`
+	BornHost     string            `json:"born_host"`
+	StoredAt     time.Time         `json:"stored_at"`
+	StoreHost    string            `json:"store_host"`
+	InvisibleFor string            `json:"invisible_for"`
+}
+
+// Receive implements transport.Receiver. The broker waits for 20 s at most, unless it is configured
+// otherwise.
+func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	const op = "ReceiveMessage"
+	switch {
+	case r.Repeat:
+		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Code: tidegate.CodeNotImplemented, Message: "a receive cannot be repeated over HTTP; leave Repeat out"}
+	case r.Queue != transport.AnyQueue:
+		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Code: tidegate.CodeNotImplemented,
+			Message: fmt.Sprintf("queue %d cannot be received from alone over HTTP; give transport.AnyQueue", r.Queue)}
+	}
+	if err := errors.Join(tidegate.ValidateTopic(r.Topic), tidegate.ValidateGroup(r.Group)); err != nil {
+		return nil, err
+	}
+	req := receiveRequest{
+		Max: min(max(r.Max, 1), maxReceive), MaxBytes: max(r.MaxBytes, 0), Wait: max(r.Wait, 0).String(), InvisibleDuration: r.InvisibleDuration.String(), AttemptID: r.AttemptID, Push: r.Push,
+	}
+	if r.Filter.Expression != "" {
+		req.Filter = &filter{Expression: r.Filter.Expression}
+		if r.Filter.SQL {
+			req.Filter.Type = "SQL92"
+		}
+	}
+	var out struct {
+		Messages []delivery `json:"messages"`
+	}
+	f := c.do(ctx, call{
+		op: op, subject: r.Topic, method: "POST", path: []string{"groups", r.Group, "topics", r.Topic, "receive"}, body: req, out: &out, extra: max(r.Wait, 0),
+	})
+	if f != nil {
+		f.Err.MaybeStored = false // of a settlement or a send
+		if f.Unreadable {
+			f.Err.Err = errors.Join(transport.ErrUnreadable, f.Err.Err)
+		}
+		return nil, f.Err
+	}
+	ds, now := make([]*tidegate.Delivery, len(out.Messages)), time.Now()
+	for i := range out.Messages {
+		ds[i] = c.delivery(&out.Messages[i], now)
+	}
+	if ctx.Err() != nil {
+		c.release(ctx, ds)
+		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Endpoint: c.api.Endpoint(), Err: context.Cause(ctx)}
+	}
+	return ds, nil
+}
+
+// release makes messages visible again that the caller does not get. One whose release fails comes
+// again after its invisible duration.
+func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	for _, d := range ds {
+		if _, err := c.ChangeInvisibleDuration(ctx, d, 0); err != nil && ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (c *Client) delivery(d *delivery, now time.Time) *tidegate.Delivery {
+	out := &tidegate.Delivery{
+		Message: tidegate.Message{
+			ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, DeliverAt: d.DeliverAt,
+			Properties: d.Properties, TraceContext: d.TraceContext, Body: d.Body,
+		},
+		ConsumerGroup: d.Group, Attempt: d.Attempt, Handle: d.Handle, Endpoint: c.api.Endpoint(), Queue: d.Queue, Offset: d.Offset,
+		BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
+	}
+	if left, err := time.ParseDuration(d.InvisibleFor); err == nil {
+		out.InvisibleUntil = now.Add(left)
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/httpapi"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	// maxMessages and maxBytes bound one request with several messages; the broker takes
+	// 1000 messages and 16 MiB at least. Bytes are those of bodies, which base64 makes a third larger.
+	maxMessages = 256
+	maxBytes    = 4 << 20
+)
+
+// A jsonMessage is a message as it is sent.
+type jsonMessage struct {
+	ID           string            `json:"id"`
+	Body         []byte            `json:"body,omitempty"`
+	Tag          string            `json:"tag,omitempty"`
+	Keys         []string          `json:"keys,omitempty"`
+	Properties   map[string]string `json:"properties,omitempty"`
+	MessageGroup string            `json:"message_group,omitempty"`
+	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
+	TraceContext string            `json:"trace_context,omitempty"`
+	BornAt       time.Time         `json:"born_at"`
+}
+
+// A sendResult is what became of one message.
+type sendResult struct {
+	ID           string           `json:"id"`
+	Topic        string           `json:"topic"`
+	Queue        *int             `json:"queue"` // nil of a message that waits for its delivery time
+	Offset       *int64           `json:"offset"`
+	RecallHandle string           `json:"recall_handle"`
+	Error        *httpapi.Problem `json:"error"`
+}
+
+// Send makes one attempt to send messages of one topic, in requests of at most 256 messages and 4 MiB
+// of bodies, one after the other. A message that only HTTP cannot carry, because a text of it is not
+// UTF-8, is refused before the request.
+func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	failed := map[string]error{} // message groups that another attempt may cure
+	for from := 0; from < len(msgs); {
+		to := chunk(msgs, from)
+		var list []*tidegate.Message
+		var at []int
+		for i := from; i < to; i++ {
+			if err := failed[msgs[i].MessageGroup]; err != nil && msgs[i].MessageGroup != "" {
+				results[i].Err = &tidegate.Error{
+					Op: opSend, Subject: msgs[i].Topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError,
+					Message: "not sent, since an earlier message of its message group failed", Err: err,
+				}
+				continue
+			}
+			list, at = append(list, msgs[i]), append(at, i)
+		}
+		for n, r := range c.send(ctx, list) {
+			results[at[n]] = r
+			if g := list[n].MessageGroup; r.Err != nil && transport.Classify(r.Err) != transport.Permanent && failed[g] == nil {
+				failed[g] = r.Err
+			}
+		}
+		from = to
+	}
+	return results
+}
+
+// chunk returns where the request ends that begins with message from.
+func chunk(msgs []*tidegate.Message, from int) int {
+	bytes, to := 0, from
+	for to < len(msgs) && to-from < maxMessages {
+		if bytes += len(msgs[to].Body); to > from && bytes > maxBytes {
+			break
+		}
+		to++
+	}
+	return to
+}
+
+const opSend = "SendMessage"
+
+// send sends messages of one topic in one request.
+func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	topic := msgs[0].Topic
+	if err := tidegate.ValidateTopic(topic); err != nil { // it is a part of the path
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
+	var body struct {
+		Messages []jsonMessage `json:"messages"`
+	}
+	at := make([]int, 0, len(msgs))
+	for i, m := range msgs {
+		if results[i].Err = texts(m); results[i].Err == nil {
+			body.Messages, at = append(body.Messages, jsonOf(m)), append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return results
+	}
+	var out struct {
+		Results []sendResult `json:"results"`
+	}
+	_, bounded := ctx.Deadline()
+	f := c.do(ctx, call{op: opSend, subject: topic, method: "POST", path: []string{"topics", topic, "messages"}, body: body, out: &out, unbounded: bounded})
+	sent := out.Results
+	if f != nil && f.Results != nil { // all of them failed alike, each with its own text
+		if json.Unmarshal(f.Results, &sent) != nil {
+			sent = nil
+		}
+	}
+	for n, i := range at {
+		switch {
+		case n < len(sent) && len(sent) == len(at):
+			results[i] = c.resultOf(topic, &sent[n])
+		case f != nil:
+			e := *f.Err
+			results[i].Err = &e
+		default:
+			results[i].Err = &tidegate.Error{
+				Op: opSend, Subject: topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError, MaybeStored: true,
+				Message: "the response has another number of results than the request has messages",
+			}
+		}
+	}
+	return results
+}
+
+func (c *Client) resultOf(topic string, r *sendResult) transport.SendResult {
+	if r.Error != nil {
+		return transport.SendResult{Err: r.Error.Error(opSend, topic, c.api.Endpoint())}
+	}
+	at := tidegate.Receipt{MessageID: r.ID, Topic: topic, Queue: -1, Offset: -1, Endpoint: c.api.Endpoint(), RecallHandle: r.RecallHandle}
+	if r.Queue != nil && r.Offset != nil {
+		at.Queue, at.Offset = *r.Queue, *r.Offset
+	}
+	return transport.SendResult{Receipt: at}
+}
+
+// texts refuses a message with a text that is not UTF-8: JSON would carry another one. Everything
+// else is the broker's to check.
+func texts(m *tidegate.Message) error {
+	for _, s := range [...]string{m.ID, m.Tag, m.MessageGroup, m.TraceContext} {
+		if !utf8.ValidString(s) {
+			return m.Validate(tidegate.MaxBodySize)
+		}
+	}
+	for _, k := range m.Keys {
+		if !utf8.ValidString(k) {
+			return m.Validate(tidegate.MaxBodySize)
+		}
+	}
+	for k, v := range m.Properties {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return m.Validate(tidegate.MaxBodySize)
+		}
+	}
+	return nil
+}
+
+func jsonOf(m *tidegate.Message) jsonMessage {
+	return jsonMessage{
+		ID: m.ID, Body: m.Body, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, MessageGroup: m.MessageGroup,
+		DeliverAt: m.DeliverAt, TraceContext: m.TraceContext, BornAt: time.Now(),
+	}
+}
+
+// Lane returns the broker: it is the server of every topic.
+func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	switch {
+	case c.api.Closed():
+		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Err: tidegate.ErrClosed}
+	case ctx.Err() != nil:
+		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Err: context.Cause(ctx)}
+	}
+	return transport.Lane{Topic: r.Topic, Endpoint: c.api.Endpoint(), MaxMessages: maxMessages, MaxBytes: maxBytes}, nil
+}
+
+// SendLane sends messages in one request.
+func (c *Client) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return c.send(ctx, msgs)
+}
+
+// Recall implements transport.Recaller.
+func (c *Client) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
+	if err := tidegate.ValidateTopic(topic); err != nil {
+		return "", err
+	}
+	var out struct {
+		ID string `json:"id"`
+	}
+	f := c.do(ctx, call{
+		op: "RecallMessage", subject: topic, method: "POST", path: []string{"topics", topic, "recall"}, out: &out,
+		body: map[string]string{"recall_handle": handle},
+	})
+	return out.ID, errOf(f)
+}
