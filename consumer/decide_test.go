@@ -184,8 +184,9 @@ func TestEndingAndRepeat(t *testing.T) {
 		{code(tidegate.CodeTopicNotFound), never, false, false},
 		{code(tidegate.CodeConsumerGroupNotFound), never, false, false},
 		{code(tidegate.CodeInvalidReceiptHandle), never, false, false},
-		{code(tidegate.CodeIllegalPollingTime), never, true, false}, // of a proxy that was paused
-		{code(tidegate.CodeNotImplemented), never, false, false},    // of an ingress without a backend
+		{code(tidegate.CodeIllegalPollingTime), never, true, false},    // of a proxy that was paused
+		{code(tidegate.CodeUnrecognizedClientType), never, true, true}, // of a server that forgot the client
+		{code(tidegate.CodeNotImplemented), never, false, false},       // of an ingress without a backend
 		{code(tidegate.CodeUnsupported), never, false, false},
 		{code(49999), never, false, false},
 		{code(tidegate.CodeBadRequest), never, false, false},

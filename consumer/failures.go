@@ -72,7 +72,13 @@ func canRepeat(err error, harmless bool) bool {
 	case transport.Transient, transport.Cancelled:
 		return harmless
 	}
-	return harmless && code(err) == tidegate.CodeIllegalPollingTime // of a RocketMQ proxy that was paused
+	switch code(err) {
+	case tidegate.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
+		return true
+	case tidegate.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused
+		return harmless
+	}
+	return false
 }
 
 // perhaps reports whether a request that failed with err may have worked all the same. A

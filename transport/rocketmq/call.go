@@ -89,6 +89,9 @@ func call[Req any, Res answer](
 		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
 			e := statusError(r.op, r.subject, r.ep.key, st, info.trailer)
 			e.MaybeStored = r.changes() && maybeStored(e.Code)
+			if r.session != nil {
+				r.session.resendIf(e)
+			}
 			return res, info.trailer, e
 		}
 		return res, info.trailer, nil

@@ -123,6 +123,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	})
 	if err != nil {
 		c.doubtIf(t, err)
+		s.resendIf(err)
 		return nil, err
 	}
 	return list, nil

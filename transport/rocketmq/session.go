@@ -327,17 +327,23 @@ func (s *session) heartbeats() {
 			&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
 		if err != nil {
 			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.key, "group", s.role.group, "err", err)
-			if err.Code == tidegate.CodeUnrecognizedClientType { // the server lost our settings
-				s.mu.Lock()
-				s.unsent = true
-				s.mu.Unlock()
-				s.poke()
-			}
+			s.resendIf(err)
 		}
 		if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {
 			return
 		}
 	}
+}
+
+// resendIf sends the settings again if err says that the server lost them.
+func (s *session) resendIf(err *tidegate.Error) {
+	if err.Code != tidegate.CodeUnrecognizedClientType {
+		return
+	}
+	s.mu.Lock()
+	s.unsent = true
+	s.mu.Unlock()
+	s.poke()
 }
 
 // untilReady waits until the session is open, and returns false if it ended.

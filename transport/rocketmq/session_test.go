@@ -142,6 +142,41 @@ func TestHeartbeatForgotten(t *testing.T) {
 	})
 }
 
+// So does a server that says it in the response to a receive or to an acknowledgement, at once: a
+// lease may end before the next heartbeat.
+func TestRequestForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		forgotten := &rmqpb.Status{Code: rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE}
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: forgotten}})
+		}
+		s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
+			return &rmqpb.AckMessageResponse{Status: forgotten}
+		}
+		c := newClient(t, n, nil)
+		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		_, err := c.Receive(t.Context(), request1)
+		e, ok := errors.AsType[*tidegate.Error](err)
+		if !ok || e.Code != tidegate.CodeUnrecognizedClientType {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if err := c.Ack(t.Context(), []*tidegate.Delivery{{ConsumerGroup: "g", Message: tidegate.Message{Topic: "t"}, Handle: "h", Endpoint: testAddr}})[0]; err == nil {
+			t.Error("acknowledged")
+		}
+		time.Sleep(time.Second)
+		list := times(s.of("settings"))
+		if n := len(list); n < 3 || list[n-2] != time.Second || list[n-1] != 2*time.Second {
+			t.Errorf("settings at %v, want them after the receive and after the acknowledgement, at 1s and 2s", list)
+		}
+	})
+}
+
 // Who writes the largest time to say for ever is not told at once that it is over.
 func TestForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
