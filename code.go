@@ -58,8 +58,8 @@ const (
 	CodeFailedToConsumeMessage       Code = 60000
 )
 
-// ReplyTooManyRequests is the reply code of a throttled request (seed 004:
-// "reply-code:530, reply-text:TOO_MANY_REQUESTS"). On the gRPC wire it is
+// ReplyTooManyRequests is the reply code of a throttled request (RocketMQ: sending retry and
+// throttling: "reply-code:530, reply-text:TOO_MANY_REQUESTS"). On the gRPC wire it is
 // [CodeTooManyRequests] with a text that begins with both.
 const ReplyTooManyRequests = 530
 

@@ -64,7 +64,7 @@ const (
 	PropertyTransactionID = "__transactionId__"
 )
 
-// The properties that a message in a retry topic carries (seed 001).
+// The properties that a message in a retry topic carries (TDMQ for Pulsar: retry and dead letters).
 const (
 	PropertyRealTopic       = "REAL_TOPIC"        // the topic that the message was sent to
 	PropertyOriginMessageID = "ORIGIN_MESSAGE_ID" // the ID that it was sent with
@@ -72,8 +72,8 @@ const (
 	PropertyReconsumeTimes  = "RECONSUMETIMES"    // how often it was retried
 )
 
-// The properties that seed 002 has copied into a message that was given up or
-// has expired, where address settings say what becomes of it.
+// The properties that the broker adds to a dead or expired message where address settings decide
+// its destination (Artemis: undelivered messages).
 const (
 	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // the topic that it was in
 	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // whose copy it was: the consumer group
@@ -81,9 +81,9 @@ const (
 	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // when it was found to be too old, in milliseconds since 1970
 )
 
-// PropertyDeadLetterRedrives says how often a message was sent back from the
-// dead letters. It stays with a message that was, and comes back with it if it
-// becomes a dead letter again. Unlike the others it may be sent, so that such a message can be passed on.
+// PropertyDeadLetterRedrives says how often a message was sent back from the dead letters. It stays
+// with a message that was, and comes back with it if it becomes a dead letter again. Unlike the
+// others it may be sent, so that such a message can be passed on.
 const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
 
 // DeadLetterPrefix and a group's name make the topic of the group's dead letters.

@@ -56,10 +56,10 @@ func invalid(code Code, field, format string, args ...any) *Error {
 	return &Error{Subject: field, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can
-// have a topic of that name, and nil otherwise. Names of RocketMQ's own topics
-// are refused too. A name may be words joined by '.', as seed 002's addresses
-// are: a tidegate broker can have such a topic, a real RocketMQ refuses it.
+// ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can have a topic of that
+// name, and nil otherwise. It rejects the names of RocketMQ's system topics. It accepts words
+// joined by '.', the addresses of "Artemis: undelivered messages": a tidegate broker accepts such a
+// topic, a RocketMQ broker rejects it.
 func ValidateTopic(name string) error {
 	if err := validateName("topic", name, ".", MaxTopicLength, CodeIllegalTopic); err != nil {
 		return err

@@ -54,7 +54,7 @@ func TestErrorIs(t *testing.T) {
 		}
 	}
 	if got := (&Error{Code: CodeTooManyRequests}).ReplyCode(); got != 530 {
-		t.Errorf("reply code %d, want 530 (seed 004)", got)
+		t.Errorf("reply code %d, want 530 (RocketMQ: sending retry and throttling)", got)
 	}
 	if got := (&Error{Code: CodeForbidden}).ReplyCode(); got != 40300 {
 		t.Errorf("reply code %d, want 40300", got)
@@ -126,7 +126,8 @@ func TestValidate(t *testing.T) {
 		{"reserved property", func(m *Message) { m.Properties = map[string]string{"UNIQ_KEY": ""} }, CodeIllegalMessagePropertyKey, "UNIQ_KEY"},
 		{"dead letter property", func(m *Message) { m.Properties = map[string]string{PropertyDeadLetterReason: ""} }, CodeIllegalMessagePropertyKey, "DLQ_REASON"},
 		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, CodeIllegalMessagePropertyKey, `a\nb`},
-		// What is not UTF-8 cannot travel: refused here, it is not taken for a broken connection later.
+		// What is not UTF-8 cannot travel: refused here, it is not taken for a broken connection
+		// later.
 		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, CodeIllegalMessageID, "UTF-8"},
 		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, CodeIllegalMessageTag, "UTF-8"},
 		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, CodeIllegalMessageKey, "UTF-8"},

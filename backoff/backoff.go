@@ -3,9 +3,9 @@
 // goroutines, can be asked twice, shown ([Preview]) and tested by its bounds
 // (Range) without a seed.
 //
-// [Exponential] is the connection backoff of gRPC, which RocketMQ prescribes
-// for throttled sends (seed 004). [Steps] is a ladder of fixed delays, which
-// RocketMQ uses for consumption retry (seed 000).
+// [Exponential] is the connection backoff of gRPC, which RocketMQ prescribes for throttled sends
+// (RocketMQ: sending retry and throttling). [Steps] is a ladder of fixed delays, which RocketMQ
+// uses for consumption retry (RocketMQ: consumption retry).
 package backoff
 
 import (

@@ -9,12 +9,17 @@ import (
 	"time"
 )
 
-// Seed 004: "INITIAL_BACKOFF: specifies the interval between the first failure and the first retry. Default value: 1 second"
-// Seed 004: "MULTIPLIER : specifies the factor by which to multiply the interval after each failed retry. Default value: 1.6"
-// Seed 004: "JITTER : specifies the factor by which to randomize intervals. Default value: 0.2"
-// Seed 004: "MAX_BACKOFF: specifies the upper limit of an interval. Default value: 120 seconds"
-// Seed 004: "MIN_CONNECT_TIMEOUT: specifies the minimum interval. Default value: 20 seconds"
-func TestDefaultIsSeed004(t *testing.T) {
+// RocketMQ: sending retry and throttling: "INITIAL_BACKOFF: specifies the interval between the
+// first failure and the first retry. Default value: 1 second"
+// RocketMQ: sending retry and throttling: "MULTIPLIER : specifies the factor by which to multiply
+// the interval after each failed retry. Default value: 1.6"
+// RocketMQ: sending retry and throttling: "JITTER : specifies the factor by which to randomize
+// intervals. Default value: 0.2"
+// RocketMQ: sending retry and throttling: "MAX_BACKOFF: specifies the upper limit of an interval.
+// Default value: 120 seconds"
+// RocketMQ: sending retry and throttling: "MIN_CONNECT_TIMEOUT: specifies the minimum interval.
+// Default value: 20 seconds"
+func TestDefaultIsGRPCsBackoff(t *testing.T) {
 	want := Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 2 * time.Minute, MinConnectTimeout: 20 * time.Second}
 	if Default() != want {
 		t.Errorf("Default() = %+v, want %+v", Default(), want)
@@ -25,9 +30,10 @@ func TestDefaultIsSeed004(t *testing.T) {
 }
 
 // TestPublishedBugs has the values at which other clients go wrong.
-// Seed 004: "MULTIPLIER : specifies the factor by which to multiply the interval after each failed retry. Default
-// value: 1.6"
-// Seed 004: "MAX_BACKOFF: specifies the upper limit of an interval. Default value: 120 seconds"
+// RocketMQ: sending retry and throttling: "MULTIPLIER : specifies the factor by which to multiply
+// the interval after each failed retry. Default value: 1.6"
+// RocketMQ: sending retry and throttling: "MAX_BACKOFF: specifies the upper limit of an interval.
+// Default value: 120 seconds"
 func TestPublishedBugs(t *testing.T) {
 	// rocketmq-clients (Go) keeps the delay in 32 bits of nanoseconds: 6.55 s
 	// becomes 2.26 s, 26.8 s becomes 1.07 s, and 42.9 s, ten times 2^32 ns, none.
@@ -70,7 +76,8 @@ func TestPublishedBugs(t *testing.T) {
 // TestFirstDelaysSpread: of a thousand clients refused at once no more than 5 %
 // may come back within the same 10 ms. It draws for a hundred such crowds, so
 // that chance cannot fail it: a bucket's share is 2.5 % give or take 0.05 %.
-// Seed 004: "JITTER : specifies the factor by which to randomize intervals. Default value: 0.2"
+// RocketMQ: sending retry and throttling: "JITTER : specifies the factor by which to randomize
+// intervals. Default value: 0.2"
 func TestFirstDelaysSpread(t *testing.T) {
 	const draws = 100 * 1000
 	buckets := map[time.Duration]int{}
@@ -87,9 +94,10 @@ func TestFirstDelaysSpread(t *testing.T) {
 	}
 }
 
-// Seed 004: "current_backoff = Min(current_backoff * MULTIPLIER, MAX_BACKOFF)"
-// Seed 004: "current_deadline = now() + current_backoff + UniformRandom(-JITTER * current_backoff, JITTER *
-// current_backoff)"
+// RocketMQ: sending retry and throttling: "current_backoff = Min(current_backoff * MULTIPLIER,
+// MAX_BACKOFF)"
+// RocketMQ: sending retry and throttling: "current_deadline = now() + current_backoff +
+// UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"
 func TestExponentialTable(t *testing.T) {
 	const longest = time.Duration(math.MaxInt64)
 	for _, c := range []struct {
@@ -220,7 +228,8 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 // TestExponentialProperties draws legal configurations of every size, with
 // multipliers close to 1 and n around powers of two, where math.Pow takes
 // another path to its result.
-// Seed 004: "current_deadline = now() + current_backoff + UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"
+// RocketMQ: sending retry and throttling: "current_deadline = now() + current_backoff +
+// UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"
 func TestExponentialProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

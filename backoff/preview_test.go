@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestRetryLadderTakes4h46m adds the ladder of seed 000 up by hand:
+// TestRetryLadderTakes4h46m compares the total with a sum by hand (RocketMQ: consumption retry):
 // 10 + 30 s, 1 to 10 min, 20 + 30 min, 1 + 2 h are 17 140 s, 4 h 45 min 40 s.
 func TestRetryLadderTakes4h46m(t *testing.T) {
 	s := Preview(RetryLadder(), 16)

@@ -23,7 +23,7 @@ var (
 type Steps []time.Duration
 
 // RetryLadder returns a new copy of RocketMQ's ladder for the retry of
-// unordered messages (seed 000): 16 steps from 10 s to 2 h. From the 17th
+// unordered messages (RocketMQ: consumption retry): 16 steps from 10 s to 2 h. From the 17th
 // retry on it is 2 h too.
 func RetryLadder() Steps {
 	return Steps{

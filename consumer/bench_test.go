@@ -67,8 +67,9 @@ func (f *free) Queues(context.Context, string, string) ([]int, error) {
 }
 func (f *free) Capabilities() transport.Capabilities { return ours }
 
-// The engine's own cost of a message, with 64 workers and an empty handler, and with a server that takes 1 ms for a
-// request. The allocations are those beyond decoding: the deliveries are made before.
+// The engine's own cost of a message, with 64 workers and an empty handler, and with a server that
+// takes 1 ms for a request. The allocations are those beyond decoding: the deliveries are made
+// before.
 func BenchmarkEngine(b *testing.B) {
 	for _, delay := range []time.Duration{0, time.Millisecond} {
 		b.Run(fmt.Sprint("delay=", delay), func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 )
 
 // defaultMaxAttempts are the deliveries that a server of ours makes if it does
-// not say how many: 16 retries after the first (seed 000).
+// not say how many: 16 retries after the first (RocketMQ: consumption retry).
 const defaultMaxAttempts = 17
 
 // maxReason bounds the reason of a dead letter, in bytes: it travels with the

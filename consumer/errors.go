@@ -76,9 +76,10 @@ type snoozed struct{ delay time.Duration }
 func (e *snoozed) Error() string { return fmt.Sprintf("postponed for %v", e.delay) }
 
 // Snooze returns an error with which a handler postpones the message: it is delivered again after d
-// with the same attempt number. It may be wrapped or joined. Servers without [transport.Capabilities].Snooze,
-// such as RocketMQ, cannot do that: the message is delivered again after d with the next attempt number, and
-// Outcome.AttemptSpent reports it. A negative d means 0; more than 12 h means 12 h.
+// with the same attempt number. It may be wrapped or joined. Servers without
+// [transport.Capabilities].Snooze, such as RocketMQ, cannot do that: the message is delivered again
+// after d with the next attempt number, and Outcome.AttemptSpent reports it. A negative d means 0;
+// more than 12 h means 12 h.
 func Snooze(d time.Duration) error { return &snoozed{max(0, d)} }
 
 type deadLetter struct{ err error }
@@ -92,8 +93,8 @@ func (e *deadLetter) Error() string {
 
 func (e *deadLetter) Unwrap() error { return e.err }
 
-// DeadLetter returns an error with which a handler makes the message a dead letter at once,
-// however many attempts are left. It may be wrapped or joined. The text of err, which may be nil, is
-// the reason. In the last attempt a FIFO group of a tidegate broker may block or be parked
-// instead; Outcome.Disposition is DeadLettered all the same.
+// DeadLetter returns an error with which a handler makes the message a dead letter at once, however
+// many attempts are left. It may be wrapped or joined. The text of err, which may be nil, is the
+// reason. In the last attempt a FIFO group of a tidegate broker may block or be parked instead;
+// Outcome.Disposition is DeadLettered all the same.
 func DeadLetter(err error) error { return &deadLetter{err} }

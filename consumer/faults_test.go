@@ -43,8 +43,8 @@ func (d *distant) RepeatChange(ctx context.Context, x *tidegate.Delivery, dur ti
 	return d.ChangeInvisibleDuration(ctx, x, dur)
 }
 
-// Row 58: the handler's context ends before the server may deliver the message again, whatever the network's delay is and
-// however long the receive was parked.
+// Row 58: the handler's context ends before the server may deliver the message again, whatever the
+// network's delay is and however long the receive was parked.
 func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,8 @@ func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	}
 }
 
-// Row 57: extensions that take 20 s have a longer invisible duration asked for, and after that no message is lost.
+// Row 57: extensions that take 20 s have a longer invisible duration asked for, and after that no
+// message is lost.
 func TestSlowExtensions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -105,8 +106,8 @@ func TestSlowExtensions(t *testing.T) {
 	})
 }
 
-// Row 55: a handler that works ten times as long as the lease has one delivery, and row 60: no message in the
-// buffer expires. Handlers may ignore their contexts and return late.
+// Row 55: a handler that works ten times as long as the lease has one delivery, and row 60: no
+// message in the buffer expires. Handlers may ignore their contexts and return late.
 func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -133,9 +134,9 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	})
 }
 
-// Handlers that panic, block, ignore their context or return after the lease, a server that gives a message
-// twice, answers acknowledgements one by one with failures, and forgets half of its responses: everything is consumed, a panic
-// costs its message an attempt, and Run ends.
+// Handlers that panic, block, ignore their context or return after the lease, a server that gives a
+// message twice, answers acknowledgements one by one with failures, and forgets half of its
+// responses: everything is consumed, a panic costs its message an attempt, and Run ends.
 func TestEverythingAtOnce(t *testing.T) {
 	for range 30 {
 		seed := rand.Uint64()
@@ -200,7 +201,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// Bodies of 4 MiB stay within the byte bound on a server that knows it, and within it and one batch on one that does not.
+// Bodies of 4 MiB stay within the byte bound on a server that knows it, and within it and one batch
+// on one that does not.
 func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -89,8 +89,9 @@ type handled struct {
 }
 
 // returned ends the running phase of a delivery with its verdict, and reports whether to carry it
-// out now. If the lease was lost, the verdict is replaced by that. release are the deliveries to give back and
-// stop the receives to interrupt, if the kill switch tripped, and hire is how many workers to start.
+// out now. If the lease was lost, the verdict is replaced by that. release are the deliveries to
+// give back and stop the receives to interrupt, if the kill switch tripped, and hire is how many
+// workers to start.
 func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

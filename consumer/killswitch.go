@@ -6,17 +6,19 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
-// A KillSwitch stops a consumer whose handlers fail in large numbers, as in the outage of
-// a dependency: polling stops, messages that no handler has begun with are released, and failures cost no
-// attempt where the server can release a message without counting it ([transport.Capabilities].Suspend). After
-// Probe one message is tried. Once that succeeds, the concurrency grows to its full value within a few seconds.
-// The zero value never stops the consumer.
+// A KillSwitch stops a consumer whose handlers fail in large numbers, as in the outage of a
+// dependency: polling stops, messages that no handler has begun with are released, and failures
+// cost no attempt where the server can release a message without counting it
+// ([transport.Capabilities].Suspend). After Probe one message is tried. Once that succeeds, the
+// concurrency grows to its full value within a few seconds. The zero value never stops the
+// consumer.
 type KillSwitch struct {
 	// FailureRatio is the part of the messages handled last, from above 0 to 1, whose failure
 	// trips the switch. Zero means that failures do not trip it.
 	FailureRatio float64
 
-	// DeadLetters is how many dead letters within Window trip the switch. Zero means that they do not.
+	// DeadLetters is how many dead letters within Window trip the switch. Zero means that they do
+	// not.
 	DeadLetters int
 
 	// MinMessages is how many messages FailureRatio is taken of: the last MinMessages at least, and

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that it took to
-// see the outage, and full speed is back within 30 s of its end.
+// An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that
+// it took to see the outage, and full speed is back within 30 s of its end.
 func TestOutageOfADependency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

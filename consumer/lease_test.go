@@ -110,8 +110,8 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// The server has a maximum of its own for the time that a delivery takes. Its refusal is asked for once: the lease ends when
-// the extensions before it do, and the handler's context before that.
+// The server has a maximum of its own for the time that a delivery takes. Its refusal is asked for
+// once: the lease ends when the extensions before it do, and the handler's context before that.
 func TestServersMaximumEndsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -157,7 +157,8 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 // A message that waits for a free handler longer than it is kept is the
 // server's again: it is delivered anew, and the old delivery is never handled.
 //
-// Seed 000: "A timeout error occurs or a message stays in a push consumer queue for an excessive period of time"
+// RocketMQ: consumption retry: "A timeout error occurs or a message stays in a push consumer queue
+// for an excessive period of time"
 func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

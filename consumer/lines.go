@@ -5,8 +5,8 @@ import "slices"
 // lines keep deliveries of a FIFO group in order: those of one message group stand in one
 // line, and only the first of a line may be handled.
 //
-// When it fails, all that stand behind it are released, and the server delivers the failed one first.
-// Deliveries that come later are not behind it: the server hands out nothing of a message
+// When it fails, all that stand behind it are released, and the server delivers the failed one
+// first. Deliveries that come later are not behind it: the server hands out nothing of a message
 // group while an earlier message of it is out, except together with it in one receive. They
 // therefore start a line of their own.
 type lines map[string]*line

@@ -83,8 +83,9 @@ func TestLinesWithoutAGroup(t *testing.T) {
 	}
 }
 
-// Whatever joins, fails and leaves, in any order: at most one delivery of a line may go, lines
-// keep their order, each delivery that joined gets to go or is released once, and empty lines are forgotten.
+// Whatever joins, fails and leaves, in any order: at most one delivery of a line may go, lines keep
+// their order, each delivery that joined gets to go or is released once, and empty lines are
+// forgotten.
 func TestLinesProperty(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()

@@ -28,8 +28,8 @@ const (
 	maxInvisibleDuration = 12 * time.Hour // RocketMQ's
 )
 
-// receiveBackoff paces receives that fail. The kind of policy is seed 004's;
-// its cap is lower: a consumer that comes back late costs more than a question.
+// receiveBackoff paces receives that fail. It is the backoff of throttled sends with a lower
+// maximum: a late consumer costs more than an additional request.
 var receiveBackoff = backoff.Exponential{
 	Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
@@ -40,16 +40,16 @@ var receiveBackoff = backoff.Exponential{
 //   - [DeadLetter] makes it a dead letter at once;
 //   - [RetryAfter] and [RetryLevel] have it delivered again after their delay;
 //   - [Snooze] postpones it without counting the attempt;
-//   - any other error has it delivered again by the retry schedule. After the last attempt
-//     the message becomes a dead letter, or its message group is parked if the group is configured so.
+//   - any other error has it delivered again by the retry schedule. After the last attempt the
+//     message becomes a dead letter, or its message group is parked if the group is configured so.
 //
-// These errors may be wrapped and joined. A panic is a failure like any other, also one of the error's
-// own methods, as of a nil pointer in it, and so is a runtime.Goexit in either.
+// These errors may be wrapped and joined. A panic is a failure like any other, also one of the
+// error's own methods, as of a nil pointer in it, and so is a runtime.Goexit in either.
 //
-// The handler may work longer than the invisible time, which is extended meanwhile. Its ctx ends with the
-// cause [ErrLeaseLost] when that failed, before the server may deliver the message again, and with [ErrShutdown] when
-// the consumer cannot wait for it any longer; the end of Run's ctx alone does not end it. The
-// delivery is the handler's own, except for the bytes of its body.
+// The handler may work longer than the invisible time, which is extended meanwhile. Its ctx ends
+// with the cause [ErrLeaseLost] when that failed, before the server may deliver the message again,
+// and with [ErrShutdown] when the consumer cannot wait for it any longer; the end of Run's ctx
+// alone does not end it. The delivery is the handler's own, except for the bytes of its body.
 type Handler func(ctx context.Context, d *tidegate.Delivery) error
 
 // A Middleware wraps a handler, as to measure, log or limit it.
@@ -61,7 +61,8 @@ type Filter = transport.Filter
 // Tags returns a filter for messages with one of the tags; without a tag it takes all.
 func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, "||")} }
 
-// SQL returns a filter by a SQL92 expression over properties, such as "region = 'eu' AND amount > 100".
+// SQL returns a filter by a SQL92 expression over properties, such as "region = 'eu' AND amount >
+// 100".
 func SQL(expression string) Filter { return Filter{Expression: expression, SQL: true} }
 
 // A Subscription is what a consumer receives.
@@ -71,11 +72,12 @@ type Subscription struct {
 	Filter Filter // Zero means all messages
 
 	// Retry is the group's retry schedule for a push consumer: the message is delivered again
-	// Retry.Delay(n) after its delivery number n+1 failed. Nil means the intervals that a
-	// tidegate broker has for the message when it failed; elsewhere the schedule that the server pushed,
-	// or else backoff.RetryLadder(), which also replaces the table that a RocketMQ pushes by default. A delay above
-	// 12 h, which no server accepts, means 12 h. Where a tidegate broker has address settings about redelivery for the
-	// message's topic, theirs holds instead. A simple consumer does not use it and refuses one.
+	// Retry.Delay(n) after its delivery number n+1 failed. Nil means the intervals that a tidegate
+	// broker has for the message when it failed; elsewhere the schedule that the server pushed, or
+	// else backoff.RetryLadder(), which also replaces the table that a RocketMQ pushes by default.
+	// A delay above 12 h, which no server accepts, means 12 h. Where a tidegate broker has address
+	// settings about redelivery for the message's topic, theirs holds instead. A simple consumer
+	// does not use it and refuses one.
 	Retry backoff.Policy
 }
 
@@ -90,29 +92,30 @@ type PushOptions struct {
 	// keep few messages from other consumers. Negative means none. Default: 1024.
 	MaxBuffered int
 
-	// MaxBytes bounds the bodies of all messages in hand, in bytes; at least one message is received
-	// whatever its size. A server that does not know the bound of a single receive, such as RocketMQ, may
-	// exceed MaxBytes by one batch whose bodies are larger than the ones before. Default: 64 MiB.
+	// MaxBytes bounds the bodies of all messages in hand, in bytes; at least one message is
+	// received whatever its size. A server that does not know the bound of a single receive, such
+	// as RocketMQ, may exceed MaxBytes by one batch whose bodies are larger than the ones before.
+	// Default: 64 MiB.
 	MaxBytes int
 
-	// InvisibleDuration is how long a message is kept from other consumers, and so how soon another one
-	// gets it after this program was killed. It is extended while the message is in hand, when a third of it is over. If
-	// extensions take longer than a third of it, three times their time is asked for. At most 12 h; a real
-	// RocketMQ refuses less than 10 s. Default: 30 s.
+	// InvisibleDuration is how long a message is kept from other consumers, and so how soon another
+	// one gets it after this program was killed. It is extended while the message is in hand, when
+	// a third of it is over. If extensions take longer than a third of it, three times their time
+	// is asked for. At most 12 h; a real RocketMQ refuses less than 10 s. Default: 30 s.
 	InvisibleDuration time.Duration
 
-	// MaxExtension is how long after its receipt a delivery is extended. A handler that takes longer loses
-	// it. The server's own maximum holds too: 12 h by default on a tidegate broker. Negative means
-	// that deliveries are never extended. Default: 1 h.
+	// MaxExtension is how long after its receipt a delivery is extended. A handler that takes
+	// longer loses it. The server's own maximum holds too: 12 h by default on a tidegate broker.
+	// Negative means that deliveries are never extended. Default: 1 h.
 	MaxExtension time.Duration
 
-	// LongPolling is how long the server may hold a receive when there is no message. On servers without
-	// [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most, as the polls
-	// have to end before the consumer stops. Zero means the server's setting, or else 20 s.
+	// LongPolling is how long the server may hold a receive when there is no message. On servers
+	// without [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most, as the
+	// polls have to end before the consumer stops. Zero means the server's setting, or else 20 s.
 	LongPolling time.Duration
 
-	// ReceiveBackoff is the wait before receiving again after that failed for the n+1st time in a row.
-	// Default: 1 s × 1.6 up to 30 s, ± 20 %.
+	// ReceiveBackoff is the wait before receiving again after that failed for the n+1st time in a
+	// row. Default: 1 s × 1.6 up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
@@ -126,29 +129,31 @@ type PushOptions struct {
 	Middleware []Middleware
 
 	// Classify translates a handler's error before the verdict is read from it, for example
-	// sql.ErrNoRows into DeadLetter. It returns the error itself if it has no opinion, and
-	// nil to acknowledge the message. Outcome.Err is the handler's own error. Nil means no translation.
+	// sql.ErrNoRows into DeadLetter. It returns the error itself if it has no opinion, and nil to
+	// acknowledge the message. Outcome.Err is the handler's own error. Nil means no translation.
 	Classify func(error) error
 
-	// OnDelivery is called with the outcome of every delivery after it was settled, by several goroutines
-	// at the same time. The delivery counts as in hand until it returns, and further acknowledgements
-	// may wait for it. A panic in it is logged and otherwise ignored. Nil means none.
+	// OnDelivery is called with the outcome of every delivery after it was settled, by several
+	// goroutines at the same time. The delivery counts as in hand until it returns, and further
+	// acknowledgements may wait for it. A panic in it is logged and otherwise ignored. Nil means
+	// none.
 	OnDelivery func(Outcome)
 
-	// OnDeadLetter is called for each message that this consumer made a dead letter, before OnDelivery and
-	// under the same conditions. cause is the handler's last error. Nil means none.
+	// OnDeadLetter is called for each message that this consumer made a dead letter, before
+	// OnDelivery and under the same conditions. cause is the handler's last error. Nil means none.
 	OnDeadLetter func(ctx context.Context, d *tidegate.Delivery, cause error)
 
-	// OnReceiveFailure is called when receiving fails, as for a topic that does not exist or a filter
-	// that the server cannot read, by several goroutines at the same time; the next attempt waits for it. Nil means none.
+	// OnReceiveFailure is called when receiving fails, as for a topic that does not exist or a
+	// filter that the server cannot read, by several goroutines at the same time; the next attempt
+	// waits for it. Nil means none.
 	OnReceiveFailure func(ReceiveFailure)
 
 	// OnStop is called once before Run returns. Nil means none.
 	OnStop func(StopReport)
 
-	// Logger gets panics as errors; failures of receiving and settling, lost leases, dead letters and
-	// parked message groups as warnings; what was settled by a request whose response was lost, and the end
-	// of Run, at info level; retries at debug level. Nil means silence.
+	// Logger gets panics as errors; failures of receiving and settling, lost leases, dead letters
+	// and parked message groups as warnings; what was settled by a request whose response was lost,
+	// and the end of Run, at info level; retries at debug level. Nil means silence.
 	Logger *slog.Logger
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Seed 000: "Unexpected exceptions are also captured by the SDK"
-// Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws
-// an exception"
+// RocketMQ: consumption retry: "Unexpected exceptions are also captured by the SDK"
+// RocketMQ: consumption retry: "A message fails to be consumed. In this case, the consumer returns
+// a failure status or the system throws an exception"
 func TestPanicsAreFailures(t *testing.T) {
 	cause := errors.New("an error as a panic")
 	var nothing any

@@ -20,8 +20,8 @@ type Transport interface {
 	transport.Configurer
 }
 
-// A Push consumer receives messages and hands them to a handler. Its methods may be called by several
-// goroutines at once. Create one with [NewPush]. It needs no closing.
+// A Push consumer receives messages and hands them to a handler. Its methods may be called by
+// several goroutines at once. Create one with [NewPush]. It needs no closing.
 type Push struct {
 	transport Transport
 	sub       Subscription
@@ -52,8 +52,8 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), runs: map[*run]struct{}{}}, nil
 }
 
-// Pause stops receiving and handling until [Push.Resume]. Messages that no handler has begun with are
-// released where the server does not count that as an attempt. Handlers that run go on. It
+// Pause stops receiving and handling until [Push.Resume]. Messages that no handler has begun with
+// are released where the server does not count that as an attempt. Handlers that run go on. It
 // returns at once. Pausing a paused consumer does nothing.
 func (p *Push) Pause() { p.setPaused(true) }
 
@@ -102,17 +102,18 @@ type run struct {
 	refusals refusals
 }
 
-// Run consumes until ctx ends and then returns nil: it stops receiving, returns the messages
-// to the queue that no handler has begun with, waits for the handlers, and settles their messages. All
-// of this takes ShutdownTimeout at most, if the handlers return when their contexts end, which is after nine tenths
-// of it. Run waits for handlers nevertheless, and so a handler that ignores its context is a blocked call of Run
-// and not a leak. On servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, Run waits
-// up to 5 s for the polls under way, and has handled the messages that they bring.
+// Run consumes until ctx ends and then returns nil: it stops receiving, returns the messages to the
+// queue that no handler has begun with, waits for the handlers, and settles their messages. All of
+// this takes ShutdownTimeout at most, if the handlers return when their contexts end, which is
+// after nine tenths of it. Run waits for handlers nevertheless, and so a handler that ignores its
+// context is a blocked call of Run and not a leak. On servers without
+// [transport.Capabilities].RepeatReceive, such as RocketMQ, Run waits up to 5 s for the polls under
+// way, and has handled the messages that they bring.
 //
-// A failure to receive is waited out and retried, also that of a topic or group that does not
-// exist yet; see PushOptions.OnReceiveFailure. Run returns an error, after the same orderly end, if before the
-// end of ctx the transport was closed, the server refused the subscription's arguments, or it refused the credentials
-// for more than a minute.
+// A failure to receive is waited out and retried, also that of a topic or group that does not exist
+// yet; see PushOptions.OnReceiveFailure. Run returns an error, after the same orderly end, if
+// before the end of ctx the transport was closed, the server refused the subscription's arguments,
+// or it refused the credentials for more than a minute.
 //
 // Run may be called again after it has returned, and several times at once: each call is a
 // consumer of its own.

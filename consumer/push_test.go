@@ -133,7 +133,8 @@ func TestOtherLadders(t *testing.T) {
 	}
 }
 
-// A RocketMQ does not wake the parked receive for a retry; the consumer fetches its own when they are due.
+// A RocketMQ does not wake the parked receive for a retry; the consumer fetches its own when they
+// are due.
 func TestRetriesAreFetchedWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -195,7 +196,8 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 	})
 }
 
-// Seed 000: "If the message fails to be pulled due to throttling or other reasons, you must re-initiate the request to obtain the message"
+// RocketMQ: consumption retry: "If the message fails to be pulled due to throttling or other
+// reasons, you must re-initiate the request to obtain the message"
 func TestReceiveFailures(t *testing.T) {
 	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second}
 	transient := errors.New("connection lost")

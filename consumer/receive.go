@@ -16,8 +16,9 @@ const (
 	// server does not wait as it was asked to.
 	minPoll = 100 * time.Millisecond
 
-	// shortPoll is how long a receive waits on a server that cannot repeat receives: its polls have to end before
-	// the consumer leaves, since a cancelled one may take a message along. It is RocketMQ's minimum.
+	// shortPoll is how long a receive waits on a server that cannot repeat receives: its polls have
+	// to end before the consumer leaves, since a cancelled one may take a message along. It is
+	// RocketMQ's minimum.
 	shortPoll = 5 * time.Second
 
 	// overlap is how many receives of one queue are under way at most while it has a backlog.
@@ -38,8 +39,8 @@ type source struct {
 	endpoint string // that delivered last; empty before
 }
 
-// receive is the loop of one queue. While there is a backlog, others help it: their receives do not wait for
-// messages, and they end when there are fewer than asked for. helper is true for these.
+// receive is the loop of one queue. While there is a backlog, others help it: their receives do not
+// wait for messages, and they end when there are fewer than asked for. helper is true for these.
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""

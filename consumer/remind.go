@@ -13,8 +13,8 @@ const (
 	reminderStep = 100 * time.Millisecond
 )
 
-// A reminder is when a retry of this consumer is due. On a RocketMQ a retry does not wake
-// the receive that is parked, and so would come up to a whole poll late; another receive fetches it.
+// A reminder is when a retry of this consumer is due. On a RocketMQ a retry does not wake the
+// receive that is parked, and so would come up to a whole poll late; another receive fetches it.
 type reminder struct {
 	at     time.Time
 	source *source

@@ -52,8 +52,9 @@ const (
 	failed
 )
 
-// after decides what follows an attempt that ended with err. harmless reports that a repetition does nothing
-// more where an earlier attempt worked. unsure reports that the handle may have been replaced.
+// after decides what follows an attempt that ended with err. harmless reports that a repetition
+// does nothing more where an earlier attempt worked. unsure reports that the handle may have been
+// replaced.
 func (s *settlement) after(err error, harmless, unsure bool) step {
 	s.last = err
 	if err == nil {
@@ -158,8 +159,8 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	return r.transport.Retry(ctx, &it.current, delay, v.reason)
 }
 
-// told goes on after an attempt to settle. Attempts are repeated as long as the delivery is ours: an acknowledgement
-// that is never made is a duplicate.
+// told goes on after an attempt to settle. Attempts are repeated as long as the delivery is ours:
+// an acknowledgement that is never made is a duplicate.
 func (r *run) told(it *item, res transport.RetryResult, err error) {
 	harmless := it.verdict.action != deadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.after(err, harmless, it.unsure))
@@ -192,7 +193,8 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 	}
 }
 
-// find finds out which handle is valid, by repeating the extension whose response was lost. The lease becomes no longer.
+// find finds out which handle is valid, by repeating the extension whose response was lost. The
+// lease becomes no longer.
 func (r *run) find(it *item) error {
 	ctx, cancel := r.tryContext()
 	defer cancel()
@@ -201,9 +203,9 @@ func (r *run) find(it *item) error {
 	return err
 }
 
-// change extends an invisible time. It can be repeated after a lost response: the server knows
-// the handle that it replaced. A real RocketMQ does not; there a lost response to an extension costs
-// a second delivery.
+// change extends an invisible time. It can be repeated after a lost response: the server knows the
+// handle that it replaced. A real RocketMQ does not; there a lost response to an extension costs a
+// second delivery.
 func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle string, err error) {
 	if repeater, ok := r.transport.(transport.ChangeRepeater); ok && it.unsure {
 		return repeater.RepeatChange(ctx, &it.current, d)

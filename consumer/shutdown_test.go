@@ -14,7 +14,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// fillQuick fills the server with messages that have the consumer receive ahead, as their handlers are quick.
+// fillQuick fills the server with messages that have the consumer receive ahead, as their handlers
+// are quick.
 func (s *server) fillQuick() { s.fillWith("quick", 300) }
 
 // fillSlow adds messages for which slow is true, after the quick ones are handled.
@@ -175,7 +176,8 @@ func TestShutdownWithoutAServer(t *testing.T) {
 	}
 }
 
-// Seed 000: "Obtain and consume messages at a later time if the current consumption rate is higher than limited"
+// RocketMQ: consumption retry: "Obtain and consume messages at a later time if the current
+// consumption rate is higher than limited"
 func TestConcurrencyIsBounded(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {
@@ -209,7 +211,8 @@ func TestConcurrencyIsBounded(t *testing.T) {
 			if limit >= queues && most.Load() < int64(limit) {
 				t.Errorf("never more than %d handlers at once, limit %d, %d queues", most.Load(), limit, queues)
 			}
-			// The handlers take half a second, so at most about as many as there are handlers wait for one.
+			// The handlers take half a second, so at most about as many as there are handlers wait
+			// for one.
 			if most := 2 * limit * (1 + min(queues-1, 1)); s.maxHand > most {
 				t.Errorf("%d in hand, limit %d, %d queues", s.maxHand, limit, queues)
 			}

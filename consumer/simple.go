@@ -132,10 +132,10 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	return s.transport.DeadLetter(ctx, d, reason)
 }
 
-// All receives messages until ctx ends, and then ends without an error. A
-// failure to receive is yielded with a nil delivery; if the loop goes on, the
-// next receive comes after a wait of 1 s, 1.6 s, … up to 30 s. All ends when the transport is closed,
-// when the server refuses the arguments, and when it has refused the credentials for a minute.
+// All receives messages until ctx ends, and then ends without an error. A failure to receive is
+// yielded with a nil delivery; if the loop goes on, the next receive comes after a wait of 1 s, 1.6
+// s, … up to 30 s. All ends when the transport is closed, when the server refuses the arguments,
+// and when it has refused the credentials for a minute.
 //
 //	for d, err := range c.All(ctx) {
 //		if err != nil { log.Print(err); continue }

@@ -95,8 +95,8 @@ func TestSimpleChangeInvisibleDuration(t *testing.T) {
 	})
 }
 
-// Seed 000: "If the message fails to be pulled due to throttling or other reasons, you must re-initiate the request
-// to obtain the message"
+// RocketMQ: consumption retry: "If the message fails to be pulled due to throttling or other
+// reasons, you must re-initiate the request to obtain the message"
 func TestSimpleAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, m := newSimple(t, consumer.SimpleOptions{BatchSize: 2})

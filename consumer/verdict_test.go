@@ -99,7 +99,8 @@ func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
 	}
 }
 
-// Row 35: permanent errors of other packages are known to the classifier, and middleware wraps the handler in order.
+// Row 35: permanent errors of other packages are known to the classifier, and middleware wraps the
+// handler in order.
 func TestClassifyAndMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

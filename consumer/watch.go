@@ -126,8 +126,8 @@ func (it *item) takeOver(x extension) {
 	}
 }
 
-// invisible returns the invisible duration to ask for, and how long one attempt to extend a lease that ends
-// at until may take.
+// invisible returns the invisible duration to ask for, and how long one attempt to extend a lease
+// that ends at until may take.
 func (h *hand) invisible(now, until time.Time) (inv, timeout time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -142,8 +142,8 @@ func (h *hand) later(it *item, t time.Time) {
 	h.schedule(it, t)
 }
 
-// reserve waits until a receive of the queue may begin, and returns what it may bring; false if there is
-// none to be made any more. Only the first receive of a queue waits.
+// reserve waits until a receive of the queue may begin, and returns what it may bring; false if
+// there is none to be made any more. Only the first receive of a queue waits.
 func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,8 +214,8 @@ func (h *hand) remove(s *source) (interrupt []context.CancelFunc) {
 	return interrupt
 }
 
-// stop ends receiving. Unread deliveries are given back where that costs them no attempt, and everywhere
-// with all.
+// stop ends receiving. Unread deliveries are given back where that costs them no attempt, and
+// everywhere with all.
 func (h *hand) stop(all bool) change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,7 +233,8 @@ func (h *hand) close() {
 	h.checkEmpty()
 }
 
-// postponed returns the deliveries whose settlements wait to be tried again, which they are not any more.
+// postponed returns the deliveries whose settlements wait to be tried again, which they are not any
+// more.
 func (h *hand) postponed() (list []*item) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

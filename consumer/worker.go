@@ -103,8 +103,8 @@ func (r *run) readError(err error) *failure {
 	return readError(r.opts.Classify(err))
 }
 
-// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil, which happened
-// in the handler, or after it returned err.
+// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil, which
+// happened in the handler, or after it returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
 	p := &PanicError{Value: goexit, Stack: debug.Stack()}
 	fail := func(f *failure) { res.err, res.failure = p, f }
@@ -157,9 +157,9 @@ func (f Finality) String() string {
 	return "invalid"
 }
 
-// FinalAttempt reports whether the delivery that ctx, a handler's context, belongs to is the message's last:
-// after its failure the message becomes a dead letter. It goes by the number of attempts that the
-// server announced for the group, which may have been changed since.
+// FinalAttempt reports whether the delivery that ctx, a handler's context, belongs to is the
+// message's last: after its failure the message becomes a dead letter. It goes by the number of
+// attempts that the server announced for the group, which may have been changed since.
 func FinalAttempt(ctx context.Context) Finality {
 	if c, ok := ctx.Value(deliveryKey{}).(*deliveryContext); ok {
 		return finality(c.it.current.Attempt, c.run.announced(c.it))
@@ -195,7 +195,8 @@ func (c *deliveryContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// announced returns how many attempts the server announced for the delivery: 0 if none, negative for no limit.
+// announced returns how many attempts the server announced for the delivery: 0 if none, negative
+// for no limit.
 func (r *run) announced(it *item) int {
 	s := r.settings.Load()
 	if it.current.Topic != r.sub.Topic { // of a retry topic, whose settings are others

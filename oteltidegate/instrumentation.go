@@ -90,7 +90,8 @@ func New(o Options) (*Instrumentation, error) {
 	return i, nil
 }
 
-// start begins a span with the attributes that it shares with the metrics, and those of the message.
+// start begins a span with the attributes that it shares with the metrics, and those of the
+// message.
 func (i *Instrumentation) start(ctx context.Context, op string, kind trace.SpanKind, m *tidegate.Message, more ...attribute.KeyValue) (context.Context, trace.Span) {
 	attrs := append(slices.Clone(more), semconv.MessagingSystemRocketMQ, semconv.MessagingOperationName(op), operationType(op),
 		semconv.MessagingDestinationName(m.Topic), semconv.MessagingMessageBodySize(len(m.Body)))

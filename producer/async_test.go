@@ -32,8 +32,10 @@ func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
 	}
 }
 
-// Seed 004: "Message sending retries are supported in both the synchronous and asynchronous sending modes"
-// Seed 004: "Asynchronous sending: The call thread is not blocked. The call result is returned as an exception event or success event"
+// RocketMQ: sending retry and throttling: "Message sending retries are supported in both the
+// synchronous and asynchronous sending modes"
+// RocketMQ: sending retry and throttling: "Asynchronous sending: The call thread is not blocked.
+// The call result is returned as an exception event or success event"
 func TestSendAsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(7*time.Second), codeError(tidegate.CodeProxyTimeout))

@@ -14,9 +14,9 @@ import (
 
 // Every code of the protocol, and how many attempts of three a send makes that
 // is answered with it every time.
-// Seed 004: "The broker returns an error code"
-// Seed 004: "Logic error: an error caused by incorrect running logic"
-// Seed 004: "Throttling: throttling triggered by excessive traffic"
+// RocketMQ: sending retry and throttling: "The broker returns an error code"
+// RocketMQ: sending retry and throttling: "Logic error: an error caused by incorrect running logic"
+// RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"
 func TestAttemptsByCode(t *testing.T) {
 	attempts := map[tidegate.Code]int{
 		0:                                3, // no answer

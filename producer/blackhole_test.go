@@ -11,8 +11,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 004: "A network exception causes a connection failure or request timeout"
-// Seed 004: "The call from the client fails or the request times out"
+// RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
+// request timeout"
+// RocketMQ: sending retry and throttling: "The call from the client fails or the request times out"
 func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
@@ -32,11 +33,12 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 	})
 }
 
-// Seed 004: "The request times out because the broker is running slowly"
-// Seed 004: "The built-in sending retry mechanism of a Apache RocketMQ client does not ensure that the failed message
-// is successfully sent"
-// Seed 004: "the caller must capture the exception and provide redundancy protection to prevent inconsistency in
-// message sending results"
+// RocketMQ: sending retry and throttling: "The request times out because the broker is running
+// slowly"
+// RocketMQ: sending retry and throttling: "The built-in sending retry mechanism of a Apache
+// RocketMQ client does not ensure that the failed message is successfully sent"
+// RocketMQ: sending retry and throttling: "the caller must capture the exception and provide
+// redundancy protection to prevent inconsistency in message sending results"
 func TestBlackHoleEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}

@@ -145,7 +145,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Every class of code has the number of attempts that design and seed 004 give it.
+// Every class of code has the number of attempts that its rule gives it (RocketMQ: sending retry
+// and throttling).
 func TestDecideEveryCode(t *testing.T) {
 	permanent := map[tidegate.Code]bool{}
 	for c := range tidegate.Code(70000) {
@@ -175,7 +176,8 @@ func TestDecideEveryCode(t *testing.T) {
 	}
 }
 
-// Seed 004: "the client does not know the processing result of the presumably failed message on the broker"
+// RocketMQ: sending retry and throttling: "the client does not know the processing result of the
+// presumably failed message on the broker"
 func TestMaybeStored(t *testing.T) {
 	marked := codeError(tidegate.CodeInternalServerError)
 	marked.MaybeStored = true

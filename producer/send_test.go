@@ -44,9 +44,10 @@ func TestSendAccepted(t *testing.T) {
 	}
 }
 
-// Seed 004: "If a retry is triggered by throttling, the message is retried at intervals specified in the exponential backoff protocol"
-// Seed 004: "INITIAL_BACKOFF: specifies the interval between the first failure and the first retry. Default value: 1
-// second"
+// RocketMQ: sending retry and throttling: "If a retry is triggered by throttling, the message is
+// retried at intervals specified in the exponential backoff protocol"
+// RocketMQ: sending retry and throttling: "INITIAL_BACKOFF: specifies the interval between the
+// first failure and the first retry. Default value: 1 second"
 func TestThrottledGapsLieInRange(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,9 +99,12 @@ func TestPushBackIsExact(t *testing.T) {
 	})
 }
 
-// Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
-// Seed 004: "If the failure persists on the last retry, a call error is returned"
-// Seed 004: "If the last retry fails, the system returns an error code and an exception"
+// RocketMQ: sending retry and throttling: "Messages are immediately retried upon failures, except
+// when a retry is triggered by throttling"
+// RocketMQ: sending retry and throttling: "If the failure persists on the last retry, a call error
+// is returned"
+// RocketMQ: sending retry and throttling: "If the last retry fails, the system returns an error
+// code and an exception"
 func TestTransientRetriesAreAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
@@ -163,7 +167,8 @@ func TestCancelDuringBackoff(t *testing.T) {
 	})
 }
 
-// Seed 004: "you must evaluate the timeout duration and maximum number of retries for each call to prevent retries from blocking links"
+// RocketMQ: sending retry and throttling: "you must evaluate the timeout duration and maximum
+// number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -200,7 +205,8 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 }
 
 // Also where the server does not say what it wants.
-// Seed 004: "Messages are immediately retried upon failures, except when a retry is triggered by throttling"
+// RocketMQ: sending retry and throttling: "Messages are immediately retried upon failures, except
+// when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(codeError(tidegate.CodeProxyTimeout))
@@ -390,9 +396,12 @@ func TestRetriesSpread(t *testing.T) {
 
 // Whatever the outcomes are, a send ends, within its limits, with one ID, and
 // its error and its observations tell the same story.
-// Seed 004: "a producer client tries to send the message again until the message is sent or the maximum number of retries is reached"
-// Seed 004: "Synchronous sending: The call thread is blocked until a retry succeeds or the last retry fails"
-// Seed 004: "Message sending retries are supported in both the synchronous and asynchronous sending modes"
+// RocketMQ: sending retry and throttling: "a producer client tries to send the message again until
+// the message is sent or the maximum number of retries is reached"
+// RocketMQ: sending retry and throttling: "Synchronous sending: The call thread is blocked until a
+// retry succeeds or the last retry fails"
+// RocketMQ: sending retry and throttling: "Message sending retries are supported in both the
+// synchronous and asynchronous sending modes"
 func TestSendProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

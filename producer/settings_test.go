@@ -16,7 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 004: "You can specify the maximum number of retries on the producer when the producer initializes messages"
+// RocketMQ: sending retry and throttling: "You can specify the maximum number of retries on the
+// producer when the producer initializes messages"
 func TestEffectivePrecedence(t *testing.T) {
 	pushed := transport.ProducerSettings{
 		MaxAttempts: 7, MaxBodySize: 1000,
@@ -130,8 +131,9 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 	})
 }
 
-// If asking takes longer than the backoff, the next attempt comes as soon as that is over, and Attempt.Delay is the
-// time that passed. The backoff has no jitter: half of the draws would hide a fault.
+// If asking takes longer than the backoff, the next attempt comes as soon as that is over, and
+// Attempt.Delay is the time that passed. The backoff has no jitter: half of the draws would hide a
+// fault.
 func TestAskingLongerThanTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(0), throttled(0))

@@ -62,10 +62,10 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	return p.ledger.report(), err
 }
 
-// Close stops the producer at once: it aborts the messages without a result with
-// an error that matches tidegate.ErrClosed, or moves them to Options.Spool, calls the functions given to SendAsync,
-// and waits until nothing of the producer runs any more. It logs how many messages
-// it aborted; use Shutdown to have them sent, or to get them back.
+// Close stops the producer at once: it aborts the messages without a result with an error that
+// matches tidegate.ErrClosed, or moves them to Options.Spool, calls the functions given to
+// SendAsync, and waits until nothing of the producer runs any more. It logs how many messages it
+// aborted; use Shutdown to have them sent, or to get them back.
 //
 // Close can be called in any state, more than once, and by several goroutines, but
 // not from a function given to SendAsync or from Options.OnAttempt, which it waits

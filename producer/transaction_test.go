@@ -105,7 +105,8 @@ func TestTransaction(t *testing.T) {
 }
 
 // Half messages are sent once: only the transport knows that one never left.
-// Seed 004: "No retries are performed in network exception or timeout scenarios"
+// RocketMQ: sending retry and throttling: "No retries are performed in network exception or timeout
+// scenarios"
 func TestHalfMessagesAreNotRetried(t *testing.T) {
 	for name, answer := range map[string]error{
 		"throttled": throttled(0), "transient": codeError(tidegate.CodeProxyTimeout), "connection": errors.New("reset"),

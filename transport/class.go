@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A Class says what to do about a failed request (design of the producer's
-// loop, after seed 004: retry at once, except when throttled).
+// A Class is a kind of outcome of a request, and decides whether and when the producer sends again.
+// It follows "RocketMQ: sending retry and throttling": retry at once, except after a throttle.
 type Class int
 
 const (

@@ -11,9 +11,8 @@ type Delayer interface {
 	Delay(n int) time.Duration
 }
 
-// ProducerSettings are what a server wants of producers. A zero field means
-// that the server said nothing about it, or nothing that holds: what a server
-// says for another purpose, a transport reads with the seeds.
+// ProducerSettings are the settings that a server has for producers. A zero field means that the
+// server has no setting, or one that the transport must not follow (see its documentation).
 type ProducerSettings struct {
 	MaxAttempts int     // of one send, the first included
 	Backoff     Delayer // after a throttled attempt

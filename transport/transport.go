@@ -58,7 +58,7 @@ type ReceiveRequest struct {
 	Queue int
 
 	// Push tells that a push consumer asks: its timeouts go through the retry
-	// ladder (seed 000); false for a simple consumer.
+	// ladder (RocketMQ: consumption retry); false for a simple consumer.
 	Push bool
 
 	// Filter chooses messages. The others are not delivered to the group.

@@ -70,7 +70,8 @@ type Attempt struct {
 type Decision func(Attempt) (wait time.Duration, again bool)
 
 // Do makes a request and repeats it as decide says. A wait that would end after the deadline of ctx
-// is not begun unless r.WaitOut. The error is a *[Failure]: of the last attempt, or the cause of ctx together with it.
+// is not begun unless r.WaitOut. The error is a *[Failure]: of the last attempt, or the cause of
+// ctx together with it.
 func (c *Client) Do(ctx context.Context, r *Request, decide Decision) error {
 	k := &call{client: c, request: r, decide: decide}
 	if err := k.do(ctx); err != nil {
@@ -173,8 +174,8 @@ func (e *timeoutError) Error() string { return fmt.Sprintf("no response within %
 // errTooLarge is the error of a response above MaxResponse.
 var errTooLarge = errors.New("the response is too large")
 
-// RoundTrip makes one attempt and reads the whole response, so that a response which breaks off is a
-// failed attempt. It implements http.RoundTripper for the library.
+// RoundTrip makes one attempt and reads the whole response, so that a response which breaks off is
+// a failed attempt. It implements http.RoundTripper for the library.
 func (k *call) RoundTrip(req *http.Request) (*http.Response, error) {
 	k.attempts++
 	k.connected = false
@@ -184,7 +185,8 @@ func (k *call) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// net/http looks for another connection only if it wrote nothing to the one that it had, or the request is a read.
+		// net/http looks for another connection only if it wrote nothing to the one that it had, or
+		// the request is a read.
 		GetConn: func(string) { k.connected = false },
 		GotConn: func(httptrace.GotConnInfo) { k.connected = true },
 	})

@@ -22,7 +22,8 @@ type Failure struct {
 	Status   int // of the last response; 0 if there was none
 	Attempts int
 
-	// Unreadable reports that a response came and cannot be used: it is too large, breaks off, or is no JSON.
+	// Unreadable reports that a response came and cannot be used: it is too large, breaks off, or
+	// is no JSON.
 	Unreadable bool
 
 	// FromBroker reports that the last response was a tidegate broker's own.
@@ -61,8 +62,8 @@ func (p *Problem) Error(op, subject, endpoint string) *tidegate.Error {
 	return e
 }
 
-// mayHaveTakenEffect reports whether a request that failed with the code can have changed something:
-// a broker that fails on its side may do so behind the disk.
+// mayHaveTakenEffect reports whether a request that failed with the code can have changed
+// something: a broker that fails on its side may do so behind the disk.
 func mayHaveTakenEffect(c tidegate.Code) bool {
 	switch c {
 	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
@@ -92,8 +93,8 @@ func (k *call) ended(ctx context.Context) *Failure {
 	return k.fail(status, &tidegate.Error{Err: err, MaybeStored: k.maybe})
 }
 
-// failure returns what an attempt failed with; nil if it succeeded. err is a *url.Error, whose URL is
-// left out: it repeats operation and endpoint.
+// failure returns what an attempt failed with; nil if it succeeded. err is a *url.Error, whose URL
+// is left out: it repeats operation and endpoint.
 func (k *call) failure(resp *http.Response, err error) *Failure {
 	if err != nil {
 		if outer, ok := errors.AsType[*url.Error](err); ok {

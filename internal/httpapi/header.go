@@ -44,8 +44,8 @@ func (c *Client) signed(r *http.Request) *http.Request {
 	return r
 }
 
-// isTLS reports whether an attempt failed because the two sides do not agree on encryption, which no
-// repetition cures.
+// isTLS reports whether an attempt failed because the two sides do not agree on encryption, which
+// no repetition cures.
 func isTLS(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true

@@ -5,11 +5,12 @@
 //
 // # When it switches
 //
-// The active endpoint is left after [Options].Failures sends in a row that failed in a
-// transient way, after one that was followed by a failed probe, or after throttling
-// without a break for [Options].ThrottleGrace. Attempts that wait for a connection to it
-// end then, so that the next ones go to another endpoint. A cancelled call, a permanent error or a single throttle never counts. The next endpoint
-// is the first in the list that works; if none does, the active one stays.
+// The active endpoint is left after [Options].Failures sends in a row that failed in a transient
+// way, after one that was followed by a failed probe, or after throttling without a break for
+// [Options].ThrottleGrace. Attempts that wait for a connection to it end then, so that the next
+// ones go to another endpoint. A cancelled call, a permanent error or a single throttle never
+// counts. The next endpoint is the first in the list that works; if none does, the active one
+// stays.
 //
 // Endpoints that are not active are probed with Ping. Sends go back to an earlier
 // endpoint once it was well for [Options].SwitchBack. If it has to be left again soon

@@ -100,8 +100,8 @@ func problem(w http.ResponseWriter, status, code int) {
 	fmt.Fprintf(w, `{"status":%d,"code":%d,"detail":"the text","retry_after":"1.5s"}`, status, code)
 }
 
-// What a failure of one attempt becomes. Each is one request, whatever it is, and the transport handles
-// neither throttling nor a lost response.
+// What a failure of one attempt becomes. Each is one request, whatever it is, and the transport
+// handles neither throttling nor a lost response.
 func TestOneAttempt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		respond http.HandlerFunc
@@ -151,7 +151,8 @@ func TestOneAttempt(t *testing.T) {
 	}
 }
 
-// A response to a receive that cannot be used is ErrUnreadable: the same attempt ID would bring it again.
+// A response to a receive that cannot be used is ErrUnreadable: the same attempt ID would bring it
+// again.
 func TestUnreadableReceive(t *testing.T) {
 	for name, body := range map[string]string{"garbage": "<html>", "too large": `{"messages":[]}` + strings.Repeat(" ", 1000)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -207,7 +208,8 @@ func TestAwaitConnection(t *testing.T) {
 	})
 }
 
-// Many messages take several requests, and keep their results and the order of their message groups.
+// Many messages take several requests, and keep their results and the order of their message
+// groups.
 func TestManyRequests(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
@@ -258,8 +260,8 @@ func TestManyRequests(t *testing.T) {
 	})
 }
 
-// Texts that JSON cannot carry, names that a path cannot, and what HTTP does not have are refused before
-// the wire.
+// Texts that JSON cannot carry, names that a path cannot, and what HTTP does not have are refused
+// before the wire.
 func TestRefusedBeforeTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) })

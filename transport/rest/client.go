@@ -22,9 +22,9 @@ var (
 	_ transport.Pinger             = (*Client)(nil)
 )
 
-// Credentials are an access key of the broker and its secret. Over https they are sent as
-// they are; in plain text the secret signs the time of each request and does not travel, which needs
-// clocks that agree within minutes.
+// Credentials are an access key of the broker and its secret. Over https they are sent as they are;
+// in plain text the secret signs the time of each request and does not travel, which needs clocks
+// that agree within minutes.
 type Credentials struct {
 	AccessKey string
 	SecretKey string
@@ -110,7 +110,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Capabilities returns the capabilities of a broker's HTTP API; the zero value before its first response.
+// Capabilities returns the capabilities of a broker's HTTP API; the zero value before its first
+// response.
 func (c *Client) Capabilities() transport.Capabilities {
 	if !c.known.Load() {
 		return transport.Capabilities{}

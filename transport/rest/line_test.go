@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
-// A producer and a push consumer run over HTTP: throttled sends back off and arrive, many messages share
-// requests, failures take the group's schedule, and the last one makes a dead letter.
+// A producer and a push consumer run over HTTP: throttled sends back off and arrive, many messages
+// share requests, failures take the group's schedule, and the last one makes a dead letter.
 func TestProducerAndConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{})

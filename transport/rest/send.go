@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxMessages and maxBytes bound one request with several messages; the broker takes
-	// 1000 messages and 16 MiB at least. Bytes are those of bodies, which base64 makes a third larger.
+	// maxMessages and maxBytes bound one request with several messages; the broker takes 1000
+	// messages and 16 MiB at least. Bytes are those of bodies, which base64 makes a third larger.
 	maxMessages = 256
 	maxBytes    = 4 << 20
 )
@@ -41,9 +41,9 @@ type sendResult struct {
 	Error        *httpapi.Problem `json:"error"`
 }
 
-// Send makes one attempt to send messages of one topic, in requests of at most 256 messages and 4 MiB
-// of bodies, one after the other. A message that only HTTP cannot carry, because a text of it is not
-// UTF-8, is refused before the request.
+// Send makes one attempt to send messages of one topic, in requests of at most 256 messages and 4
+// MiB of bodies, one after the other. A message that only HTTP cannot carry, because a text of it
+// is not UTF-8, is refused before the request.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	failed := map[string]error{} // message groups that another attempt may cure

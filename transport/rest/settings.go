@@ -11,7 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// sendAttempts is the number of attempts that RocketMQ documents for producers, which the HTTP API does not push.
+// sendAttempts is the number of attempts that RocketMQ documents for producers, which the HTTP API
+// does not push.
 const sendAttempts = 3
 
 // look reads something that the credentials may not be allowed to see: allowed is false then.
@@ -137,7 +138,8 @@ func (a *addressSettings) delays() transport.Delayer {
 	return e
 }
 
-// Queues returns transport.AnyQueue: one receive serves all queues. It asks whether the topic exists.
+// Queues returns transport.AnyQueue: one receive serves all queues. It asks whether the topic
+// exists.
 func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return nil, err
@@ -148,8 +150,8 @@ func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error)
 	return []int{transport.AnyQueue}, nil
 }
 
-// Ping implements transport.Pinger. A topic that the credentials may not observe counts as known. It
-// waits for a connection until ctx ends, and needs no right beyond valid credentials.
+// Ping implements transport.Pinger. A topic that the credentials may not observe counts as known.
+// It waits for a connection until ctx ends, and needs no right beyond valid credentials.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
 	ctx = transport.AwaitConnection(ctx)
 	if len(topics) == 0 {

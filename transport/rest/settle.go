@@ -77,8 +77,8 @@ type retryRequest struct {
 	After  *string `json:"after,omitempty"` // nil: the group's interval
 }
 
-// Retry implements transport.Settler. The result is zero, since HTTP does not tell it, and the reason
-// is lost. A delay of transport.ByLadder is the broker's own.
+// Retry implements transport.Settler. The result is zero, since HTTP does not tell it, and the
+// reason is lost. A delay of transport.ByLadder is the broker's own.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, _ string) (transport.RetryResult, error) {
 	r := retryRequest{Handle: d.Handle}
 	if after != transport.ByLadder {

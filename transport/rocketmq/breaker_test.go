@@ -82,7 +82,7 @@ func pair(t *testing.T) (c *Client, a, b *server) {
 // A server that accepts sends and never responds is excluded after one failure. One
 // probe at a time finds out, and no response to other requests admits it again.
 //
-// Seed 004: "Can messages be sent if some nodes are faulty?"
+// RocketMQ: sending retry and throttling: "Can messages be sent if some nodes are faulty?"
 func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, hole := pair(t)

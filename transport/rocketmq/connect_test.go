@@ -18,8 +18,10 @@ import (
 // Attempts to connect are given MIN_CONNECT_TIMEOUT, and more once the
 // backoff is longer; between attempts that fail lies the backoff.
 //
-// Seed 004: "MIN_CONNECT_TIMEOUT: specifies the minimum interval. Default value: 20 seconds"
-// Seed 004: "while (TryConnect(Max(current_deadline, now() + MIN_CONNECT_TIMEOUT))!= SUCCESS)"
+// RocketMQ: sending retry and throttling: "MIN_CONNECT_TIMEOUT: specifies the minimum interval.
+// Default value: 20 seconds"
+// RocketMQ: sending retry and throttling: "while (TryConnect(Max(current_deadline, now() +
+// MIN_CONNECT_TIMEOUT))!= SUCCESS)"
 func TestConnectBackoff(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

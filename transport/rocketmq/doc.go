@@ -19,10 +19,10 @@
 // after the other, and not at all after one of them failed in a way that
 // another attempt may cure: order is worth more than speed there.
 //
-// Without features, what the server pushes is read as RocketMQ's: the backoff
-// that it has for retries of every kind is, after a throttle, no shorter than
-// seed 004's, and its table of delays is the ladder of seed 000, which is that
-// table from its third step on.
+// The client adapts the settings that a server without features pushes, as RocketMQ pushes them.
+// After a throttle it waits at least as long as "RocketMQ: sending retry and throttling" requires.
+// It uses the pushed table of delays from the third step on, as RocketMQ's broker does (RocketMQ:
+// consumption retry).
 //
 // A consumer group has a session as push consumer and one as simple consumer,
 // each with a client ID of its own and opened on first use. RocketMQ makes no

@@ -46,19 +46,19 @@ type policy interface {
 	backoff.Ranger
 }
 
-// throttleBackoff returns the wait after a throttled attempt, nil for the
-// client's default, which is seed 004's and the least that holds. The policy that RocketMQ pushes is for
-// every retry, 10 ms doubled up to 1 s: three attempts would be over 40 ms after the
-// first refusal. A server with features means what it says.
+// throttleBackoff returns the wait after a throttled attempt, or nil for the client's default, the
+// backoff of "RocketMQ: sending retry and throttling". No shorter wait is used: RocketMQ pushes one
+// policy for all retries, 10 ms doubled up to 1 s, and three attempts would end 40 ms after the
+// first throttle. The policy of a server with features is used unchanged.
 func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delayer {
 	if can != (transport.Capabilities{}) {
 		return pushed
 	}
-	seed := backoff.Default()
-	if !exceeds(pushed, seed) {
+	shortest := backoff.Default()
+	if !exceeds(pushed, shortest) {
 		return nil
 	}
-	return atLeast{pushed, seed}
+	return atLeast{pushed, shortest}
 }
 
 // exceeds reports whether any delay of p is longer than least's, but for jitter.
@@ -100,9 +100,9 @@ var delayLevels = append(backoff.Steps{time.Second, 5 * time.Second}, backoff.Re
 // fifoRetryInterval is the fixed interval of RocketMQ for ordered messages.
 const fifoRetryInterval = 3 * time.Second
 
-// retryLadder returns the delays between deliveries. RocketMQ's broker itself
-// begins with the third step of its table (seed 000: 10 s), but pushes all of it;
-// and to FIFO groups too, whose interval is fixed.
+// retryLadder returns the delays between deliveries. RocketMQ's broker itself begins with the third
+// step of its table (RocketMQ: consumption retry: 10 s), but pushes all of it; and to FIFO groups
+// too, whose interval is fixed.
 func retryLadder(pushed policy, fifo bool, can transport.Capabilities) transport.Delayer {
 	steps, ok := pushed.(backoff.Steps)
 	switch {

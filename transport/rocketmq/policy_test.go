@@ -19,8 +19,8 @@ func wireExponential(initial, longest time.Duration, multiplier float32) *rmqpb.
 	}}}
 }
 
-// A server without features may be slower than seed 004, never faster; one
-// with features is taken at its word.
+// A server without features can lengthen the backoff of "RocketMQ: sending retry and throttling"
+// but not shorten it. A server with features can do both.
 func TestPushedThrottleBackoff(t *testing.T) {
 	ours := transport.Capabilities{PushBack: true}
 	type bounds [2]time.Duration
@@ -29,7 +29,7 @@ func TestPushedThrottleBackoff(t *testing.T) {
 		name   string
 		pushed *rmqpb.RetryPolicy
 		can    transport.Capabilities
-		want   map[int]bounds // nil: seed 004's, by saying nothing
+		want   map[int]bounds // nil: the client's default
 	}{
 		{"RocketMQ's own", wireExponential(10*time.Millisecond, s, 2), transport.Capabilities{}, nil},
 		{"the same of ours", wireExponential(10*time.Millisecond, s, 2), ours, map[int]bounds{0: {8 * time.Millisecond, 12 * time.Millisecond}, 9: {800 * time.Millisecond, 1200 * time.Millisecond}}},

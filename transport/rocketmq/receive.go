@@ -167,7 +167,8 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	failed := func(err error) *tidegate.Error {
 		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
 		if e.Code == tidegate.CodePayloadTooLarge { // an answer is, and not the request
-			// Nothing that ends a consumer, as Classify sees it: the next request may bring other messages.
+			// Nothing that ends a consumer, as Classify sees it: the next request may bring other
+			// messages.
 			e.Code, e.Err = 0, fmt.Errorf("%w: %w", transport.ErrUnreadable, err)
 			e.Message = fmt.Sprintf("a message is too large to be read, and the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
 			return e

@@ -147,7 +147,8 @@ func TestReceiveOutcomes(t *testing.T) {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
 			return nil
 		}},
-		// This one cannot even be passed over. It ends no consumer, and says nothing against the server.
+		// This one cannot even be passed over. It ends no consumer, and says nothing against the
+		// server.
 		"far too large": {serve: func(st receiveStream) error {
 			sendMessage(st, nil)
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, passable+besideBody) })

@@ -43,8 +43,8 @@ func TestSettings(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, func(o *Options) { o.Namespace = "ns" })
-		// What RocketMQ 5.2 pushes, read with the seeds: no backoff shorter than
-		// seed 004's, and a fixed interval for ordered messages (seed 000).
+		// The settings that RocketMQ 5.2 pushes, adapted: no backoff shorter than the default,
+		// and a fixed interval for ordered messages (RocketMQ: consumption retry).
 		p, err := c.ProducerSettings(t.Context(), "t")
 		if want := (transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: 4 << 20}); err != nil || p != want {
 			t.Errorf("producer: %+v, %v, want %+v", p, err, want)

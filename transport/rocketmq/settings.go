@@ -45,11 +45,14 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 	return &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: settings}}
 }
 
-// ProducerSettings returns what the server of the topic's queues pushed last;
-// the first call for a server opens a session with it, which stays until nobody
-// has asked for twice [Options].SettingsSync. Send needs none. A server that announces nothing beyond RocketMQ 5.2 pushes one
-// backoff for all retries: where it is shorter than that of seed 004, that one
-// is returned instead, as nothing if it always is.
+// ProducerSettings returns the settings that the server of the topic's queues pushed last.
+//
+// The first call for a server opens a session with it. The client ends a session that no call has
+// used for twice [Options].SettingsSync. Send needs no session.
+//
+// A server without features pushes one backoff for all retries. Where the backoff of "RocketMQ:
+// sending retry and throttling" is longer, ProducerSettings returns that one; if it is always
+// longer, Backoff is nil, which means the same.
 func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transport.ProducerSettings, error) {
 	t, r, err := c.route(ctx, opTelemetry, topicName)
 	if err != nil {
@@ -67,12 +70,14 @@ func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transp
 	return producerSettings(settings, ep.capabilities()), nil
 }
 
-// ConsumerSettings returns what a server of the topic's queues pushed last; the
-// first call for a server and group opens a session with it, which stays until
-// nobody has used it for twice [Options].SettingsSync, and no delivery that it
-// received can still be settled. Where a server that announces nothing beyond RocketMQ 5.2 pushes RocketMQ's
-// table of 18 delays, Retry is the ladder of seed 000, which is that table from
-// its third step on, and 3 s for a FIFO group.
+// ConsumerSettings returns the settings that a server of the topic's queues pushed last.
+//
+// The first call for a server and group opens a session with it. The client ends a session that no
+// call has used for twice [Options].SettingsSync, once no delivery received in it can still be
+// settled.
+//
+// Where a server without features pushes RocketMQ's table of 18 delays, Retry is that table from
+// its third step on (RocketMQ: consumption retry), and 3 s for a FIFO group.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) (transport.ConsumerSettings, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return transport.ConsumerSettings{}, err

@@ -177,12 +177,11 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 	return nil
 }
 
-// Retry makes the message visible again after a while, which RocketMQ counts
-// as a failed delivery. A negative delay other than [transport.ByLadder] is treated as 0;
-// with that, a server that does not know it, but should, hears the interval that it told last. A tidegate broker
-// hears it from push consumers only, so Retry opens the group's session as such
-// if there is none yet, for deliveries that were not received as one. At most 1 KiB
-// of the reason are sent.
+// Retry makes the message visible again after a while, which RocketMQ counts as a failed delivery.
+// A negative delay other than [transport.ByLadder] is treated as 0; with that, a server that does
+// not know it, but should, hears the interval that it told last. A tidegate broker hears it from
+// push consumers only, so Retry opens the group's session as such if there is none yet, for
+// deliveries that were not received as one. At most 1 KiB of the reason are sent.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opChange, d, func(ep *endpoint) bool { return ep.capabilities().Suspend })
 	if err != nil {

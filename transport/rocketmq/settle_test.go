@@ -336,7 +336,8 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 	}
 }
 
-// A server that does not announce Snooze is not asked: it would count the attempt, or hold the lease.
+// A server that does not announce Snooze is not asked: it would count the attempt, or hold the
+// lease.
 func TestSnoozeNeedsTheServer(t *testing.T) {
 	for features, announced := range map[string]bool{"": false, "suspend": false, "suspend, snooze": true} {
 		synctest.Test(t, func(t *testing.T) {

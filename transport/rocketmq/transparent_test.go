@@ -15,10 +15,12 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A half message that certainly reached no server is sent again by gRPC, once; one whose fate is not known is
-// not sent again by anybody.
+// A half message that certainly reached no server is sent again by gRPC, once; one whose fate is
+// not known is not sent again by anybody.
 //
-// Seed 004: "For transaction messages, only [transparent retries](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#transparent-retries) are performed."
+// RocketMQ: sending retry and throttling: "For transaction messages, only [transparent
+// retries](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#transparent-retries)
+// are performed."
 func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(net.Conn) // of the first connection, at its first request

@@ -72,7 +72,8 @@ func (c *Credits) Grant(batch, underWay int) Grant {
 	if free < max(c.peak, c.maxBytes/16) && c.messages+c.reservedMessages > 0 {
 		return Grant{}
 	}
-	// No receive takes more than its share of half of the bytes, so that others can begin beside it.
+	// No receive takes more than its share of half of the bytes, so that others can begin beside
+	// it.
 	free = min(free, c.maxBytes/2/c.sources)
 	n = max(1, min(n, free/max(c.peak, 1)))
 	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}

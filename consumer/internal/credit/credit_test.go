@@ -122,8 +122,9 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 	}
 }
 
-// Whatever sizes come: a server that keeps to what it is asked for never exceeds the byte bound by more than
-// one body for each receive, reservations end with their receives, and something can always be received.
+// Whatever sizes come: a server that keeps to what it is asked for never exceeds the byte bound by
+// more than one body for each receive, reservations end with their receives, and something can
+// always be received.
 func TestCreditsProperty(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()

@@ -38,7 +38,8 @@ type recent struct {
 	halves [2]tally
 }
 
-// add counts t at now. The current half ends when it is older than half the window, or has handled enough.
+// add counts t at now. The current half ends when it is older than half the window, or has handled
+// enough.
 func (r *recent) add(now time.Time, t tally, window time.Duration, enough int) {
 	half := window / 2
 	if age := now.Sub(r.begun); age >= half || r.halves[0].handled >= enough {
@@ -99,8 +100,9 @@ func (g *Gate) Limit(most int) int {
 	return most
 }
 
-// Handled notes the result of a handler. It returns whether a failure is to be released instead of counted:
-// while the dependency is away it is not the message's fault; and whether the state changed.
+// Handled notes the result of a handler. It returns whether a failure is to be released instead of
+// counted: while the dependency is away it is not the message's fault; and whether the state
+// changed.
 func (g *Gate) Handled(now time.Time, failed bool) (excused, changed bool) {
 	if !g.opts.enabled() {
 		return false, false
@@ -168,7 +170,8 @@ func (g *Gate) Wake() time.Time {
 	return time.Time{}
 }
 
-// Tick carries out what is due at now, and returns whether the state changed. full is the concurrency.
+// Tick carries out what is due at now, and returns whether the state changed. full is the
+// concurrency.
 func (g *Gate) Tick(now time.Time, full int) (changed bool) {
 	if w := g.Wake(); w.IsZero() || now.Before(w) {
 		return false

@@ -1,0 +1,172 @@
+package tidegate_test
+
+import (
+	"go/ast"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// The rules for comments and documents that a machine can check.
+
+// maxCommentWidth is the longest comment line in columns. A tab counts as tabWidth columns.
+const (
+	maxCommentWidth = 100
+	tabWidth        = 4
+)
+
+// unrevised are the directories whose text does not follow these rules yet. The list only shrinks:
+// a directory without a violation must not be in it.
+var unrevised = []string{
+	"broker", "broker/admin", "broker/brokertest", "broker/cmd/tidegate", "broker/internal/access", "broker/internal/address",
+	"broker/internal/connlimit", "broker/internal/recent", "broker/internal/redelivery",
+	"broker/internal/store", "broker/internal/throttle", "broker/server", "broker/server/internal/gate",
+	"broker/server/internal/metrics", "broker/server/internal/refusal", "broker/server/internal/session",
+	"broker/server/internal/transit", "broker/server/internal/web", "broker/server/internal/wire",
+}
+
+// seedNumber is a name of an external document that no reader of this repository knows.
+var seedNumber = regexp.MustCompile(`(?i)\bseeds? 00\d\b`)
+
+// A violation is a place that breaks a rule of this file.
+type violation struct {
+	dir, place, rule string
+}
+
+func TestTextRules(t *testing.T) {
+	var found []violation
+	for _, s := range load(t, sources) {
+		if !s.generated {
+			found = append(found, commentViolations(s)...)
+		}
+	}
+	for _, name := range load(t, files) {
+		if path.Ext(name) == ".md" || path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" {
+			found = append(found, documentViolations(t, name)...)
+		}
+	}
+	used := map[string]bool{}
+	for _, v := range found {
+		used[v.dir] = true
+		if !slices.Contains(unrevised, v.dir) {
+			t.Errorf("%s: %s", v.place, v.rule)
+		}
+	}
+	for _, dir := range unrevised {
+		if !used[dir] {
+			t.Errorf("%q follows the rules: remove it from unrevised", dir)
+		}
+	}
+}
+
+const seedRule = "names an external document by a number: use its name from " + conformance
+
+func commentViolations(s source) (found []violation) {
+	for _, group := range s.file.Comments {
+		output := strings.HasPrefix(group.Text(), "Output:") // compared with what an example prints
+		for _, c := range group.List {
+			pos := fset.Position(c.Pos())
+			for line := range strings.SplitSeq(c.Text, "\n") {
+				if seedNumber.MatchString(line) {
+					found = append(found, violation{s.dir, pos.String(), seedRule})
+				}
+			}
+			// Tabs before the comment are its only indentation if nothing else stands on the line.
+			alone := !codeBefore(s, c)
+			if width := utf8.RuneCountInString(c.Text) + (pos.Column-1)*tabWidth; alone && !output &&
+				strings.HasPrefix(c.Text, "// ") && width > maxCommentWidth {
+				found = append(found, violation{s.dir, pos.String(), "a comment line is wider than 100 columns: wrap it"})
+			}
+		}
+	}
+	return found
+}
+
+// codeBefore reports whether code stands before a comment on the same line.
+func codeBefore(s source, c *ast.Comment) bool {
+	return !strings.HasPrefix(strings.TrimLeft(s.line(fset.Position(c.Pos()).Line), "\t"), "//")
+}
+
+func documentViolations(t *testing.T, name string) (found []violation) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := path.Dir(name)
+	if dir == "." {
+		dir = ""
+	}
+	if seedNumber.Match(text) {
+		found = append(found, violation{dir, name, seedRule})
+	}
+	return found
+}
+
+// TestTablesNameExistingPackages requires that each package that a table of this repository names
+// exists, so that no rule outlives its package.
+func TestTablesNameExistingPackages(t *testing.T) {
+	var named []string
+	for key, r := range importTable {
+		named = append(append(append(named, key), r.imports...), r.tests...)
+	}
+	named = append(append(append(named, notSDK...), testTools...), unrevised...)
+	for _, p := range overHTTP {
+		named = append(named, strings.TrimPrefix(p, "./"))
+	}
+	slices.Sort(named)
+	for _, p := range slices.Compact(named) {
+		if info, err := os.Stat("./" + p); p != "..." && (err != nil || !info.IsDir()) {
+			t.Errorf("a table names package %q, which does not exist: remove the rule", p)
+		}
+	}
+}
+
+// mapRow is a row of DESIGN.md's package map: | `package` | subject | imports |
+var mapRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.+) \\| (.+) \\|$")
+
+// TestPackageMap compares DESIGN.md's package map with importTable, which TestImportTable compares
+// with the code.
+func TestPackageMap(t *testing.T) {
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := func(imports []string) string {
+		var list []string
+		for _, p := range imports {
+			switch p {
+			case "":
+				p = "root"
+			case "...":
+				p = "all"
+			}
+			list = append(list, p)
+		}
+		return strings.Join(slices.Sorted(slices.Values(list)), ", ")
+	}
+	seen := map[string]bool{}
+	for _, m := range mapRow.FindAllStringSubmatch(string(text), -1) {
+		key := m[1]
+		if key == "tidegate" {
+			key = ""
+		}
+		seen[key] = true
+		r, ok := importTable[key]
+		got := strings.Split(m[3], ", ")
+		if m[3] == "–" {
+			got = nil
+		}
+		if want := words(r.imports); !ok || words(got) != want {
+			t.Errorf("DESIGN.md: package %q imports %q, importTable has %q", m[1], m[3], want)
+		}
+	}
+	for key := range importTable {
+		if !seen[key] {
+			t.Errorf("DESIGN.md's package map lacks %q", key)
+		}
+	}
+}
