@@ -210,10 +210,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 		FormatMajorVersion:    pebble.FormatNewest,
 	}
 	if s.dir == memoryDir {
-		// Pebble's own scheduler looks for work every 100 ms. In a test whose
-		// time is virtual that is all that such a test would do; without it
-		// compactions begin after flushes and compactions, which is enough.
-		o.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+		o.Experimental.CompactionScheduler = &scheduler{} // Pebble's own has a ticker
 	}
 	// Bodies go to files of their own: a compaction then moves keys only.
 	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
