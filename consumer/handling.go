@@ -150,8 +150,10 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 		}
 		h.unschedule(it)
 		it.phase = gone
-		if it.delay > 0 && !it.caps.Suspend && !h.stopped {
-			h.reminders.add(now.Add(it.delay), it.source)
+		if it.disposition == Retried && !it.caps.Suspend && !h.stopped {
+			for _, late := range revivals {
+				h.reminders.add(now.Add(it.delay+late), it.source)
+			}
 			if at := h.reminders[0].at; at.Before(h.armed) {
 				h.kick(at)
 			}

@@ -20,7 +20,7 @@ type server struct {
 	queues   []int
 	caps     transport.Capabilities
 	result   transport.RetryResult // of every Retry
-	deaf     bool                  // retries do not wake a parked receive
+	deaf     bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
 	ran      time.Duration         // of each invisible time, before the answer came
 
 	// Called without a lock before the server does anything; an error is the answer.
@@ -264,6 +264,9 @@ func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, _ string) (transport.RetryResult, error) {
 	return s.result, s.settle(ctx, d, s.onRetry, func(e *entry) {
 		s.retries = append(s.retries, retryCall{d.ID, d.Attempt, after})
+		if s.deaf {
+			after += 2200 * time.Millisecond // as seen on RocketMQ 5.2.0
+		}
 		s.end(e, time.Now().Add(after))
 	})
 }
