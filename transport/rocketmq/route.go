@@ -337,7 +337,10 @@ func (c *Client) queryRoute(name string) (*route, *tidegate.Error) {
 	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: name},
 		rmqpb.MessagingServiceClient.QueryRoute,
 		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.pb})
-	if err != nil {
+	switch {
+	case err != nil && c.isClosed():
+		return nil, closedError("QueryRoute", name) // the end of c.ctx is not the caller's
+	case err != nil:
 		return nil, err
 	}
 	return c.newRoute(name, res.GetMessageQueues())

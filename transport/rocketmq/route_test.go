@@ -394,3 +394,31 @@ func TestQueues(t *testing.T) {
 		})
 	}
 }
+
+// A call that waits for the route returns ErrClosed when the client is closed, as every other call does.
+func TestCloseWhileAskingForTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		release := make(chan struct{})
+		s.route = func() *rmqpb.QueryRouteResponse {
+			<-release
+			return &rmqpb.QueryRouteResponse{Status: ok}
+		}
+		c := newClient(t, n, nil)
+		errs := make(chan error, 2)
+		go func() { errs <- c.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0].Err }()
+		go func() {
+			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue})
+			errs <- err
+		}()
+		synctest.Wait()
+		c.Close()
+		for range 2 {
+			if err := <-errs; !errors.Is(err, tidegate.ErrClosed) {
+				t.Errorf("got %v, want ErrClosed", err)
+			}
+		}
+		close(release)
+	})
+}
