@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -113,7 +114,7 @@ var fifoCases = []testCase{
 	{name: "FIFOAttemptID", run: func(e *env) {
 		e.setup(FIFO)
 		msgs := []*tidegate.Message{e.ordered(0, 0), e.ordered(1, 0), e.ordered(0, 1)}
-		flows := !e.lacks(e.keeps.GroupsFlow, "GroupsFlow", "all messages are of one group, since a repeated receive may read another queue")
+		flows := !e.lacks(e.keeps.GroupsFlow, "GroupsFlow", "all messages are of one group; a repeated receive may read another queue, and take new messages")
 		if !flows {
 			msgs = []*tidegate.Message{msgs[0], msgs[2], e.ordered(0, 2)}
 		}
@@ -123,7 +124,8 @@ var fifoCases = []testCase{
 		r.AttemptID = "attempt-1"
 		first := e.receive(r)
 		again := e.receive(r)
-		if len(first) == 0 || len(first) != 2 && flows || fmt.Sprint(ids(first)) != fmt.Sprint(ids(again)) {
+		if len(first) == 0 || len(first) != 2 && flows || len(again) < len(first) || len(again) > len(first) && flows ||
+			!slices.Equal(ids(first), ids(again[:len(first)])) {
 			e.Fatalf("first %s, repeated %s", describe(first), describe(again))
 		}
 		for _, d := range again {
@@ -135,7 +137,7 @@ var fifoCases = []testCase{
 		r.AttemptID = "attempt-2"
 		next := e.receive(r)
 		for _, d := range next {
-			for _, f := range first {
+			for _, f := range again {
 				if d.ID == f.ID {
 					e.Errorf("%q came again after its acknowledgement", d.ID)
 				}

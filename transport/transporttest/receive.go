@@ -65,7 +65,8 @@ var receiveCases = []testCase{
 		}
 	}},
 	{name: "ReceiveMaxBytes", run: func(e *env) {
-		e.setup(Normal)
+		e.createTopic(e.topic, Normal)
+		e.createGroup(e.group, GroupConfig{MaxAttempts: 17, Retry: e.ladder()}) // releases may spend them
 		full := e.fullReceives()
 		const size = 100
 		for range 6 {

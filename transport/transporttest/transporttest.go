@@ -80,6 +80,10 @@ type Options struct {
 	// needs a server with lowered minima.
 	Unit time.Duration
 
+	// Slack is how much later than expected something may happen. Zero means 10 ms with
+	// Virtual, else half a unit.
+	Slack time.Duration
+
 	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 
@@ -94,6 +98,12 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 			opts.Unit = 10 * time.Second
 		}
 	}
+	if opts.Slack == 0 {
+		opts.Slack = opts.Unit / 2
+		if opts.Virtual {
+			opts.Slack = 10 * time.Millisecond
+		}
+	}
 	apply, left := applicable(opts.Capabilities, opts.Guarantees)
 	for _, c := range left {
 		t.Logf("case %s is left out: the server lacks %s", c.name, c.needs.name)
@@ -105,11 +115,8 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
-				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, keeps: opts.Guarantees, unit: opts.Unit, slack: opts.Unit / 2, logged: map[string]bool{}}
+				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, keeps: opts.Guarantees, unit: opts.Unit, slack: opts.Slack, logged: map[string]bool{}}
 				e.topic, e.group = e.name("orders"), e.name("billing")
-				if opts.Virtual {
-					e.slack = 10 * time.Millisecond
-				}
 				e.Cleanup(func() {
 					if err := e.Transport.Close(); err != nil {
 						e.Errorf("Close: %v", err)
