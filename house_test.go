@@ -45,11 +45,12 @@ type row struct{ imports, tests []string }
 var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest"}
 
 var importTable = map[string]row{
-	"":                   {tests: []string{"..."}},
-	"backoff":            {},
-	"ratelimit":          {imports: []string{""}},
-	"transport":          {imports: []string{""}},
-	"transport/rocketmq": {imports: []string{"", "transport", "backoff"}},
+	"":                           {tests: []string{"..."}},
+	"backoff":                    {},
+	"ratelimit":                  {imports: []string{""}},
+	"transport":                  {imports: []string{""}},
+	"transport/rocketmq":         {imports: []string{"", "transport", "backoff"}},
+	"transport/rocketmq/interop": {tests: []string{"..."}}, // programs of users, on two servers
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker

@@ -395,7 +395,8 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// A call that waits for the route returns ErrClosed when the client is closed, as every other call does.
+// A call that waits for the route returns ErrClosed when the client is closed, as every other call
+// does.
 func TestCloseWhileAskingForTheRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -1,0 +1,307 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+var errHandler = errors.New("no such customer")
+
+// late is how much later than its delay a retry may come on a RocketMQ. A waiting receive does not
+// see it, so the consumer makes another one when the retry is due, whose wait is 5 s at least.
+const late = 10 * time.Second
+
+// A retry comes after the delay that Outcome.Delay reports, and not before. Only a tidegate broker
+// is exact.
+func TestRetryAfter(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		const delay = 3 * time.Second
+		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.Attempt <= 3 {
+				return fmt.Errorf("wrapped: %w", consumer.RetryAfter(delay, errHandler))
+			}
+			return nil
+		}, consumer.PushOptions{})
+		x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		last := c.next()
+		for attempt := 2; attempt <= 4; attempt++ {
+			o := c.outcome()
+			if o.Disposition != consumer.Retried || o.Delay != delay || !errors.Is(o.Err, errHandler) {
+				t.Errorf("outcome %+v, want a retry after %v", o, delay)
+			}
+			d := c.next()
+			got, bound := d.at.Sub(last.at), delay+late
+			if x.keeps.RetriesWakeReceives {
+				bound = delay + 10*time.Millisecond
+			}
+			t.Logf("attempt %d came %v after attempt %d", d.Attempt, got, last.Attempt)
+			if d.Attempt != attempt || got < delay || got > bound {
+				t.Errorf("attempt %d after %v, want attempt %d after %v to %v", d.Attempt, got, attempt, delay, bound)
+			}
+			last = d
+		}
+		if o := c.outcome(); o.Disposition != consumer.Acked {
+			t.Errorf("outcome %+v", o)
+		}
+		c.stop()
+	})
+}
+
+// DeadLetter ends a message at once. Its origin and its reason are kept by a tidegate broker only;
+// elsewhere Delivery.DeadLetter reports that they are unknown.
+func TestDeadLetter(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		hooked := make(chan error, 1)
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return consumer.DeadLetter(errHandler) },
+			consumer.PushOptions{OnDeadLetter: func(_ context.Context, _ *tidegate.Delivery, cause error) { hooked <- cause }})
+		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		c.next()
+		if o := c.outcome(); o.Disposition != consumer.DeadLettered || o.Attempt != 1 {
+			t.Errorf("outcome %+v, want a dead letter", o)
+		}
+		if err := <-hooked; !errors.Is(err, errHandler) {
+			t.Errorf("OnDeadLetter: %v", err)
+		}
+		c.stop()
+		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 1, Reason: errHandler.Error()})
+	})
+}
+
+// A message becomes a dead letter when its last attempt has failed, and the handler knows which
+// one that is.
+func TestExhaustedAttempts(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", transporttest.Normal)}
+		finality := make(chan consumer.Finality, 2)
+		c := x.consume(sub, func(ctx context.Context, _ *tidegate.Delivery) error {
+			finality <- consumer.FinalAttempt(ctx)
+			return errHandler
+		}, consumer.PushOptions{})
+		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		for i, want := range []consumer.Outcome{
+			{Disposition: consumer.Retried, Delay: time.Second}, {Disposition: consumer.DeadLettered},
+		} {
+			if o := c.outcome(); o.Disposition != want.Disposition || o.Delay != want.Delay || o.Attempt != i+1 {
+				t.Errorf("outcome %+v, want %+v", o, want)
+			}
+		}
+		if first, second := <-finality, <-finality; first != consumer.NotFinal || second != consumer.Final {
+			t.Errorf("finality %v, %v, want %v, %v", first, second, consumer.NotFinal, consumer.Final)
+		}
+		c.stop()
+		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 2, Reason: errHandler.Error()})
+	})
+}
+
+// wantLetter receives the only dead letter of a group.
+func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.DeadLetter) {
+	x.t.Helper()
+	// On a RocketMQ the attempts go on counting, so this group has as many as there can be.
+	letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
+	d := x.take(letters, 1)[0]
+	if d.ID != id || string(d.Body) != "x" {
+		x.t.Errorf("dead letter %+v, want that of %s", d.Message, id)
+	}
+	got, ok := d.DeadLetter()
+	switch {
+	case !x.keeps.DeadLetterOrigins:
+		if ok {
+			x.t.Errorf("the dead letter has the origin %+v", got)
+		}
+	case !ok || got.Topic != sub.Topic || got.Group != sub.Group || got.MessageID != id || got.Attempts != want.Attempts || got.Reason != want.Reason:
+		x.t.Errorf("origin %+v, %v, want %+v", got, ok, want)
+	}
+}
+
+// A snoozed message comes again with the same attempt number. Where the server cannot do that, it
+// is retried, and the outcome reports that the attempt was spent.
+func TestSnooze(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		first := true
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error {
+			if first {
+				first = false
+				return consumer.Snooze(time.Second)
+			}
+			return nil
+		}, consumer.PushOptions{})
+		x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		want, attempt := consumer.Snoozed, 1
+		if !x.can.Snooze {
+			want, attempt = consumer.Retried, 2
+		}
+		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.can.Snooze || o.Delay != time.Second {
+			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.can.Snooze)
+		}
+		if o := c.outcome(); o.Disposition != consumer.Acked || o.Attempt != attempt {
+			t.Errorf("outcome %+v, want attempt %d", o, attempt)
+		}
+		c.stop()
+	})
+}
+
+// A failed message of a FIFO group comes again before its successors.
+func TestFIFORetry(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", transporttest.FIFO)}
+		p := x.producer(producer.Options{})
+		const each = 5
+		for i := range each {
+			for _, g := range []string{"a", "b"} {
+				x.send(p, &tidegate.Message{Topic: sub.Topic, MessageGroup: g, Body: fmt.Append(nil, i)})
+			}
+		}
+		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
+			if string(d.Body) == "1" && d.Attempt == 1 {
+				return errHandler
+			}
+			return nil
+		}, consumer.PushOptions{})
+		got := map[string]string{}
+		for range 2 * (each + 1) {
+			d := c.next()
+			got[d.MessageGroup] += fmt.Sprintf("%s/%d ", d.Body, d.Attempt)
+		}
+		for _, g := range []string{"a", "b"} {
+			if want := "0/1 1/1 1/2 2/1 3/1 4/1 "; got[g] != want {
+				t.Errorf("group %s: delivered %s, want %s", g, got[g], want)
+			}
+		}
+		c.stop()
+	})
+}
+
+// An orderly stop spends no attempt of a message that no handler has seen. A tidegate broker takes
+// such messages back; on a RocketMQ, which would count that as an attempt, they are handled first.
+func TestShutdownWithUnreadMessages(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		p := x.producer(producer.Options{})
+		const quick, slow = 100, 100
+		fill := func(n int, body string) {
+			for i, r := range p.SendBatch(x.ctx, repeat(n, sub.Topic, body)) {
+				if r.Err != nil {
+					t.Fatalf("message %d: %v", i, r.Err)
+				}
+			}
+		}
+		fill(quick, "quick")
+		c := x.consume(sub, func(ctx context.Context, d *tidegate.Delivery) error {
+			if string(d.Body) == "slow" {
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+			return ctx.Err()
+		}, consumer.PushOptions{Concurrency: 2})
+		seen := map[string]bool{}
+		note := func(d *tidegate.Delivery) {
+			if d.Attempt != 1 || seen[d.ID] {
+				t.Errorf("message %s came as attempt %d, before: %v", d.ID, d.Attempt, seen[d.ID])
+			}
+			seen[d.ID] = true
+		}
+		for range quick {
+			note(c.next().Delivery)
+		}
+		fill(slow, "slow")
+		for range 3 {
+			note(c.next().Delivery)
+		}
+		report := c.stop()
+		t.Logf("%+v", report)
+		for len(c.deliveries) > 0 {
+			note(c.next().Delivery)
+		}
+		if report.Cancelled+report.Unsettled+report.Retried > 0 || !x.can.Suspend && report.Released > 0 || x.can.Suspend && report.Released == 0 {
+			t.Errorf("report %+v", report)
+		}
+		if rest := quick + slow - len(seen); rest > 0 {
+			for _, d := range x.take(sub, rest) {
+				note(d)
+			}
+		}
+	})
+}
+
+func repeat(n int, topic, body string) []*tidegate.Message {
+	var msgs []*tidegate.Message
+	for range n {
+		msgs = append(msgs, &tidegate.Message{Topic: topic, Body: []byte(body)})
+	}
+	return msgs
+}
+
+// A simple consumer extends, acknowledges and gives up deliveries by itself. Only a tidegate broker
+// refuses an acknowledgement with a handle that was replaced; a RocketMQ accepts it without effect.
+func TestSimpleConsumer(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		c := x.simple(sub)
+		receive := func() *tidegate.Delivery {
+			for x.ctx.Err() == nil {
+				ds, err := c.Receive(x.ctx, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(ds) == 1 {
+					return ds[0]
+				}
+			}
+			t.Fatal("nothing was received")
+			return nil
+		}
+		d := receive()
+		old := *d
+		if err := c.ChangeInvisibleDuration(x.ctx, d, time.Second); err != nil || d.Handle == old.Handle {
+			t.Fatalf("ChangeInvisibleDuration: %v, handle %q after %q", err, d.Handle, old.Handle)
+		}
+		if err := c.Ack(x.ctx, &old); errors.Is(err, tidegate.ErrInvalidHandle) != x.keeps.RefusesStaleHandles {
+			t.Errorf("Ack with the old handle: %v", err)
+		}
+		again := receive()
+		if again.ID != sent.MessageID || again.Attempt != 2 {
+			t.Errorf("received attempt %d of %s, want 2 of %s", again.Attempt, again.ID, sent.MessageID)
+		}
+		if err := c.DeadLetter(x.ctx, again, "hopeless"); err != nil {
+			t.Error(err)
+		}
+		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 2, Reason: "hopeless"})
+	})
+}
+
+// A filter that the server cannot read ends the consumer on a tidegate broker, which says so. A
+// RocketMQ reports a failure of its own, so the consumer goes on and reports each failure.
+func TestUnreadableFilter(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal), Filter: consumer.SQL("price >")}
+		failures := make(chan consumer.ReceiveFailure, 100)
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})
+		f := <-failures
+		if x.broker == nil {
+			if errors.Is(f.Err, tidegate.ErrInvalid) || f.RetryIn == 0 {
+				t.Errorf("failure %+v, want one that is retried", f)
+			}
+			c.stop()
+			return
+		}
+		<-c.done
+		if e, ok := errors.AsType[*tidegate.Error](c.err); !ok || e.Code != tidegate.CodeIllegalFilterExpression || f.RetryIn != 0 {
+			t.Errorf("Run: %v after the failure %+v, want %s", c.err, f, tidegate.CodeIllegalFilterExpression)
+		}
+	})
+}

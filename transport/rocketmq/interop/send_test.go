@@ -1,0 +1,193 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// Messages keep their own ID, tag, keys and properties, whichever way they are sent. A RocketMQ
+// does not announce Capabilities.Batch, so each message travels in a request of its own.
+func TestSend(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		p := x.producer(producer.Options{})
+		const each = 20
+		sent := map[string]string{}
+		message := func(how string, i int) *tidegate.Message {
+			m := &tidegate.Message{
+				ID: tidegate.NewMessageID(), Topic: sub.Topic, Tag: fmt.Sprint(how, i), Keys: []string{fmt.Sprint("key", i)},
+				Properties: map[string]string{"how": how}, Body: fmt.Append(nil, how, " ", i),
+			}
+			sent[m.ID] = fmt.Sprint(m.Tag, m.Keys, m.Properties, string(m.Body))
+			return m
+		}
+		results := make(chan error, each)
+		var batch []*tidegate.Message
+		for i := range each {
+			if r := x.send(p, message("send", i)); r.Attempts != 1 || r.RecallHandle != "" || r.TransactionID != "" {
+				t.Errorf("receipt %+v", r)
+			}
+			if err := p.SendAsync(x.ctx, message("async", i), func(_ tidegate.Receipt, err error) { results <- err }); err != nil {
+				t.Fatal(err)
+			}
+			batch = append(batch, message("batch", i))
+		}
+		for range each {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		for i, r := range p.SendBatch(x.ctx, batch) {
+			if r.Err != nil || r.Receipt.MessageID != batch[i].ID {
+				t.Errorf("message %d of the batch: %+v", i, r)
+			}
+		}
+		for _, d := range x.take(sub, 3*each) {
+			if got := fmt.Sprint(d.Tag, d.Keys, d.Properties, string(d.Body)); got != sent[d.ID] {
+				t.Errorf("message %s: received %s, sent %s", d.ID, got, sent[d.ID])
+			}
+			delete(sent, d.ID)
+		}
+		if got := x.client.Capabilities(); got != x.can {
+			t.Errorf("capabilities %+v, want %+v", got, x.can)
+		}
+		if a, err := p.Shutdown(x.ctx); err != nil || a.Delivered != 3*each || a.Failed != 0 {
+			t.Errorf("accounts %+v, %v", a, err)
+		}
+	})
+}
+
+// The SDK refuses what the server would refuse, or would wrongly accept, before the wire: with the
+// same code on every server, and without an attempt that may have been stored.
+func TestSendRefused(t *testing.T) {
+	on(t, func(x *target) {
+		p := x.producer(producer.Options{})
+		normal, fifo := x.topic("orders", transporttest.Normal), x.topic("lines", transporttest.FIFO)
+		for name, c := range map[string]struct {
+			msg    tidegate.Message
+			code   tidegate.Code
+			reason producer.StopReason
+		}{
+			"no body":        {tidegate.Message{Topic: normal}, tidegate.CodeMessageBodyEmpty, producer.StopInvalid},
+			"late delivery":  {tidegate.Message{Topic: normal, DeliverAt: time.Now().Add(25 * time.Hour)}, tidegate.CodeIllegalDeliveryTime, producer.StopInvalid},
+			"empty property": {tidegate.Message{Topic: normal, Properties: map[string]string{"k": ""}}, tidegate.CodeIllegalMessagePropertyKey, producer.StopInvalid},
+			"a group":        {tidegate.Message{Topic: normal, MessageGroup: "g"}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
+			"no group":       {tidegate.Message{Topic: fifo}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
+			"no topic":       {tidegate.Message{Topic: x.name("nowhere")}, tidegate.CodeTopicNotFound, producer.StopPermanent},
+		} {
+			if name != "no body" {
+				c.msg.Body = []byte("x")
+			}
+			_, err := p.Send(x.ctx, &c.msg)
+			send, ok := errors.AsType[*producer.SendError](err)
+			if !ok || send.Reason != c.reason || send.MaybeStored {
+				t.Errorf("%s: %v, want the reason %q and nothing stored", name, err, c.reason)
+			}
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != c.code {
+				t.Errorf("%s: %v, want %d %s", name, err, int(c.code), c.code)
+			}
+		}
+		if err := x.client.Ping(x.ctx, normal); err != nil {
+			t.Error(err)
+		}
+		if err := x.client.Ping(x.ctx, x.name("nowhere")); !errors.Is(err, tidegate.ErrTopicNotFound) {
+			t.Errorf("Ping of a topic that is missing: %v", err)
+		}
+	})
+}
+
+// A delayed message comes at its time. Where the server cannot recall it, the receipt has no
+// handle, and Recall fails with CodeNotImplemented.
+func TestDelayAndRecall(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("later", transporttest.Delay)}
+		p := x.producer(producer.Options{})
+		recalled := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("recalled"), DeliverAt: time.Now().Add(4 * time.Second)})
+		at := time.Now().Add(5 * time.Second)
+		kept := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("kept"), DeliverAt: at})
+		if recalled.Offset != -1 {
+			t.Errorf("the offset of a delayed message is %d before it is delivered", recalled.Offset)
+		}
+		want := []string{kept.MessageID}
+		if x.keeps.Recall {
+			if id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle); err != nil || id != recalled.MessageID {
+				t.Errorf("recalled %q, %v", id, err)
+			}
+		} else {
+			want = []string{recalled.MessageID, kept.MessageID}
+			_, err := p.Recall(x.ctx, sub.Topic, "handle")
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || recalled.RecallHandle != "" {
+				t.Errorf("Recall with the handle %q: %v, want no handle and %s", recalled.RecallHandle, err, tidegate.CodeNotImplemented)
+			}
+		}
+		var got []string
+		for _, d := range x.take(sub, len(want)) {
+			got = append(got, d.ID)
+			if d.ID == kept.MessageID && time.Now().Before(at.Add(-10*time.Millisecond)) {
+				t.Errorf("delivered %v early", time.Until(at))
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("received %v, want %v", got, want)
+		}
+	})
+}
+
+// Consumers see committed transactions only, and the server asks for the resolution of one that
+// its producer left open.
+func TestTransactions(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("payments", transporttest.Transaction)}
+		var checks atomic.Int64
+		p := x.producer(producer.Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+			checks.Add(1)
+			if string(c.Message.Body) != "open" {
+				t.Errorf("the server asks about %q", c.Message.Body)
+			}
+			return transport.Commit
+		}})
+		begin := func(body string) *producer.Transaction {
+			tx, err := p.Begin(x.ctx, &tidegate.Message{Topic: sub.Topic, Body: []byte(body)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tx.Receipt().TransactionID == "" {
+				t.Errorf("receipt %+v has no transaction ID", tx.Receipt())
+			}
+			return tx
+		}
+		ctx, cancel := context.WithCancel(x.ctx)
+		served := make(chan error, 1)
+		go func() { served <- p.ServeChecks(ctx, sub.Topic) }()
+		if err := begin("rolled back").Rollback(x.ctx); err != nil {
+			t.Error(err)
+		}
+		if err := begin("committed").Commit(x.ctx); err != nil {
+			t.Error(err)
+		}
+		begin("open")
+		for _, want := range []string{"committed", "open"} {
+			d := x.take(sub, 1)[0]
+			if string(d.Body) != want || d.TransactionID == "" || len(d.Properties) != 0 {
+				t.Errorf("received %q with the transaction ID %q and the properties %v, want %q", d.Body, d.TransactionID, d.Properties, want)
+			}
+		}
+		if checks.Load() != 1 {
+			t.Errorf("the server asked %d times, want once", checks.Load())
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("ServeChecks: %v", err)
+		}
+	})
+}

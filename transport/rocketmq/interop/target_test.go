@@ -1,0 +1,290 @@
+// Package interop runs the same programs against a tidegate broker and against a real RocketMQ.
+// They use the public API of producer and consumer; where servers differ, they assert how the
+// SDK reports the difference. Without flags the server is a tidegate broker in the same
+// process, and time is virtual. With -rocketmq.endpoint it is a RocketMQ, which must be one
+// that -rocketmq.tool started: a program with the commands "topic NAME TYPE" and
+// "group NAME [--fifo] [--max-retries N] [--retry-delays MS,…]", each with "--port PORT".
+//
+//	go test ./transport/rocketmq/interop -parallel 100 -v -rocketmq.endpoint 127.0.0.1:8081 -rocketmq.tool /path/rocketmq
+package interop
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+var (
+	endpoint = flag.String("rocketmq.endpoint", "", "host:port of a real RocketMQ; empty for a tidegate broker in this process")
+	tool     = flag.String("rocketmq.tool", "", "the program that creates topics and groups of that RocketMQ")
+)
+
+// patience bounds every wait of a program.
+const patience = 2 * time.Minute
+
+// run makes the names of this run unique: a RocketMQ keeps those of earlier ones.
+var run = strconv.FormatInt(time.Now().UnixNano(), 36)
+
+// features are the capabilities of a tidegate broker.
+var features = transport.Capabilities{
+	Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true,
+}
+
+// A target is a server and a client of it.
+type target struct {
+	t      *testing.T
+	ctx    context.Context    // of the test
+	broker *brokertest.Broker // nil for a RocketMQ
+	client *rocketmq.Client
+	suffix string
+
+	can   transport.Capabilities
+	keeps transporttest.Guarantees
+}
+
+// on runs a program against the server that the flags name.
+func on(t *testing.T, program func(x *target)) {
+	t.Helper()
+	if *endpoint == "" {
+		synctest.Test(t, func(t *testing.T) { program(open(t)) })
+		return
+	}
+	t.Parallel() // most of the time programs wait
+	program(open(t))
+}
+
+// open connects to the server, which for a tidegate broker is a new one.
+func open(t *testing.T) *target {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	x := &target{t: t, ctx: ctx, suffix: "-" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + run}
+	at, o := *endpoint, rocketmq.Options{RequestTimeout: 10 * time.Second} // the server shares the machine with the tests
+	if at == "" {
+		x.broker, x.can, x.keeps = brokertest.New(t), features, transporttest.AllGuarantees()
+		at, o.Dialer = x.broker.Address(), x.broker.Dial
+	}
+	var err error
+	if x.client, err = rocketmq.New(at, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.client.Close() })
+	return x
+}
+
+func (x *target) name(base string) string { return base + x.suffix }
+
+// topic creates a topic and returns its name.
+func (x *target) topic(base string, kind transporttest.TopicType) string {
+	x.t.Helper()
+	name := x.name(base)
+	if err := x.createTopic(x.ctx, name, kind); err != nil {
+		x.t.Fatal(err)
+	}
+	return name
+}
+
+func (x *target) createTopic(ctx context.Context, name string, kind transporttest.TopicType) error {
+	if x.broker != nil {
+		_, err := x.broker.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+		return err
+	}
+	return admin(ctx, "topic", name, strings.ToLower(string(kind)))
+}
+
+// group creates a consumer group and returns its name. Its retry delays are 1 s.
+func (x *target) group(base string, fifo bool, attempts int) string {
+	x.t.Helper()
+	name := x.name(base)
+	c := transporttest.GroupConfig{FIFO: fifo, MaxAttempts: attempts, Retry: []time.Duration{time.Second}}
+	if err := x.createGroup(x.ctx, name, c); err != nil {
+		x.t.Fatal(err)
+	}
+	return name
+}
+
+func (x *target) createGroup(ctx context.Context, name string, c transporttest.GroupConfig) error {
+	if x.broker != nil {
+		g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+		if c.FIFO {
+			g.FIFORetryInterval = broker.Duration(c.Retry[0])
+		}
+		_, err := x.broker.PutGroup(ctx, name, g)
+		return err
+	}
+	args := []string{"group", name, "--max-retries", strconv.Itoa(c.MaxAttempts - 1)}
+	if c.FIFO {
+		args = append(args, "--fifo")
+	}
+	var ms []string
+	for _, d := range c.Retry {
+		ms = append(ms, strconv.FormatInt(d.Milliseconds(), 10))
+	}
+	return admin(ctx, append(args, "--retry-delays", strings.Join(ms, ","))...)
+}
+
+var administration sync.Mutex
+
+func admin(ctx context.Context, args ...string) error {
+	_, port, err := net.SplitHostPort(*endpoint)
+	if err != nil {
+		return err
+	}
+	administration.Lock() // or the machine is busy with these processes alone
+	defer administration.Unlock()
+	args = append(args, "--port", port)
+	if out, err := exec.CommandContext(ctx, *tool, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %v: %w: %s", *tool, args, err, out)
+	}
+	return nil
+}
+
+func (x *target) producer(o producer.Options) *producer.Producer {
+	x.t.Helper()
+	p, err := producer.New(x.client, o)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// send sends a message that has to be accepted.
+func (x *target) send(p *producer.Producer, m *tidegate.Message) tidegate.Receipt {
+	x.t.Helper()
+	r, err := p.Send(x.ctx, m)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return r
+}
+
+func (x *target) simple(sub consumer.Subscription) *consumer.Simple {
+	x.t.Helper()
+	c, err := consumer.NewSimple(x.client, sub, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return c
+}
+
+// take receives and acknowledges n messages. A topic of dead letters need not exist yet.
+func (x *target) take(sub consumer.Subscription, n int) []*tidegate.Delivery {
+	x.t.Helper()
+	c := x.simple(sub)
+	var all []*tidegate.Delivery
+	for d, err := range c.All(x.ctx) {
+		if err != nil {
+			if x.ctx.Err() == nil {
+				x.t.Logf("%v", err)
+			}
+			continue
+		}
+		if err := c.Ack(x.ctx, d); err != nil {
+			x.t.Error(err)
+		}
+		if all = append(all, d); len(all) == n {
+			return all
+		}
+	}
+	x.t.Fatalf("received %d of %d messages", len(all), n)
+	return nil
+}
+
+// A delivered is one call of a handler.
+type delivered struct {
+	*tidegate.Delivery
+	at time.Time
+}
+
+// A push is a running push consumer.
+type push struct {
+	x          *target
+	deliveries chan delivered
+	outcomes   chan consumer.Outcome
+	stopped    chan consumer.StopReport
+	done       chan struct{} // closed when Run has returned
+	err        error         // of Run
+	cancel     context.CancelFunc
+}
+
+// consume starts a push consumer, which ends with the test.
+func (x *target) consume(sub consumer.Subscription, handler consumer.Handler, o consumer.PushOptions) *push {
+	x.t.Helper()
+	const room = 1000 // more than any program has deliveries
+	p := &push{x: x, deliveries: make(chan delivered, room), outcomes: make(chan consumer.Outcome, room),
+		stopped: make(chan consumer.StopReport, 1), done: make(chan struct{})}
+	o.OnDelivery = func(out consumer.Outcome) { p.outcomes <- out }
+	o.OnStop = func(r consumer.StopReport) { p.stopped <- r }
+	c, err := consumer.NewPush(x.client, sub, func(ctx context.Context, d *tidegate.Delivery) error {
+		p.deliveries <- delivered{d, time.Now()}
+		return handler(ctx, d)
+	}, o)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(x.ctx)
+	p.cancel = cancel
+	go func() {
+		defer close(p.done)
+		p.err = c.Run(ctx)
+	}()
+	x.t.Cleanup(func() {
+		cancel()
+		<-p.done
+	})
+	return p
+}
+
+// stop ends the consumer and returns its report.
+func (p *push) stop() consumer.StopReport {
+	p.x.t.Helper()
+	p.cancel()
+	<-p.done
+	if p.err != nil {
+		p.x.t.Errorf("Run: %v", p.err)
+	}
+	return <-p.stopped
+}
+
+// next returns the next delivery.
+func (p *push) next() delivered {
+	p.x.t.Helper()
+	select {
+	case d := <-p.deliveries:
+		return d
+	case <-p.x.ctx.Done():
+		p.x.t.Fatal("no delivery came")
+		panic("unreachable")
+	}
+}
+
+// outcome returns the next outcome.
+func (p *push) outcome() consumer.Outcome {
+	p.x.t.Helper()
+	select {
+	case o := <-p.outcomes:
+		return o
+	case <-p.x.ctx.Done():
+		p.x.t.Fatal("no outcome came")
+		panic("unreachable")
+	}
+}
