@@ -408,7 +408,9 @@ func TestCloseWhileAskingForTheRoute(t *testing.T) {
 		}
 		c := newClient(t, n, nil)
 		errs := make(chan error, 2)
-		go func() { errs <- c.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0].Err }()
+		go func() {
+			errs <- c.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0].Err
+		}()
 		go func() {
 			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue})
 			errs <- err
