@@ -43,8 +43,8 @@ func (d *distant) RepeatChange(ctx context.Context, x *tidegate.Delivery, dur ti
 	return d.ChangeInvisibleDuration(ctx, x, dur)
 }
 
-// Row 58: the handler's context ends before the server may deliver the message again, whatever the
-// network's delay is and however long the receive was parked.
+// Demand 58: the handler's context ends before the server may deliver the message again, whatever
+// the network's delay is and however long the receive was parked.
 func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	}
 }
 
-// Row 57: extensions that take 20 s have a longer invisible duration asked for, and after that no
-// message is lost.
+// Demand 57: extensions that take 20 s have a longer invisible duration asked for, and after that
+// no message is lost.
 func TestSlowExtensions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -106,8 +106,8 @@ func TestSlowExtensions(t *testing.T) {
 	})
 }
 
-// Row 55: a handler that works ten times as long as the lease has one delivery, and row 60: no
-// message in the buffer expires. Handlers may ignore their contexts and return late.
+// Demand 55: a handler that works ten times as long as the lease has one delivery, and demand 60:
+// no message in the buffer expires. Handlers may ignore their contexts and return late.
 func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

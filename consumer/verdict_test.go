@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Row 33 of the users' requests: not now, without spending an attempt.
+// Demand 33: not now, without spending an attempt.
 func TestSnooze(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{"a server that can": ours, "one that counts": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestSnooze(t *testing.T) {
 	}
 }
 
-// Row 51: a flag for the last attempt, and a callback when the message is given up.
+// Demand 51: a flag for the last attempt, and a callback when the message is given up.
 func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
 	for _, tt := range []struct {
 		most int
@@ -99,8 +99,8 @@ func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
 	}
 }
 
-// Row 35: permanent errors of other packages are known to the classifier, and middleware wraps the
-// handler in order.
+// Demand 35: permanent errors of other packages are known to the classifier, and middleware wraps
+// the handler in order.
 func TestClassifyAndMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

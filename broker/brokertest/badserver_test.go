@@ -24,24 +24,13 @@ import (
 // runThrough starts a push consumer whose client is a rogue's, until stop is called.
 func runThrough(t *testing.T, b *brokertest.Broker, r *rogue, h consumer.Handler, o consumer.PushOptions) (stop func()) {
 	t.Helper()
-	c, err := consumer.NewPush(r.client(t, b), consumer.Subscription{Group: "billing", Topic: "orders"}, h, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the consumer ended with %v", err)
-		}
-	}
+	return runPush(t, r.client(t, b), h, o)
 }
 
-// A server that sends frames that are no protobuf, ends streams before their end, with an error or as if they were
-// complete, gives a message twice, or answers acknowledgements with different results: every message is handled, none
-// becomes a dead letter, and where the server gives none twice the retry schedule stays untouched.
+// A server that sends frames that are no protobuf, ends streams before their end, with an error or
+// as if they were complete, gives a message twice, or answers acknowledgements with different
+// results: every message is handled, none becomes a dead letter, and where the server gives none
+// twice the retry schedule stays untouched.
 //
 // Demand 68.
 func TestServerThatMisbehaves(t *testing.T) {
@@ -150,8 +139,8 @@ func TestServerThatMisbehaves(t *testing.T) {
 	}
 }
 
-// A server that forgets its clients ends their sessions and refuses their requests until they have introduced
-// themselves again: messages are handled all the same, and Run goes on.
+// A server that forgets its clients ends their sessions and refuses their requests until they have
+// introduced themselves again: messages are handled all the same, and Run goes on.
 func TestServerThatForgetsItsClients(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{})
@@ -211,8 +200,8 @@ func TestServerThatForgetsItsClients(t *testing.T) {
 	})
 }
 
-// The clock of a server may differ by minutes. Retries come exactly when they are due, long handlers keep their
-// messages, and no message is handled by two handlers at the same time.
+// The clock of a server may differ by minutes. Retries come exactly when they are due, long
+// handlers keep their messages, and no message is handled by two handlers at the same time.
 func TestClocksThatDiffer(t *testing.T) {
 	for _, off := range []time.Duration{-10 * time.Minute, -3 * time.Second, 3 * time.Second, 10 * time.Minute} {
 		for _, told := range []bool{false, true} {
@@ -278,8 +267,9 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// Handlers that panic, block, ignore their contexts and return after the lease, beside others that work: the
-// messages of the others are handled once and at once, and those of the bad ones are retried.
+// Handlers that panic, block, ignore their contexts and return after the lease, beside others that
+// work: the messages of the others are handled once and at once, and those of the bad ones are
+// retried.
 func TestHandlersThatMisbehave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -42,8 +42,8 @@ type rogue struct {
 	// request may return another request, or an answer that the broker's takes the place of.
 	request func(method string, req []byte) (changed, answer []byte)
 
-	// response returns the frames that take the place of one of the broker's. An error ends the stream,
-	// after the frames; errEndOK does so with success.
+	// response returns the frames that take the place of one of the broker's. An error ends the
+	// stream, after the frames; errEndOK does so with success.
 	response func(method string, frame []byte) ([][]byte, error)
 
 	// plain hides that the broker is more than a RocketMQ.

@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// Row 26 of the users' requests: the retry schedule is the same for an error, a panic, a handler that takes longer than
+// Demand 26: the retry schedule is the same for an error, a panic, a handler that takes longer than
 // its delivery is extended, and a worker that is lost with its lease.
 func TestEveryFailureHasTheSameDelay(t *testing.T) {
 	const lease = 30 * time.Second
