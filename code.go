@@ -2,8 +2,8 @@ package tidegate
 
 import "strconv"
 
-// A Code is a status of the RocketMQ 5 protocol (apache.rocketmq.v2.Code).
-// Zero means that the server gave none: the request did not get an answer.
+// A Code is a status of the RocketMQ 5 protocol (apache.rocketmq.v2.Code). Zero means that there
+// was no response.
 type Code int32
 
 // The codes of the protocol, by RocketMQ's names.
@@ -58,9 +58,9 @@ const (
 	CodeFailedToConsumeMessage       Code = 60000
 )
 
-// ReplyTooManyRequests is the reply code of a throttled request (RocketMQ: sending retry and
-// throttling: "reply-code:530, reply-text:TOO_MANY_REQUESTS"). On the gRPC wire it is
-// [CodeTooManyRequests] with a text that begins with both.
+// ReplyTooManyRequests is the reply code of a throttled request: "reply-code:530,
+// reply-text:TOO_MANY_REQUESTS" (RocketMQ: sending retry and throttling). On the gRPC wire it is
+// [CodeTooManyRequests], with a text that begins with the number and the name.
 const ReplyTooManyRequests = 530
 
 var codeNames = map[Code]string{
@@ -88,7 +88,7 @@ var codeNames = map[Code]string{
 	CodeVerifyFIFOMessageUnsupported: "VERIFY_FIFO_MESSAGE_UNSUPPORTED", CodeFailedToConsumeMessage: "FAILED_TO_CONSUME_MESSAGE",
 }
 
-// String returns RocketMQ's name of the code, or its number.
+// String returns RocketMQ's name of the code. For an unknown code it returns the number.
 func (c Code) String() string {
 	if s, ok := codeNames[c]; ok {
 		return s

@@ -6,46 +6,45 @@ import (
 	"time"
 )
 
-// A Delivery is one handing-out of a message to a consumer group. It is plain
-// data: acknowledging it is a method of the consumer that received it.
+// A Delivery is one delivery of a message to a consumer group. It is plain data; the consumer that
+// received it has the methods that settle it.
 type Delivery struct {
 	Message
 
-	// ConsumerGroup is the group that the message was delivered to.
+	// ConsumerGroup is the group that received the message.
 	ConsumerGroup string
 
-	// Attempt is the number of this delivery: 1 the first time.
+	// Attempt is the number of this delivery of the message, from 1.
 	Attempt int
 
-	// Handle names this delivery, not the message: after the next delivery,
-	// or a change of the invisible duration, an older handle is refused with
-	// [ErrInvalidHandle]. It means something only to Endpoint.
+	// Handle identifies this delivery, not the message. The next delivery of the message and each
+	// change of its invisible duration replace the handle; the server then rejects the old one with
+	// [ErrInvalidHandle]. Only the server at Endpoint can use it.
 	Handle string
 
-	// Endpoint is the server that delivered, and so the one to acknowledge to.
+	// Endpoint is the server that delivered the message. Acknowledgements go to it.
 	Endpoint string
 
-	Queue  int   // the queue's number within the topic
-	Offset int64 // of the message in that queue
+	Queue  int   // number of the queue within the topic
+	Offset int64 // position of the message in that queue
 
-	// TransactionID names the transaction that the message was committed with, as
-	// Receipt.TransactionID does for the producer. Empty for other messages.
+	// TransactionID identifies the transaction that committed the message. It is empty for other
+	// messages.
 	TransactionID string
 
-	BornAt    time.Time // when the producer made it, by its clock
+	BornAt    time.Time // time of the send, in the producer's clock
 	BornHost  string    // the producer's host
-	StoredAt  time.Time // when the server stored it, by its clock
+	StoredAt  time.Time // time of storage, in the server's clock
 	StoreHost string    // the server's host
 
-	// InvisibleUntil is when the server delivers the message again unless it
-	// was acknowledged, by the clock of who received it: a transport reckons it from how long the
-	// server says that this is. Zero where the server does not tell.
+	// InvisibleUntil is the time at which the server delivers an unacknowledged message again, in
+	// the receiver's clock. The transport computes it from the remaining duration in the response.
+	// Zero means that the server did not report it.
 	InvisibleUntil time.Time
 }
 
-// The names of the properties that a dead letter carries beside those of the
-// original message. DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID are RocketMQ's
-// own; the others are tidegate's. A program that sends may not set them.
+// The properties that the server adds to a dead letter. DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID
+// are RocketMQ's; the tidegate broker adds the others. A message to send must not have them.
 const (
 	PropertyDeadLetterTopic     = "DLQ_ORIGIN_TOPIC"
 	PropertyDeadLetterMessageID = "DLQ_ORIGIN_MESSAGE_ID"
@@ -56,57 +55,56 @@ const (
 	PropertyDeadLetterReason    = "DLQ_REASON"
 )
 
-// The properties in which servers of RocketMQ's protocol repeat the message group and the
-// transaction ID of a delivery. [Delivery] has fields for them; they are not among its Properties,
-// and a program that sends may not set them.
+// The properties in which RocketMQ's protocol repeats the message group and the transaction ID of a
+// delivery. A [Delivery] has them as fields and not among its Properties. A message to send must
+// not have them.
 const (
 	PropertyMessageGroup  = "__SHARDINGKEY"
 	PropertyTransactionID = "__transactionId__"
 )
 
-// The properties that a message in a retry topic carries (TDMQ for Pulsar: retry and dead letters).
+// The properties of a message in a retry topic (TDMQ for Pulsar: retry and dead letters).
 const (
-	PropertyRealTopic       = "REAL_TOPIC"        // the topic that the message was sent to
-	PropertyOriginMessageID = "ORIGIN_MESSAGE_ID" // the ID that it was sent with
+	PropertyRealTopic       = "REAL_TOPIC"        // topic of the original send
+	PropertyOriginMessageID = "ORIGIN_MESSAGE_ID" // ID in the original topic
 	PropertyRetryTopic      = "RETRY_TOPIC"       // the retry topic
-	PropertyReconsumeTimes  = "RECONSUMETIMES"    // how often it was retried
+	PropertyReconsumeTimes  = "RECONSUMETIMES"    // number of retries
 )
 
 // The properties that the broker adds to a dead or expired message where address settings decide
 // its destination (Artemis: undelivered messages).
 const (
-	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // the topic that it was in
-	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // whose copy it was: the consumer group
-	PropertyOriginalMessageID = "_AMQ_ORIG_MESSAGE_ID" // its ID
-	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // when it was found to be too old, in milliseconds since 1970
+	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // original topic
+	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // consumer group that did not consume the message
+	PropertyOriginalMessageID = "_AMQ_ORIG_MESSAGE_ID" // original ID
+	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // time of the expiry, in milliseconds since 1970
 )
 
-// PropertyDeadLetterRedrives says how often a message was sent back from the dead letters. It stays
-// with a message that was, and comes back with it if it becomes a dead letter again. Unlike the
-// others it may be sent, so that such a message can be passed on.
+// PropertyDeadLetterRedrives counts how often a message was redriven from the dead letters. It
+// stays with the message if that becomes a dead letter again. A message to send may have it, so
+// that programs can forward such messages.
 const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
 
-// DeadLetterPrefix and a group's name make the topic of the group's dead letters.
+// DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
 const DeadLetterPrefix = "%DLQ%"
 
 // DeadLetterTopic returns the topic of a consumer group's dead letters.
 func DeadLetterTopic(group string) string { return DeadLetterPrefix + group }
 
-// A DeadLetter tells where a dead letter comes from and why it is one.
+// A DeadLetter is the origin of a dead letter and the reason of its end.
 type DeadLetter struct {
-	Topic     string // that the message was sent to
+	Topic     string // topic of the original send
 	MessageID string
 	Queue     int
 	Offset    int64
-	Group     string // the consumer group that could not consume it
-	Attempts  int    // deliveries made before the message was given up
+	Group     string // consumer group that could not consume the message
+	Attempts  int    // deliveries before the message became a dead letter
 	Reason    string
-	Redrives  int // how often it had been sent back from the dead letters before
+	Redrives  int // earlier redrives of the message
 }
 
-// DeadLetter returns where the message came from, and false if it does not
-// tell: then it is no dead letter, or one of a real RocketMQ 5.2, which keeps no
-// origin. A number that is missing or cannot be read is 0.
+// DeadLetter returns the origin of a dead letter. It returns false for other messages, and for the
+// dead letters of RocketMQ 5.2, which have no origin. A number that is missing or malformed is 0.
 func (m *Message) DeadLetter() (DeadLetter, bool) {
 	topic, ok := m.Properties[PropertyDeadLetterTopic]
 	if !ok {
@@ -126,10 +124,11 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 	return d, true
 }
 
-// Forward returns a message for topic with the tag, keys, message group, properties,
-// trace context and body of the delivery, whose bytes it shares. It leaves out what
-// belongs to the delivered message alone: the ID, since a copy is another message, the
-// delivery time, and the properties that servers add, such as the origin of a dead letter.
+// Forward returns a message for topic with the tag, keys, message group, properties, trace context
+// and body of the delivery. It shares the bytes of the body.
+//
+// The result has no ID, because a copy is a message of its own, no delivery time, and none of the
+// properties that servers add, such as the origin of a dead letter.
 func (d *Delivery) Forward(topic string) *Message {
 	m := d.Message.Clone()
 	m.ID, m.Topic, m.DeliverAt = "", topic, time.Time{}

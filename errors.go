@@ -7,77 +7,73 @@ import (
 	"time"
 )
 
-// The errors that callers branch on, with errors.Is. The server's own words
-// are in the [Error] that matches: errors.AsType[*Error].
+// The errors that callers compare with errors.Is. The matching [Error] has the server's text;
+// errors.AsType[*Error] returns it.
 var (
-	// ErrThrottled is returned when the server refused a request because it
-	// has too much to do: reply code 530, TOO_MANY_REQUESTS. Nothing was stored.
+	// ErrThrottled: the server rejected the request because of its load, with reply code 530,
+	// TOO_MANY_REQUESTS. It stored nothing.
 	ErrThrottled = errors.New("530 TOO_MANY_REQUESTS")
 
-	// ErrInvalidHandle is returned when a receipt handle no longer names a
-	// delivery: its invisible time is over, a later delivery or change
-	// replaced it, or it was acknowledged before.
+	// ErrInvalidHandle: the receipt handle does not identify a current delivery. The invisible time
+	// is over, a later delivery or change replaced the handle, or the message was acknowledged.
 	ErrInvalidHandle = errors.New("receipt handle is not valid any more")
 
-	// ErrTopicNotFound is returned when the server has no such topic.
+	// ErrTopicNotFound: the server does not have the topic.
 	ErrTopicNotFound = errors.New("topic not found")
 
-	// ErrNotFound is returned when something that was asked for by name does
-	// not exist: a topic, a group, a message.
+	// ErrNotFound: the server does not have the named topic, group or message.
 	ErrNotFound = errors.New("not found")
 
-	// ErrInvalid is returned for input that can never be accepted: the
-	// request, not the server, has to change.
+	// ErrInvalid: the server can never accept the request. Change the request.
 	ErrInvalid = errors.New("invalid")
 
-	// ErrUnauthorized is returned when the server does not accept the keys,
-	// ErrForbidden when it does but they do not permit the operation.
+	// ErrUnauthorized: the server does not accept the credentials. ErrForbidden: it accepts them,
+	// but they do not permit the operation.
 	ErrUnauthorized = errors.New("unauthorized")
 	ErrForbidden    = errors.New("forbidden")
 
-	// ErrUnavailable is returned when the server could not be reached, did
-	// not answer in time, or failed on its side. Another attempt may succeed;
-	// what the server cannot do at all (NOT_IMPLEMENTED, 505xx) does not
-	// match.
+	// ErrUnavailable: the server could not be reached, did not respond in time, or failed. Another
+	// attempt can succeed. Requests that the server does not support (NOT_IMPLEMENTED, 505xx) do
+	// not match.
 	ErrUnavailable = errors.New("unavailable")
 
-	// ErrClosed is returned by everything that was closed by its user.
+	// ErrClosed: the program has closed the producer, consumer, transport or broker.
 	ErrClosed = errors.New("closed")
 )
 
-// An Error is one failed request. It matches the sentinels above by its code,
-// and what Err matches. Goroutines may share one that none changes.
+// An Error describes one failed request. It matches the sentinel errors above by its code, and
+// every error that Err matches. Several goroutines may share an Error if none changes it.
 type Error struct {
-	// Op is the operation, as RocketMQ names it: "SendMessage", "AckMessage".
+	// Op is the operation by RocketMQ's name, such as "SendMessage" or "AckMessage".
 	Op string
 
-	// Subject is what it was about: a topic, a group, a field's name.
+	// Subject is the topic, group or field that the error is about.
 	Subject string
 
-	// Endpoint is the server that answered or failed to; empty if the request
-	// never left the program.
+	// Endpoint is the server that responded or failed to respond. It is empty if the request did
+	// not leave the program.
 	Endpoint string
 
-	// Code is the server's status; 0 if there was no answer.
+	// Code is the server's status. Zero means that there was no response.
 	Code Code
 
-	// RetryAfter is the server's wish for the time until the next attempt;
-	// 0 if it has none. A negative value asks not to try again.
+	// RetryAfter is the time that the server requests before the next attempt. Zero means no
+	// request; a negative value asks the client not to retry.
 	RetryAfter time.Duration
 
-	// MaybeStored tells that a failed send may have been stored all the same,
-	// because the answer was lost or late: this is where duplicates come from.
-	// Of a failed settlement it tells that the delivery may be settled.
+	// MaybeStored reports that the server may have stored a message although the send failed,
+	// because the response was lost or late. Sending it again can create a duplicate. For a failed
+	// settlement it reports that the delivery may be settled.
 	MaybeStored bool
 
-	// Message is the server's text, or ours: value, limit, what to do.
+	// Message is the text of the server or of this module: the value, the limit and the remedy.
 	Message string
 
-	// Err is the cause below; nil if there is none.
+	// Err is the cause. Nil means none.
 	Err error
 }
 
-// ReplyCode returns 530 for a throttled request, and the status code otherwise.
+// ReplyCode returns 530 for a throttled request and the status code for all others.
 func (e *Error) ReplyCode() int {
 	if e.Code == CodeTooManyRequests {
 		return ReplyTooManyRequests
@@ -85,7 +81,7 @@ func (e *Error) ReplyCode() int {
 	return int(e.Code)
 }
 
-// Error returns operation, subject, endpoint, code and text, as far as known.
+// Error returns the operation, subject, endpoint, code and text, as far as they are known.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -132,7 +128,7 @@ func (e *Error) codeText() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is the sentinel of e's code.
+// Is reports whether target is the sentinel error of e.Code.
 func (e *Error) Is(target error) bool {
 	c := e.Code
 	switch target {
@@ -156,9 +152,9 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// RetryAfter returns the time that the server asked to wait before the next
-// attempt: the largest Error.RetryAfter in the tree of err. Zero means that there
-// is none, or that the server asked not to try again.
+// RetryAfter returns the largest Error.RetryAfter in the tree of err: the time that the server
+// requests before the next attempt. Zero means that err has none, or that the server asked the
+// client not to retry.
 func RetryAfter(err error) time.Duration {
 	var d time.Duration
 	if e, ok := err.(*Error); ok { //nolint:errorlint // the tree is walked here

@@ -25,9 +25,9 @@ func newIDHost() (host [8]byte, seq *atomic.Uint32) {
 	return host, new(atomic.Uint32)
 }
 
-// NewMessageID returns an ID that no other call returns: 34 upper-case
-// hexadecimal digits in the form of RocketMQ 5's message IDs, version 01
-// (docs/message_id.md of rocketmq-clients). Goroutines may share it.
+// NewMessageID returns a new unique ID: 34 upper-case hexadecimal digits in the form of RocketMQ
+// 5's message IDs, version 01 (rocketmq-clients, docs/message_id.md). Several goroutines may call
+// it at the same time.
 func NewMessageID() string {
 	var b [17]byte
 	b[0] = 1

@@ -6,51 +6,54 @@ import (
 	"time"
 )
 
-// A Message is what a producer sends. A send never changes the caller's
-// value; do not change one while a send with it is under way. Goroutines may
-// send one value at the same time: with an empty ID they are different messages,
-// with an ID they are one. [Message.Validate] checks what needs no server.
+// A Message is one message as a producer sends it.
+//
+// A send does not change the value. Do not change it while a send with it is under way. Several
+// goroutines may send one value at the same time: without an ID each send is a message of its own,
+// with an ID all of them send the same message.
+//
+// [Message.Validate] checks the limits below that do not depend on the server.
 type Message struct {
-	// ID names the message for its whole life: over attempts, failover and
-	// dead letters. Any text of at most 255 bytes that is not blank, in UTF-8.
-	// Empty: the producer makes one (see [NewMessageID]).
+	// ID identifies the message across attempts, failover and dead letters. It is valid UTF-8 of at
+	// most 255 bytes and not blank. Empty means that the producer creates one, as [NewMessageID]
+	// does.
 	ID string
 
-	// Topic is the topic to send to: 1 to 127 characters of [%|a-zA-Z0-9_-],
-	// and on a tidegate broker also words of these joined by '.'.
+	// Topic is the destination: 1 to 127 characters of [%|a-zA-Z0-9_-]. The tidegate broker also
+	// accepts several such words joined by '.'.
 	Topic string
 
-	// Tag is one word that a subscription can filter on, without '|' and
-	// control characters. Empty: no tag.
+	// Tag is a word for filters of subscriptions, without '|' and control characters. Empty means
+	// no tag.
 	Tag string
 
-	// Keys are words that the message can be looked up by, none of them blank
-	// or with a control character. Nil: none.
+	// Keys are words for looking up the message. A key is not blank and has no control character.
+	// Nil means none.
 	Keys []string
 
-	// MessageGroup orders messages: those of one group are delivered in the
-	// order in which they were stored. At most 63 bytes. Empty: no order.
-	// Only topics of type FIFO take messages with a group.
+	// MessageGroup orders messages: the broker delivers the messages of one group in the order in
+	// which it stored them. At most 63 bytes. Only topics of type FIFO accept it. Empty means no
+	// order.
 	MessageGroup string
 
-	// DeliverAt is the earliest time of delivery, at most 24 h ahead; one that
-	// is past is now. Zero: at once. Only topics of type DELAY take messages
-	// with one, and then without a message group.
+	// DeliverAt is the earliest time of delivery, at most 24 h ahead. A time in the past means now.
+	// Only topics of type DELAY accept it, and only without a message group. Zero means immediate
+	// delivery.
 	DeliverAt time.Time
 
-	// Properties are the user's own words, in UTF-8: at most 128 of them, 16 KiB
-	// in all with tag and keys. Names that [ReservedProperty] knows and empty values
-	// are refused. Nil: none.
+	// Properties are pairs of UTF-8 strings for the application: at most 128, and at most 16 KiB
+	// together with tag and keys. Values must not be empty, and [ReservedProperty] must be false
+	// for each name. Nil means none.
 	Properties map[string]string
 
-	// TraceContext is the W3C trace context of the sender, at most 4 KiB. Empty: none.
+	// TraceContext is the W3C trace context of the sender, at most 4 KiB. Empty means none.
 	TraceContext string
 
-	// Body is the payload: 1 byte to 4 MiB, or what the server says instead.
+	// Body is the payload, from 1 byte to the server's maximum, by default 4 MiB.
 	Body []byte
 }
 
-// Clone returns a copy that shares nothing with m but the bytes of Body.
+// Clone returns a copy of m that shares only the bytes of Body.
 func (m *Message) Clone() *Message {
 	c := *m
 	c.Keys = slices.Clone(m.Keys)
@@ -58,29 +61,33 @@ func (m *Message) Clone() *Message {
 	return &c
 }
 
-// A Receipt tells where an accepted message lies.
+// A Receipt is the position of an accepted message.
 type Receipt struct {
 	MessageID string
 	Topic     string
-	Queue     int   // the queue's number; -1 where the server does not tell, as RocketMQ's protocol does not, and before its delivery time
-	Offset    int64 // in that queue; -1 if it is not known, and before its delivery time
+	// Queue is the number of the queue. It is -1 before the delivery time of a delayed message and
+	// on servers that do not report it: RocketMQ's protocol has no field for it.
+	Queue int
+	// Offset is the position in the queue. It is -1 before the delivery time of a delayed message,
+	// and if it is not known.
+	Offset int64
 
 	// Endpoint is the server that accepted the message.
 	Endpoint string
 
-	// RecallHandle names a message with a delivery time that is still ahead, to
-	// take it back. Empty for others, and where the server gives none.
+	// RecallHandle identifies a delayed message for Recall. It is empty for other messages, and if
+	// the server cannot recall messages.
 	RecallHandle string
 
-	// TransactionID names the transaction of a half message. Empty for other messages.
+	// TransactionID identifies the transaction of a half message. It is empty for other messages.
 	TransactionID string
 
-	// Spooled is true if no server has the message yet: the producer's spool has it on
-	// the local disk and sends it later, with the same ID. Queue and Offset are -1,
-	// and Endpoint is empty.
+	// Spooled is true if no server has the message yet: the producer's spool has stored it on the
+	// local disk and sends it later, with the same ID. Queue and Offset are -1 then, and Endpoint
+	// is empty.
 	Spooled bool
 
-	// Attempts is how many attempts the send took, the first included.
-	// A transport, which makes one, leaves it 0; the producer sets it.
+	// Attempts is the number of attempts that the send took, including the first. The producer sets
+	// it; a transport makes one attempt and leaves it 0.
 	Attempts int
 }

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The limits of RocketMQ 5's proxy, which the tidegate broker keeps too.
+// The limits of RocketMQ 5's proxy. The tidegate broker has the same.
 const (
 	MaxTopicLength        = 127      // characters
 	MaxGroupLength        = 120      // characters
@@ -18,8 +18,8 @@ const (
 	MaxMessageGroupLength = 63       // bytes
 )
 
-// Limits of the tidegate broker. RocketMQ limits the delivery time likewise, and the
-// other two only together with the properties.
+// The limits of the tidegate broker. RocketMQ has the same maximum delay; it limits the other two
+// only together with the properties.
 const (
 	MaxMessageIDLength    = 255            // bytes
 	MaxTraceContextLength = 4 << 10        // bytes
@@ -48,8 +48,8 @@ var reservedProperties = func() map[string]bool {
 	return m
 }()
 
-// ReservedProperty reports whether name has a meaning of its own in RocketMQ
-// or in tidegate, so that a message sent may not carry it.
+// ReservedProperty reports whether RocketMQ or tidegate uses the property name. A message to send
+// must not have such a property.
 func ReservedProperty(name string) bool { return reservedProperties[name] }
 
 func invalid(code Code, field, format string, args ...any) *Error {
@@ -78,8 +78,8 @@ func ValidateTopic(name string) error {
 	return nil
 }
 
-// ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no
-// server can have a consumer group of that name, and nil otherwise.
+// ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no server can have a consumer
+// group of that name, and nil otherwise.
 func ValidateGroup(name string) error {
 	if err := validateName("consumer group", name, "", MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
 		return err
@@ -107,10 +107,12 @@ func validateName(field, name, more string, limit int, code Code) error {
 	return nil
 }
 
-// Validate returns an [Error] that names the first field of m that no server
-// takes, with the value and the limit, and nil if there is none. A maxBody of
-// 0 or less stands for [MaxBodySize]. An empty ID is valid: a producer makes one.
-// What depends on the topic, such as its type, only the server can tell.
+// Validate returns an [Error] that describes the first field of m that every server rejects, with
+// the value and the limit. It returns nil if there is none. A maxBody of 0 or less means
+// [MaxBodySize].
+//
+// An empty ID is valid, because the producer creates one. Validate does not know the topic: only
+// the server checks that the message fits the topic's type.
 func (m *Message) Validate(maxBody int) error {
 	if maxBody <= 0 {
 		maxBody = MaxBodySize
