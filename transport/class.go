@@ -12,19 +12,19 @@ import (
 type Class int
 
 const (
-	// OK is no failure.
+	// OK: the request succeeded.
 	OK Class = iota
-	// Throttled: the same request may succeed later, at a slower pace.
+	// Throttled: the same request can succeed later, at a lower rate.
 	Throttled
-	// Transient: the same request may succeed now, better elsewhere.
+	// Transient: the same request can succeed now, preferably on another server.
 	Transient
-	// Permanent: the same request will never succeed.
+	// Permanent: the same request cannot succeed.
 	Permanent
-	// Cancelled: the caller does not want it any more, or closed the client.
+	// Cancelled: the caller's context ended, or the program closed the client.
 	Cancelled
 )
 
-// String returns the lower-case name.
+// String returns the name in lower case.
 func (c Class) String() string {
 	switch c {
 	case OK:
@@ -41,11 +41,13 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// Classify sorts the error of one attempt. It decides by code, never by text.
-// An error without a code is Transient, as a broken connection is, unless it
-// is the end of a context or tidegate.ErrClosed. Whether the caller's own
-// context ended, only the caller can tell: an attempt's deadline that passes
-// is Transient.
+// Classify returns the class of the error of one attempt. It depends on the code, never on the
+// text.
+//
+// An error without a code is Transient, for example a lost connection. Exceptions are
+// context.Canceled and tidegate.ErrClosed, which are Cancelled, and tidegate.ErrInvalid, which is
+// Permanent. An expired deadline is Transient: only the caller knows whether it was the deadline of
+// its own context or that of the attempt.
 func Classify(err error) Class {
 	if err == nil {
 		return OK
@@ -79,10 +81,9 @@ func classOf(c tidegate.Code) Class {
 	return Transient
 }
 
-// IsMessageFault reports whether err is permanent because of the message: the
-// server will never accept it, but accepts others. It is false for a permanent
-// fault of the set-up, which every message of the topic meets until an operator
-// cures it: a missing topic, refused credentials, a wrong endpoint.
+// IsMessageFault reports whether err is permanent because of this message: the server rejects this
+// message and accepts others. It is false for a permanent fault of the set-up, which affects every
+// message of the topic, for example a missing topic, rejected credentials or a wrong endpoint.
 func IsMessageFault(err error) bool {
 	if Classify(err) != Permanent {
 		return false

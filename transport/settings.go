@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Delayer tells how long to wait before retry n, n being 0 for the first. The
-// policies of package backoff are Delayers.
+// A Delayer returns the wait before retry n; 0 is the first retry. The policies of package backoff
+// are Delayers.
 type Delayer interface {
 	Delay(n int) time.Duration
 }
@@ -19,65 +19,61 @@ type ProducerSettings struct {
 	MaxBodySize int     // bytes
 }
 
-// ConsumerSettings are what a server wants of a group's consumers. A zero
-// field means that the server said nothing about it.
+// ConsumerSettings are the settings that a server has for the consumers of a group. A zero field
+// means that the server has no setting.
 type ConsumerSettings struct {
-	FIFO             bool    // one message of a message group at a time, in order
-	MaxAttempts      int     // deliveries of one message, the first included; negative: for ever
-	Retry            Delayer // the ladder: the delay after delivery n+1 failed
+	FIFO             bool    // one message of each message group at a time, in order
+	MaxAttempts      int     // deliveries of one message, including the first; negative: no maximum
+	Retry            Delayer // the retry schedule: the delay after delivery n+1 failed
 	ReceiveBatchSize int     // messages per receive
 	LongPolling      time.Duration
 }
 
-// Capabilities are what an endpoint can do beyond a real RocketMQ 5.2. The
-// zero value is a real RocketMQ 5.2.
+// Capabilities are the features of a server that RocketMQ 5.2 does not have. The zero value is
+// RocketMQ 5.2.
 type Capabilities struct {
-	// Batch: several messages in one Send keep their own ID, tag and
-	// properties, each with its own result. Without it a transport sends them
-	// one by one, at the same time.
+	// Batch: the messages of one request keep their own IDs, tags and properties, and have a result
+	// each. Without it a transport sends each message in a request of its own, several at the same
+	// time.
 	Batch bool
 
-	// PushBack: a throttled answer carries the time to wait.
+	// PushBack: the response to a throttled request has the time to wait.
 	PushBack bool
 
-	// Suspend: ChangeInvisibleDuration never ends in a dead letter or counts
-	// as a failure by itself.
+	// Suspend: ChangeInvisibleDuration never counts as a failure and never creates a dead letter.
 	Suspend bool
 
-	// IdempotentDeadLetter: a repeated DeadLetter makes no second copy.
+	// IdempotentDeadLetter: repeating DeadLetter creates no second dead letter.
 	IdempotentDeadLetter bool
 
-	// RetryResult: Retry counts attempts by the settings of that moment, of the
-	// topic and group that the message is really in, takes [ByLadder], and tells what
-	// becomes of the message. So a consumer leaves it to the server when a message had
-	// its last attempt, and how long it waits before the next one.
+	// RetryResult: Retry accepts [ByLadder] and returns the server's decision. The server counts
+	// attempts by the current settings of the message's topic and group. The consumer therefore
+	// leaves the delay and the last attempt to the server.
 	RetryResult bool
 
-	// Snooze: the server postpones a delivery without counting its attempt
-	// ([Snoozer]).
+	// Snooze: the server can postpone a delivery without counting the attempt ([Snoozer]).
 	Snooze bool
 
-	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every
-	// kind, and with [ReceiveRequest].Repeat.
+	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every kind, also with
+	// [ReceiveRequest].Repeat.
 	RepeatReceive bool
 }
 
-// A Configurer tells what the server wants and can do.
+// A Configurer returns the settings and capabilities of a server.
 type Configurer interface {
-	// ProducerSettings returns the server's settings for producers of the
-	// topic. It may ask the server, or return what was pushed last.
+	// ProducerSettings returns the server's settings for producers of the topic. It sends a
+	// request, or returns the settings that the server pushed last.
 	ProducerSettings(ctx context.Context, topic string) (ProducerSettings, error)
 
-	// ConsumerSettings returns the server's settings for the group's consumers
-	// of the topic. It may ask the server, or return what was pushed last.
+	// ConsumerSettings returns the server's settings for consumers of the group and topic. It sends
+	// a request, or returns the settings that the server pushed last.
 	ConsumerSettings(ctx context.Context, group, topic string) (ConsumerSettings, error)
 
-	// Queues returns the numbers of the topic's queues that the group's
-	// consumers should receive from, each in a Receive of its own;
-	// [AnyQueue] alone where one Receive serves them all.
+	// Queues returns the queues that the group's consumers receive from, each with a Receive of its
+	// own. It returns [AnyQueue] alone if one Receive is enough for all of them.
 	Queues(ctx context.Context, group, topic string) ([]int, error)
 
-	// Capabilities returns what the endpoint is known to do. Until its first
-	// answer that is the zero value.
+	// Capabilities returns the announced capabilities of the server. It returns the zero value
+	// before the server's first response.
 	Capabilities() Capabilities
 }
