@@ -1,11 +1,10 @@
-// Package backoff tells how long to wait before a retry. Its policies are pure
-// functions of the retry's number: they keep no state, so one value serves all
-// goroutines, can be asked twice, shown ([Preview]) and tested by its bounds
-// (Range) without a seed.
+// Package backoff computes the wait before a retry. Its policies are pure functions of the retry's
+// number. They have no state, so several goroutines can share one, [Preview] can print it, and
+// tests can compare a delay with its bounds (Range).
 //
-// [Exponential] is the connection backoff of gRPC, which RocketMQ prescribes for throttled sends
-// (RocketMQ: sending retry and throttling). [Steps] is a ladder of fixed delays, which RocketMQ
-// uses for consumption retry (RocketMQ: consumption retry).
+// [Exponential] is gRPC's connection backoff, which RocketMQ uses for throttled sends (RocketMQ:
+// sending retry and throttling). [Steps] is a list of fixed delays, which RocketMQ uses for
+// consumption retry (RocketMQ: consumption retry).
 package backoff
 
 import (
@@ -13,22 +12,20 @@ import (
 	"time"
 )
 
-// A Policy tells how long to wait before retry n, n being 0 for the first
-// retry. A negative n is treated as 0. The delay is never negative. Asking
-// changes nothing, and goroutines may share a Policy.
+// A Policy returns the wait before retry n; 0 is the first retry. A negative n means 0. The delay
+// is never negative. Delay changes nothing, so several goroutines may share a Policy.
 type Policy interface {
 	Delay(n int) time.Duration
 }
 
-// A Ranger knows the bounds of its delays: lo <= Delay(n) <= hi, both
-// included. [Exponential] and [Steps] are Rangers.
+// A Ranger returns the bounds of its delays: lo <= Delay(n) <= hi. [Exponential] and [Steps] are
+// Rangers.
 type Ranger interface {
 	Range(n int) (lo, hi time.Duration)
 }
 
-// Sleep waits for d, or until ctx ends. It returns nil if ctx is alive when
-// the wait is over, which for a d of 0 or less is at once, and
-// context.Cause(ctx) if ctx ended before or meanwhile.
+// Sleep waits until d is over or ctx ends. It returns nil if d is over and ctx has not ended, and
+// context.Cause(ctx) otherwise. A d of 0 or less is over at once.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		timer := time.NewTimer(d)

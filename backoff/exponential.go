@@ -14,49 +14,43 @@ var (
 	_ Ranger = Exponential{}
 )
 
-// NoJitter as Exponential.Jitter makes every delay the exact one of [Exponential.Base].
+// NoJitter as Exponential.Jitter makes every delay equal to [Exponential.Base].
 const NoJitter = -1
 
-// An Exponential is the connection backoff of gRPC (connection-backoff.md) with
-// the parameters that RocketMQ documents for throttled sends ("RocketMQ: sending
-// retry and throttling"). One thing differs: the first delay has jitter too,
-// since a thousand clients refused at once must not come back at once.
+// An Exponential is gRPC's connection backoff (connection-backoff.md) with the parameters of
+// "RocketMQ: sending retry and throttling". One thing differs from gRPC: the first delay has jitter
+// too, because clients that are throttled at the same time must not retry at the same time.
 //
 //	delay(n) = min(Initial * Multiplier^n, Max) * random(1-Jitter, 1+Jitter)
 //
-// A field that is zero has its default, so Exponential{Max: time.Minute} is the
-// usual policy with a lower maximum, and the zero value is [Default].
+// A zero field means its default, so Exponential{Max: time.Minute} is the default policy with a
+// lower maximum, and the zero value is [Default].
 //
-// Check a value with Validate: a method cannot report that it is not legal. A
-// value that Validate rejects always waits for Max, without jitter, or not at
-// all if Max is negative.
+// Call Validate to check a value. The methods of an invalid value return Max without jitter, or 0
+// if Max is negative.
 type Exponential struct {
-	// Initial is the first delay before jitter: INITIAL_BACKOFF. Up to Max.
-	// Default: 1 s.
+	// Initial is the first delay before jitter: INITIAL_BACKOFF. At most Max. Default: 1 s.
 	Initial time.Duration
 
-	// Multiplier is the factor from one delay to the next: MULTIPLIER. 1 or
-	// more. Default: 1.6.
+	// Multiplier is the factor between consecutive delays: MULTIPLIER. At least 1. Default: 1.6.
 	Multiplier float64
 
-	// Jitter is the share of a delay that chance adds or removes: JITTER. Up to
-	// 1; [NoJitter] for none. It applies after Max, so the longest delay is
-	// Max * (1 + Jitter). Default: 0.2.
+	// Jitter is the largest part of a delay that is added or subtracted at random: JITTER. At most
+	// 1; [NoJitter] means none. It is applied after Max, so the longest delay is Max * (1 +
+	// Jitter). Default: 0.2.
 	Jitter float64
 
-	// Max is the longest delay before jitter: MAX_BACKOFF. Max * (1 + Jitter)
-	// must fit a time.Duration, which ends at 292 years. Default: 120 s, or
-	// Initial if that is longer.
+	// Max is the longest delay before jitter: MAX_BACKOFF. Max * (1 + Jitter) must fit into a
+	// time.Duration (292 years). Default: 120 s, or Initial if that is longer.
 	Max time.Duration
 
-	// MinConnectTimeout is the least time that an attempt to connect is given:
-	// MIN_CONNECT_TIMEOUT. No delay depends on it. Default: 20 s.
+	// MinConnectTimeout is the shortest timeout of an attempt to connect: MIN_CONNECT_TIMEOUT. It
+	// does not change the delays. Default: 20 s.
 	MinConnectTimeout time.Duration
 }
 
-// Default returns the values that RocketMQ documents and gRPC uses:
-// INITIAL_BACKOFF 1 s, MULTIPLIER 1.6, JITTER 0.2, MAX_BACKOFF 120 s,
-// MIN_CONNECT_TIMEOUT 20 s.
+// Default returns the values of RocketMQ and gRPC: INITIAL_BACKOFF 1 s, MULTIPLIER 1.6, JITTER 0.2,
+// MAX_BACKOFF 120 s, MIN_CONNECT_TIMEOUT 20 s.
 func Default() Exponential {
 	return Exponential{
 		Initial:           time.Second,
@@ -67,7 +61,7 @@ func Default() Exponential {
 	}
 }
 
-// Filled returns e with the default in each field that is zero.
+// Filled returns e with defaults in the zero fields.
 func (e Exponential) Filled() Exponential {
 	d := Default()
 	e.Initial = cmp.Or(e.Initial, d.Initial)
@@ -78,17 +72,15 @@ func (e Exponential) Filled() Exponential {
 	return e
 }
 
-// Delay returns a delay between the bounds of Range(n), any of them as likely
-// as the others.
+// Delay returns a random delay within Range(n), uniformly distributed.
 func (e Exponential) Delay(n int) time.Duration {
 	lo, hi := e.Range(n)
 	// Does not overflow: hi-lo is twice the same whole number, so it is even.
 	return lo + rand.N(hi-lo+1)
 }
 
-// Range returns the bounds that Delay(n) falls in, both included and rounded
-// to nanoseconds: Base(n) less and plus its share of Jitter. A negative n is
-// treated as 0.
+// Range returns the bounds of Delay(n), rounded to nanoseconds: Base(n) minus and plus its share of
+// Jitter. A negative n means 0.
 func (e Exponential) Range(n int) (lo, hi time.Duration) {
 	base := e.Base(n)
 	if e = e.Filled(); e.Validate() != nil {
@@ -98,9 +90,8 @@ func (e Exponential) Range(n int) (lo, hi time.Duration) {
 	return base - s, base + s
 }
 
-// Base returns the delay before retry n without jitter:
-// min(Initial * Multiplier^n, Max). It never decreases as n grows. A negative
-// n is treated as 0.
+// Base returns the delay before retry n without jitter: min(Initial * Multiplier^n, Max). It never
+// decreases as n grows. A negative n means 0.
 func (e Exponential) Base(n int) time.Duration {
 	if e = e.Filled(); e.Validate() != nil {
 		return max(e.Max, 0) // too slow does less harm than too fast
@@ -127,8 +118,8 @@ func spread(d time.Duration, jitter float64) time.Duration {
 	return d
 }
 
-// Validate returns an error that names every field whose value is not legal,
-// with the value and the legal ones; nil if there is none.
+// Validate returns an error that lists every invalid field with its value and the valid ones, or
+// nil.
 func (e Exponential) Validate() error {
 	e = e.Filled()
 	var errs []error

@@ -13,19 +13,18 @@ type Stage struct {
 	// Retry is the number of the retry, 1 for the first.
 	Retry int
 
-	// Lo and Hi are the bounds of the delay before it: Range(Retry-1).
+	// Lo and Hi are the bounds of the delay before the retry: Range(Retry-1).
 	Lo, Hi time.Duration
 
-	// TotalLo and TotalHi are the bounds of all delays up to this one added
-	// up. They stop at the largest time.Duration.
+	// TotalLo and TotalHi are the bounds of the sum of all delays up to this one. They do not
+	// exceed the largest time.Duration.
 	TotalLo, TotalHi time.Duration
 }
 
-// A Schedule is what a policy does over a number of retries.
+// A Schedule lists the retries of a policy with their delays.
 type Schedule []Stage
 
-// Preview returns the first n retries of r, one Stage each. An n of 0 or less
-// returns none.
+// Preview returns the first n retries of r, one Stage each. It returns none if n is 0 or less.
 func Preview(r Ranger, n int) Schedule {
 	var s Schedule
 	var totalLo, totalHi time.Duration
@@ -45,10 +44,11 @@ func add(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// String returns a table for people: a line for each retry with the delay and
-// the running total, and a line that sums up, such as "16 retries in 4h46m".
-// It rounds, to minutes from one hour on, to seconds from one minute on, to
-// hundredths of a second from one second on; the stages are exact.
+// String returns a table with a line for each retry, its delay and the total, and a last line such
+// as "16 retries in 4h46m".
+//
+// It rounds to minutes from one hour on, to seconds from one minute on, and to hundredths of a
+// second from one second on. The stages are exact.
 func (s Schedule) String() string {
 	if len(s) == 0 {
 		return "no retries"

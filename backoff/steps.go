@@ -15,16 +15,15 @@ var (
 	_ encoding.TextUnmarshaler = (*Steps)(nil)
 )
 
-// Steps is a ladder of fixed delays: the first step is the delay before the
-// first retry, and the last step repeats for ever. Without any step every
-// delay is 0. As text it is the form of RocketMQ's messageDelayLevel,
-// "1s 5s 10s 30s 1m 2m"; see [ParseSteps]. Goroutines may share a ladder as
-// long as none changes it.
+// Steps is a list of fixed delays. The first step is the delay before the first retry; the last
+// step repeats without end. An empty list means no delay.
+//
+// The text form is that of RocketMQ's messageDelayLevel, "1s 5s 10s 30s 1m 2m"; [ParseSteps] reads
+// it. Several goroutines may share a list if none changes it.
 type Steps []time.Duration
 
-// RetryLadder returns a new copy of RocketMQ's ladder for the retry of
-// unordered messages (RocketMQ: consumption retry): 16 steps from 10 s to 2 h. From the 17th
-// retry on it is 2 h too.
+// RetryLadder returns a new copy of RocketMQ's retry schedule for unordered messages (RocketMQ:
+// consumption retry): 16 delays from 10 s to 2 h. All later delays are 2 h.
 func RetryLadder() Steps {
 	return Steps{
 		10 * time.Second, 30 * time.Second, 1 * time.Minute, 2 * time.Minute,
@@ -34,8 +33,8 @@ func RetryLadder() Steps {
 	}
 }
 
-// Delay returns step n, counted from 0, or the last one if n is beyond it. A
-// negative n is treated as 0, and so is a negative step, which Validate refuses.
+// Delay returns step n, counted from 0, or the last step if n is larger. A negative n means 0. A
+// negative step, which Validate rejects, means 0.
 func (s Steps) Delay(n int) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -43,15 +42,14 @@ func (s Steps) Delay(n int) time.Duration {
 	return max(s[min(max(n, 0), len(s)-1)], 0)
 }
 
-// Range returns Delay(n) twice: a ladder has no jitter.
+// Range returns Delay(n) twice, because the steps have no jitter.
 func (s Steps) Range(n int) (lo, hi time.Duration) {
 	d := s.Delay(n)
 	return d, d
 }
 
-// Validate returns an error that names every negative step by its position,
-// counted from 1; nil if there is none. Steps may decrease, and there may be
-// none.
+// Validate returns an error that lists every negative step by its position, counted from 1, or nil.
+// Steps may decrease, and there may be none.
 func (s Steps) Validate() error {
 	var errs []error
 	for i, d := range s {
@@ -62,10 +60,9 @@ func (s Steps) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ParseSteps reads a ladder of durations in the form of [time.ParseDuration],
-// such as "500ms", "1m" or "1h30m", separated by white space. Text without any
-// word is a ladder without steps. The error names every word that is no
-// duration or a negative one, with its position, counted from 1.
+// ParseSteps parses durations in the form of [time.ParseDuration], such as "500ms", "1m" or
+// "1h30m", separated by white space. Text without words means no steps. The error lists every word
+// that is not a duration, or is negative, with its position, counted from 1.
 func ParseSteps(text string) (Steps, error) {
 	var s Steps
 	var errs []error
@@ -89,8 +86,7 @@ func ParseSteps(text string) (Steps, error) {
 	return s, nil
 }
 
-// String returns the steps in the short form that ParseSteps reads back
-// exactly: "10s 1m 1h30m".
+// String returns the steps in the form that ParseSteps reads: "10s 1m 1h30m".
 func (s Steps) String() string {
 	words := make([]string, len(s))
 	for i, d := range s {
@@ -107,8 +103,7 @@ func (s Steps) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText sets s to what ParseSteps reads, and leaves it as it is if that
-// returns an error.
+// UnmarshalText sets s to the result of ParseSteps. It does not change s if that returns an error.
 func (s *Steps) UnmarshalText(text []byte) error {
 	parsed, err := ParseSteps(string(text))
 	if err != nil {

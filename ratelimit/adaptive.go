@@ -38,17 +38,15 @@ const (
 	defaultIncrease float64    = 0.05
 )
 
-// An Adaptive is a [Limiter] that finds the rate that a server accepts: each
-// throttle multiplies the rate by Decrease, each second without one adds to it
-// (additive increase, multiplicative decrease, as TCP does). It spreads events
-// evenly, in bursts of a tenth of a second.
+// An Adaptive is a [Limiter] that finds the rate that a server accepts. Each throttle multiplies
+// the rate by Decrease, and each second without one adds to it (additive increase, multiplicative
+// decrease, as in TCP). It permits bursts of a tenth of a second.
 //
-// The caller reports the outcome of each event with [Adaptive.Observe]. A
-// producer takes tokens for first attempts only: a retry repeats an event that
-// was counted, and has its own backoff.
+// The caller reports the result of each event with [Adaptive.Observe]. A producer takes tokens for
+// first attempts only, because a retry has its own backoff.
 //
-// Goroutines may share it, and all producers of a process that send to the same
-// server should. Create it with [NewAdaptive].
+// Several goroutines may share it; use one for all producers of a process that send to the same
+// server. Create one with [NewAdaptive].
 type Adaptive struct {
 	limiter *rate.Limiter
 
@@ -57,8 +55,8 @@ type Adaptive struct {
 	rules AdaptiveOptions
 }
 
-// NewAdaptive returns an Adaptive. The error joins all faults of o, each of which
-// names the field and the legal values and matches tidegate.ErrInvalid.
+// NewAdaptive returns an Adaptive. The error matches tidegate.ErrInvalid and lists every invalid
+// field of o with the valid values.
 func NewAdaptive(o AdaptiveOptions) (*Adaptive, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -105,9 +103,8 @@ func (o AdaptiveOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// WaitN blocks until n events may happen, or ctx ends. An n above the burst waits
-// for the time that n events take at the present rate. The errors are those of
-// [Wait].
+// WaitN blocks until n events are permitted or ctx ends. An n above the burst waits for the time
+// that n events take at the current rate. The errors are those of [Wait].
 func (a *Adaptive) WaitN(ctx context.Context, n int) error {
 	for n > 0 {
 		a.grow(time.Now())
@@ -141,9 +138,9 @@ func (a *Adaptive) explain(ctx context.Context, n int, err error) error {
 	return named(tooLate(n, wait, deadline.Sub(now), limit, a.limiter.Burst()), op, "")
 }
 
-// Observe reports the outcome of an event: nil for success, and the error of a
-// failed one. Errors that match tidegate.ErrThrottled lower the rate, at most
-// once in 100 ms since refusals come in groups. Other errors change nothing.
+// Observe reports the result of an event: nil, or its error. An error that matches
+// tidegate.ErrThrottled lowers the rate, at most once in 100 ms because throttles come in groups.
+// Other errors change nothing.
 func (a *Adaptive) Observe(err error) {
 	throttled := errors.Is(err, tidegate.ErrThrottled)
 	if err != nil && !throttled {
@@ -159,7 +156,7 @@ func (a *Adaptive) Observe(err error) {
 	a.set(now, next)
 }
 
-// Limit returns the present rate, in events a second.
+// Limit returns the current rate in events a second.
 func (a *Adaptive) Limit() rate.Limit {
 	a.grow(time.Now())
 	return a.limiter.Limit()

@@ -34,13 +34,12 @@ const (
 	High   Priority = 1  // retries while anything is left
 )
 
-// A Budget bounds the retries of all calls together. It is for failures that
-// are widespread: a few failed calls may retry as their own policy allows, but
-// when most calls fail, retries multiply the load of a server that is in trouble
-// already. Each call earns a share of a retry, each retry costs one.
+// A Budget bounds the retries of all calls together. Each call earns a part of a retry, and each
+// retry costs one. A few failed calls can retry as their own policies allow. When most calls fail,
+// the budget keeps their retries from multiplying the load of the server.
 //
-// Goroutines may share it, and all producers of a process should. No method
-// blocks. Create it with [NewBudget].
+// Several goroutines may share it; use one for all producers of a process. No method blocks. Create
+// one with [NewBudget].
 type Budget struct {
 	ratio, capacity float64
 
@@ -48,8 +47,8 @@ type Budget struct {
 	tokens float64 // guarded by mu
 }
 
-// NewBudget returns a full Budget. The error joins all faults of o, each of
-// which names the field and the legal values and matches tidegate.ErrInvalid.
+// NewBudget returns a full Budget. The error matches tidegate.ErrInvalid and lists every invalid
+// field of o with the valid values.
 func NewBudget(o BudgetOptions) (*Budget, error) {
 	const op = "ratelimit.NewBudget"
 	if o.Ratio == 0 {
@@ -71,14 +70,14 @@ func NewBudget(o BudgetOptions) (*Budget, error) {
 	return &Budget{ratio: o.Ratio, capacity: float64(o.Capacity), tokens: float64(o.Capacity)}, nil
 }
 
-// Earn counts n calls, retries not included.
+// Earn counts n calls, without their retries.
 func (b *Budget) Earn(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tokens = min(b.capacity, b.tokens+float64(max(n, 0))*b.ratio)
 }
 
-// Spend reports whether a retry may be made now, and takes its token if so.
+// Spend reports whether a retry is permitted now, and takes its token if so.
 func (b *Budget) Spend(p Priority) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +88,7 @@ func (b *Budget) Spend(p Priority) bool {
 	return true
 }
 
-// Tokens returns how many retries are left.
+// Tokens returns the number of retries left.
 func (b *Budget) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

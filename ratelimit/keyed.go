@@ -13,29 +13,26 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// MaxKeys is how many keys a [Keyed] remembers at most. When there are as many,
-// a new key takes the place of the one not used for the longest. If that has
-// not regained its burst yet, the new key is refused until it has: a key that
-// is forgotten earlier could use its burst twice.
+// MaxKeys is the largest number of keys in a [Keyed]. At this number a new key replaces the least
+// recently used key. If the bucket of that key is not full, the new key is rejected until it is: a
+// key that is removed earlier could use its burst twice.
 const MaxKeys = 1 << 16
 
-// A Keyed is one token bucket for each key, all with the same limit and burst.
-// Over any stretch of time a key is permitted at most
+// A Keyed has a token bucket for each key, all with the same limit and burst. In any interval it
+// permits a key at most
 //
-//	burst + limit * stretch
+//	burst + limit * interval
 //
-// events, however its waits are cancelled and however often it is forgotten: a
-// key is forgotten only when its bucket is full, which is how it will start
-// anew. It is forgotten when it was not used for the idle time, by one of the
-// next calls for any key; there is no goroutine.
+// events. Cancelled waits and removed keys do not change that: a key is removed only when its
+// bucket is full, which is also the state of a new bucket. Calls for any key remove keys that were
+// not used for the idle time; there is no goroutine.
 //
-// Waiting callers of a key are served in the order in which they came. One
-// that gives up takes no tokens, and those behind it move up. Each key has a
-// [rate.Limiter], of which Keyed reserves nothing: cancelling a reservation can
+// The waiting callers of a key are served in the order of their calls. A caller that gives up takes
+// no tokens. Keyed does not use the reservations of [rate.Limiter], because cancelling one can
 // return tokens that were never free.
 //
-// K is used as the key of a map. Goroutines may share a Keyed. Make one with
-// [NewKeyed]; the zero value has no limit set and must not be used.
+// Several goroutines may share a Keyed. Create one with [NewKeyed]; the zero value must not be
+// used.
 type Keyed[K comparable] struct {
 	idle    time.Duration
 	maxKeys int // MaxKeys, but for tests
@@ -48,12 +45,12 @@ type Keyed[K comparable] struct {
 	unused  list.List // the *bucket[K] that nobody waits for, last used first
 }
 
-// NewKeyed returns a Keyed that permits each key limit events a second and
-// burst at once. A limit of [rate.Inf] permits everything, whatever the burst.
-// A key not used for idle may be forgotten; 0 forgets it as soon as its bucket
-// is full. The error matches tidegate.ErrInvalid and names every argument that
-// is not legal: limit has to be above 0 (a bucket that is never refilled could
-// never be forgotten), burst 1 or more, idle 0 or more.
+// NewKeyed returns a Keyed that permits each key limit events a second, and burst events at once. A
+// limit of [rate.Inf] permits everything. A key that was not used for idle can be removed; with an
+// idle of 0, as soon as its bucket is full.
+//
+// The error matches tidegate.ErrInvalid and lists every invalid argument: limit must be above 0,
+// burst at least 1, idle at least 0.
 func NewKeyed[K comparable](limit rate.Limit, burst int, idle time.Duration) (*Keyed[K], error) {
 	const op = "ratelimit.NewKeyed"
 	err := validate(op, limit, burst)
@@ -88,10 +85,9 @@ func invalid(op, field, format string, args ...any) error {
 	return &tidegate.Error{Op: op, Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// SetLimit changes limit and burst for every key, also for callers that are
-// waiting. A key keeps the tokens that it has, as far as the new burst allows.
-// It takes time in proportion to the number of keys. The error is that of
-// NewKeyed, and then nothing changes.
+// SetLimit changes limit and burst for every key and for callers that are waiting. A key keeps its
+// tokens, up to the new burst. The time that SetLimit takes is proportional to the number of keys.
+// After an error, which is that of NewKeyed, nothing has changed.
 func (k *Keyed[K]) SetLimit(limit rate.Limit, burst int) error {
 	if err := validate("ratelimit.SetLimit", limit, burst); err != nil {
 		return err
@@ -109,8 +105,7 @@ func (k *Keyed[K]) SetLimit(limit rate.Limit, burst int) error {
 	return nil
 }
 
-// Len returns the number of keys that are remembered, after forgetting all
-// that can be.
+// Len removes the keys that can be removed, and returns the number of the others.
 func (k *Keyed[K]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,10 +113,9 @@ func (k *Keyed[K]) Len() int {
 	return len(k.keys)
 }
 
-// AllowN reports whether n events may happen for key now, and takes their
-// tokens if so. It never waits, and never overtakes callers that do. It is
-// false for an n that is negative or above the burst, and for a new key where
-// there is no room (see [MaxKeys]).
+// AllowN reports whether n events are permitted for key now, and takes their tokens if so. It never
+// blocks, and it never overtakes waiting callers. It returns false if n is negative or above the
+// burst, and for a new key without room (see [MaxKeys]).
 func (k *Keyed[K]) AllowN(key K, n int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,11 +134,12 @@ func (k *Keyed[K]) AllowN(key K, n int) bool {
 	return true
 }
 
-// DelayN tells how long it takes until n events for key would be permitted, if
-// nobody else asks: 0 for now. It takes nothing and never waits; a server can
-// answer with it when to come back. It is false if n is negative or above the
-// burst, so that no wait would help. For a new key without room (see
-// [MaxKeys]) it is the time until there may be some.
+// DelayN returns the time until n events for key would be permitted without further callers; 0
+// means now. It takes no tokens and never blocks. A server can return the time to a throttled
+// client.
+//
+// The bool is false if n is negative or above the burst. For a new key without room (see [MaxKeys])
+// the time is that until there can be room.
 func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,10 +159,9 @@ func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
 	return k.untilRoom(now), true
 }
 
-// WaitN blocks until n events for key are permitted, or ctx ends. It returns
-// nil if they may happen, otherwise an error as that of [Wait], with exact
-// figures, or one that matches tidegate.ErrThrottled if there is no room for a
-// new key (see [MaxKeys]), with RetryAfter.
+// WaitN blocks until n events for key are permitted or ctx ends. It returns nil if they are
+// permitted. The errors are those of [Wait], with exact times. If there is no room for a new key
+// (see [MaxKeys]), the error matches tidegate.ErrThrottled and has RetryAfter.
 func (k *Keyed[K]) WaitN(ctx context.Context, key K, n int) error {
 	// The key is printed here, where k.mu is not held: it may have a String
 	// method, and that may call k.

@@ -1,10 +1,10 @@
-// Package ratelimit holds callers back to a rate: [Wait] for one limiter,
-// [Keyed] for a limiter each to many topics, clients or groups.
+// Package ratelimit limits the rate of events: [Wait] uses one limiter, and [Keyed] has a limiter
+// for each topic, client or group. [Adaptive] follows the rate that a server accepts, and [Budget]
+// bounds retries.
 //
-// Both are token buckets in the sense of [rate.Limiter]: a bucket holds at
-// most burst tokens, regains limit tokens a second, and n events take n.
-// Errors about the request, the deadline and the context are
-// [*tidegate.Error] values that say how long the wait would have been.
+// Limiters are token buckets like [rate.Limiter]: a bucket holds at most burst tokens and regains
+// limit tokens a second, and n events take n tokens. Errors about the request, the deadline and the
+// context are [*tidegate.Error] values that contain the necessary wait.
 package ratelimit
 
 import (
@@ -18,27 +18,26 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Limiter holds the caller back until n events may happen, and returns an
-// error if they may not or ctx ends first. Goroutines may share it.
-// [*rate.Limiter] is one; call it by [Wait], which gives better errors.
+// A Limiter blocks until n events are permitted. It returns an error if they are not permitted or
+// ctx ends first. Several goroutines may share it. [*rate.Limiter] is a Limiter; call it with
+// [Wait], which returns better errors.
 type Limiter interface {
 	WaitN(ctx context.Context, n int) error
 }
 
 var _ Limiter = (*rate.Limiter)(nil)
 
-// Wait blocks until l permits n events, or ctx ends. It returns nil if they
-// may happen, otherwise an error that matches
+// Wait blocks until l permits n events or ctx ends. It returns nil if the events are permitted, and
+// otherwise an error that matches
 //
-//   - tidegate.ErrInvalid, if n is negative, or more than the burst of a
-//     limiter that tells its burst, so that no wait would help;
-//   - context.DeadlineExceeded, at once and before the deadline has passed, if
-//     the limiter could not permit them before ctx's deadline. The text says
-//     how long that would take, as far as l tells (a *rate.Limiter does; it is
-//     a guess, as others may take what this caller left), and what time is left;
-//   - context.Cause(ctx), if ctx ended before or meanwhile.
+//   - tidegate.ErrInvalid, if n is negative, or above the burst of a limiter that reports its
+//     burst;
+//   - context.DeadlineExceeded, at once, if l could not permit the events before ctx's deadline.
+//     The text has the time left. If l is a *rate.Limiter, it also has an estimate of the necessary
+//     wait;
+//   - context.Cause(ctx), if ctx has ended.
 //
-// Any other error of l is returned as it is, or wrapped. An n of 0 never waits.
+// Wait returns any other error of l unchanged or wrapped. It never blocks if n is 0.
 func Wait(ctx context.Context, l Limiter, n int) error {
 	const op = "ratelimit.Wait"
 	switch {
