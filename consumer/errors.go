@@ -93,8 +93,10 @@ func (e *deadLetter) Error() string {
 
 func (e *deadLetter) Unwrap() error { return e.err }
 
-// DeadLetter returns an error with which a handler makes the message a dead letter at once, however
-// many attempts are left. It may be wrapped or joined. The text of err, which may be nil, is the
-// reason. In the last attempt a FIFO group of a tidegate broker may block or be parked instead;
-// Outcome.Disposition is DeadLettered all the same.
+// DeadLetter returns an error with which a handler makes the message a dead letter at once, even if
+// attempts are left. The error may be wrapped or joined. The text of err is the reason; err may be
+// nil.
+//
+// In the last attempt a FIFO group of a tidegate broker blocks or parks the message if the group is
+// configured so; Outcome.Disposition is DeadLettered nevertheless.
 func DeadLetter(err error) error { return &deadLetter{err} }

@@ -11,42 +11,41 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// SimpleOptions are what a simple consumer can be told. The zero value is sound.
+// SimpleOptions are the settings of a simple consumer. The zero value is valid.
 type SimpleOptions struct {
-	// InvisibleDuration is how long a received message is kept from other
-	// deliveries: the time to acknowledge it in, and the delay until it comes
-	// again if that did not happen. At most 12 h; a real RocketMQ refuses less
-	// than 10 s. 0 for 30 s.
+	// InvisibleDuration is the time to acknowledge a received message. The server delivers the
+	// message again if the time ends first. At most 12 h; RocketMQ rejects less than 10 s. Default:
+	// 30 s.
 	InvisibleDuration time.Duration
 
-	// LongPolling is how long the server may hold a receive when there is no
-	// message. 0 for 20 s.
+	// LongPolling is the time that the server waits for a message. Default: 20 s.
 	LongPolling time.Duration
 
-	// BatchSize is how many messages [Simple.All] receives at once, at most
-	// 32. The invisible time of all of them runs while the first are worked
-	// on, and those that the loop leaves unseen come again when it is over. 0 for 1.
+	// BatchSize is the number of messages that [Simple.All] receives in one request, at most 32.
+	// The invisible time of all of them begins with the receive. Messages that the loop does not
+	// reach are delivered again after it. Default: 1.
 	BatchSize int
 }
 
-// A SimpleTransport is what a simple consumer needs of a transport.
+// A SimpleTransport has the methods of a transport that a simple consumer calls.
 type SimpleTransport interface {
 	transport.Receiver
 	transport.Settler
 }
 
-// A Simple consumer receives messages when asked to. A message that is not
-// acknowledged within its invisible time is delivered again. Goroutines may
-// share it; a delivery belongs to one at a time. It owns no goroutine and needs
-// no closing. Make one with [NewSimple].
+// A Simple consumer receives messages on request. A message that is not acknowledged within its
+// invisible time is delivered again.
+//
+// Several goroutines may share a consumer, but not a delivery. The consumer starts no goroutine and
+// needs no Close. Create one with [NewSimple].
 type Simple struct {
 	transport SimpleTransport
 	sub       Subscription
 	opts      SimpleOptions
 }
 
-// NewSimple returns a consumer of sub that receives through t. The error joins
-// all faults of the arguments.
+// NewSimple returns a consumer of sub that receives through t. The error joins all faults of the
+// arguments.
 func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple, error) {
 	var f faults
 	if t == nil {
@@ -75,9 +74,9 @@ func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple
 	return &Simple{transport: t, sub: sub, opts: opts}, nil
 }
 
-// Receive waits for messages and returns between 1 and n of them, or none
-// and nil if there was none within LongPolling. It ends early with ctx, whose
-// cause the error wraps then. n is 1 to 32.
+// Receive waits for messages and returns between 1 and n of them. It returns none and a nil error
+// if there was no message within LongPolling. n is 1 to 32. If ctx ends first, Receive returns an
+// error that wraps its cause.
 func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, error) {
 	if n < 1 || n > maxBatch {
 		return nil, fmt.Errorf("consumer: %w", &tidegate.Error{
@@ -91,8 +90,8 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 	})
 }
 
-// Ack ends the delivery: the message is consumed. The error matches
-// tidegate.ErrInvalidHandle if the invisible time was over. Ack makes one attempt.
+// Ack acknowledges the delivery in one attempt. The error matches tidegate.ErrInvalidHandle if the
+// invisible time is over.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
 	if len(errs) != 1 {
@@ -101,11 +100,10 @@ func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	return errs[0]
 }
 
-// ChangeInvisibleDuration has the invisible time end dur from now: more if the
-// work takes longer, less to have the message delivered again sooner. It sets
-// d.Handle and d.InvisibleUntil if the server agreed, and leaves d alone
-// otherwise, so that a call whose answer was lost can be repeated. The error matches
-// tidegate.ErrInvalidHandle if the time was over before.
+// ChangeInvisibleDuration lets the invisible time end dur from now: later for more work, earlier
+// for an earlier redelivery. It sets d.Handle and d.InvisibleUntil if the server accepts, and does
+// not change d otherwise, so a call whose response was lost can be repeated. The error matches
+// tidegate.ErrInvalidHandle if the invisible time is over.
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
 		return fmt.Errorf("consumer: %w", &tidegate.Error{
@@ -125,17 +123,18 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return nil
 }
 
-// DeadLetter makes the message a dead letter of the group at once. It makes
-// one attempt; repeating one that failed may make a second dead letter on a
-// real RocketMQ.
+// DeadLetter makes the message a dead letter of the group at once, in one attempt. On RocketMQ,
+// repeating a failed call can create a second dead letter.
 func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	return s.transport.DeadLetter(ctx, d, reason)
 }
 
-// All receives messages until ctx ends, and then ends without an error. A failure to receive is
-// yielded with a nil delivery; if the loop goes on, the next receive comes after a wait of 1 s, 1.6
-// s, … up to 30 s. All ends when the transport is closed, when the server refuses the arguments,
-// and when it has refused the credentials for a minute.
+// All receives messages until ctx ends, and then ends without an error.
+//
+// After a failed receive All yields the error with a nil delivery. If the loop continues, the next
+// receive follows after a wait of 1 s, growing by 1.6 up to 30 s. All ends when the transport is
+// closed, when the server rejects the arguments, and when the server has rejected the credentials
+// for a minute.
 //
 //	for d, err := range c.All(ctx) {
 //		if err != nil { log.Print(err); continue }
