@@ -1,6 +1,7 @@
 package tidegate_test
 
 import (
+	"fmt"
 	"go/ast"
 	"os"
 	"path"
@@ -28,6 +29,12 @@ var unrevised = []string{
 	"broker/server/internal/metrics", "broker/server/internal/refusal", "broker/server/internal/session",
 	"broker/server/internal/transit", "broker/server/internal/web", "broker/server/internal/wire",
 }
+
+// maxDocumentWidth is the longest line of a Markdown file in columns, except for tables, code and
+// long addresses. unwrapped are the files that do not follow this rule yet; the list only shrinks.
+const maxDocumentWidth = 120
+
+var unwrapped = []string{"CHANGELOG.md", "README.md"}
 
 // seedNumber is a name of an external document that no reader of this repository knows.
 var seedNumber = regexp.MustCompile(`(?i)\bseeds? 00\d\b`)
@@ -103,7 +110,72 @@ func documentViolations(t *testing.T, name string) (found []violation) {
 	if seedNumber.Match(text) {
 		found = append(found, violation{dir, name, seedRule})
 	}
+	if path.Ext(name) != ".md" || slices.Contains(unwrapped, name) {
+		return found
+	}
+	code, n := false, 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line = strings.TrimSuffix(line, "\n")
+		code = code != strings.HasPrefix(line, "```")
+		if !code && utf8.RuneCountInString(line) > maxDocumentWidth && !strings.HasPrefix(line, "|") && !strings.Contains(line, "](http") {
+			found = append(found, violation{dir, fmt.Sprintf("%s:%d", name, n), "a line is wider than 120 columns: wrap it"})
+		}
+	}
 	return found
+}
+
+var (
+	// A relative link: [text](path#fragment)
+	mdLink = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
+	// A test, benchmark or fuzz target: `TestIt`
+	mdTest = regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)")
+)
+
+// TestDocumentsNameExistingThings requires that files, tests and benchmarks that a document names
+// exist.
+func TestDocumentsNameExistingThings(t *testing.T) {
+	tests := map[string]bool{}
+	for _, s := range load(t, sources) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test() {
+				tests[f.Name.Name] = true
+			}
+		}
+	}
+	for _, name := range load(t, files) {
+		if path.Ext(name) != ".md" || name == "CHANGELOG.md" { // which also names former tests
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mdLink.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(path.Join(path.Dir(name), m[1])); err != nil {
+				t.Errorf("%s links %s, which does not exist", name, m[1])
+			}
+		}
+		for _, m := range mdTest.FindAllStringSubmatch(string(text), -1) {
+			if !tests[m[1]] {
+				t.Errorf("%s names %s, which does not exist", name, m[1])
+			}
+		}
+	}
+}
+
+// maxOverview is the length of DESIGN.md in words. Details belong into the documents beside the
+// code.
+const maxOverview = 2000
+
+func TestOverviewIsShort(t *testing.T) {
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(text))); n > maxOverview {
+		t.Errorf("DESIGN.md has %d words, the limit is %d: move details into the document beside the code", n, maxOverview)
+	}
 }
 
 // TestTablesNameExistingPackages requires that each package that a table of this repository names
