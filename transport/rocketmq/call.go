@@ -81,7 +81,9 @@ func call[Req any, Res answer](
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
 				continue // the connection was lost before the request was written
 			}
-			return res, nil, transportError(ctx, r.op, r.subject, r.ep.key, err, info.peer.Addr != nil && r.changes(), c.isClosed())
+			// gRPC names no peer for a call with more than one response, which is Internal.
+			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
+			return res, nil, transportError(ctx, r.op, r.subject, r.ep.key, err, sent && r.changes(), c.isClosed())
 		}
 		if look {
 			r.ep.learn(connectionOf(&info.peer), info.header)
