@@ -228,6 +228,9 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 // TestExponentialProperties draws legal configurations of every size, with
 // multipliers close to 1 and n around powers of two, where math.Pow takes
 // another path to its result.
+//
+// Row 8 of the users' requests: no delay overflows.
+//
 // RocketMQ: sending retry and throttling: "current_deadline = now() + current_backoff +
 // UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"
 func TestExponentialProperties(t *testing.T) {

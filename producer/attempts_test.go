@@ -14,6 +14,9 @@ import (
 
 // Every code of the protocol, and how many attempts of three a send makes that
 // is answered with it every time.
+//
+// Row 1 of the users' requests: hopeless errors are not retried.
+//
 // RocketMQ: sending retry and throttling: "The broker returns an error code"
 // RocketMQ: sending retry and throttling: "Logic error: an error caused by incorrect running logic"
 // RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"

@@ -11,6 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// Row 5 of the users' requests: one black-holed broker does not use up the whole timeout.
+//
 // RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
 // request timeout"
 // RocketMQ: sending retry and throttling: "The call from the client fails or the request times out"

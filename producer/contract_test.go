@@ -3,8 +3,8 @@ package producer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +84,7 @@ func TestContractResults(t *testing.T) {
 	})
 }
 
+// Row 12 of the users' requests: the retry options hold for every way to send.
 func TestContractRetries(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
@@ -132,13 +133,16 @@ func TestContractRefusesBadInput(t *testing.T) {
 			msg   *tidegate.Message
 			wants string // field, value and limit
 		}{
-			"nil":       {nil, `"message": 40000 BAD_REQUEST: it is nil`},
-			"empty":     {&tidegate.Message{}, `"topic"`},
-			"no body":   {&tidegate.Message{Topic: "orders"}, `"body"`},
-			"oversized": {&tidegate.Message{Topic: "orders", Body: []byte("12345")}, `5 bytes, at most 4`},
-			"bad topic": {&tidegate.Message{Topic: "a b", Body: []byte("1")}, `"a b"`},
-			"bad tag":   {&tidegate.Message{Topic: "orders", Tag: "a|b", Body: []byte("1")}, `"a|b"`},
-			"far group": {&tidegate.Message{Topic: "orders", MessageGroup: strings.Repeat("g", 64), Body: []byte("1")}, `64 bytes, at most 63`},
+			"nil":        {nil, `"message": 40000 BAD_REQUEST: it is nil`},
+			"empty":      {&tidegate.Message{}, `"topic"`},
+			"no body":    {&tidegate.Message{Topic: "orders"}, `"body"`},
+			"oversized":  {&tidegate.Message{Topic: "orders", Body: []byte("12345")}, `5 bytes, at most 4`},
+			"bad topic":  {&tidegate.Message{Topic: "a b", Body: []byte("1")}, `"a b"`},
+			"bad tag":    {&tidegate.Message{Topic: "orders", Tag: "a|b", Body: []byte("1")}, `"a|b"`},
+			"late":       {&tidegate.Message{Topic: "orders", DeliverAt: time.Now().Add(24*time.Hour + time.Minute), Body: []byte("1")}, `24h`},
+			"long ID":    {&tidegate.Message{Topic: "orders", ID: strings.Repeat("i", 300), Body: []byte("1")}, `300 bytes, at most`},
+			"long trace": {&tidegate.Message{Topic: "orders", TraceContext: strings.Repeat("t", 5000), Body: []byte("1")}, `5000 bytes, at most 4096`},
+			"far group":  {&tidegate.Message{Topic: "orders", MessageGroup: strings.Repeat("g", 64), Body: []byte("1")}, `64 bytes, at most 63`},
 		} {
 			r := sendBy(t.Context(), p, entry, tt.msg, &tidegate.Message{Topic: "orders", Body: []byte("1")})
 			if e := sendError(t, r[0].Err); e.Reason != StopInvalid || !errors.Is(e, tidegate.ErrInvalid) || e.Fault() != MessageFault || !strings.Contains(e.Error(), tt.wants) {
@@ -148,8 +152,8 @@ func TestContractRefusesBadInput(t *testing.T) {
 				t.Errorf("%s: the message beside it: %v", name, r[1].Err)
 			}
 		}
-		if len(f.calls) != 7 || len(p.topics) != 1 {
-			t.Errorf("%d requests and %d topics, want 7 and 1", len(f.calls), len(p.topics))
+		if len(f.calls) != 10 || len(p.topics) != 1 {
+			t.Errorf("%d requests and %d topics, want 10 and 1", len(f.calls), len(p.topics))
 		}
 	})
 }
@@ -311,6 +315,8 @@ func TestContractOversized(t *testing.T) {
 
 // The three entry points keep one order of a message group, and a message that
 // fails is no obstacle to those behind it.
+//
+// Row 64 of the users' requests: later messages of a message group wait behind the one that fails.
 func TestContractOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stored []string
@@ -350,7 +356,10 @@ func TestContractOrder(t *testing.T) {
 	})
 }
 
-// Goroutines are bounded by the lanes, not by the messages.
+// A dead broker and a million asynchronous sends: the messages that are held are bounded
+// by the options, and goroutines by the lanes.
+//
+// Row 10 of the users' requests: SendAsync does not spawn unbounded goroutines.
 func TestContractGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -368,12 +377,21 @@ func TestContractGoroutines(t *testing.T) {
 		}}
 		p := newProducer(t, f, Options{MaxPending: 5000, WhenFull: RejectWhenFull})
 		taken := 0
-		for i := range 100_000 {
-			if p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(tidegate.Receipt, error) {}) == nil {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		m := named("of a dead broker")
+		for range 1_000_000 {
+			if p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}) == nil {
 				taken++
 			}
 		}
 		synctest.Wait()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > DefaultMaxPendingBytes {
+			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is %d", grown, DefaultMaxPendingBytes)
+		}
 		if taken != 5000 || most > plan.FirstWindow {
 			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
 		}

@@ -2,6 +2,7 @@ package producer
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +16,8 @@ import (
 )
 
 // A broker that fails every request gets hardly more requests than calls.
+//
+// Row 13 of the users' requests: widespread failures cause no storm of retries.
 func TestBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
@@ -89,6 +92,47 @@ type learning struct {
 
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
 func (l *learning) Observe(err error)                    { l.seen = append(l.seen, transport.Classify(err)) }
+
+// Row 4 of the users' requests: a broker that is busy now and then gets every message in
+// the end, with few requests more than messages.
+func TestBusyBrokerGetsEveryMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var mu sync.Mutex
+		sent := 0
+		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			sent += len(msgs)
+			errs := make([]error, len(msgs))
+			for i := range msgs {
+				if rnd.IntN(10) < 3 {
+					errs[i] = throttled(0)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, Options{Limiter: limiter, MaxThrottles: UntilContextEnds})
+		const n = 1000
+		var msgs []*tidegate.Message
+		for range n {
+			msgs = append(msgs, message())
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Errorf("message %d: %v", i, r.Err)
+			}
+		}
+		if sent > n*3/2 {
+			t.Errorf("%d messages were sent %d times, want at most 1.5 times each", n, sent)
+		}
+	})
+}
 
 // A broker that admits 1 000 messages a second and is offered 5 000 stores as many
 // as it admits, and refuses few.

@@ -71,6 +71,7 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
+// Row 2 of the users' requests: throttling has a policy of its own and does not use up the attempts.
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}
@@ -86,6 +87,7 @@ func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	})
 }
 
+// Row 14 of the users' requests: the server decides when to return.
 func TestPushBackIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(7 * time.Second))
@@ -145,6 +147,7 @@ func TestRouteThatWasGood(t *testing.T) {
 	}
 }
 
+// Row 6 of the users' requests: a cancelled context ends the wait for a retry.
 func TestCancelDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("the user went home")
@@ -167,6 +170,8 @@ func TestCancelDuringBackoff(t *testing.T) {
 	})
 }
 
+// Row 11 of the users' requests: a send ends by its deadline while the broker is down.
+//
 // RocketMQ: sending retry and throttling: "you must evaluate the timeout duration and maximum
 // number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
@@ -342,6 +347,7 @@ func TestCloseEndsSends(t *testing.T) {
 	})
 }
 
+// Row 18 of the users' requests: closing while others send neither panics nor loses a result.
 func TestSendersRacingClose(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -363,6 +369,8 @@ func TestSendersRacingClose(t *testing.T) {
 
 // A thousand producers that are refused at the same instant do not come back
 // in lock-step.
+//
+// Row 7 of the users' requests: clients do not retry in lock-step.
 func TestRetriesSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		buckets := map[int64]int{}

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -268,5 +269,44 @@ func TestEndpointChangesItsAddress(t *testing.T) {
 			}
 			cancel()
 		}
+	})
+}
+
+// Row 67 of the users' requests: sends succeed at most two seconds after each of twenty
+// restarts under load, and no message is lost.
+func TestTwentyRestarts(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		p := producerOf(t, b.Client(), producer.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var sent atomic.Int64
+		var senders sync.WaitGroup
+		for range 8 {
+			senders.Go(func() {
+				for ctx.Err() == nil {
+					call, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					if _, err := p.Send(call, &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+						t.Error(err)
+					}
+					cancel()
+					sent.Add(1)
+					time.Sleep(5 * time.Millisecond)
+				}
+			})
+		}
+		for round := range 20 {
+			time.Sleep(time.Second)
+			b.Disconnect()
+			time.Sleep(time.Duration(round) * 200 * time.Millisecond)
+			b.Reconnect()
+			b.Restart()
+			before := sent.Load()
+			time.Sleep(2 * time.Second)
+			if got := sent.Load() - before; got < 8 {
+				t.Errorf("restart %d: %d messages were sent in the two seconds after it", round, got)
+			}
+		}
+		cancel()
+		senders.Wait()
 	})
 }

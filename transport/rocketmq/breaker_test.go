@@ -49,6 +49,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// Row 9 of the users' requests: at most half of the servers are excluded.
 func TestExcluded(t *testing.T) {
 	for _, tt := range []struct {
 		trips []int64
@@ -85,7 +86,12 @@ func pair(t *testing.T) (c *Client, a, b *server) {
 // RocketMQ: sending retry and throttling: "Can messages be sent if some nodes are faulty?"
 func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _, hole := pair(t)
+		c, well, hole := pair(t)
+		const normal = 10 * time.Millisecond
+		well.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			time.Sleep(normal)
+			return sentAll(r), nil
+		}
 		var dead atomic.Bool
 		var now, most atomic.Int64
 		hole.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
@@ -122,12 +128,18 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 		begin := time.Now()
 		var sent, failed, changed atomic.Int64
 		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var took []time.Duration
 		for range 10 {
 			wg.Go(func() {
 				for time.Since(begin) < time.Minute {
+					start := time.Now()
 					switch _, err := send(); {
 					case err == nil:
 						sent.Add(1)
+						mu.Lock()
+						took = append(took, time.Since(start))
+						mu.Unlock()
 					case errors.Is(err, transport.ErrLaneChanged):
 						changed.Add(1)
 					default:
@@ -149,6 +161,10 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 		// A probe each 5 s takes a second of patience.
 		if failed.Load() < 8 || failed.Load() > 12 || most.Load() != 1 || sent.Load() < 5_000 {
 			t.Errorf("%d sends failed, %d at once, %d changed, %d succeeded; want one probe at a time", failed.Load(), most.Load(), changed.Load(), sent.Load())
+		}
+		slices.Sort(took)
+		if p99 := took[len(took)*99/100]; p99 > 2*normal {
+			t.Errorf("the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
 		}
 		dead.Store(false)
 		time.Sleep(excludeFor + probeGap)
