@@ -71,7 +71,8 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
-// Row 2 of the users' requests: throttling has a policy of its own and does not use up the attempts.
+// Row 2 of the users' requests: throttling has a policy of its own and does not use up the
+// attempts.
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}

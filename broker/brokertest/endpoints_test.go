@@ -85,7 +85,7 @@ func served(serve func(c net.Conn)) (net.Conn, error) {
 type trickle struct{ net.Conn }
 
 func (t trickle) Read(p []byte) (int, error) {
-	time.Sleep(time.Second)
+	<-time.After(time.Second)
 	return t.Conn.Read(p[:1])
 }
 
