@@ -54,6 +54,6 @@ func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler answers GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	budgets := map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked}
+	budgets := map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
 	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(budgets, s.slow.Load))
 }

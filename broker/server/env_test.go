@@ -108,6 +108,9 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 		if err := <-served; err != nil && !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("Serve returned %v", err)
 		}
+		if places, parked := s.places.Held(), s.parked.Held(); places != 0 || parked != 0 {
+			t.Errorf("at the end, requests hold %d bytes of places and %d of waiting receives", places, parked)
+		}
 	})
 	return x
 }

@@ -66,7 +66,10 @@ type Call struct {
 var ErrNoAnswer = errors.New("no answer")
 
 // An rpc is how one unary RPC is served. There is one value for each RPC.
-type rpc[Q proto.Message, R interface{ GetStatus() *rmqpb.Status }] struct {
+type rpc[Q proto.Message, R interface {
+	proto.Message
+	GetStatus() *rmqpb.Status
+}] struct {
 	op string
 
 	// describe fills in what Intercept is told beside Op and ClientID.
@@ -107,12 +110,20 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
+	if resp, err = r.carryOut(s, ctx, client, req); err == nil {
+		err = keep(ctx, &in.Hold, proto.Size(resp))
+	}
+	if err != nil {
+		in.Hold.Release() // what refuses is small
+		return r.failed(s, ctx, req, err)
+	}
+	return resp, nil
+}
+
+// carryOut carries the request out, through the middleware if there is one.
+func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
 	if s.o.Intercept == nil {
-		resp, err = r.attempt(s, ctx, client, req)
-		if err != nil {
-			return r.failed(s, ctx, req, err)
-		}
-		return resp, nil
+		return r.attempt(s, ctx, client, req)
 	}
 	call := Call{Op: r.op, ClientID: client}
 	r.describe(req, &call)
@@ -126,13 +137,10 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 		}
 		return wire.ErrorOf(resp.GetStatus())
 	}, &done)
-	switch {
-	case err != nil:
-		return r.failed(s, ctx, req, err)
-	case failure != nil:
-		return r.failed(s, ctx, req, failure)
+	if err == nil {
+		err = failure
 	}
-	return resp, nil
+	return resp, err
 }
 
 // attempt carries the request out and turns a panic into an error.

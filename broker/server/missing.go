@@ -70,28 +70,25 @@ var (
 			return &rmqpb.QueryOffsetResponse{Status: st}
 		},
 	}
-	pullMessage = rpc[*rmqpb.PullMessageRequest, pullAnswer]{
+	pullMessage = rpc[*rmqpb.PullMessageRequest, *rmqpb.PullMessageResponse]{
 		op: "PullMessage",
 		describe: func(req *rmqpb.PullMessageRequest, c *Call) {
 			c.Topic, c.Group = req.GetMessageQueue().GetTopic().GetName(), req.GetGroup().GetName()
 		},
-		do: func(*Server, context.Context, string, *rmqpb.PullMessageRequest) (pullAnswer, error) {
-			return pullAnswer{}, notImplemented("PullMessage", noOffsets)
+		do: func(*Server, context.Context, string, *rmqpb.PullMessageRequest) (*rmqpb.PullMessageResponse, error) {
+			return nil, notImplemented("PullMessage", noOffsets)
 		},
-		fail: func(_ *rmqpb.PullMessageRequest, st *rmqpb.Status) pullAnswer { return pullAnswer{st} },
+		fail: func(_ *rmqpb.PullMessageRequest, st *rmqpb.Status) *rmqpb.PullMessageResponse {
+			return &rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: st}}
+		},
 	}
 )
 
-// A pullAnswer is all that a PullMessage gets: a status.
-type pullAnswer struct{ status *rmqpb.Status }
-
-func (a pullAnswer) GetStatus() *rmqpb.Status { return a.status }
-
 // pullMessage answers with a status, since there is nothing else.
 func (s *Server) pullMessage(stream grpc.ServerStream) error {
-	a, err := pullMessage.serve(s, stream.Context())
+	answer, err := pullMessage.serve(s, stream.Context())
 	if err != nil {
 		return err
 	}
-	return stream.SendMsg(&rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: a.status}})
+	return stream.SendMsg(answer)
 }

@@ -58,7 +58,9 @@ type Options struct {
 	MaxTransitBytes int64
 
 	// MaxParkedBytes bounds the memory of receives that wait for messages, likewise: each
-	// takes some 20 KiB. Default: an eighth of Go's memory limit, at most 1 GiB, or 128 MiB
+	// takes some 20 KiB. It also bounds how many requests over gRPC are under way on all
+	// connections, waiting receives among them: one for each 10 KiB, and at least 1000; further
+	// ones end with gRPC's Unavailable. A connection has half of them at most. Default: an eighth of Go's memory limit, at most 1 GiB, or 128 MiB
 	// without a limit.
 	MaxParkedBytes int64
 

@@ -51,9 +51,13 @@ const (
 	// others need the memory that it holds.
 	patience = time.Second
 
+	// readBuffer is how much gRPC reads of a connection at once: requests of some 50 bytes at least,
+	// for each of which it starts a goroutine.
+	readBuffer = 8 << 10
+
 	// maxStreams bounds the requests under way on one connection, which parked receives
 	// are most of: RocketMQ's clients park one for each queue of each topic, all on one
-	// connection. This is 1000 topics of 8 queues, and room for the rest.
+	// connection. This is 1000 topics of 8 queues, and room for the rest, where there is memory for so many.
 	maxStreams = 10_000
 
 	// streamWorkers are goroutines that serve one request after the other, so that
@@ -79,9 +83,11 @@ type Server struct {
 	grpc      *grpc.Server
 	http      http.Handler
 	gate      *gate.Gate
+	methods   map[string]bool // full names of the RPCs
 
 	bodies *transit.Budget // of requests and responses under way
 	parked *transit.Budget // of receives that wait for messages
+	places *transit.Budget // of requests over gRPC, from their headers on
 	slow   atomic.Int64    // connections closed because their clients were too slow
 
 	stopChecks   func() // no check comes from the engine any more
@@ -132,6 +138,8 @@ func newServer(b engine, o Options) (*Server, error) {
 		sessions:  session.New(b.Forget),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
+		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
+		methods:   methodNames(&description),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
@@ -140,18 +148,20 @@ func newServer(b engine, o Options) (*Server, error) {
 	if o.RequireTLS {
 		refused = s.gate.RefusedPlainText
 	}
-	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, refused)
+	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, refused, s.connectionEnded)
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
 		grpc.StreamInterceptor(s.requests.Stream),
+		grpc.InTapHandle(s.opened),
 		grpc.ConnectionTimeout(o.HandshakeTimeout),
-		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxConcurrentStreams(uint32(min(s.places.Largest()/placeSize, maxStreams))), //nolint:gosec // maxStreams fits
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
 		grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.WriteBufferSize(writeBuffer),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.StaticStreamWindowSize(wire.StreamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingAfter, Timeout: pingTimeout}),

@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
@@ -173,18 +174,33 @@ var description = grpc.ServiceDesc{
 func (r *rpc[Q, R]) method() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: r.op, Handler: func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		s, _ := srv.(*Server)
-		return r.serve(s, ctx)
+		place, err := s.place(ctx)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := r.serve(s, transit.WithPlace(ctx, place))
+		if err != nil {
+			place.End()
+			return nil, err
+		}
+		return &wire.Placed{Message: resp, Place: place, Last: true}, nil
 	}}
 }
 
+// streamed returns how gRPC calls an RPC with a stream.
 func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		s, _ := srv.(*Server)
+		place, err := s.place(stream.Context())
+		if err != nil {
+			return err
+		}
+		defer place.End()
 		conn := sniff.InfoOf(stream.Context()).Link.Limit()
 		defer conn.End()
 		if !conn.Begin() {
 			return errClosing
 		}
-		return f(s, stream)
+		return f(s, &placedStream{stream, transit.WithPlace(stream.Context(), place), place})
 	}
 }

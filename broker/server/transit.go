@@ -9,7 +9,11 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
@@ -70,6 +74,113 @@ func (o *Options) fitMemory(memory int64, maxBody int) error {
 
 // memoryLimit returns how much memory Go may use, in bytes: see GOMEMLIMIT.
 func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
+
+// A flood of requests is bounded in three steps, of which the first two also hold for clients
+// without credentials, since gRPC takes memory for a request before it can be authenticated:
+//
+//   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the places.
+//   - Reading from connections pauses while too many handlers have not begun, see sniff.Link.
+//   - A request whose handler begins takes a place of all connections' budget, and is refused if
+//     there is none. It has its place until gRPC has written the response, whether the handler
+//     has returned or not, and what the response takes in the budget of bodies as long. So
+//     responses that no client reads, of which HTTP/2 lets a client have any number, are bounded
+//     by MaxParkedBytes/10 KiB, and their bytes by MaxTransitBytes.
+
+const (
+	// placeSize is about what a request over gRPC takes beside the budgets of bodies and of
+	// waiting receives: stream, headers, goroutine, and a small response that waits for the client.
+	placeSize = 10 << 10
+
+	// leastPlaces is how many requests may be under way at least.
+	leastPlaces = 1000
+)
+
+// placesOf returns the memory for requests over gRPC on all connections, in bytes: for twice as
+// many as receives may wait, so that these leave places for other requests.
+func placesOf(maxParked int64) int64 { return max(maxParked, leastPlaces*placeSize) }
+
+// place takes the place of a request over gRPC whose handler begins. Its error is a status of gRPC,
+// which needs no place itself.
+func (s *Server) place(ctx context.Context) (*transit.Place, error) {
+	var peer transit.Peer
+	link := sniff.InfoOf(ctx).Link
+	if link != nil {
+		peer = link
+	}
+	p, err := s.places.Take(peer, placeSize)
+	link.Begun()
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return p, nil
+}
+
+// A placedStream keeps the request's place until gRPC has written what is sent.
+type placedStream struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // the stream's
+	place *transit.Place
+}
+
+// Context implements grpc.ServerStream.
+func (p *placedStream) Context() context.Context { return p.ctx }
+
+// SendMsg implements grpc.ServerStream.
+func (p *placedStream) SendMsg(m any) error {
+	return p.ServerStream.SendMsg(&wire.Placed{Message: m, Place: p.place})
+}
+
+// opened is gRPC's tap: gRPC calls it for each stream before it starts a goroutine for it. It
+// refuses none, because gRPC keeps the timers of the deadlines of those that a tap refuses. It counts
+// those that gRPC will call a handler for.
+func (s *Server) opened(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if ctx.Err() == nil && s.methods[info.FullMethodName] && len(info.Header["grpc-encoding"]) == 0 {
+		sniff.InfoOf(ctx).Link.Opened()
+	}
+	return ctx, nil
+}
+
+// methodNames returns the full names of the RPCs of a service.
+func methodNames(d *grpc.ServiceDesc) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range d.Methods {
+		names["/"+d.ServiceName+"/"+m.MethodName] = true
+	}
+	for _, m := range d.Streams {
+		names["/"+d.ServiceName+"/"+m.StreamName] = true
+	}
+	return names
+}
+
+// connectionEnded takes back the memory of responses that gRPC has dropped with their connection.
+func (s *Server) connectionEnded(l *sniff.Link) {
+	s.bodies.Ended(l)
+	s.places.Ended(l)
+}
+
+// keep leaves the memory of a request over gRPC to its response of so many bytes, until that is
+// written. It returns an error with code 42900 if the response is much larger than what is held, and there
+// is no memory for it.
+func keep(ctx context.Context, h *transit.Hold, response int) error {
+	need, held := smallResponse+int64(response), h.Bytes()
+	if need > largerResponse*held {
+		if err := h.Resize(need, false); err != nil {
+			return err
+		}
+		held = need
+	}
+	transit.PlaceOf(ctx).Keep(h, min(need, held))
+	return nil
+}
+
+const (
+	// smallResponse is what gRPC and the handler take for each response, in bytes.
+	smallResponse = 1 << 10
+
+	// largerResponse is how many times larger than its request's memory a response may be without
+	// memory of its own: a request that was carried out is not refused afterwards.
+	largerResponse = 4
+)
 
 // hold returns an empty hold for a request over gRPC.
 func hold(ctx context.Context, b *transit.Budget) transit.Hold {

@@ -65,6 +65,12 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 		{"receives that wait, one connection each 10 000", func(ctx context.Context, t *testing.T, p *process) error {
 			return waitingReceives(ctx, t, p, 10, scaled(10_000))
 		}},
+		{"receives that wait, many connections", func(ctx context.Context, t *testing.T, p *process) error {
+			return waitingReceives(ctx, t, p, scaled(500), 200)
+		}},
+		{"small responses that are not read", func(ctx context.Context, t *testing.T, p *process) error {
+			return unreadRoutes(ctx, t, p, scaled(200), 1000)
+		}},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			t.Setenv("GOMEMLIMIT", attackGo)
@@ -268,21 +274,39 @@ func unreadReceives(ctx context.Context, t *testing.T, p *process, groups int) e
 	return within(&wg, time.Minute, "the receives")
 }
 
-// waitingReceives parks receives on a topic without messages.
-func waitingReceives(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+// unreadRoutes asks for the route of a topic over and over and reads nothing.
+func unreadRoutes(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	raw, err := proto.Marshal(&rmqpb.QueryRouteRequest{Topic: &rmqpb.Resource{Name: "orders"}})
+	if err != nil {
+		return err
+	}
+	return flood(ctx, t, p, conns, streams, 0, func(c *rawclient.Conn) {
+		if id, err := c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
+			_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+		}
+	})
+}
+
+// flood has many connections with many requests each.
+func flood(ctx context.Context, t *testing.T, p *process, conns, streams int, window uint32, request func(c *rawclient.Conn)) error {
 	var wg sync.WaitGroup
 	for range conns {
-		c, err := attacker(ctx, t, p, 1<<20)
+		c, err := attacker(ctx, t, p, window)
 		if err != nil {
 			return err
 		}
 		wg.Go(func() {
 			for range streams {
-				receive(c, "quiet", "waiting")
+				request(c)
 			}
 		})
 	}
-	return within(&wg, time.Minute, "the receives")
+	return within(&wg, time.Minute, "the requests")
+}
+
+// waitingReceives parks receives on a topic without messages.
+func waitingReceives(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	return flood(ctx, t, p, conns, streams, 1<<20, func(c *rawclient.Conn) { receive(c, "quiet", "waiting") })
 }
 
 // receive begins a receive.

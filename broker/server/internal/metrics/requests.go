@@ -149,7 +149,11 @@ type meteredStream struct {
 
 // SendMsg implements grpc.ServerStream.
 func (m *meteredStream) SendMsg(v any) error {
-	switch f := v.(type) {
+	message := v
+	if p, ok := v.(*wire.Placed); ok {
+		message = p.Message
+	}
+	switch f := message.(type) {
 	case *rmqpb.ReceiveMessageResponse:
 		if st, ok := f.GetContent().(*rmqpb.ReceiveMessageResponse_Status); ok {
 			m.code = st.Status.GetCode()

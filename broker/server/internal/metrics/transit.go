@@ -18,7 +18,7 @@ type transitCollector struct {
 }
 
 var (
-	useLabels           = []string{"use"} // "requests" or "waiting_receives"
+	useLabels           = []string{"use"} // "requests", "waiting_receives" or "streams"
 	descTransitHeld     = prometheus.NewDesc("tidegate_transit_held_bytes", "Memory that requests and responses hold, by use.", useLabels, nil)
 	descTransitLimit    = prometheus.NewDesc("tidegate_transit_limit_bytes", "Memory that requests and responses may hold, by use.", useLabels, nil)
 	descTransitRefusals = prometheus.NewDesc("tidegate_transit_refusals_total", "Requests refused because they found no memory, by use.", useLabels, nil)

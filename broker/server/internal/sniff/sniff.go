@@ -33,14 +33,16 @@ type Credentials struct {
 	tls, plain credentials.TransportCredentials
 	pending    *pending
 	refuse     func(net.Addr) // nil: plain text is taken
+	ended      func(*Link)
+	crowd      crowd
 }
 
 // New returns credentials that answer TLS by c. At most so many connections may have
 // said too little so far: one more, and the one that has been silent longest is closed.
 // If refuse is not nil, a connection in plain text ends after a call to it with the
-// client's address.
-func New(c *tls.Config, most int, refuse func(net.Addr)) *Credentials {
-	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{most: most}, refuse: refuse}
+// client's address. ended is called once for each connection that gRPC closes.
+func New(c *tls.Config, most int, refuse func(net.Addr), ended func(*Link)) *Credentials {
+	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{most: most}, refuse: refuse, ended: ended}
 }
 
 // Close closes the connections that have not said yet what they want, and every
@@ -79,30 +81,14 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 		raw.Close()
 		return nil, nil, err
 	}
-	return &greetedConn{Conn: out, left: prefaceSize, settle: settle}, Info{info, &Link{raw: raw, limit: connlimit.Of(raw)}}, nil
+	link := &Link{raw: raw, limit: connlimit.Of(raw), crowd: &s.crowd}
+	return &greetedConn{Conn: out, left: prefaceSize, settle: settle, link: link, ended: s.ended}, Info{info, link}, nil
 }
 
 // Info is what gRPC passes on about a connection.
 type Info struct {
 	credentials.AuthInfo // of the security protocol: a credentials.TLSInfo with TLS
 	Link                 *Link
-}
-
-// A Link is a connection below TLS.
-type Link struct {
-	raw   net.Conn
-	limit *connlimit.Conn // nil: the number of connections has no limit
-}
-
-// End closes the connection without waiting for the client.
-func (l *Link) End() { _ = l.raw.Close() }
-
-// Limit returns the connection as the limit of connections counts it, nil without a limit.
-func (l *Link) Limit() *connlimit.Conn {
-	if l == nil {
-		return nil
-	}
-	return l.limit
 }
 
 // InfoOf returns what is known of the connection that the request of a context came by. The zero
@@ -150,9 +136,12 @@ type greetedConn struct {
 	net.Conn
 	left   int
 	settle func()
+	link   *Link
+	ended  func(*Link)
 }
 
 func (c *greetedConn) Read(b []byte) (int, error) {
+	c.link.crowd.wait()
 	n, err := c.Conn.Read(b)
 	if c.left > 0 {
 		if c.left -= n; c.left <= 0 || err != nil {
@@ -165,7 +154,11 @@ func (c *greetedConn) Read(b []byte) (int, error) {
 
 func (c *greetedConn) Close() error {
 	c.settle()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	if c.link.close() {
+		c.ended(c.link)
+	}
+	return err
 }
 
 // pending holds the connections whose clients have not said yet what they

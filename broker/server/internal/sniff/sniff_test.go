@@ -59,7 +59,7 @@ func FuzzSniff(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := New(c, 1, nil)
+		s := New(c, 1, nil, func(*Link) {})
 		client, server := net.Pipe()
 		done := make(chan struct{})
 		go func() {

@@ -46,6 +46,8 @@ type share struct {
 	since   time.Time // when the first of them began to
 	conn    Conn      // nil if it cannot be ended
 	epoch   int       // how many times the waiting part was taken away
+	ending  int64     // its part of Budget.ending
+	ended   bool      // the connection has ended
 }
 
 // A Conn is a connection that can be ended, from any goroutine and without waiting.
@@ -123,9 +125,9 @@ func (h *Hold) Resize(bytes int64, waits bool) error {
 	var victim Conn
 	if more > 0 && !fits(b.limit, b.held, h.own(), more) {
 		if victim = b.reclaimLocked(h, more); victim == nil {
-			err := b.fullLocked(h.own(), more)
+			held, own := b.held, h.own()
 			b.mu.Unlock()
-			return err
+			return b.full(held, own, more)
 		}
 	}
 	h.waitLocked(false)
@@ -161,10 +163,16 @@ func (h *Hold) own() int64 {
 
 // settleLocked notes what was taken away.
 func (h *Hold) settleLocked() {
-	if h.waiting && h.epoch != h.share.epoch {
-		h.budget.ending -= h.bytes
-		h.waiting, h.bytes, h.share = false, 0, nil
+	s := h.share
+	if !h.waiting || h.epoch == s.epoch {
+		return
 	}
+	if !s.ended {
+		h.budget.ending -= h.bytes
+		s.ending -= h.bytes
+		h.budget.tidyLocked(h.by, s)
+	}
+	h.waiting, h.bytes, h.share = false, 0, nil
 }
 
 // waitLocked notes whether the request waits for its client.
@@ -202,9 +210,37 @@ func (h *Hold) addLocked(more int64) {
 	if h.bytes += more; h.bytes == 0 {
 		h.share = nil
 	}
-	if s.held == 0 {
-		delete(b.shares, h.by)
+	b.tidyLocked(h.by, s)
+}
+
+// tidyLocked forgets a share that holds nothing.
+func (b *Budget) tidyLocked(by any, s *share) {
+	if s.held == 0 && s.ending == 0 && b.shares[by] == s {
+		delete(b.shares, by)
 	}
+}
+
+// Ended notes that a connection has ended. It takes back what requests hold that wait for its
+// client: gRPC does not say of each response that it drops it.
+func (b *Budget) Ended(by any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.shares[by]
+	if s == nil {
+		return
+	}
+	b.takeLocked(s)
+	b.ending -= s.ending
+	s.ending, s.ended = 0, true
+	delete(b.shares, by)
+}
+
+// takeLocked empties the holds of a connection that wait for its client.
+func (b *Budget) takeLocked(s *share) {
+	b.held -= s.waiting
+	s.held -= s.waiting
+	s.waiting = 0
+	s.epoch++
 }
 
 // reclaimLocked takes from the connection that waits for its client with the most bytes what these
@@ -212,36 +248,31 @@ func (h *Hold) addLocked(more int64) {
 // hold, or it would not do.
 func (b *Budget) reclaimLocked(h *Hold, more int64) Conn {
 	own, now := h.own()+more, time.Now()
-	var by any
 	var most *share
 	for key, s := range b.shares {
 		if key == h.by || s.conn == nil || !yields(s.waiting, now.Sub(s.since), b.patience, own) {
 			continue
 		}
 		if most == nil || s.waiting > most.waiting || s.waiting == most.waiting && s.since.Before(most.since) {
-			by, most = key, s
+			most = s
 		}
 	}
 	if most == nil || !fits(b.limit, b.held-most.waiting, own-more, more) || b.ending > 0 && b.ending+most.waiting > b.limit/endingPart {
 		return nil
 	}
 	b.ending += most.waiting
-	b.held -= most.waiting
-	most.held -= most.waiting
-	most.waiting = 0
-	most.epoch++
-	if most.held == 0 {
-		delete(b.shares, by)
-	}
+	most.ending += most.waiting
+	b.takeLocked(most)
 	b.closed.Add(1)
 	return most.conn
 }
 
-func (b *Budget) fullLocked(own, more int64) error {
+// full returns why a hold that has own bytes with its connection finds no room for more, where held are held.
+func (b *Budget) full(held, own, more int64) error {
 	b.refused.Add(1)
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, Subject: b.name, RetryAfter: retryAfter,
 		Message: fmt.Sprintf("%v: %s: %d bytes more do not fit: %d of %d are held, %d of them by this connection; retry when other requests have ended",
-			tidegate.ErrThrottled, b.name, more, b.held, b.limit, own),
+			tidegate.ErrThrottled, b.name, more, held, b.limit, own),
 	}
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that ours hands on to
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -92,16 +94,39 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 	return nil
 }
 
-// A Codec is gRPC's for protobuf, but takes a *Frame as it is.
+// A Codec is gRPC's for protobuf, but takes a *Frame as it is, and a Placed.
 type Codec struct{ encoding.CodecV2 }
 
 // NewCodec returns the codec of a server, which goroutines may share.
 func NewCodec() Codec { return Codec{encoding.GetCodecV2("proto")} }
 
+// A Placed is a message of a response, which keeps the request's place until gRPC has written it.
+type Placed struct {
+	Message any
+	Place   *transit.Place
+	Last    bool // it comes in place of the handler, which has returned
+}
+
 // Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*Frame); ok {
-		return f.data, nil
+	switch v := v.(type) {
+	case *Placed:
+		if v.Last {
+			defer v.Place.End()
+		}
+		data, err := c.Marshal(v.Message)
+		if err != nil {
+			return nil, err
+		}
+		v.Place.Begin()
+		return append(slices.Clip(data), mem.NewBuffer(&placed, v.Place)), nil
+	case *Frame:
+		return v.data, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
+
+// placed is the content of the empty buffer that shows when gRPC has written a message: gRPC
+// frees the buffers of a message then, the last one last. It ignores the pool of a buffer with
+// less capacity.
+var placed = make([]byte, 0, 4<<10)

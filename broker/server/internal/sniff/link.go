@@ -1,0 +1,101 @@
+package sniff
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/connlimit"
+)
+
+// A Link is a connection below TLS. Its methods may be called on a nil Link, which stands for a
+// connection of which nothing is known.
+type Link struct {
+	raw   net.Conn
+	limit *connlimit.Conn // nil: the number of connections has no limit
+	crowd *crowd
+
+	mu     sync.Mutex
+	opened int  // guarded by mu: streams whose handlers have not begun
+	ended  bool // guarded by mu
+}
+
+// End closes the connection without waiting for the client.
+func (l *Link) End() { _ = l.raw.Close() }
+
+// Ended reports whether gRPC has closed the connection.
+func (l *Link) Ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// Limit returns the connection as the limit of connections counts it, nil without a limit.
+func (l *Link) Limit() *connlimit.Conn {
+	if l == nil {
+		return nil
+	}
+	return l.limit
+}
+
+// Opened notes that the client has opened a stream, which gRPC starts a goroutine for.
+func (l *Link) Opened() { l.add(1) }
+
+// Begun notes that the handler of a stream begins.
+func (l *Link) Begun() { l.add(-1) }
+
+func (l *Link) add(n int) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.opened += n
+		l.crowd.opened.Add(int64(n))
+	}
+}
+
+// close notes the end of the connection. It returns false if that was known.
+func (l *Link) close() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.ended = true
+	l.crowd.opened.Add(-int64(l.opened))
+	return true
+}
+
+const (
+	// mostOpened is how many streams of all connections may wait for their handlers to begin
+	// before reading from connections pauses. gRPC starts a goroutine for each stream as fast as
+	// it reads them, so without a pause a flood of requests would take memory for goroutines
+	// that could do nothing but refuse.
+	mostOpened = 1000
+
+	// pause is how long reading from a connection pauses at most, and look how often it looks
+	// whether it may go on.
+	pause = 50 * time.Millisecond
+	look  = time.Millisecond
+)
+
+// A crowd counts the streams of all connections whose handlers have not begun.
+type crowd struct{ opened atomic.Int64 }
+
+// wait waits while there are too many, and not for ever.
+func (c *crowd) wait() {
+	if c.opened.Load() <= mostOpened {
+		return
+	}
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for range pause / look {
+		<-ticker.C
+		if c.opened.Load() <= mostOpened {
+			return
+		}
+	}
+}
