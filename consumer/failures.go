@@ -73,6 +73,8 @@ func canRepeat(err error, harmless bool) bool {
 		return harmless
 	}
 	switch code(err) {
+	case tidegate.CodeIllegalAccessPoint: // never sent, for example while the server's certificate is renewed
+		return true
 	case tidegate.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
 		return true
 	case tidegate.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused

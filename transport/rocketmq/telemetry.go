@@ -108,6 +108,9 @@ func (s *session) streamError(err error) *tidegate.Error {
 	if errors.Is(err, io.EOF) {
 		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
 	}
+	if fault := s.ep.link.Load().fault.Load(); fault != nil && status.Code(err) == codes.Unavailable {
+		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.tlsError(fault, err)
+	}
 	return transportError(s.ctx, opTelemetry, s.role.group, s.ep.key, err, false, false)
 }
 
