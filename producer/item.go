@@ -19,9 +19,6 @@ type item struct {
 	limits limits
 	done   func(tidegate.Receipt, error) // of SendAsync, else nil
 
-	drained bool // it comes from the spool
-	forced  bool // it goes to the spool because the producer is full
-
 	plan.Item // its place in the topic's queue
 
 	// What happened so far.
@@ -29,19 +26,23 @@ type item struct {
 	changes                     int // attempts in a row that found the lane changed
 	throttledSince              time.Time
 	charged                     time.Time // until then a pause of the lane is no further throttle of it
-	maybe                       bool
 	last                        error
 
 	// The end. gone is set once, by the goroutine that ends it.
+	receipt tidegate.Receipt
+	err     *SendError
+	stop    func() bool   // of the function that watches ctx; nil if there is none
+	wake    chan struct{} // closed after the end; nil if no goroutine waits
+
+	held held // of the ledger
+
+	// Together, since they take the place of one word.
+	drained  bool // it comes from the spool; set before it is queued
+	forced   bool // it goes to the spool because the producer is full; likewise
+	maybe    bool // an attempt may have been stored
 	gone     bool
 	aborted  bool // by Close or Shutdown
 	spooling bool // it is gone, but its result is still that of a write to the spool
-	receipt  tidegate.Receipt
-	err      *SendError
-	stop     func() bool   // of the function that watches ctx; nil if there is none
-	wake     chan struct{} // closed after the end; nil if no goroutine waits
-
-	held held // of the ledger
 }
 
 // newItem returns the item of a message. It is its own owner in the queue.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -185,13 +187,22 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	}
 }
 
+// outcomePool has the slices of finished requests, for further ones.
+var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
+
 // settle decides for each message of a request what follows its result, or err
 // if that is set, and brings the queue up to date.
 func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) {
 	ended := time.Now()
 	outs := r.oneOutcome[:min(len(items), 1)]
 	if len(items) > 1 {
-		outs = make([]outcome, len(items))
+		kept := outcomePool.Get().(*[]outcome)
+		*kept = slices.Grow((*kept)[:0], len(items))[:len(items)]
+		outs = *kept
+		defer func() {
+			clear(outs)
+			outcomePool.Put(kept)
+		}()
 	}
 	for i, it := range items {
 		outs[i] = outcome{it: it, receipt: results[i].Receipt, err: results[i].Err, ended: ended}
