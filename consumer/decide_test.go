@@ -147,6 +147,7 @@ func TestMakeRules(t *testing.T) {
 	}
 }
 
+// Demand 48: the reason that travels with a dead letter does not grow with the error.
 func TestReasonIsBounded(t *testing.T) {
 	for _, text := range []string{
 		"", "  \n ", "a\nb\tc\x00d", strings.Repeat("ü", 2000), strings.Repeat("x", 1<<20), "\xff\xfe", strings.Repeat("\xff", 5000),

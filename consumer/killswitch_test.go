@@ -14,6 +14,8 @@ import (
 
 // An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that
 // it took to see the outage, and full speed is back within 30 s of its end.
+//
+// Demand 37.
 func TestOutageOfADependency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -111,4 +113,30 @@ func TestPauseAndResume(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The switch judges by MinMessages handled messages at least: before that, failures do not trip it.
+func TestKillSwitchTakesItsTime(t *testing.T) {
+	for _, least := range []int{5, 50} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.settings.Retry = backoff.Steps{time.Hour}
+			s.fill(200)
+			calls := 0
+			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+				calls++
+				return errors.New("the database is away")
+			}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
+			time.Sleep(time.Second)
+			if calls != least {
+				t.Errorf("%d handlers were called before the switch tripped, want %d", calls, least)
+			}
+			time.Sleep(time.Minute)
+			if calls != least+1 {
+				t.Errorf("%d handlers were called with the first probe, want %d", calls, least+1)
+			}
+			stop()
+		})
+	}
 }

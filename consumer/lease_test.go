@@ -260,6 +260,7 @@ func TestAckIsRepeated(t *testing.T) {
 	}
 }
 
+// Demand 50: a message whose dead letter no server keeps is delivered again.
 func TestDeadLetterRefusedIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -15,7 +15,7 @@ import (
 // Every code of the protocol, and how many attempts of three a send makes that
 // is answered with it every time.
 //
-// Row 1 of the users' requests: hopeless errors are not retried.
+// Demand 1: hopeless errors are not retried.
 //
 // RocketMQ: sending retry and throttling: "The broker returns an error code"
 // RocketMQ: sending retry and throttling: "Logic error: an error caused by incorrect running logic"

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Row 5 of the users' requests: one black-holed broker does not use up the whole timeout.
+// Demand 5: one black-holed broker does not use up the whole timeout.
 //
 // RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
 // request timeout"

@@ -84,7 +84,7 @@ func TestContractResults(t *testing.T) {
 	})
 }
 
-// Row 12 of the users' requests: the retry options hold for every way to send.
+// Demand 12: the retry options hold for every way to send.
 func TestContractRetries(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
@@ -316,7 +316,7 @@ func TestContractOversized(t *testing.T) {
 // The three entry points keep one order of a message group, and a message that
 // fails is no obstacle to those behind it.
 //
-// Row 64 of the users' requests: later messages of a message group wait behind the one that fails.
+// Demand 64: later messages of a message group wait behind the one that fails.
 func TestContractOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stored []string
@@ -359,7 +359,7 @@ func TestContractOrder(t *testing.T) {
 // A dead broker and a million asynchronous sends: the messages that are held are bounded
 // by the options, and goroutines by the lanes.
 //
-// Row 10 of the users' requests: SendAsync does not spawn unbounded goroutines.
+// Demand 10: SendAsync does not spawn unbounded goroutines.
 func TestContractGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -200,7 +200,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 // The server refuses a whole request for the fault of one message. The
 // others are stored, and were not charged an attempt for it.
 //
-// Row 20 of the users' requests: one bad message does not fail its neighbours.
+// Demand 20: one bad message does not fail its neighbours.
 func TestOneBadMessageFailsAlone(t *testing.T) {
 	for _, entry := range entryPoints {
 		t.Run(entry, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 
 // A fault of the set-up is that of every message: nothing is gained by sending them again.
 //
-// Row 19 of the users' requests: an unknown topic is an error, and nothing is buffered.
+// Demand 19: an unknown topic is an error, and nothing is buffered.
 func TestSetupFaultFailsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
@@ -256,7 +256,7 @@ func TestSetupFaultFailsTheRequest(t *testing.T) {
 // A retry avoids the server that failed, and a server that does not respond holds
 // up no more than the requests that it has.
 //
-// Row 9 of the users' requests: a retry goes to another server.
+// Demand 9: a retry goes to another server.
 func TestRetryAvoidsTheFailedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{}

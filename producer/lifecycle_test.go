@@ -22,7 +22,7 @@ import (
 // Accepted = delivered + failed + undelivered in every interleaving, and every
 // result comes exactly once.
 //
-// Row 17 of the users' requests: the producer reports what it did not send.
+// Demand 17: the producer reports what it did not send.
 func TestAccountsAddUp(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -110,7 +110,7 @@ func TestAccountsAddUp(t *testing.T) {
 	}
 }
 
-// Row 18 of the users' requests: closing flushes. Row 65: the stop is bounded by its ctx.
+// Demand 18: closing flushes. Demand 65: the stop is bounded by its ctx.
 func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(3 * time.Second))

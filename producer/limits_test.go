@@ -17,7 +17,7 @@ import (
 
 // A broker that fails every request gets hardly more requests than calls.
 //
-// Row 13 of the users' requests: widespread failures cause no storm of retries.
+// Demand 13: widespread failures cause no storm of retries.
 func TestBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
@@ -93,7 +93,7 @@ type learning struct {
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
 func (l *learning) Observe(err error)                    { l.seen = append(l.seen, transport.Classify(err)) }
 
-// Row 4 of the users' requests: a broker that is busy now and then gets every message in
+// Demand 4: a broker that is busy now and then gets every message in
 // the end, with few requests more than messages.
 func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
-// Row 2 of the users' requests: throttling has a policy of its own and does not use up the
+// Demand 2: throttling has a policy of its own and does not use up the
 // attempts.
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	})
 }
 
-// Row 14 of the users' requests: the server decides when to return.
+// Demand 14: the server decides when to return.
 func TestPushBackIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(7 * time.Second))
@@ -148,7 +148,7 @@ func TestRouteThatWasGood(t *testing.T) {
 	}
 }
 
-// Row 6 of the users' requests: a cancelled context ends the wait for a retry.
+// Demand 6: a cancelled context ends the wait for a retry.
 func TestCancelDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("the user went home")
@@ -171,7 +171,7 @@ func TestCancelDuringBackoff(t *testing.T) {
 	})
 }
 
-// Row 11 of the users' requests: a send ends by its deadline while the broker is down.
+// Demand 11: a send ends by its deadline while the broker is down.
 //
 // RocketMQ: sending retry and throttling: "you must evaluate the timeout duration and maximum
 // number of retries for each call to prevent retries from blocking links"
@@ -348,7 +348,7 @@ func TestCloseEndsSends(t *testing.T) {
 	})
 }
 
-// Row 18 of the users' requests: closing while others send neither panics nor loses a result.
+// Demand 18: closing while others send neither panics nor loses a result.
 func TestSendersRacingClose(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestSendersRacingClose(t *testing.T) {
 // A thousand producers that are refused at the same instant do not come back
 // in lock-step.
 //
-// Row 7 of the users' requests: clients do not retry in lock-step.
+// Demand 7: clients do not retry in lock-step.
 func TestRetriesSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		buckets := map[int64]int{}

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Row 3 of the users' requests: the client's MaxAttempts wins over the server's.
+// Demand 3: the client's MaxAttempts wins over the server's.
 //
 // RocketMQ: sending retry and throttling: "You can specify the maximum number of retries on the
 // producer when the producer initializes messages"

@@ -215,7 +215,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 // The answer is lost after the message was stored: the producer sends again
 // at once, with the same ID, and its user learns of one message.
 //
-// Row 21 of the users' requests: a lost response stores the message once.
+// Demand 21: a lost response stores the message once.
 //
 // Seed 004: "the client does not know the processing result of the presumably failed message on the broker"
 // Seed 004: "A network exception causes a connection failure or request timeout"
@@ -297,7 +297,7 @@ func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 // 200 starts and stops, with a producer and a consumer at work, leave no
 // goroutine: a bubble does not end while one is left.
 //
-// Row 66 of the users' requests: 200 starts and stops leave nothing.
+// Demand 66: 200 starts and stops leave nothing.
 func TestStartsAndStopsLeaveNothing(t *testing.T) {
 	for i := range 200 {
 		synctest.Test(t, func(t *testing.T) {

@@ -166,7 +166,7 @@ func twice(address string) func(c net.Conn) {
 	}
 }
 
-// Row 68 of the users' requests: an endpoint that misbehaves in any way costs a typed
+// Demand 68: an endpoint that misbehaves in any way costs a typed
 // error within the deadline, no panic and no goroutine, and the producer recovers
 // once the endpoint is well.
 func TestOddEndpoints(t *testing.T) {
@@ -272,7 +272,7 @@ func TestEndpointChangesItsAddress(t *testing.T) {
 	})
 }
 
-// Row 67 of the users' requests: sends succeed at most two seconds after each of twenty
+// Demand 67: sends succeed at most two seconds after each of twenty
 // restarts under load, and no message is lost.
 func TestTwentyRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {

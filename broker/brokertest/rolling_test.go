@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// Fifty restarts of consumers at random instants under load, one after the other: no message waits
-// for the end of a lease, and none spends an attempt.
+// Demand 65: fifty restarts of consumers at random instants under load, one after the other: no
+// message waits for the end of a lease, and none spends an attempt.
 func TestRollingRestarts(t *testing.T) {
 	const beat = 4 * time.Millisecond
 	for name, group := range map[string]broker.GroupConfig{"unordered": {}, "fifo": {FIFO: true}} {
@@ -50,12 +50,22 @@ func TestRollingRestarts(t *testing.T) {
 					<-time.After(work)
 					return nil
 				}
+				var reports consumer.StopReport // the sum of all
+				reported := func(r consumer.StopReport) {
+					mu.Lock()
+					defer mu.Unlock()
+					reports.Acked += r.Acked
+					reports.Released += r.Released
+					reports.Cancelled += r.Cancelled
+					reports.Retried += r.Retried
+					reports.Unsettled += r.Unsettled
+				}
 				run := func() (stop func()) {
 					client, err := rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial})
 					if err != nil {
 						t.Fatal(err)
 					}
-					c, err := consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8})
+					c, err := consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -111,6 +121,9 @@ func TestRollingRestarts(t *testing.T) {
 					if n != 1 {
 						t.Errorf("message %s was handled %d times", id, n)
 					}
+				}
+				if reports.Acked < 20 || reports.Cancelled+reports.Retried+reports.Unsettled != 0 {
+					t.Errorf("the reports of all stops together: %+v; want the running handlers' messages acknowledged and the unread ones released", reports)
 				}
 				if latest > 2*time.Second {
 					t.Errorf("a message was handled %v after it was sent", latest)

@@ -111,7 +111,7 @@ func child(t *testing.T, dir, mode string, stderr *strings.Builder) *exec.Cmd {
 // Every message that a producer with a spool accepted is delivered, in the order of
 // its message group, although the process was killed at random moments.
 //
-// Row 15 of the users' requests: messages wait on the local disk while the broker is away.
+// Demand 15: messages wait on the local disk while the broker is away.
 func TestKilledProducerLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	var stderr strings.Builder

@@ -197,7 +197,7 @@ func TestAlternatingFaultsDoNotFlap(t *testing.T) {
 // Two brokers, of which the first is away for a while: every message arrives once, and
 // is acknowledged where it came from.
 //
-// Row 16 of the users' requests: sends fail over to another cluster, and back.
+// Demand 16: sends fail over to another cluster, and back.
 func TestTwoBrokersLoseNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}

@@ -49,7 +49,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Row 9 of the users' requests: at most half of the servers are excluded.
+// Demand 9: at most half of the servers are excluded.
 func TestExcluded(t *testing.T) {
 	for _, tt := range []struct {
 		trips []int64
