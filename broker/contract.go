@@ -60,5 +60,5 @@ func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 
 // Capabilities returns everything: the broker can do all that the contract has.
 func (b *Broker) Capabilities() transport.Capabilities {
-	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true}
+	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 }

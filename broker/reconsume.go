@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A Reconsumed is what became of a message that is to be consumed later.
@@ -34,12 +35,13 @@ type retried struct {
 	dead  bool
 }
 
-// ReconsumeLater acknowledges a delivery and has its message delivered again
-// later, as a new message of the group's retry topic, or sends it to the
-// group's dead letter topic if it was retried as often as the group allows. A
-// dead letter, or another group's retry, is retried like a new message of the topic that it is received from. It
-// returns when both are on disk. Should the process end in between, the group gets the new
-// message only. If ctx ends while the disk is waited for, it is as with Ack. 40000 if the group has no retry topics, 40013 if the handle is not valid any more.
+// ReconsumeLater acknowledges a delivery and has its message delivered again later, as a new
+// message of the group's retry topic, or sends it to the group's dead letter topic if it was
+// retried as often as the group allows. A dead letter, or another group's retry, is retried like a
+// new message of the topic that it is received from. It returns when both are on disk. Should the
+// process end in between, the group gets the new message only. If ctx ends while the disk is waited
+// for, it is as with Ack. 40000 if the group has no retry topics, 40013 if the handle is not valid
+// any more.
 func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
 	return r, withOp("ReconsumeLater", err)
@@ -125,8 +127,8 @@ func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from st
 	return from, reconsumeTimes(m)
 }
 
-// sent returns the topic that a message of topic was sent to, and the ID that
-// it was sent with. As for origin, its properties tell only if topic is the group's own retry topic.
+// sent returns the topic that a message of topic was sent to, and the ID that it was sent with. As
+// for origin, its properties tell only if topic is the group's own retry topic.
 func (c RetryTopicConfig) sent(m *store.Message, topic, group string) (to, id string) {
 	if _, retry := c.original(topic, group); !retry {
 		return topic, m.ID
@@ -172,27 +174,59 @@ func (r *retried) message(m *store.Message, topic string) {
 // NegativeAck.MaxRedeliveries, after which the message becomes a dead letter.
 // 40011 for a delay that is negative or above 864 000 s, 40013 if the handle is not valid any more.
 func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
-	const op = "NegativeAck"
+	_, err := b.negativeAck(ctx, d, delay)
+	return withOp("NegativeAck", err)
+}
+
+var _ transport.Reconsumer = (*Broker)(nil)
+
+// Reconsume is [Broker.ReconsumeLater], or [Broker.NegativeAck] if mode.Negative is set. It returns
+// what becomes of the message. The errors are theirs; 40000 for a mode that has more than one of
+// Delay, Level and Negative, but for Negative with Delay.
+func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	const op = "Reconsume"
+	if mode.Negative {
+		if mode.Level != 0 {
+			return transport.RetryResult{}, withOp(op, newError(tidegate.CodeBadRequest, "level", "it is %d; a negative acknowledgement has no level, give a delay", mode.Level))
+		}
+		out, err := b.negativeAck(ctx, d, mode.Delay)
+		if err != nil {
+			return transport.RetryResult{}, withOp(op, err)
+		}
+		return out.retryResult(), nil
+	}
+	r, err := b.reconsumeLater(ctx, d, ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
+	switch {
+	case err != nil:
+		return transport.RetryResult{}, withOp(op, err)
+	case r.DeadLetter:
+		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
+	case r.DeliverAt.IsZero():
+		return transport.RetryResult{Fate: transport.FateAgain}, nil
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: max(time.Until(r.DeliverAt), 0)}, nil
+}
+
+func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (settled, error) {
 	if delay < 0 || delay > MaxReconsumeDelay {
-		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay))
+		return settled{}, newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
 	}
 	end, err := b.beginWith(ctx)
 	if err != nil {
-		return withOp(op, err)
+		return settled{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return withOp(op, err)
+		return settled{}, err
 	}
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	_, err = s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) error {
+	return s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) error {
 		l.Due, l.Negative = now.Add(delay), true
 		return nil
 	}, "")
-	return withOp(op, err)
 }
 
 // retrySubscription returns the group's subscription to its retry topic for

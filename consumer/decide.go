@@ -27,6 +27,7 @@ type rules struct {
 	ladder      backoff.Policy
 	byServer    bool // the ladder is the server's, which knows better what holds
 	snooze      bool // the server can postpone a delivery without counting its attempt
+	reconsume   bool // it has retry topics and negative acknowledgements
 }
 
 // makeRules merges the subscription's own ladder, the server's settings, and
@@ -59,6 +60,7 @@ const (
 	retry
 	deadLetterNow
 	snooze
+	reconsume
 	giveBack // it was not handled, or not to its end
 	forget   // it is not ours any more
 )
@@ -69,6 +71,8 @@ type verdict struct {
 	delay    time.Duration // of retry and snooze
 	byServer bool          // the server puts its own in the place of delay
 	spent    bool          // the handler postponed the delivery, but its attempt counts
+	mode     ReconsumeMode // of reconsume
+	plain    bool          // the handler wanted it consumed later in a way that the server does not have
 	reason   string        // of deadLetterNow, and of retry if that was the last attempt
 }
 
@@ -81,6 +85,7 @@ type failure struct {
 	retryAfter bool   // by the handler's wish, after delay
 	snooze     bool   // by the handler's wish, for delay
 	delay      time.Duration
+	reconsume  *ReconsumeMode // by the handler's wish
 }
 
 // readError returns what err says, nil if that is nil.
@@ -95,6 +100,9 @@ func readError(err error) *failure {
 	}
 	if sn, ok := errors.AsType[*snoozed](err); ok {
 		f.snooze, f.delay = true, sn.delay
+	}
+	if re, ok := errors.AsType[*reconsumeError](err); ok {
+		f.reconsume = &re.mode
 	}
 	return f
 }
@@ -131,6 +139,8 @@ func judge(attempt int, f *failure, r rules) verdict {
 		return verdict{action: snooze, delay: min(f.delay, maxInvisibleDuration)}
 	case f.snooze && !f.deadLetter:
 		return verdict{action: retry, delay: min(f.delay, maxInvisibleDuration), reason: f.reason, spent: true}
+	case f.reconsume != nil && !f.deadLetter && r.reconsume:
+		return verdict{action: reconsume, mode: *f.reconsume, reason: f.reason}
 	case f.deadLetter, r.maxAttempts > 0 && attempt >= r.maxAttempts:
 		return verdict{action: deadLetterNow, reason: f.reason}
 	}
@@ -139,7 +149,10 @@ func judge(attempt int, f *failure, r rules) verdict {
 
 func ladderVerdict(attempt int, f *failure, r rules) verdict {
 	v := verdict{action: retry, delay: min(f.delay, maxInvisibleDuration), reason: f.reason}
-	if !f.retryAfter {
+	switch {
+	case f.reconsume != nil:
+		v.delay, v.plain = min(instead(*f.reconsume, attempt), maxInvisibleDuration), true
+	case !f.retryAfter:
 		v.delay, v.byServer = min(r.ladder.Delay(max(0, attempt-1)), maxInvisibleDuration), r.byServer
 	}
 	return v

@@ -68,8 +68,10 @@ var levels = [...]time.Duration{
 // RetryLevel is [RetryAfter] with the delay of one of RocketMQ's 18 delay levels: 1s 5s 10s 30s 1m
 // 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h. A level below 1 means 1, one above 18 means 18.
 func RetryLevel(level int, err error) error {
-	return RetryAfter(levels[min(max(level, 1), len(levels))-1], err)
+	return RetryAfter(levelDelay(level), err)
 }
+
+func levelDelay(level int) time.Duration { return levels[min(max(level, 1), len(levels))-1] }
 
 type snoozed struct{ delay time.Duration }
 

@@ -139,7 +139,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 	defer h.mu.Unlock()
 	changed := false
 	for _, it := range items {
-		next, behind := h.lines.leave(it, it.disposition == Acked || it.disposition == DeadLettered)
+		next, behind := h.lines.leave(it, it.disposition == Acked || it.disposition == DeadLettered || it.disposition == Reconsumed)
 		if next != nil && next.phase == inLine {
 			h.makeReady(next)
 		}

@@ -157,6 +157,8 @@ func (r *run) rulesFor(it *item) rules {
 	rules := makeRules(r.sub.Retry, *r.settings.Load(), caps)
 	_, can := r.transport.(transport.Snoozer)
 	rules.snooze = can && caps.Snooze
+	_, can = r.transport.(transport.Reconsumer)
+	rules.reconsume = can && caps.Reconsume
 	return rules
 }
 

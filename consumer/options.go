@@ -40,6 +40,8 @@ var receiveBackoff = backoff.Exponential{
 //   - [DeadLetter] makes it a dead letter at once;
 //   - [RetryAfter] and [RetryLevel] have it delivered again after their delay;
 //   - [Snooze] postpones it without counting the attempt;
+//   - [ReconsumeAfter], [ReconsumeLevel] and [ReconsumeNext] send it to the group's retry topic,
+//     and [NegativeAck] has it delivered again, as Apache Pulsar's clients do;
 //   - any other error has it delivered again by the retry schedule. After the last attempt the
 //     message becomes a dead letter, or its message group is parked if the group is configured so.
 //

@@ -21,6 +21,7 @@ const (
 	PerhapsSettled                    // probably settled, by a request whose response was lost; the repeated request came too late
 	Parked                            // failed in its last attempt; its message group waits for an operator
 	Snoozed                           // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
+	Reconsumed                        // failed; delivered as a new message of the retry topic after Outcome.Delay
 )
 
 // String returns the name in lower case.
@@ -44,6 +45,8 @@ func (d Disposition) String() string {
 		return "parked"
 	case Snoozed:
 		return "snoozed"
+	case Reconsumed:
+		return "reconsumed"
 	}
 	return "unknown"
 }
@@ -67,7 +70,9 @@ type Outcome struct {
 	// Err is the handler's error; a [*PanicError] if it panicked.
 	Err error
 
-	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, as far as known.
+	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, as far as known, and of a
+	// retry in the place of DeadLetter, ReconsumeAfter and the like, if the server refused these or
+	// does not have them.
 	SettleErr error
 }
 
@@ -160,7 +165,7 @@ func (s *StopReport) count(it *item) {
 	switch it.disposition {
 	case Acked:
 		s.Acked++
-	case Retried, DeadLettered, Parked, Snoozed:
+	case Retried, DeadLettered, Parked, Snoozed, Reconsumed:
 		s.Retried++
 	case Released:
 		if it.cancelled {

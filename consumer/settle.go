@@ -34,6 +34,7 @@ type settlement struct {
 	tries   int
 	maybe   bool  // an attempt may have worked
 	settled error // it seems to have
+	refused error // the handler's wish was, which was replaced by a retry
 	last    error // of the last attempt
 
 	disposition Disposition
@@ -70,8 +71,8 @@ func (s *settlement) after(err error, harmless, unsure bool) step {
 		return findHandle
 	case canRepeat(err, harmless):
 		return again
-	case s.verdict.action == deadLetterNow && permanent(err):
-		return retryInstead // the server keeps no dead letters for us, and nothing may be lost
+	case (s.verdict.action == deadLetterNow || s.verdict.action == reconsume) && permanent(err):
+		return retryInstead // the server does not do that for us, and nothing may be lost
 	}
 	return failed
 }
@@ -94,7 +95,9 @@ func (s *settlement) conclude(res transport.RetryResult, err error) {
 	if err != nil && s.settled != nil {
 		err = s.settled
 	}
-	s.settleErr = err
+	if s.settleErr = err; err == nil {
+		s.settleErr = s.refused
+	}
 	switch {
 	case s.verdict.action == forget:
 		s.disposition = LeaseLost
@@ -116,6 +119,8 @@ func (s *settlement) conclude(res transport.RetryResult, err error) {
 		s.disposition = DeadLettered
 	case res.Fate == transport.FateParked:
 		s.disposition = Parked
+	case s.verdict.action == reconsume && !s.verdict.mode.Negative:
+		s.disposition, s.delay = Reconsumed, res.Delay
 	case res.Fate == transport.FateAgain:
 		s.disposition, s.delay = Retried, res.Delay
 	default:
@@ -148,6 +153,8 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 		return res, r.transport.DeadLetter(ctx, &it.current, v.reason)
 	case snooze:
 		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.delay) // rules.snooze knows that it is one
+	case reconsume:
+		return r.transport.(transport.Reconsumer).Reconsume(ctx, &it.current, v.mode) // likewise
 	case giveBack:
 		_, err = r.transport.ChangeInvisibleDuration(ctx, &it.current, 0)
 		return res, err
@@ -185,7 +192,8 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 		}
 		r.conclude(it, res, it.last)
 	case retryInstead:
-		r.log.Warn("dead letter refused, retrying the message", "topic", it.current.Topic, "message_id", it.current.ID, "error", it.last)
+		r.log.Warn("the handler's wish was refused, retrying the message", "topic", it.current.Topic, "message_id", it.current.ID, "error", it.last)
+		it.refused = it.last
 		it.verdict = ladderVerdict(it.current.Attempt, it.failure, r.rulesFor(it))
 		r.carryOut(it)
 	case failed:

@@ -60,6 +60,9 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 	default:
 		rules := r.rulesFor(it)
 		h.verdict, h.snooze = judge(it.current.Attempt, res.failure, rules), rules.snooze
+		if h.verdict.plain {
+			it.refused = errReconsume(&it.current)
+		}
 	}
 	carryOut, c := r.hand.returned(it, h, time.Now())
 	if carryOut {

@@ -118,3 +118,32 @@ type Snoozer interface {
 	// unless the delivering server has [Capabilities].Snooze.
 	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
 }
+
+// A Reconsumer ends failed deliveries in the ways of Apache Pulsar: through the group's retry
+// topic, or by a negative acknowledgement.
+type Reconsumer interface {
+	// Reconsume ends the delivery of a message that could not be consumed, in one attempt, and
+	// returns what becomes of the message. The handle is not valid afterwards. It fails with
+	// CodeNotImplemented, and does nothing, unless the delivering server has
+	// [Capabilities].Reconsume; with CodeBadRequest if the group has no retry topics or no such
+	// level; and with CodeForbidden if the credentials may not send to the group's retry topic and
+	// its dead letter topic.
+	Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error)
+}
+
+// A ReconsumeMode is the way in which a [Reconsumer] has a message consumed later. The zero value
+// is a retry through the retry topic with the level that follows: level 1 after the first failure,
+// level 2 after the second, up to the last one.
+type ReconsumeMode struct {
+	// Delay is the time until the next delivery, 1 s to 864 000 s. A negative acknowledgement takes
+	// shorter ones too. Zero means Level, or for a negative acknowledgement the group's delay.
+	Delay time.Duration
+
+	// Level is one of the group's delay levels, the first of them 1. It excludes Delay. Zero means
+	// Delay, or the next level.
+	Level int
+
+	// Negative has the same message delivered again, with the next attempt number, instead of a new
+	// message through the retry topic. It excludes Level.
+	Negative bool
+}

@@ -54,6 +54,10 @@ type Capabilities struct {
 	// Snooze: the server can postpone a delivery without counting the attempt ([Snoozer]).
 	Snooze bool
 
+	// Reconsume: the server has retry topics and negative acknowledgements
+	// ([Reconsumer]).
+	Reconsume bool
+
 	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every kind, also with
 	// [ReceiveRequest].Repeat.
 	RepeatReceive bool

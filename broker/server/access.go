@@ -82,13 +82,22 @@ func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
 	if !s.gate.Restricts(r) {
 		return nil
 	}
+	if needs := s.reconsumeNeeds(d); needs != nil {
+		return s.gate.Permit(r, needs...)
+	}
+	return nil
+}
+
+// reconsumeNeeds returns what a retry through the retry topic needs; nil for a delivery that the
+// engine refuses.
+func (s *Server) reconsumeNeeds(d *tidegate.Delivery) []access.Need {
 	g, bad := s.b.Group(d.ConsumerGroup)
 	_, original, unknown := s.b.TopicOf(d.Handle)
 	if bad != nil || unknown != nil {
-		return nil //nolint:nilerr // the engine refuses it
+		return nil
 	}
 	retry, dead := g.RetryTopic.Topics(original, d.ConsumerGroup)
-	return s.gate.Permit(r, access.ToSend(retry), access.ToSend(dead))
+	return []access.Need{access.ToSend(retry), access.ToSend(dead)}
 }
 
 // noTopic is the name of no topic.

@@ -14,6 +14,7 @@ import (
 type engine interface {
 	transport.Settler
 	transport.Snoozer
+	transport.Reconsumer
 	transport.ChangeRepeater
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -62,11 +63,11 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	return out, nil
 }
 
-// changeInvisibleDuration is two things to a push consumer: "consuming
-// failed, deliver it again after this time", which is all that RocketMQ's
-// clients mean by it, and with suspend, which tidegate's own sends, "I need more
-// time". To any other client it is the latter. With the header x-tidegate-snooze it ends the delivery without
-// counting its attempt. Who says of a failure that this
+// changeInvisibleDuration is two things to a push consumer: "consuming failed, deliver it again
+// after this time", which is all that RocketMQ's clients mean by it, and with suspend, which
+// tidegate's own sends, "I need more time". To any other client it is the latter. With the header
+// x-tidegate-snooze it ends the delivery without counting its attempt, with x-tidegate-reconsume
+// through the retry topic or by a negative acknowledgement. Who says of a failure that this
 // broker's interval holds gives a time too, for servers that do not know that.
 func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
@@ -89,6 +90,8 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	switch {
 	case wire.Header(ctx, wire.HeaderSnooze) != "":
 		err = s.b.Snooze(ctx, &delivery, after)
+	case wire.Header(ctx, wire.HeaderReconsume) != "":
+		err = s.reconsume(ctx, &delivery, wire.Header(ctx, wire.HeaderReconsume), after)
 	case failed:
 		why, _ := wire.Reason(ctx)
 		var result transport.RetryResult
@@ -104,6 +107,27 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		return nil, err
 	}
 	return out, nil
+}
+
+// reconsume ends a failed delivery as the header asks, if its client may send to the topics that
+// this needs.
+func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header string, delay time.Duration) error {
+	mode, err := wire.ReconsumeMode(header, delay)
+	if err != nil {
+		return err
+	}
+	if !mode.Negative {
+		if needs := s.reconsumeNeeds(d); needs != nil {
+			if err := s.gate.PermitRPC(ctx, "ChangeInvisibleDuration", needs...); err != nil {
+				return err
+			}
+		}
+	}
+	result, err := s.b.Reconsume(ctx, d, mode)
+	if err == nil {
+		_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
+	}
+	return err
 }
 
 // forward makes a message a dead letter.

@@ -70,6 +70,7 @@ var (
 	_ transport.Transactor         = (*Transport)(nil)
 	_ transport.ChangeRepeater     = (*Transport)(nil)
 	_ transport.Snoozer            = (*Transport)(nil)
+	_ transport.Reconsumer         = (*Transport)(nil)
 )
 
 // A Transport sends to the active one of its endpoints. Goroutines may share it.

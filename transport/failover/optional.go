@@ -43,6 +43,7 @@ func (t *Transport) Capabilities() transport.Capabilities {
 		all.IdempotentDeadLetter = all.IdempotentDeadLetter && c.IdempotentDeadLetter
 		all.RetryResult = all.RetryResult && c.RetryResult
 		all.Snooze = all.Snooze && c.Snooze
+		all.Reconsume = all.Reconsume && c.Reconsume
 		all.RepeatReceive = all.RepeatReceive && c.RepeatReceive
 	}
 	return all

@@ -100,6 +100,20 @@ func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.D
 	return e.wrap(s.Snooze(ctx, inner, dur))
 }
 
+// Reconsume has the message consumed later at the delivery's endpoint.
+func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	e, inner, err := t.from("Reconsume", d)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	r, ok := e.Transport.(transport.Reconsumer)
+	if !ok {
+		return transport.RetryResult{}, e.missing("Reconsume", d.Topic)
+	}
+	result, err := r.Reconsume(ctx, inner, mode)
+	return result, e.wrap(err)
+}
+
 // missing makes the error of what an endpoint's transport cannot do.
 func (e *end) missing(op, subject string) error {
 	return &tidegate.Error{Op: op, Subject: subject, Endpoint: e.outer(""), Code: tidegate.CodeNotImplemented,

@@ -29,7 +29,7 @@ type request struct {
 // although it failed, which a question cannot.
 func (r request) changes() bool {
 	switch r.op {
-	case opSend, opAck, opChange, opSnooze, opDeadLetter, opRecall, opEnd:
+	case opSend, opAck, opChange, opSnooze, opReconsume, opDeadLetter, opRecall, opEnd:
 		return true
 	}
 	return false

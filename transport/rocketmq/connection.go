@@ -192,6 +192,8 @@ func parseFeatures(values []string) transport.Capabilities {
 				f.RetryResult = true
 			case "snooze":
 				f.Snooze = true
+			case "reconsume":
+				f.Reconsume = true
 			case "repeat":
 				f.RepeatReceive = true
 			}

@@ -100,6 +100,7 @@ type need struct {
 var (
 	needSuspend     = need{"Capabilities.Suspend", func(c transport.Capabilities, _ Guarantees) bool { return c.Suspend }}
 	needSnooze      = need{"Capabilities.Snooze", func(c transport.Capabilities, _ Guarantees) bool { return c.Snooze }}
+	needReconsume   = need{"Capabilities.Reconsume", func(c transport.Capabilities, _ Guarantees) bool { return c.Reconsume }}
 	needRetryResult = need{"Capabilities.RetryResult", func(c transport.Capabilities, _ Guarantees) bool { return c.RetryResult }}
 	needRepeat      = need{"Capabilities.RepeatReceive and Suspend", func(c transport.Capabilities, _ Guarantees) bool { return c.RepeatReceive && c.Suspend }}
 	needGroupsFlow  = need{"Guarantees.GroupsFlow", func(_ transport.Capabilities, g Guarantees) bool { return g.GroupsFlow }}

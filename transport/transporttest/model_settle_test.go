@@ -89,6 +89,20 @@ func (m *model) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 	})
 }
 
+// Reconsume knows negative acknowledgements only.
+func (m *model) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	err := m.settle(ctx, d, func(_ int, c *subCopy) {
+		c.held, c.handle, c.due = false, "", time.Now().Add(mode.Delay)
+		if m.fault == "negative acknowledgements come early" {
+			c.due = time.Now()
+		}
+	})
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: mode.Delay}, nil
+}
+
 func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	return m.change(ctx, d, dur, false)
 }

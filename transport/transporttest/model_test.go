@@ -51,7 +51,7 @@ type ladderSteps []time.Duration
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 
 func newModel(can transport.Capabilities, keeps Guarantees) *model {
 	return &model{

@@ -108,6 +108,7 @@ var retryCases = []testCase{
 			last = e.again(r, start, 2*e.unit, "the message came again")
 			start = time.Now()
 		}
+		r.Wait = 3 * e.unit // beyond the end of the last lease, when the dead letter is written
 		if ds := e.receive(r); len(ds) != 0 {
 			e.Fatalf("after %d attempts received %s", attempts, describe(ds))
 		}

@@ -185,6 +185,35 @@ var settleCases = []testCase{
 			e.mustAck(d)
 		}
 	}},
+	{name: "NegativeAck", needs: needReconsume, run: func(e *env) {
+		e.setup(Normal)
+		r, ok := e.Transport.(transport.Reconsumer)
+		if !ok {
+			e.Fatal("the transport has the capability Reconsume and is no transport.Reconsumer")
+		}
+		e.send(e.message("x"))
+		d := e.one()
+		for attempt := 2; attempt <= 5; attempt++ { // more often than the group's maximum of attempts, which does not count
+			start := time.Now()
+			mode := transport.ReconsumeMode{Negative: true, Delay: e.unit}
+			got, err := r.Reconsume(e.Context(), d, mode)
+			if err != nil || got.Fate != transport.FateAgain || got.Delay <= 0 || got.Delay > e.unit {
+				e.Fatalf("%+v, %v; want a delivery after %v", got, err, e.unit)
+			}
+			e.stale(d)
+			if _, err := r.Reconsume(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
+				e.Errorf("an old handle: %v, want ErrInvalidHandle", err)
+			}
+			q := e.request()
+			q.Wait = 2 * e.unit
+			d = e.oneOf(q)
+			e.after(start, e.unit, "the message came again")
+			if d.Attempt != attempt {
+				e.Errorf("attempt %d, want %d", d.Attempt, attempt)
+			}
+		}
+		e.mustAck(d)
+	}},
 	{name: "SnoozeKeepsTheOrder", needs: needSnooze, run: func(e *env) {
 		e.setup(FIFO)
 		first, second := e.message("first"), e.message("second")

@@ -63,9 +63,9 @@ func TestCasesByCapabilities(t *testing.T) {
 		left  []string
 	}{
 		{everything, AllGuarantees(), nil},
-		{transport.Capabilities{Batch: true}, AllGuarantees(), []string{"CancelledReceiveIsRepeated", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{transport.Capabilities{Batch: true}, AllGuarantees(), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 		{everything, Guarantees{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
-		{transport.Capabilities{}, Guarantees{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{transport.Capabilities{}, Guarantees{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.can, tt.keeps)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -111,12 +111,15 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"ignore MaxBytes":                {"ReceiveMaxBytes"},
 		"snoozing counts":                {"Snooze"},
 		"snooze early":                   {"Snooze", "SnoozeKeepsTheOrder"},
-		"tell no results":                {"RetryResult"},
-		"tell no capabilities":           {"Capabilities"},
-		"forget the settings":            {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},
-		"settle with a dead ctx":         {"DeadContext"},
-		"open settings after Close":      {"ClosedForGood"},
-		"give one at a time":             {"ReceiveMax", "FIFOAttemptID"},
+
+		"negative acknowledgements come early": {"NegativeAck"},
+
+		"tell no results":           {"RetryResult"},
+		"tell no capabilities":      {"Capabilities"},
+		"forget the settings":       {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},
+		"settle with a dead ctx":    {"DeadContext"},
+		"open settings after Close": {"ClosedForGood"},
+		"give one at a time":        {"ReceiveMax", "FIFOAttemptID"},
 	} {
 		t.Run(fault, func(t *testing.T) { finds(t, "TestSuiteInVirtualTime", fault, names) })
 	}

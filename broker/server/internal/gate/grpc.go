@@ -62,6 +62,16 @@ func (g *Gate) Admit(ctx context.Context, op string, c Caller, req any) (client 
 	return clientID(ctx, &c.who)
 }
 
+// PermitRPC refuses what a request that was admitted asks for beyond the table of needs, as in its
+// headers, if its caller may not do it.
+func (g *Gate) PermitRPC(ctx context.Context, op string, needs ...access.Need) error {
+	c, err := g.Authenticate(ctx, time.Now(), op)
+	if err != nil || c.under.policy == nil {
+		return err
+	}
+	return g.judge(ctx, op, c, "", needs...)
+}
+
 // judge returns nil if the caller may do all that is needed.
 func (g *Gate) judge(ctx context.Context, op string, c Caller, reason access.Reason, needs ...access.Need) error {
 	err := decide(c.under.policy, c.who, reason, needs)

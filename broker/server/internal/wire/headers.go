@@ -35,6 +35,7 @@ const (
 	HeaderLadder    = "x-tidegate-ladder"    // of a failure: the broker's own interval holds
 	HeaderSnooze    = "x-tidegate-snooze"    // of ChangeInvisibleDuration: it ends the delivery, whose attempt does not count
 	HeaderMaxBytes  = "x-tidegate-max-bytes" // of ReceiveMessage: ReceiveRequest.MaxBytes
+	HeaderReconsume = "x-tidegate-reconsume" // of ChangeInvisibleDuration: see ReconsumeMode
 	TrailerPushBack = "grpc-retry-pushback-ms"
 	TrailerRetry    = "x-tidegate-retry"
 )
@@ -47,7 +48,7 @@ const (
 
 // Features are the headers of every answer: what this broker can do beyond
 // RocketMQ's. They are shared and never changed.
-var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat, snooze, packed, brief")
+var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief")
 
 // Features that a client announces.
 const (
@@ -68,6 +69,28 @@ func Header(ctx context.Context, name string) string {
 
 // ByLadder reports whether the client leaves the retry interval to the broker.
 func ByLadder(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
+
+// ReconsumeMode reads the header that makes a ChangeInvisibleDuration the end of a failed delivery:
+// "next", "level=3", or "delay" and "negative", whose delay is the request's invisible duration.
+func ReconsumeMode(value string, delay time.Duration) (m transport.ReconsumeMode, err error) {
+	level, isLevel := strings.CutPrefix(value, "level=")
+	switch {
+	case value == "next":
+	case value == "delay" && delay != 0:
+		m.Delay = delay
+	case value == "negative":
+		m.Delay, m.Negative = delay, true
+	case isLevel:
+		if m.Level, err = strconv.Atoi(level); err == nil && m.Level != 0 {
+			break
+		}
+		fallthrough
+	default:
+		return m, refusal.New(tidegate.CodeBadRequest, HeaderReconsume,
+			fmt.Sprintf("the header %s is %.40q; give next, level=1 and so on, delay with an invisible duration above 0, or negative", HeaderReconsume, value))
+	}
+	return m, nil
+}
 
 // MaxBytes returns how many bytes of bodies a client wants of a receive, 0 if it does not say.
 func MaxBytes(ctx context.Context) (int, error) {

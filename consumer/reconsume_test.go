@@ -1,0 +1,137 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// reconsumer is a server with retry topics.
+type reconsumer struct {
+	*server
+	err   error // of the requests, after they took effect if lost
+	lost  bool
+	modes []ReconsumeMode
+}
+
+func (r *reconsumer) Reconsume(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (RetryResult, error) {
+	r.mu.Lock()
+	r.modes = append(r.modes, m)
+	err := r.err
+	if r.lost {
+		r.err = nil
+	}
+	r.mu.Unlock()
+	if err != nil && !r.lost {
+		return RetryResult{}, err
+	}
+	if serr := r.settle(ctx, d, nil, func(e *entry) { e.done = true; r.end(e, e.due) }); serr != nil {
+		return RetryResult{}, serr
+	}
+	return RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, err
+}
+
+// On a server without retry topics, such as a RocketMQ, the message is retried in its own topic
+// after the delay that the handler asked for, and the outcome has a typed error.
+func TestReconsumeOnAPlainServer(t *testing.T) {
+	away := errors.New("the database is away")
+	for name, tt := range map[string]struct {
+		err     error
+		attempt int // that fails with it
+		want    time.Duration
+	}{
+		"a delay":                        {ReconsumeAfter(7*time.Second, away), 1, 7 * time.Second},
+		"more than a server takes":       {ReconsumeAfter(100*time.Hour, away), 1, 12 * time.Hour},
+		"a level":                        {ReconsumeLevel(3, away), 1, 10 * time.Second},
+		"the next level":                 {ReconsumeNext(away), 1, time.Second},
+		"the next level, second attempt": {ReconsumeNext(away), 2, 5 * time.Second},
+		"negative":                       {NegativeAck(0, away), 1, time.Minute},
+		"negative, with a delay":         {NegativeAck(3*time.Second, away), 1, 3 * time.Second},
+		"wrapped":                        {fmt.Errorf("pay: %w", ReconsumeAfter(7*time.Second, away)), 1, 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+					if d.Attempt == tt.attempt {
+						return tt.err
+					}
+					return RetryAfter(time.Second, nil)
+				}, PushOptions{OnDelivery: seen.add})
+				time.Sleep(10 * time.Second)
+				stop()
+				o := seen.all()[tt.attempt-1]
+				e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
+				if o.Disposition != Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
+					t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
+				}
+				if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
+					t.Errorf("an ordinary retry: %+v", plain)
+				}
+			})
+		})
+	}
+}
+
+func TestReconsumeRequests(t *testing.T) {
+	refused := &tidegate.Error{Op: "Reconsume", Code: tidegate.CodeBadRequest, Message: "the group has no retry topics"}
+	lost := errors.New("the response was lost")
+	for name, tt := range map[string]struct {
+		fail        error
+		err         error // of the server
+		lost        bool
+		mode        ReconsumeMode
+		disposition Disposition
+		delay       time.Duration
+		is          error // what SettleErr matches
+	}{
+		"delay":    {ReconsumeAfter(time.Hour, nil), nil, false, ReconsumeMode{Delay: time.Hour}, Reconsumed, time.Minute, nil},
+		"level":    {ReconsumeLevel(4, nil), nil, false, ReconsumeMode{Level: 4}, Reconsumed, time.Minute, nil},
+		"next":     {ReconsumeNext(nil), nil, false, ReconsumeMode{}, Reconsumed, time.Minute, nil},
+		"negative": {NegativeAck(time.Hour, nil), nil, false, ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
+		"refused":  {ReconsumeAfter(time.Hour, nil), refused, false, ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
+		"lost":     {ReconsumeNext(nil), lost, true, ReconsumeMode{}, PerhapsSettled, 0, errPerhaps},
+		// A dead letter is the stronger wish.
+		"dead letter": {errors.Join(ReconsumeNext(nil), DeadLetter(nil)), nil, false, ReconsumeMode{}, DeadLettered, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &reconsumer{server: newServer(t), err: tt.err, lost: tt.lost}
+				s.caps = ours
+				s.caps.Reconsume = true
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, PushOptions{OnDelivery: seen.add})
+				time.Sleep(time.Minute)
+				stop()
+				list := seen.all()
+				if len(list) != 1 || list[0].Disposition != tt.disposition || list[0].Delay != tt.delay || !errors.Is(list[0].SettleErr, tt.is) {
+					t.Errorf("outcomes %+v, want %v after %v, %v", list, tt.disposition, tt.delay, tt.is)
+				}
+				if tt.disposition != DeadLettered && (len(s.modes) == 0 || s.modes[0] != tt.mode) {
+					t.Errorf("modes %+v, want %+v", s.modes, tt.mode)
+				}
+			})
+		})
+	}
+}
+
+// A simple consumer's transport that cannot do it is not asked.
+func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
+	s, err := NewSimple(newServer(t), Subscription{Group: "billing", Topic: "orders"}, SimpleOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Reconsume(t.Context(), &tidegate.Delivery{}, ReconsumeMode{})
+	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
+		t.Error(err)
+	}
+}

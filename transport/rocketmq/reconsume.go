@@ -1,0 +1,56 @@
+package rocketmq
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+const (
+	opReconsume = "Reconsume"
+
+	// reconsumeKey is the header that makes a change of the invisible duration the end of a failed
+	// delivery in one of Apache Pulsar's ways; see reconsumeHeader.
+	reconsumeKey = "x-tidegate-reconsume"
+)
+
+var _ transport.Reconsumer = (*Client)(nil)
+
+// Reconsume is a change of the invisible duration, to the delay, with a header of its own. A server
+// that does not announce the feature is not asked: it would take it for an extension.
+func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	r, err := c.settling(ctx, opReconsume, d, nil)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	if !r.ep.capabilities().Reconsume {
+		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server has neither retry topics nor negative acknowledgements: check Capabilities first")
+		e.Endpoint = r.ep.key
+		return transport.RetryResult{}, e
+	}
+	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
+		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level excludes a delay and a negative acknowledgement; give one of them")
+	}
+	r.headers = []string{reconsumeKey, reconsumeHeader(mode)}
+	_, trailer, err := c.changeInvisible(ctx, r, d, mode.Delay, true)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	return retryResult(trailer.Get(retryKey)), nil
+}
+
+// reconsumeHeader returns the header's value: "negative" and "delay" go with the invisible
+// duration, "level=3" and "next" do not.
+func reconsumeHeader(mode transport.ReconsumeMode) string {
+	switch {
+	case mode.Negative:
+		return "negative"
+	case mode.Level != 0:
+		return "level=" + strconv.Itoa(mode.Level)
+	case mode.Delay != 0:
+		return "delay"
+	}
+	return "next"
+}
