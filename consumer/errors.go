@@ -7,10 +7,9 @@ import (
 )
 
 var (
-	// ErrLeaseLost is the cause of a handler's context when the message is not
-	// its own any more: the invisible time ended and could not be extended,
-	// or the server says that the receipt handle is not valid. The message
-	// will be delivered again, or was. What the handler returns is ignored.
+	// ErrLeaseLost is the cause of a handler's context when the consumer no longer owns the
+	// message: the invisible time ended and could not be extended, or the server rejected the
+	// receipt handle. The server delivers the message again. The handler's result is ignored.
 	ErrLeaseLost = errors.New("the delivery's invisible time is over")
 
 	// ErrShutdown is the cause of a handler's context when Run's ctx ended and
@@ -18,15 +17,16 @@ var (
 	ErrShutdown = errors.New("the consumer is shutting down")
 )
 
-// A PanicError is a panic of a handler, or of the error that it returned: a nil
-// pointer in an error does that when it is asked for its text. It is a failure
-// like any other: the message is delivered again.
+// A PanicError is a panic of a handler, or of the error that it returned, for example because of a
+// nil pointer in the error. It is a failure like any other: the message is delivered again.
 type PanicError struct {
-	Value any    // that the handler panicked with; a text where that value's own methods panic, or end the goroutine
+	// Value is the value of the panic. It is a text if the value's own methods panic or end the
+	// goroutine.
+	Value any
 	Stack []byte // of the handler
 }
 
-// Error tells the value; the stack is in Stack.
+// Error returns the value of the panic; the stack is in Stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
 
 // Unwrap returns the value if it is an error.

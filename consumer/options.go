@@ -67,7 +67,7 @@ func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, 
 // 100".
 func SQL(expression string) Filter { return Filter{Expression: expression, SQL: true} }
 
-// A Subscription is what a consumer receives.
+// A Subscription describes the messages that a consumer receives.
 type Subscription struct {
 	Group  string // the consumer group
 	Topic  string

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Transport is what a push consumer needs of a transport.
+// A Transport has the methods of a transport that a push consumer calls.
 type Transport interface {
 	transport.Receiver
 	transport.Settler

@@ -137,7 +137,7 @@ func unreadable(err error, v any) string {
 	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(err), err, show(v))
 }
 
-// A Finality says whether an attempt is the message's last.
+// A Finality reports whether an attempt is the message's last.
 type Finality int
 
 // The finalities.

@@ -8,10 +8,10 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A SendError is the error of a failed send; every error of [Producer.Send] is
-// one. It matches both the cause of the end and the last attempt's error: a send
-// that was throttled until its ctx ended matches context.DeadlineExceeded, the
-// cause of ctx, and tidegate.ErrThrottled. [SendError.Fault] tells who can cure it.
+// A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches both
+// the cause of the end and the error of the last attempt. For example, a send that was throttled
+// until its ctx ended matches context.DeadlineExceeded, the cause of ctx, and
+// tidegate.ErrThrottled. [SendError.Fault] classifies it by the remedy.
 type SendError struct {
 	Topic     string
 	MessageID string // the ID that the attempts carried; empty if there was none

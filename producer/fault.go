@@ -2,20 +2,20 @@ package producer
 
 import "github.com/tidegate/tidegate/transport"
 
-// A Fault says who can cure a failed send.
+// A Fault classifies a failed send by its remedy.
 type Fault int
 
 // The faults.
 const (
-	// PassingFault: the same message can succeed later without a change. Throttling,
-	// outages, deadlines and a closed producer are of this kind.
+	// PassingFault: the same message can succeed later. Examples are throttling, outages, deadlines
+	// and a closed producer.
 	PassingFault Fault = iota
 
-	// MessageFault: the server will never accept this message, others it will.
+	// MessageFault: the server rejects this message and accepts others. Change the message.
 	MessageFault
 
-	// SetupFault: no message of this topic can succeed until the set-up changes. For
-	// example the topic does not exist, or the credentials are not accepted.
+	// SetupFault: no message of this topic can succeed until the set-up changes. Examples are a
+	// missing topic and rejected credentials.
 	SetupFault
 )
 
@@ -32,9 +32,8 @@ func (f Fault) String() string {
 	return "unknown"
 }
 
-// Fault returns who can cure the failure. A gateway, for example, rejects the
-// message after a MessageFault, alerts and keeps the message after a SetupFault,
-// and keeps it after a PassingFault.
+// Fault returns the class of the remedy. A gateway, for example, rejects the message after a
+// MessageFault, alerts and keeps the message after a SetupFault, and keeps it after a PassingFault.
 func (e *SendError) Fault() Fault {
 	switch e.Reason {
 	case StopInvalid:

@@ -56,9 +56,8 @@ func rangerOf(p backoff.Policy) backoff.Ranger {
 	return fixed{p}
 }
 
-// Lint returns what is legal in o, but does not do what its author expects of it,
-// in sentences for people. Each begins with the name of a field. Nil means that
-// there is nothing to report.
+// Lint returns sentences about fields of o that are valid but probably not intended for the
+// described use. Each sentence begins with the name of a field. Nil means that there are none.
 func (o Options) Lint(use Use) (findings []string) {
 	report := func(format string, args ...any) { findings = append(findings, fmt.Sprintf(format, args...)) }
 	d := o.withDefaults()

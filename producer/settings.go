@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Source tells where a value comes from.
+// A Source is the origin of a setting.
 type Source int
 
 // The sources, the strongest first.

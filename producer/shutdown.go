@@ -13,7 +13,7 @@ type Accounts struct {
 	Accepted  int // by Send, SendAsync and SendBatch
 	Delivered int // accepted by the server
 	Failed    int // ended with an error before the producer was stopped
-	Spooled   int // on disk in Options.Spool: the result that the caller got, wherever they are now
+	Spooled   int // on disk in Options.Spool when their callers got the result
 	Drained   int // messages of the spool that the server accepted, those of an earlier process included
 
 	// Undelivered are the messages that Shutdown or Close aborted and that are in no
@@ -21,7 +21,7 @@ type Accounts struct {
 	Undelivered []Undelivered
 }
 
-// An Undelivered is a message that the producer gave up when it was stopped.
+// An Undelivered is a message that Shutdown or Close aborted.
 type Undelivered struct {
 	Message     *tidegate.Message // with the ID that its attempts carried
 	MaybeStored bool              // an attempt may have been stored

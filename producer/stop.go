@@ -1,6 +1,6 @@
 package producer
 
-// A StopReason says why a send stopped without success.
+// A StopReason is the reason why a send ended without success.
 type StopReason int
 
 // The reasons to stop.
@@ -56,7 +56,7 @@ func (r StopReason) String() string {
 	return "unknown"
 }
 
-// A DelaySource says where the wait before the next attempt comes from.
+// A DelaySource is the origin of the wait before the next attempt.
 type DelaySource int
 
 // The sources of a delay.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// AdaptiveOptions configure an [Adaptive]. The zero value is usable.
+// AdaptiveOptions are the settings of an [Adaptive]. The zero value is valid.
 type AdaptiveOptions struct {
 	// Floor is the lowest rate, in events a second. Above 0. Zero means 1.
 	Floor rate.Limit

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// BudgetOptions configure a [Budget]. The zero value is usable.
+// BudgetOptions are the settings of a [Budget]. The zero value is valid.
 type BudgetOptions struct {
 	// Ratio is how many retries each call earns, so that a server that fails
 	// every request gets at most 1 + Ratio requests a call. 0 to 1. Zero means
