@@ -28,9 +28,9 @@ type checker struct {
 	asked  chan transport.TransactionCheck // of capacity waitingChecks
 }
 
-// ServeChecks calls check as [transport.Transactor] says. It keeps a session with
-// every server of the topics meanwhile, over which the servers ask, and follows the
-// topics' routes. A check that panics is logged and counts as ResolutionUnknown.
+// ServeChecks implements transport.Transactor. It keeps a session with every server of the topics,
+// over which the servers ask, and follows the topics' routes. A panic in check is logged and counts
+// as ResolutionUnknown.
 func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 	if len(topics) == 0 {
 		return fail(opTelemetry, "", tidegate.CodeBadRequest, "there is no topic; give those whose half messages are to be checked")

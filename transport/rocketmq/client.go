@@ -17,9 +17,9 @@ const closeTimeout = time.Second
 
 var _ transport.Transport = (*Client)(nil)
 
-// A Client talks to RocketMQ 5 or a tidegate broker. Goroutines may share it;
-// one is enough for any number of producers and consumer groups. Make it with
-// [New], end it with Close.
+// A Client is a connection to RocketMQ 5 or a tidegate broker. Several goroutines may share it; one
+// is enough for any number of producers and consumer groups. Create one with [New] and call Close
+// at the end.
 type Client struct {
 	opts    Options
 	host    string // of this machine, as born host
@@ -42,11 +42,11 @@ type Client struct {
 	checkers  []*checker
 }
 
-// New returns a client of the server at endpoints: host:port, or several of
-// those joined by ";" if the server has several addresses, the first of which
-// is tried first. It does not connect: that happens with the first call, and
-// again whenever a connection was lost. The error joins all faults of
-// endpoints and opts, each a [tidegate.Error] or one of package backoff.
+// New returns a client of the server at endpoints. endpoints is host:port, or several of these
+// joined by ";" if the server has several addresses; the client tries the first one first.
+//
+// New does not connect. The first call does, and each call after a lost connection. The error joins
+// all faults of endpoints and opts. Each fault is a tidegate.Error, or an error of package backoff.
 func New(endpoints string, opts Options) (*Client, error) {
 	access, err := parseEndpoints(endpoints)
 	opts, optErr := opts.withDefaults()
@@ -83,12 +83,12 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// Capabilities is EndpointCapabilities of the client's own endpoints.
+// Capabilities returns EndpointCapabilities of the client's own endpoints.
 func (c *Client) Capabilities() transport.Capabilities { return c.access.capabilities() }
 
-// ResetConnectBackoff ends the waiting between attempts to connect: they are
-// made at once, and start from the first delay again. For those who know that
-// a server has come back, or want to find out.
+// ResetConnectBackoff ends the current waits between attempts to connect: the client connects at
+// once, and the backoff begins with the first delay again. Use it after an outage that the program
+// knows to be over.
 func (c *Client) ResetConnectBackoff() {
 	for _, e := range c.allEndpoints() {
 		e.link.Load().conn.ResetConnectBackoff()
@@ -105,10 +105,9 @@ func (c *Client) allEndpoints() []*endpoint {
 	return list
 }
 
-// Close ends all receives, says good-bye to the servers, for a second at most,
-// then closes the connections, which ends everything else that is under way.
-// It returns when all goroutines of the client have ended, always nil. After
-// it every call returns an error that matches tidegate.ErrClosed.
+// Close ends all receives, sends terminations to the servers for at most a second, and closes the
+// connections, which aborts all other calls. It returns nil when all goroutines of the client have
+// ended. Later calls return an error that matches tidegate.ErrClosed.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

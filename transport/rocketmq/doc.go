@@ -1,38 +1,35 @@
-// Package rocketmq is the transport of RocketMQ 5: a client of the gRPC service
-// apache.rocketmq.v2.MessagingService, as RocketMQ's proxies and the tidegate
-// broker offer it. [Client] is a [transport.Transport]: it makes one attempt
-// per call and leaves retrying to the producer and the consumer. Only gRPC's
-// transparent retry is on, of requests that certainly never reached a server.
+// Package rocketmq is the transport for RocketMQ 5: a client of the gRPC service
+// apache.rocketmq.v2.MessagingService of RocketMQ's proxies and of the tidegate broker. [Client]
+// implements [transport.Transport]. It makes one attempt per call; the producer and the consumer
+// retry. gRPC's transparent retry is the only other one.
 //
-// A Client asks its endpoints for the route of each topic, keeps one connection
-// per server that a route names, and holds a Telemetry session per server and
-// consumer group (and one for producers), in which it tells what it does and
-// hears what the server wants.
+// A Client requests the route of each topic from its endpoints and keeps a connection to each
+// server of a route. It has a Telemetry session for each server and consumer group, and one for
+// producers. In a session the client announces its settings, and the server pushes its own.
 //
-// # What differs between servers
+// # Differences between servers
 //
-// A tidegate broker announces what it can do beyond RocketMQ 5.2 in the
-// response header x-tidegate-features; [Client.Capabilities] tells. Without it
-// several messages of one Send travel in a request each, many at a time, since
-// RocketMQ 5.2 delivers all messages of one request with the ID, tag and
-// properties of the first. Messages of one message group are then sent one
-// after the other, and not at all after one of them failed in a way that
-// another attempt may cure: order is worth more than speed there.
+// A tidegate broker announces its extensions of RocketMQ 5.2 in the response header
+// x-tidegate-features; [Client.Capabilities] returns them.
+//
+// Without the extension "batch" the client sends each message of a Send in a request of its own,
+// many at the same time, because RocketMQ 5.2 delivers all messages of a request with the ID, tag
+// and properties of the first. It sends the messages of one message group one after the other.
+// After a failure that another attempt can cure it does not send the later ones, which keeps their
+// order.
 //
 // The client adapts the settings that a server without features pushes, as RocketMQ pushes them.
 // After a throttle it waits at least as long as "RocketMQ: sending retry and throttling" requires.
-// It uses the pushed table of delays from the third step on, as RocketMQ's broker does (RocketMQ:
+// It uses the pushed table of delays from the third delay on, as RocketMQ's broker does (RocketMQ:
 // consumption retry).
 //
-// A consumer group has a session as push consumer and one as simple consumer,
-// each with a client ID of its own and opened on first use. RocketMQ makes no
-// difference between the two. To a tidegate broker only a push consumer can say
-// that consuming failed, so Retry is said by that one. ChangeInvisibleDuration
-// has the flag suspend, so that it is never taken for a failure.
+// A consumer group has a session as push consumer and one as simple consumer. Each has a client ID
+// of its own and is opened on first use. RocketMQ does not distinguish them. A tidegate broker
+// accepts failures only from push consumers, so Retry uses that session. ChangeInvisibleDuration
+// sets the flag suspend, so that no server counts it as a failure.
 //
 // # Errors
 //
-// A status of the server becomes a [tidegate.Error] with its code. A failure of
-// gRPC itself has code 0 and matches tidegate.ErrUnavailable, unless it has a
-// fitting code: see the table at transportError.
+// A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has code 0 and
+// matches tidegate.ErrUnavailable, unless a code fits: see the table at transportError.
 package rocketmq

@@ -29,10 +29,9 @@ var (
 	_ transport.EndpointConfigurer = (*Client)(nil)
 )
 
-// Lane returns the lane for the next message, as [transport.LaneSender] says: the
-// server of the message group, or the next one in turn that did not fail. It asks a
-// server only for the route of a topic that is new to the client. A lane to a server
-// that failed, which the message is to probe, is for one message.
+// Lane implements transport.LaneSender. It returns the server of the message group, or the next
+// server in turn that did not fail. It sends a request only for the route of a new topic. A lane
+// that probes a failed server is for one message.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	t, rt, err := c.writable(ctx, r.Topic)
 	if err != nil {
@@ -46,10 +45,9 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 	return lane, nil
 }
 
-// SendLane sends msgs in one request, as [transport.LaneSender] says. The results
-// match transport.ErrLaneChanged too if the route no longer leads a message group
-// of msgs, or any message, to the lane's server, and if that server failed since,
-// another one is there, and none of msgs has a message group.
+// SendLane implements transport.LaneSender. The results also match transport.ErrLaneChanged if the
+// route no longer leads to the lane's server, or if none of msgs has a message group, the server
+// has failed since, and there is another one.
 func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
@@ -80,9 +78,9 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 	return results
 }
 
-// EndpointCapabilities returns what the server at endpoint announced on the
-// connection in use. Until the first response on a new connection that is what the
-// connection before announced, except Batch.
+// EndpointCapabilities returns the capabilities that the server at endpoint announced on the
+// current connection. Before the first response on a new connection it returns those of the
+// previous one, without Batch.
 func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
 	c.mu.Lock()
 	e := c.endpoints[endpoint]

@@ -24,25 +24,25 @@ const forever = time.Duration(1 << 61)
 // Options are the choices of a [Client]. The zero value is a plain-text client
 // without credentials.
 type Options struct {
-	// TLS is the configuration of encrypted connections; set InsecureSkipVerify
-	// in it for a server with a self-signed certificate. Nil: plain text.
+	// TLS configures encrypted connections. Set its InsecureSkipVerify for a server with a
+	// self-signed certificate. Nil means plain text.
 	TLS *tls.Config
 
-	// Credentials sign every request. Zero: requests are not signed.
+	// Credentials sign every request. Zero means unsigned requests.
 	Credentials Credentials
 
-	// Namespace is put before the names of topics and groups by servers that
-	// know namespaces. Empty: none.
+	// Namespace is the prefix of the names of topics and groups on servers with namespaces. Empty
+	// means none.
 	Namespace string
 
-	// ClientID names this client to the server; each consumer group's session
-	// gets it with "@" and the group's name behind. No two clients may have
-	// the same. Empty: host@process@number@random, as RocketMQ's clients do.
+	// ClientID identifies this client to the server. The session of a consumer group has the ID,
+	// "@" and the group's name. Two clients must not have the same ID. Empty means
+	// host@process@number@random, as in RocketMQ's clients.
 	ClientID string
 
-	// RequestTimeout bounds every request, together with the caller's ctx; a
-	// receive has it on top of its waiting time, and a send whose ctx has a
-	// deadline has that instead: a producer's is its AttemptTimeout. 0: 3 s.
+	// RequestTimeout bounds every request, in addition to the caller's ctx. A receive has it in
+	// addition to its waiting time. A send with a deadline has that deadline instead, for a
+	// producer its AttemptTimeout. Default: 3 s.
 	RequestTimeout time.Duration
 
 	// ConnectBackoff paces attempts to connect, and to re-open a session that
@@ -90,7 +90,7 @@ type Options struct {
 type Credentials struct {
 	AccessKey    string
 	SecretKey    string
-	SessionToken string // of temporary keys; empty: none
+	SessionToken string // of temporary keys; empty means none
 }
 
 // withDefaults returns o with every zero field replaced, or an error that

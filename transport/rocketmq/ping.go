@@ -17,8 +17,8 @@ var (
 // anyTopic is the topic that a ping without topics asks for. It need not exist.
 const anyTopic = "tidegate_ping"
 
-// Ping asks the client's own endpoints for the routes of the topics, as
-// [transport.Pinger] says. Without topics it asks for one that need not exist.
+// Ping implements transport.Pinger. It requests the routes of the topics from the client's own
+// endpoints. Without topics it requests that of a topic that need not exist.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
 	ctx = transport.AwaitConnection(ctx)
 	if len(topics) == 0 {
@@ -48,9 +48,8 @@ func (c *Client) ping(ctx context.Context, topic string) error {
 	return nil
 }
 
-// Recall removes a delayed message as [transport.Recaller] says. A RocketMQ has to
-// be configured for it (recallMessageEnable); 5.2 does not know it, and the error then
-// has CodeNotImplemented.
+// Recall implements transport.Recaller. RocketMQ needs the setting recallMessageEnable. RocketMQ
+// 5.2 does not support recalls; the error then has CodeNotImplemented.
 func (c *Client) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
 	if handle == "" {
 		return "", fail(opRecall, topic, tidegate.CodeBadRequest,

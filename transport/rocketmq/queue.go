@@ -203,8 +203,8 @@ func (t *topic) source(r *route, number int) (b broker, id int32, ok bool) {
 	return broker{}, 0, false
 }
 
-// Queues returns numbers that mean something to Receive of this client only:
-// where a topic lies on several brokers, the broker is part of them.
+// Queues returns the numbers of the topic's queues. Only Receive of this client understands them:
+// for a topic on several brokers they include the broker.
 func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, error) {
 	const op = "QueryAssignment"
 	if err := tidegate.ValidateGroup(group); err != nil {

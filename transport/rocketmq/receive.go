@@ -60,23 +60,22 @@ const (
 	brief  = "brief"
 )
 
-// Receive asks one server for messages as [transport.Receiver] says; with
-// several servers and AnyQueue, the next one each time. It waits for the
-// group's session with the server first, and opens it if there is none.
+// Receive implements transport.Receiver. It receives from one server; with AnyQueue and several
+// servers from the next one each time. It first waits for the group's session with the server, and
+// opens the session if there is none.
 //
-// With r.Repeat the queue must be the one that the first receive named: with several
-// servers, AnyQueue may reach another one.
+// With r.Repeat the queue must be the one of the first receive, because AnyQueue may reach another
+// server.
 //
-// Messages that came before the stream broke, or ctx ended, are not returned but released,
-// as [transport.Receiver] says. Not so where r has an AttemptID, ctx goes on and the
-// response could be read: the receive may be repeated, which brings them. Messages that
-// were still on their way then wait for the end of their invisible time.
+// If the stream breaks or ctx ends, Receive releases the messages that have arrived and returns
+// none. There is one exception: if r has an AttemptID, ctx has not ended, and the response could be
+// read, it releases none, because repeating the receive returns them. Messages in transit then stay
+// invisible until their invisible time ends.
 //
-// A message whose body is corrupted or too large is not returned but logged, and left
-// alone: the server delivers it again when its invisible time is over, and makes a
-// dead letter of it after the last attempt. Messages beyond r.MaxBytes, or 128 MiB if that is
-// zero, are released: only servers without that feature send them. No message beyond
-// r.Max is read.
+// A message with a corrupt or too large body is logged and skipped. The server delivers it again
+// and makes it a dead letter after the last attempt. Messages beyond r.MaxBytes, or beyond 128 MiB
+// if that is zero, are released; only servers without support for r.MaxBytes send them. Receive
+// never reads more than r.Max messages.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err

@@ -19,9 +19,8 @@ type part struct {
 	indexes []int // of the messages
 }
 
-// Send sends msgs as [transport.Sender] says. The
-// protocol does not tell the queue, so receipts do not either; their offset is
-// that within the queue, -1 for a message that waits for its delivery time.
+// Send implements transport.Sender. The protocol does not report the queue, so Receipt.Queue is -1.
+// Receipt.Offset is the offset in that queue, or -1 before the delivery time of the message.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {

@@ -82,8 +82,8 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 	return request{ep: ep, id: s.id, op: op, subject: d.Topic, session: s}, nil
 }
 
-// Ack acknowledges as [transport.Settler] says: one request for each server
-// that the deliveries came from, or one for each 512 or 512 KiB of them.
+// Ack implements transport.Settler. It sends one request to each server, or one for each 512
+// deliveries or 512 KiB of them.
 func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	byServer := map[string][]int{}
@@ -177,11 +177,13 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 	return nil
 }
 
-// Retry makes the message visible again after a while, which RocketMQ counts as a failed delivery.
-// A negative delay other than [transport.ByLadder] is treated as 0; with that, a server that does
-// not know it, but should, hears the interval that it told last. A tidegate broker hears it from
-// push consumers only, so Retry opens the group's session as such if there is none yet, for
-// deliveries that were not received as one. At most 1 KiB of the reason are sent.
+// Retry implements transport.Settler. RocketMQ counts it as a failed delivery. A negative delay
+// other than [transport.ByLadder] means 0. [transport.ByLadder] on a server that does not support
+// it means the interval that the server pushed last.
+//
+// A tidegate broker accepts Retry only from push consumers. For deliveries that were not received
+// as one, Retry therefore opens the group's session as a push consumer if there is none. It sends
+// at most 1 KiB of the reason.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opChange, d, func(ep *endpoint) bool { return ep.capabilities().Suspend })
 	if err != nil {
@@ -234,14 +236,15 @@ func retryResult(values []string) (r transport.RetryResult) {
 // understands that the handle is not valid, which it keeps from RocketMQ's clients.
 func reasonHeader(reason string) []string { return []string{reasonKey, encodeReason(reason)} }
 
-// ChangeInvisibleDuration is said with the flag suspend, so that a server that
-// knows it does not count it as a failure. The handle is empty with an error.
+// ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend, so that a server
+// that supports it does not count a failure. With an error the handle is empty.
 func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return c.extend(ctx, d, dur, nil)
 }
 
-// RepeatChange is ChangeInvisibleDuration with a header that has a tidegate broker
-// look for the handle that replaced d's. Others do not know it.
+// RepeatChange implements transport.ChangeRepeater. It sends ChangeInvisibleDuration with a header,
+// upon which a tidegate broker finds the handle that replaced d.Handle. Other servers ignore the
+// header.
 func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return c.extend(ctx, d, dur, []string{repeatKey, "true"})
 }
@@ -260,8 +263,8 @@ func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	return handle, nil
 }
 
-// Snooze is a change of the invisible duration with a header of its own. A server that does not
-// announce the feature is not asked.
+// Snooze implements transport.Snoozer. It sends ChangeInvisibleDuration with a header. Without an
+// announcement of the feature it sends no request.
 func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	r, err := c.settling(ctx, opSnooze, d, nil)
 	if err != nil {
@@ -294,8 +297,8 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 	return res.GetReceiptHandle(), trailer, nil
 }
 
-// DeadLetter makes the message a dead letter. The reason reaches tidegate
-// brokers only, at most 1 KiB of it.
+// DeadLetter makes the message a dead letter. Only tidegate brokers receive the reason, at most 1
+// KiB of it.
 func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)
 	if err != nil {

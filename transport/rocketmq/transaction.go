@@ -20,8 +20,8 @@ const (
 
 var _ transport.Transactor = (*Client)(nil)
 
-// SendHalf stores a half message as [transport.Transactor] says. gRPC repeats it by
-// itself only if no server has seen it.
+// SendHalf implements transport.Transactor. gRPC repeats the request only if it certainly reached
+// no server.
 func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
 	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
@@ -46,9 +46,9 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 	return results[0]
 }
 
-// EndTransaction commits or rolls back a half message, as [transport.Transactor] says,
-// at the server that stored it. RocketMQ's proxy forgets a transaction 30 s after the
-// send: the error matches tidegate.ErrNotFound then too, and its broker asks the checker.
+// EndTransaction implements transport.Transactor. It sends the request to the server that stored
+// the half message. RocketMQ's proxy forgets a transaction 30 s after the send: the error then
+// matches tidegate.ErrNotFound, and RocketMQ's broker asks the checker.
 func (c *Client) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
 	if err := c.endTransaction(ctx, tx, r, rmqpb.TransactionSource_SOURCE_CLIENT); err != nil {
 		return err
