@@ -29,8 +29,9 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 }
 
 // AddressSettings are the settings of the topics that a pattern matches, by the names of Apache
-// ActiveMQ Artemis. A field that is nil is inherited from the next pattern that matches, or has its default.
-// Where one of the first nine is set for a topic, all nine hold there in place of the group's settings.
+// ActiveMQ Artemis. A field that is nil is inherited from the next pattern that matches, or has its
+// default. Where one of the first nine is set for a topic, all nine hold there in place of the
+// group's settings.
 type AddressSettings struct {
 	// RedeliveryDelay is the time between a failed delivery and the next one. Default: 0.
 	RedeliveryDelay *Milliseconds `json:"redelivery-delay,omitempty"`
@@ -38,7 +39,8 @@ type AddressSettings struct {
 	// RedeliveryDelayMultiplier is the factor from one delay to the next. Default: 1.
 	RedeliveryDelayMultiplier *float64 `json:"redelivery-delay-multiplier,omitempty"`
 
-	// RedeliveryCollisionAvoidanceFactor is the share of a delay that chance adds or removes. Default: 0.
+	// RedeliveryCollisionAvoidanceFactor is the share of a delay that chance adds or removes.
+	// Default: 0.
 	RedeliveryCollisionAvoidanceFactor *float64 `json:"redelivery-collision-avoidance-factor,omitempty"`
 
 	// MaxRedeliveryDelay bounds the delay. Default: 10 times RedeliveryDelay.
@@ -47,10 +49,12 @@ type AddressSettings struct {
 	// MaxDeliveryAttempts is the number of deliveries; -1: no end. Default: 10.
 	MaxDeliveryAttempts *int `json:"max-delivery-attempts,omitempty"`
 
-	// DeadLetterAddress is the topic of messages that were given up. Default: none, they are removed.
+	// DeadLetterAddress is the topic of messages that were given up. Default: none, they are
+	// removed.
 	DeadLetterAddress *string `json:"dead-letter-address,omitempty"`
 
-	// AutoCreateDeadLetterResources gives each topic a dead-letter queue of its own. Default: false.
+	// AutoCreateDeadLetterResources gives each topic a dead-letter queue of its own. Default:
+	// false.
 	AutoCreateDeadLetterResources *bool `json:"auto-create-dead-letter-resources,omitempty"`
 
 	// DeadLetterQueuePrefix begins the names of those queues. Default: "DLQ.".
@@ -59,7 +63,8 @@ type AddressSettings struct {
 	// DeadLetterQueueSuffix ends the names of those queues. Default: none.
 	DeadLetterQueueSuffix *string `json:"dead-letter-queue-suffix,omitempty"`
 
-	// PersistDeliveryCountBeforeDelivery syncs the attempt number to disk before a delivery. Default: false.
+	// PersistDeliveryCountBeforeDelivery syncs the attempt number to disk before a delivery.
+	// Default: false.
 	PersistDeliveryCountBeforeDelivery *bool `json:"persist-delivery-count-before-delivery,omitempty"`
 
 	// AutoDeleteQueues deletes automatic dead-letter queues that are consumed. Default: true.
@@ -97,8 +102,8 @@ func (c *Client) AllAddressSettings(ctx context.Context) ([]AddressSetting, erro
 	return out.Settings, err
 }
 
-// AddressSettings returns the settings of a pattern. The error matches tidegate.ErrNotFound if there
-// are none.
+// AddressSettings returns the settings of a pattern. The error matches tidegate.ErrNotFound if
+// there are none.
 func (c *Client) AddressSettings(ctx context.Context, match string) (AddressSetting, error) {
 	return get[AddressSetting](ctx, c, "AddressSettings", match, escaped("address-settings", match), nil)
 }
@@ -109,8 +114,8 @@ func (c *Client) PutAddressSettings(ctx context.Context, match string, s Address
 	return put[AddressSetting](ctx, c, "PutAddressSettings", match, escaped("address-settings", match), s)
 }
 
-// DeleteAddressSettings removes the settings of a pattern. The error matches tidegate.ErrNotFound if
-// there are none.
+// DeleteAddressSettings removes the settings of a pattern. The error matches tidegate.ErrNotFound
+// if there are none.
 func (c *Client) DeleteAddressSettings(ctx context.Context, match string) error {
 	return c.remove(ctx, "DeleteAddressSettings", match, escaped("address-settings", match))
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// Credentials are an access key of the broker and its secret. Over https they are sent as
-// they are; in plain text the secret signs the time of each request and does not travel, which needs
-// clocks that agree within minutes.
+// Credentials are an access key of the broker and its secret. Over https they are sent as they are;
+// in plain text the secret signs the time of each request and does not travel, which needs clocks
+// that agree within minutes.
 type Credentials struct {
 	AccessKey string
 	SecretKey string
@@ -139,7 +139,8 @@ func (c *Client) do(ctx context.Context, r httpapi.Request, again repeat) error 
 	return &Error{Status: f.Status, Attempts: f.Attempts, Err: f.Err}
 }
 
-// decide returns whether a failed attempt is repeated, and after how long: the table in the package comment.
+// decide returns whether a failed attempt is repeated, and after how long: the table in the package
+// comment.
 func decide(a httpapi.Attempt, again repeat, attempts int, policy backoff.Policy) (time.Duration, bool) {
 	const throttled = 429
 	switch {

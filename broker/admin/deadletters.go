@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// A DeadLetterFilter chooses dead letters of a group: those that match every field which is not zero.
-// The zero value chooses all.
+// A DeadLetterFilter chooses dead letters of a group: those that match every field which is not
+// zero. The zero value chooses all.
 type DeadLetterFilter struct {
 	Topic      string    // that the message was sent to
 	MessageIDs []string  // any of these
@@ -28,8 +28,8 @@ type DeadLetterQuery struct {
 	Bodies bool   // with bodies
 }
 
-// A DeadLetterPage is one page of dead letters, the oldest first. It can have fewer than Limit, even
-// none, although it is not the last page.
+// A DeadLetterPage is one page of dead letters, the oldest first. It can have fewer than Limit,
+// even none, although it is not the last page.
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter `json:"dead_letters"`
 	Next        string       `json:"next,omitempty"` // After of the next page; empty: this is the last one
@@ -116,8 +116,8 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q DeadLetterQuer
 	return get[DeadLetterPage](ctx, c, "DeadLetters", group, escaped("groups", group, "dead-letters"), v)
 }
 
-// AllDeadLetters returns the dead letters of a group over all pages, from q.After on; q.Limit is the
-// size of a page. It asks for the next page when the loop gets there. An error ends it.
+// AllDeadLetters returns the dead letters of a group over all pages, from q.After on; q.Limit is
+// the size of a page. It asks for the next page when the loop gets there. An error ends it.
 func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQuery) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for {
@@ -139,9 +139,9 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQ
 }
 
 // RedriveDeadLetters sends dead letters back, the oldest first. Each becomes the newest message of
-// its topic and leaves the dead letters in one write of the broker, so neither a crash nor a repetition makes
-// two of one. A throttle of the topic ends the call early: the result then has Throttle and Next, or the
-// error matches tidegate.ErrThrottled if nothing was sent back.
+// its topic and leaves the dead letters in one write of the broker, so neither a crash nor a
+// repetition makes two of one. A throttle of the topic ends the call early: the result then has
+// Throttle and Next, or the error matches tidegate.ErrThrottled if nothing was sent back.
 func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterRedrive, error) {
 	return post[DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), redriveRequest{
 		Topic: s.Topic, MessageIDs: s.MessageIDs, Reason: s.Reason, Since: s.Since, Before: s.Before,
@@ -150,7 +150,8 @@ func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLet
 }
 
 // PurgeDeadLetters removes dead letters permanently, up to s.Limit of them; a filter that is zero
-// chooses all. A call whose response was lost is not repeated, since it could remove more than s.Limit.
+// chooses all. A call whose response was lost is not repeated, since it could remove more than
+// s.Limit.
 func (c *Client) PurgeDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterPurge, error) {
 	v := s.values()
 	yes(v, "all", len(v) == 0)

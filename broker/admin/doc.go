@@ -18,7 +18,8 @@
 //   - An attempt without a connection, or with status 429 (reply code 530): every request is
 //     repeated, since nothing was done.
 //   - An attempt without a whole response, or with status 500, 502, 503 or 504: reads, PUT and
-//     DELETE are repeated. A POST and a purge of dead letters are not: the broker may have carried them out.
+//     DELETE are repeated. A POST and a purge of dead letters are not: the broker may have carried
+//     them out.
 //   - Any other status, and a certificate that is not trusted: the error is returned.
 //
 // A DELETE whose repetition finds nothing succeeds if an earlier attempt may have

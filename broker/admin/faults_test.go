@@ -44,8 +44,8 @@ func (r *record) all() []string {
 }
 
 // responses answers the requests one after the other, and the last response repeats. A status of 0
-// cuts the connection without a response, -1 never responds, -2 breaks off within the body, -3 sends a
-// body above the limit of the test.
+// cuts the connection without a response, -1 never responds, -2 breaks off within the body, -3
+// sends a body above the limit of the test.
 func responses(seen *record, list ...int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -86,8 +86,8 @@ func responses(seen *record, list ...int) http.HandlerFunc {
 	}
 }
 
-// One decision for each kind of failure, of a read, of a write that can be repeated, and of one that
-// cannot. Delays are those of the policy, 1 s, 2 s, or what the broker asks for, 7 s.
+// One decision for each kind of failure, of a read, of a write that can be repeated, and of one
+// that cannot. Delays are those of the policy, 1 s, 2 s, or what the broker asks for, 7 s.
 func TestRetries(t *testing.T) {
 	read := func(c *admin.Client, ctx context.Context) error { _, err := c.Topic(ctx, "orders"); return err }
 	put := func(c *admin.Client, ctx context.Context) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// A GroupConfig has the settings of a consumer group. A PUT sets all of them: a field that is zero gets
-// the default, also in a change.
+// A GroupConfig has the settings of a consumer group. A PUT sets all of them: a field that is zero
+// gets the default, also in a change.
 type GroupConfig struct {
 	// FIFO delivers the messages of each message group one at a time, in order. Default: false.
 	FIFO bool `json:"fifo,omitempty"`
@@ -152,8 +152,8 @@ type rewindRequest struct {
 	Offsets map[string]int64 `json:"offsets,omitempty"`
 }
 
-// Rewind makes a group continue at another position of a topic. Unfinished messages of the group are
-// dropped there: older handles are refused, and attempts count from 1 again. Dead letters stay.
+// Rewind makes a group continue at another position of a topic. Unfinished messages of the group
+// are dropped there: older handles are refused, and attempts count from 1 again. Dead letters stay.
 func (c *Client) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	r := rewindRequest{Topic: topic}
 	switch {

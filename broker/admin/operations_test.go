@@ -68,8 +68,8 @@ func equal[T any](got, want T) error {
 	return nil
 }
 
-// Every operation of openapi.yaml that is not about messages has a method, which makes that request,
-// and whose result is what the engine says.
+// Every operation of openapi.yaml that is not about messages has a method, which makes that
+// request, and whose result is what the engine says.
 func TestOperations(t *testing.T) {
 	s := &story{open(t, server.Options{}, admin.Options{}, false), map[string]bool{}}
 	ctx := t.Context()

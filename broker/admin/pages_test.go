@@ -9,7 +9,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 )
 
-// The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop does.
+// The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop
+// does.
 func TestAllDeadLetters(t *testing.T) {
 	e := open(t, server.Options{}, admin.Options{}, false)
 	if _, err := e.c.PutTopic(t.Context(), "orders", admin.TopicConfig{}); err != nil {

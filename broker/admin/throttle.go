@@ -31,7 +31,8 @@ type ThrottleState struct {
 	Limits     Limits       `json:"limits"`      // of the whole broker
 }
 
-// Limits are those of the whole broker. A PUT sets all of them: a field that is zero gets its default.
+// Limits are those of the whole broker. A PUT sets all of them: a field that is zero gets its
+// default.
 type Limits struct {
 	MaxBacklog  Limit    `json:"max_backlog,omitzero"` // for topics that have none of their own
 	ClientQuota Quota    `json:"client_quota,omitzero"`
@@ -44,7 +45,8 @@ type Quota struct {
 	Burst             int     `json:"burst,omitempty"`
 }
 
-// Pressure has the limits by the state of the storage. A field that is zero has its default, -1 is no limit.
+// Pressure has the limits by the state of the storage. A field that is zero has its default, -1 is
+// no limit.
 type Pressure struct {
 	MinFreeDisk       int64    `json:"min_free_disk_bytes,omitempty"`
 	MaxCompactionDebt int64    `json:"max_compaction_debt_bytes,omitempty"`

@@ -59,8 +59,8 @@ type Retention struct {
 	Consumed bool     `json:"consumed,omitempty"` // once every group has consumed them
 }
 
-// A TransactionConfig says when producers are asked about unresolved transactions. A field that is zero
-// is as the settings of the broker have it.
+// A TransactionConfig says when producers are asked about unresolved transactions. A field that is
+// zero is as the settings of the broker have it.
 type TransactionConfig struct {
 	// Timeout is the age of a half message at the first check. Zero means the broker's.
 	Timeout Duration `json:"timeout,omitempty"`
@@ -113,8 +113,8 @@ func (c *Client) PutTopic(ctx context.Context, name string, config TopicConfig) 
 	return put[Topic](ctx, c, "PutTopic", name, escaped("topics", name), config)
 }
 
-// DeleteTopic deletes a topic and its messages. The error matches tidegate.ErrTopicNotFound if there
-// is none.
+// DeleteTopic deletes a topic and its messages. The error matches tidegate.ErrTopicNotFound if
+// there is none.
 func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 	return c.remove(ctx, "DeleteTopic", name, escaped("topics", name))
 }

@@ -389,7 +389,7 @@ func BenchmarkAllows(b *testing.B) {
 	}
 }
 
-// Topics may be words joined by dots (seed 002's addresses), so rules may be about such.
+// A topic can be words joined by dots, so a rule can name such a topic.
 func TestTopicsWithDots(t *testing.T) {
 	r := Rule{Actions: []Action{Send}, Topics: []string{"stocks.*", "DLQ.stocks.nyse"}}
 	if err := r.Check(); err != nil {

@@ -1,6 +1,5 @@
-// Package address matches names against address patterns, the wildcards of
-// seed 002's settings: words joined by '.', '*' for exactly one word, '#' for
-// any number of words, none included. It is pure.
+// Package address matches names against address patterns (Artemis: undelivered messages): words
+// joined by '.', '*' for exactly one word, '#' for any number of words, including none. It is pure.
 package address
 
 import (

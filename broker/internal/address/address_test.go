@@ -15,8 +15,8 @@ func parse(tb testing.TB, text string) Pattern {
 	return p
 }
 
-// Seed 002: "Address wildcards can be used to configure redelivery delay for a set of
-// addresses"
+// Artemis: undelivered messages: "Address wildcards can be used to configure redelivery delay for a
+// set of addresses"
 func TestMatch(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name string

@@ -33,7 +33,8 @@ func newConn(raw net.Conn, l *Listener) *Conn {
 	return c
 }
 
-// Of returns the Conn that c is or, as a *tls.Conn does, stands on. It returns nil if there is none.
+// Of returns the Conn that c is or, as a *tls.Conn does, stands on. It returns nil if there is
+// none.
 func Of(c net.Conn) *Conn {
 	for {
 		switch v := c.(type) {

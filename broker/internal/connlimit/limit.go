@@ -98,7 +98,8 @@ func (l *Listener) admit(c *Conn) (admitted bool, victim *Conn, again time.Durat
 }
 
 // victimLocked returns the connection that has been idle longest at now, counted from the
-// listener's begin, and marks it as closing. It returns nil and when to look again if there is none.
+// listener's begin, and marks it as closing. It returns nil and when to look again if there is
+// none.
 //
 // A connection that has not changed since the last survey has been idle for longer than each
 // connection that has, so the rest of a survey is used up before the next one.

@@ -98,8 +98,8 @@ func (r *IDs) Len() int { return r.newer.len() + r.older.len() }
 // Forgotten reports whether nothing is remembered.
 func (r *IDs) Forgotten() bool { return r.newer == nil && r.older == nil }
 
-// Expire forgets what is older than the window, though nothing is added, and
-// returns when to do so again; zero if nothing is remembered. A window of 0 has everything forgotten.
+// Expire forgets what is older than the window, though nothing is added, and returns when to do so
+// again; zero if nothing is remembered. A window of 0 has everything forgotten.
 func (r *IDs) Expire(window time.Duration, now time.Time) (next time.Time) {
 	if window == 0 {
 		*r = IDs{}

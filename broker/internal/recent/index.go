@@ -84,7 +84,8 @@ func (x *Index) Expire(window time.Duration, now time.Time) Outdated {
 		return Outdated{All: true}
 	}
 	out := Outdated{Next: time.Unix(0, x.Last).Add(window)}
-	// Not less than half a window at once: each of many topics has all of them looked at once a window.
+	// Not less than half a window at once: each of many topics has all of them looked at once a
+	// window.
 	if x.From != 0 && x.From < old.Add(-window/2).UnixNano() {
 		out.From, out.To = time.Unix(0, x.From), old
 		x.From = old.UnixNano()

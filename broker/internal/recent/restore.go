@@ -15,10 +15,9 @@ type Stored struct {
 	At     time.Time
 }
 
-// Restore returns what is remembered after a start: what the records of the
-// index have, and the messages that were read beside them. It sorts both: the last that was stored is
-// remembered last, for of an ID that was stored twice, since the window was over,
-// it is the second that counts.
+// Restore returns what is remembered after a start: what the records of the index have, and the
+// messages that were read beside them. It sorts both: the last that was stored is remembered last,
+// for of an ID that was stored twice, since the window was over, it is the second that counts.
 func Restore(begun time.Time, records []store.RecentIDs, read []Stored) IDs {
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
 	slices.SortFunc(read, func(x, y Stored) int { return x.At.Compare(y.At) })

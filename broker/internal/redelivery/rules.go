@@ -1,6 +1,6 @@
-// Package redelivery is what seed 002's settings mean: how long a message waits
-// after each failure, which failure is the last, and where the message goes then. It
-// decides by the rules alone; what they are made of, and for which topic, is not its matter.
+// Package redelivery applies the redelivery settings of an address (Artemis: undelivered messages):
+// the delay after each failure, the last failure, and the destination after it. It depends on the
+// rules alone and knows no topic.
 package redelivery
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// Rules are seed 002's settings with every default filled in. They are only
-// read, so goroutines may share them.
+// Rules are the redelivery settings of an address with all defaults. No method changes them, so
+// several goroutines may share them.
 type Rules struct {
 	Delay       time.Duration // redelivery-delay; 0 for none
 	Longest     time.Duration // max-redelivery-delay

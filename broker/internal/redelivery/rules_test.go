@@ -13,17 +13,19 @@ import (
 
 const ms = time.Millisecond
 
-// Seed 002: "Each time a message is redelivered the delay period will be equal to the previous
-// delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to prevent the delay
-// from becoming too large. The `max-redelivery-delay` is defaulted to `redelivery-delay` \* 10."
+// Artemis: undelivered messages: "Each time a message is redelivered the delay period will be equal
+// to the previous delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to
+// prevent the delay from becoming too large. The `max-redelivery-delay` is defaulted to
+// `redelivery-delay` \* 10."
 //
-// Seed 002: "This factor will be made either positive or negative at random to control whether the
-// ultimate value will increase or decrease the `redelivery-delay`. Then it's multiplied by a random
-// number between 0.0 and 1.0. This result is then multiplied by the `redelivery-delay` and then
-// added to the `redelivery-delay` to arrive at the final value."
-// Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
-// Seed 002: "redelivery-delay=1000, redelivery-delay-multiplier=1, max-redelivery-delay=15000,
-// redelivery-collision-avoidance-factor=0.5"
+// Artemis: undelivered messages: "This factor will be made either positive or negative at random to
+// control whether the ultimate value will increase or decrease the `redelivery-delay`. Then it's
+// multiplied by a random number between 0.0 and 1.0. This result is then multiplied by the
+// `redelivery-delay` and then added to the `redelivery-delay` to arrive at the final value."
+// Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2,
+// max-redelivery-delay=15000"
+// Artemis: undelivered messages: "redelivery-delay=1000, redelivery-delay-multiplier=1,
+// max-redelivery-delay=15000, redelivery-collision-avoidance-factor=0.5"
 func TestAfter(t *testing.T) {
 	type failure struct {
 		attempt int
@@ -34,11 +36,11 @@ func TestAfter(t *testing.T) {
 		rules    Rules
 		failures []failure
 	}{
-		`Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"`: {
+		`Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"`: {
 			Rules{Delay: 5000 * ms, Multiplier: 2, Longest: 15000 * ms},
 			[]failure{{attempt: 1, want: 5000 * ms}, {attempt: 2, want: 10000 * ms}, {attempt: 3, want: 15000 * ms}, {attempt: 4, want: 15000 * ms}, {attempt: math.MaxInt, want: 15000 * ms}},
 		},
-		`Seed 002: "redelivery-delay=1000, redelivery-delay-multiplier=1, max-redelivery-delay=15000, redelivery-collision-avoidance-factor=0.5"`: {
+		`Artemis: undelivered messages: "redelivery-delay=1000, redelivery-delay-multiplier=1, max-redelivery-delay=15000, redelivery-collision-avoidance-factor=0.5"`: {
 			Rules{Delay: 1000 * ms, Multiplier: 1, Longest: 15000 * ms, Factor: .5},
 			[]failure{{1, Draw{true, .25}, 875 * ms}, {2, Draw{false, .75}, 1375 * ms}, {3, Draw{true, .05}, 975 * ms}},
 		},
@@ -103,8 +105,8 @@ func TestAfterProperties(t *testing.T) {
 	}
 }
 
-// Seed 002: "the larger `redelivery-collision-avoidance-factor` you choose the larger the variance
-// of the `redelivery-delay` will be"
+// Artemis: undelivered messages: "the larger `redelivery-collision-avoidance-factor` you choose the
+// larger the variance of the `redelivery-delay` will be"
 func TestLargerFactorLargerVariance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	draws := make([]Draw, 1000)
@@ -160,8 +162,8 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// Seed 002: "a message sent to the `stocks` address that couldn't be delivered for some reason might
-// be ultimately routed to the `DLQ.stocks` queue"
+// Artemis: undelivered messages: "a message sent to the `stocks` address that couldn't be delivered
+// for some reason might be ultimately routed to the `DLQ.stocks` queue"
 func TestDeadLetterTopics(t *testing.T) {
 	none, address := Rules{Prefix: "DLQ."}, Rules{DeadLetter: "DLA", Prefix: "DLQ."}
 	auto := Rules{DeadLetter: "DLA", AutoCreate: true, Prefix: "DLQ."}

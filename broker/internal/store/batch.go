@@ -84,8 +84,8 @@ func (b *Batch) PutNumber(n uint32) {
 	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
 }
 
-// DeleteTopic removes a topic's settings and messages, but for what groups
-// left behind (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
+// DeleteTopic removes a topic's settings and messages, but for what groups left behind
+// (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
 	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs} {

@@ -94,8 +94,8 @@ func fromNanos(n uint64) time.Time {
 	return time.Unix(0, int64(n))
 }
 
-// keyNanos is nanos within a key, whose order is that of the times from 1970 on. One of before, as the bound
-// of a search may be, comes first.
+// keyNanos is nanos within a key, whose order is that of the times from 1970 on. One of before, as
+// the bound of a search may be, comes first.
 func keyNanos(t time.Time) uint64 { return uint64(max(0, nanos(t))) }
 
 // keyTime reads what keyNanos has written within a key; what it never writes is damage.

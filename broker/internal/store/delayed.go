@@ -123,8 +123,9 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDel
 	return it.Error()
 }
 
-// DelayedOf returns up to limit delayed messages of a topic in the order in which they were
-// stored: those behind from, or from the first on if from is zero. It looks at no other topic's, and reads none.
+// DelayedOf returns up to limit delayed messages of a topic in the order in which they were stored:
+// those behind from, or from the first on if from is zero. It looks at no other topic's, and reads
+// none.
 func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []StoredDelayed, err error) {
 	lower := binary.BigEndian.AppendUint32([]byte{prefixDelayedStored}, topic)
 	upper := after(lower)

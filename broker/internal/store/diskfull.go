@@ -151,8 +151,9 @@ func (fs *fullFS) giveBack() {
 	})
 }
 
-// StopWaiting has nothing wait for room on a full disk any more, as before
-// Close: a write that finds none, the ballast included, be it of a log or of a table, breaks the store, and who waits for it is told.
+// StopWaiting has nothing wait for room on a full disk any more, as before Close: a write that
+// finds none, the ballast included, be it of a log or of a table, breaks the store, and who waits
+// for it is told.
 func (s *Store) StopWaiting() {
 	if s.room != nil {
 		s.room.stopWaiting()

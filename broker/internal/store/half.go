@@ -217,7 +217,8 @@ func (s *Store) Halves(f func(id HalfID, st HalfState) error) error {
 	})
 }
 
-// HalvesOf calls f with the states of the half messages of a topic up to a number, the last one first, until f returns false.
+// HalvesOf calls f with the states of the half messages of a topic up to a number, the last one
+// first, until f returns false.
 func (s *Store) HalvesOf(topic uint32, to uint64, f func(id HalfID, st HalfState) bool) error {
 	lower := HalfID{Topic: topic}.appendKey(nil, prefixHalfState)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: append(HalfID{topic, to}.appendKey(nil, prefixHalfState), 0)})

@@ -34,7 +34,8 @@ type knownFS struct {
 	sums  map[string]string
 }
 
-// newKnownFS returns a knownFS; noted is the line of the manifest that a marker names, if there is one.
+// newKnownFS returns a knownFS; noted is the line of the manifest that a marker names, if there is
+// one.
 func newKnownFS(fs vfs.FS, path string, noted [2]string) *knownFS {
 	k := &knownFS{FS: fs, path: path, sums: map[string]string{}}
 	if manifest, line := noted[0], noted[1]; line != "" {

@@ -272,8 +272,8 @@ func (s *Store) background(err error) {
 // would end the process.
 func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.found(info.Path, info.Details) }
 
-// Close commits what was added and closes both databases. Adding fails
-// afterwards. A database that is stuck within a write, or that a panic left, stays as it is, and locked.
+// Close commits what was added and closes both databases. Adding fails afterwards. A database that
+// is stuck within a write, or that a panic left, stays as it is, and locked.
 func (s *Store) Close() error {
 	s.StopWaiting()
 	var errs []error

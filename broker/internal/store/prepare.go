@@ -56,9 +56,9 @@ func (s *Store) prepare() (err error) {
 	return nil
 }
 
-// checkOurs refuses a directory with things of others, before anything is
-// written: a wrong --data would spread our files among them. What a
-// broker leaves that ended while it made its directory, and what a mounted disk has by itself, is no obstacle.
+// checkOurs refuses a directory with things of others, before anything is written: a wrong --data
+// would spread our files among them. What a broker leaves that ended while it made its directory,
+// and what a mounted disk has by itself, is no obstacle.
 func (s *Store) checkOurs() error {
 	names, _ := s.fs.List(s.dir) // none if it is not there yet, or no directory, which making it tells
 	if slices.Contains(names, formatFile) {

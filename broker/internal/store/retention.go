@@ -229,8 +229,8 @@ func (s *Store) Holes(r Range, bytes int64) (Removed, error) {
 	return holes, it.Error()
 }
 
-// Live sums the bytes of the bodies that a range still has, from its first
-// message on, until that is enough. It returns the sum, and the offset after the last message that is in it.
+// Live sums the bytes of the bodies that a range still has, from its first message on, until that
+// is enough. It returns the sum, and the offset after the last message that is in it.
 func (s *Store) Live(r Range, enough int64) (bytes, next int64, err error) {
 	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
 	if err != nil {
@@ -285,8 +285,9 @@ const (
 	Halves
 )
 
-// Reclaim gives back the disk of messages that were removed in the ranges of queues and in the queues of whole topics, and of
-// those that were in none. It takes as long as rewriting what is left beside them; the end of ctx stops it.
+// Reclaim gives back the disk of messages that were removed in the ranges of queues and in the
+// queues of whole topics, and of those that were in none. It takes as long as rewriting what is
+// left beside them; the end of ctx stops it.
 func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, unqueued Unqueued) error {
 	for kind, prefix := range map[Unqueued]byte{Delays: prefixDelayed, Halves: prefixHalf} {
 		if unqueued&kind == 0 {

@@ -9,7 +9,8 @@ import (
 // the bytes of their bodies.
 type Waiting struct{ Messages, Bytes int64 }
 
-// PutWaiting writes that. It goes with every change of it, so that nobody has to count when the store is opened.
+// PutWaiting writes that. It goes with every change of it, so that nobody has to count when the
+// store is opened.
 func (b *Batch) PutWaiting(topic uint32, n Waiting) {
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(n.Messages))
 	must(b.pebble().Set(binary.BigEndian.AppendUint32([]byte{prefixWaiting}, topic), binary.BigEndian.AppendUint64(v, uint64(n.Bytes)), nil))

@@ -1,7 +1,6 @@
-// Package throttle decides when sends are refused, and for how long (seed 004,
-// "Throttling"). It has the arithmetic and the small state machines; it knows
-// no topic, group or store, takes no I/O and starts nothing. Whoever asks
-// gives the numbers and the time.
+// Package throttle decides when sends are refused, and for how long (RocketMQ: sending retry and
+// throttling, "Throttling"). It has the arithmetic and the small state machines; it knows no topic,
+// group or store, takes no I/O and starts nothing. Whoever asks gives the numbers and the time.
 //
 // Each kind of limit is one type, and each tells how it is as a [State]:
 //

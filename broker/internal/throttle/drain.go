@@ -20,11 +20,11 @@ const (
 	irregular = 4
 )
 
-// A pace measures how fast a backlog drains that drains in steps. The rate is
-// what the steps of late were, divided by the time that each took until the
-// next one. So it is right at any moment of a steady drain, however long its
-// steps are, once it has seen three of them; of steps that are a moment apart, as those
-// of a batch that is acknowledged one by one, all count as one. The first step counts for the time since then.
+// A pace measures how fast a backlog drains that drains in steps. The rate is what the steps of
+// late were, divided by the time that each took until the next one. So it is right at any moment of
+// a steady drain, however long its steps are, once it has seen three of them; of steps that are a
+// moment apart, as those of a batch that is acknowledged one by one, all count as one. The first
+// step counts for the time since then.
 //
 // It is what was measured until the next step is overdue, then it falls as if
 // the step came now, and when that takes four times as long as the longest step of late, and

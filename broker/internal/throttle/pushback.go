@@ -5,7 +5,7 @@ import "time"
 // Bounds of the push-back that is told to producers.
 const (
 	minPushBack = time.Millisecond
-	maxPushBack = 2 * time.Minute // MAX_BACKOFF of seed 004
+	maxPushBack = 2 * time.Minute // MAX_BACKOFF of "RocketMQ: sending retry and throttling"
 )
 
 // Bound returns the nearest to d of what producers may be told, 1 ms to 2 min.
