@@ -154,11 +154,45 @@ func (b *Broker) ensureGroup(ctx context.Context, name string) (*group, error) {
 	if g := b.group(name); g != nil {
 		return g, nil
 	}
-	if b.autoGroups >= b.opts.MaxAutoGroups {
-		return nil, newError(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
-			"make it with PUT /v1/groups/%s, or delete some that are not used", b.autoGroups, name)
+	if err := b.roomForGroupLocked(name); err != nil {
+		return nil, err
 	}
 	return b.makeGroup(name, GroupConfig{}, true)
+}
+
+// roomForGroupLocked returns the error of one auto-created group too many. The caller holds admin.
+func (b *Broker) roomForGroupLocked(name string) error {
+	if b.autoGroups < b.opts.MaxAutoGroups {
+		return nil
+	}
+	return newError(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
+		"make it with PUT /v1/groups/%s, or delete some that are not used", b.autoGroups, name)
+}
+
+// GroupSettings returns the settings of a consumer group, or the defaults that its first receive
+// creates it with. It creates nothing. It returns 40403 if the first receive would.
+func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, error) {
+	if g := b.group(name); g != nil {
+		return *g.config.Load(), nil
+	}
+	if err := tidegate.ValidateGroup(name); err != nil {
+		return GroupConfig{}, err
+	}
+	if !b.begin() {
+		return GroupConfig{}, closedError()
+	}
+	defer b.end()
+	if err := b.lockAdmin(ctx); err != nil {
+		return GroupConfig{}, err
+	}
+	defer b.unlockAdmin()
+	if g := b.group(name); g != nil {
+		return *g.config.Load(), nil
+	}
+	if err := b.roomForGroupLocked(name); err != nil {
+		return GroupConfig{}, err
+	}
+	return GroupConfig{}.withDefaults(), nil
 }
 
 // Group returns a consumer group; 40403 if there is none.

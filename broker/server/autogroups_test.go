@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -63,6 +65,30 @@ func TestInventedGroupsAreBounded(t *testing.T) {
 		}
 		if !strings.HasPrefix(last, "404") || !strings.Contains(last, "PUT /v1/groups/web") || !strings.Contains(last, "max_auto_groups") {
 			t.Errorf("a refused receive says %s", last)
+		}
+	})
+}
+
+// Consumers that only say who they are make no groups, so invented names leave places for groups
+// that are received from. They get the settings that their group would have.
+func TestTelemetryMakesNoGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, Options{})
+		for i := range 10 {
+			in := consumer(rmqpb.ClientType_PUSH_CONSUMER)
+			in.GetSubscription().Group = res(fmt.Sprint("invented", i))
+			e.telemetry(as(t.Context(), fmt.Sprint("client", i)), in)
+		}
+		if gs := e.b.Groups(); len(gs) > 0 {
+			t.Errorf("there are the groups %+v", gs)
+		}
+		_, before := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.receive(e.ctx(), receiveRequest("normal"))
+		if gs := e.b.Groups(); len(gs) != 1 || gs[0].Name != "g" {
+			t.Errorf("after a receive there are the groups %+v, want g", gs)
+		}
+		if _, after := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER)); !proto.Equal(before, after) {
+			t.Errorf("the settings were %v before the first receive, and %v after it", before, after)
 		}
 	})
 }

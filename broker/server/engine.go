@@ -30,7 +30,7 @@ type engine interface {
 
 	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)
 	TopicSettings(name string) (broker.TopicConfig, error)
-	EnsureGroup(ctx context.Context, name string) (broker.GroupConfig, error)
+	GroupSettings(ctx context.Context, name string) (broker.GroupConfig, error)
 
 	PutTopic(ctx context.Context, name string, c broker.TopicConfig) (broker.Topic, error)
 	Topic(name string) (broker.Topic, error)

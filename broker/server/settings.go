@@ -31,7 +31,7 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 		pub.ValidateMessageType = true
 		return out, nil
 	}
-	c, err := s.b.EnsureGroup(ctx, p.Group)
+	c, err := s.b.GroupSettings(ctx, p.Group)
 	if err != nil {
 		return nil, err
 	}
