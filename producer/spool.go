@@ -52,6 +52,9 @@ func (s *spooler) start() {
 	}()
 }
 
+// drainTime bounds the time of a batch from the spool.
+const drainTime = 30 * time.Second
+
 // maxSpooled bounds the messages of one write to the spool.
 const maxSpooled = 1000
 
@@ -151,11 +154,14 @@ func (s *spooler) drain(ctx context.Context) {
 // retried as others are, and never move to the spool again.
 func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	p := s.p
+	// A message that is throttled for long does not keep the others in the spool.
+	ctx, cancel := context.WithTimeout(p.life, max(drainTime, p.opts.AttemptTimeout))
+	defer cancel()
 	errs := make([]error, len(msgs))
 	items := make([]*item, len(msgs))
 	queued := map[*topic][]*item{}
 	for i, msg := range msgs {
-		it := newItem(p.life, msg)
+		it := newItem(ctx, msg)
 		it.drained, it.wake, it.Size = true, make(chan struct{}), sizeOf(msg)
 		it.topic = p.use(msg.Topic)
 		it.limits = p.opts.limits(p.settings(it.topic))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -69,11 +70,9 @@ func sequence(key []byte) uint64 {
 }
 
 // queueOf names the queue of a message: messages of one topic and message group
-// are in one, in order; all without a group are in another. Neither name can
-// contain a zero byte.
-func queueOf(topic, group string) []byte {
-	if group == "" {
-		return []byte{0}
-	}
-	return []byte(topic + "\x00" + group)
-}
+// are in one, in order; those of a topic without a group are in another. Neither name
+// can contain a zero byte.
+func queueOf(topic, group string) []byte { return []byte(topic + "\x00" + group) }
+
+// grouped reports whether the queue is that of a message group.
+func grouped(queue string) bool { return !strings.HasSuffix(queue, "\x00") }

@@ -19,7 +19,7 @@ const (
 	batchBytes    = 4 << 20
 )
 
-// drainBackoff paces drains while every message fails.
+// drainBackoff paces a queue while its messages fail.
 var drainBackoff = backoff.Exponential{Max: 5 * time.Second}
 
 // errDraining is returned by a second Drain.
@@ -30,9 +30,9 @@ var errDraining = errors.New("spool: another Drain is running")
 // other messages, and returns an error for each: nil removes the message, a
 // fault of the message (transport.IsMessageFault) moves it to the rejected ones,
 // and after any other error it stays at the head of its group: a missing topic or
-// refused credentials are not its fault. While all messages of a batch fail,
-// Drain waits between two batches, from 1 s up to 5 s, or as long as the errors
-// ask for (RetryAfter).
+// refused credentials are not its fault. A message group whose message failed, or a
+// topic of which every message without a group failed, waits from 1 s up to 5 s, or as
+// long as the errors ask for (RetryAfter). The others go on.
 //
 // A crash between send and the removal sends the message again, with the same
 // ID. Drain returns an error if the file cannot be read or written, and if it
@@ -50,35 +50,77 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 		s.draining = false
 		s.mu.Unlock()
 	}()
-	failures := 0
+	failed := pauses{}
 	var after []byte // the queue that the last batch ended with
 	for ctx.Err() == nil {
-		batch, err := s.next(after)
+		batch, err := s.next(after, failed)
 		if err != nil {
 			return fmt.Errorf("spool: read: %w", closed(err))
 		}
 		if len(batch) == 0 {
+			wait, cancel := failed.wait(ctx)
 			select {
 			case <-s.wake:
-			case <-ctx.Done():
+			case <-wait.Done():
 			}
+			cancel()
 			continue
 		}
 		after = batch[len(batch)-1].queue
-		progress, wait, err := s.sendBatch(ctx, batch, send)
-		if err != nil {
+		if err := s.sendBatch(ctx, batch, failed, send); err != nil {
 			return err
 		}
-		if progress {
-			failures = 0
-			continue
-		}
-		wait = max(wait, drainBackoff.Delay(failures))
-		failures++
-		s.log.Debug("no message of the spool could be sent", "messages", len(batch), "again_in", wait)
-		_ = backoff.Sleep(ctx, wait) // the loop looks at ctx
 	}
 	return nil
+}
+
+// pauses are the queues whose messages failed.
+type pauses map[string]pause
+
+type pause struct {
+	failures int // in a row
+	until    time.Time
+}
+
+// note brings the pauses up to date after a batch.
+func (p pauses) note(batch []item, results []error, now time.Time) {
+	asked, progress := map[string]time.Duration{}, map[string]bool{}
+	for i, b := range batch {
+		queue := string(b.queue)
+		if finished(results[i]) {
+			progress[queue] = true
+			continue
+		}
+		asked[queue] = max(asked[queue], tidegate.RetryAfter(results[i]))
+	}
+	for queue := range progress {
+		delete(p, queue)
+	}
+	for queue, wait := range asked {
+		if !progress[queue] {
+			n := p[queue].failures
+			p[queue] = pause{n + 1, now.Add(max(wait, drainBackoff.Delay(n)))}
+		}
+	}
+}
+
+// over reports whether the queue may be sent now.
+func (p pauses) over(queue []byte, now time.Time) bool {
+	return !now.Before(p[string(queue)].until)
+}
+
+// wait returns a ctx that ends with the first pause, and with ctx.
+func (p pauses) wait(ctx context.Context) (context.Context, context.CancelFunc) {
+	var first time.Time
+	for _, pause := range p {
+		if first.IsZero() || pause.until.Before(first) {
+			first = pause.until
+		}
+	}
+	if first.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, first)
 }
 
 // An item is a pending entry.
@@ -90,18 +132,23 @@ type item struct {
 	corrupt error
 }
 
-// next returns the next batch: the head of each group's queue and the first
-// messages without a group, from the queue behind after on.
-func (s *Spool) next(after []byte) ([]item, error) {
+// next returns the next batch: the head of each group's queue and the first messages
+// of each topic without a group, from the queue behind after on, without the queues
+// that wait after a failure.
+func (s *Spool) next(after []byte, failed pauses) ([]item, error) {
 	var batch []item
+	now := time.Now()
 	err := s.db.View(func(tx *bolt.Tx) error {
 		c := tx.Bucket(bucketPending).Cursor()
 		bytes := 0
 		full := func() bool { return len(batch) >= batchMessages || bytes >= batchBytes }
 		visit := func(queue []byte) {
+			if !failed.over(queue, now) {
+				return
+			}
 			limit := 1
-			if string(queue) == string(queueOf("", "")) {
-				limit = batchMessages / 2 // the groups have the other half
+			if !grouped(string(queue)) {
+				limit = batchMessages / 2 // other queues have the other half
 			}
 			entries := tx.Bucket(bucketPending).Bucket(queue).Cursor()
 			for k, v := entries.First(); k != nil && limit > 0 && !full(); k, v = entries.Next() {
@@ -123,9 +170,8 @@ func (s *Spool) next(after []byte) ([]item, error) {
 	return batch, err
 }
 
-// sendBatch sends a batch and records the results. It reports whether any entry
-// left the queue, and for how long the errors ask to wait.
-func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.Context, []*tidegate.Message) []error) (bool, time.Duration, error) {
+// sendBatch sends a batch and records the results.
+func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send func(context.Context, []*tidegate.Message) []error) error {
 	now := time.Now()
 	results := make([]error, len(batch))
 	var msgs []*tidegate.Message
@@ -143,25 +189,18 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 	if len(msgs) > 0 {
 		errs := send(ctx, msgs)
 		if len(errs) != len(msgs) {
-			return false, 0, fmt.Errorf("spool: send returned %d errors for %d messages", len(errs), len(msgs))
+			return fmt.Errorf("spool: send returned %d errors for %d messages", len(errs), len(msgs))
 		}
 		for n, i := range sent {
 			results[i] = errs[n]
 		}
 	}
-	var wait time.Duration
-	progress := false
-	for _, err := range results {
-		if finished(err) {
-			progress = true
-		} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
-			wait = max(wait, e.RetryAfter)
-		}
+	failed.note(batch, results, time.Now())
+	if slices.ContainsFunc(results, finished) {
+		return s.record(batch, results)
 	}
-	if !progress {
-		return false, wait, nil
-	}
-	return true, 0, s.record(batch, results)
+	s.log.Debug("no message of the spool could be sent", "messages", len(batch), "error", results[0])
+	return nil
 }
 
 // finished reports whether a result takes a message out of its queue.

@@ -1,6 +1,8 @@
 package spool
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,6 +104,47 @@ func TestDiscard(t *testing.T) {
 		}
 		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
 			t.Errorf("%d, %v, %+v", n, err, s.Stats())
+		}
+	})
+}
+
+// A topic that fails holds no other topic, however many of its messages wait.
+func TestADeadTopicHoldsOnlyItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		var msgs []*tidegate.Message
+		for i := range 600 {
+			m := message(fmt.Sprint(i), "")
+			m.Topic = "dead"
+			msgs = append(msgs, m)
+		}
+		msgs = append(msgs, message("alive", ""))
+		if err := errors.Join(s.PutBatch(t.Context(), msgs)...); err != nil {
+			t.Fatal(err)
+		}
+		f := &server{}
+		attempts := 0
+		f.setFail(func(m *tidegate.Message) error {
+			if m.Topic == "dead" {
+				attempts++
+				return errors.New("no server")
+			}
+			return nil
+		})
+		stop := drain(t, s, f)
+		time.Sleep(time.Second)
+		if ids := f.ids(); !slices.Equal(ids, []string{"alive"}) {
+			t.Errorf("sent %v after a second", ids)
+		}
+		time.Sleep(time.Minute)
+		if attempts > 20*batchMessages {
+			t.Errorf("%d attempts for the dead topic in a minute, want a batch in about 5 s", attempts)
+		}
+		f.setFail(nil)
+		empty(s)
+		stop()
+		if n := len(f.ids()); n != 601 {
+			t.Errorf("%d messages were sent, want 601", n)
 		}
 	})
 }

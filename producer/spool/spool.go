@@ -158,7 +158,7 @@ func (s *Spool) load() error {
 func (s *Spool) count(queue string, messages, bytes int) {
 	s.stats.Pending += messages
 	s.stats.Bytes += int64(bytes)
-	if queue == string(queueOf("", "")) {
+	if !grouped(queue) {
 		return
 	}
 	if s.groups[queue] += messages; s.groups[queue] == 0 {
