@@ -35,22 +35,21 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.flush(ctx)
 // Shutdown stops the producer in order: it refuses further messages, waits until
 // those that were accepted have their results, and returns the accounts. If ctx
 // ends first, Shutdown aborts the rest, lists it in Accounts.Undelivered, and also
-// returns context.Cause(ctx). With Options.Spool it moves the rest there instead; it
-// does not wait for the spool to become empty, and uses it no more once it has
-// returned. It does not wait for a transport that goes on after its request was
-// cancelled; Close does.
+// returns context.Cause(ctx). With Options.Spool it moves the rest there instead,
+// waits a second at most for requests with messages of the spool, and does not use the
+// spool after its return. Shutdown does not wait for a transport that goes on after
+// its request was cancelled; Close does.
 //
 // Shutdown can be called in any state, more than once, and by several goroutines.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	p.ledger.close()
 	err := p.ledger.flush(ctx)
+	drained := true
 	if p.spooler != nil {
 		p.spooler.stop()
-		if err == nil {
-			err = p.spooler.wait(ctx)
-		}
+		drained = err == nil && p.spooler.wait(ctx)
 	}
-	if err != nil {
+	if err != nil || !drained {
 		p.abort("Shutdown")
 		<-p.ledger.settled // other goroutines may be about to note results
 	}

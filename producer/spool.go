@@ -128,13 +128,20 @@ func (t *topic) spooled(it *item, err error) {
 	it.err = it.fail(StopSpool, cause)
 }
 
-// wait waits for the end of the drain.
-func (s *spooler) wait(ctx context.Context) error {
+// drainGrace is how long Shutdown waits for the requests with messages of the spool.
+// They stay in the spool if there is no response.
+const drainGrace = time.Second
+
+// wait waits for the end of the drain. It returns false after drainGrace, and if ctx
+// ends before.
+func (s *spooler) wait(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, drainGrace)
+	defer cancel()
 	select {
 	case <-s.drained:
-		return nil
+		return true
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false
 	}
 }
 

@@ -346,6 +346,29 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 	}
 }
 
+// An outage does not hold up Shutdown for what is in the spool, and the spool keeps it.
+func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, spool.Options{})
+		if err := s.Put(t.Context(), named("1")); err != nil {
+			t.Fatal(err)
+		}
+		hole := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			return all(len(msgs), blackHole(ctx))
+		}}
+		p := newProducer(t, hole, Options{Spool: s, AttemptTimeout: time.Hour})
+		synctest.Wait()
+		start := time.Now()
+		a, err := p.Shutdown(t.Context())
+		if took := time.Since(start); err != nil || took != time.Second || a.Accepted != 0 || a.Drained != 0 || len(a.Undelivered) != 0 {
+			t.Errorf("%+v, %v after %v, want nothing after a second", a, err, took)
+		}
+		if s.Stats().Pending != 1 {
+			t.Errorf("the spool has %+v", s.Stats())
+		}
+	})
+}
+
 // Over random outages, throttles, deadlines, cancels and restarts: every accepted
 // message is stored, each message group in the order of the calls, and the accounts
 // add up.
