@@ -67,6 +67,10 @@ var importTable = map[string]row{
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
+	"consumer/deadletter": {
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin"},
+		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
+	},
 	"broker": {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"broker/server": {
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},

@@ -1,0 +1,128 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+)
+
+// A Broker is the dead letters of a group on a tidegate broker. Listing them does not consume them.
+type Broker struct {
+	Client *admin.Client
+	Group  string
+	In     string // the topic that holds them, see admin.Group.DeadLetterTopics; empty: %DLQ%group
+}
+
+func (b Broker) group() string { return b.Group }
+
+func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Letter, error] {
+	return func(yield func(*Letter, error) bool) {
+		q := admin.DeadLetterQuery{DeadLetterFilter: f.onBroker(), In: b.In, Limit: by.page, Bodies: by.bodies}
+		for {
+			page, err := b.Client.DeadLetters(ctx, b.Group, q)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range page.DeadLetters {
+				if !yield(b.letter(&page.DeadLetters[i], q.After), nil) {
+					return
+				}
+			}
+			if q.After = page.Next; q.After == "" {
+				return
+			}
+		}
+	}
+}
+
+func (b Broker) letter(d *admin.DeadLetter, page string) *Letter {
+	o := d.Origin
+	return &Letter{
+		Message: tidegate.Message{
+			ID: d.MessageID, Topic: b.topic(), Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, Properties: d.Properties, Body: d.Body,
+		},
+		Origin: tidegate.DeadLetter{
+			Topic: o.Topic, MessageID: d.MessageID, Queue: o.Queue, Offset: o.Offset, Group: o.Group, Attempts: o.Attempts, Reason: o.Reason, Redrives: o.Redrives,
+		},
+		StoredAt: d.StoredAt, BodySize: d.BodySize, page: page,
+	}
+}
+
+func (b Broker) topic() string {
+	if b.In != "" {
+		return b.In
+	}
+	return tidegate.DeadLetterTopic(b.Group)
+}
+
+func (b Broker) selection(ls []*Letter) admin.DeadLetterSelection {
+	s := admin.DeadLetterSelection{In: b.In, After: ls[0].page, Limit: len(ls)}
+	for _, l := range ls {
+		s.MessageIDs = append(s.MessageIDs, l.Message.ID)
+	}
+	return s
+}
+
+func (b Broker) remove(ctx context.Context, l *Letter) error {
+	_, err := b.Client.PurgeDeadLetters(ctx, b.Group, b.selection([]*Letter{l}))
+	return err
+}
+
+// errNoTarget is why a letter stays.
+var errNoTarget = errors.New("its topic does not exist or does not take it; give Options.To")
+
+// sendBack sends letters of one page and one generation to their topics, or to another one, and
+// returns an error for each that stays. Repeating it does nothing: a letter that was
+// sent back has left, and one that came back is of a later generation. err is that of the request.
+func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map[string]error, err error) {
+	s := b.selection(ls)
+	s.To, s.MaxRedrives = to, ls[0].Generation()+1
+	done, err := b.Client.RedriveDeadLetters(ctx, b.Group, s)
+	if err == nil && done.Redriven == int64(len(ls)) {
+		return nil, nil
+	}
+	if err != nil && !maybe(err) {
+		return nil, err
+	}
+	// Which of them stayed, the count does not tell; nor does a response that was lost.
+	q := admin.DeadLetterQuery{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: s.MessageIDs}, In: b.In, After: s.After, Limit: len(ls)}
+	page, lookErr := b.Client.DeadLetters(ctx, b.Group, q)
+	if lookErr != nil {
+		return nil, errors.Join(err, lookErr)
+	}
+	why := errNoTarget
+	switch {
+	case err != nil:
+		why = err
+	case done.Throttle != nil:
+		why = &tidegate.Error{
+			Op: "RedriveDeadLetters", Subject: b.Group, Endpoint: b.Client.Endpoint(), Code: tidegate.CodeTooManyRequests,
+			Message: fmt.Sprintf("%s of %q is %d, the limit is %d", done.Throttle.Limit, done.Throttle.Subject, done.Throttle.Value, done.Throttle.Mark), RetryAfter: time.Duration(done.Throttle.RetryAfter),
+		}
+	}
+	stay = map[string]error{}
+	for i := range page.DeadLetters {
+		if d := &page.DeadLetters[i]; d.Origin.Redrives == ls[0].Generation() {
+			stay[d.MessageID] = why
+		}
+	}
+	return stay, nil
+}
+
+// maybe reports whether a failed request may have taken effect.
+func maybe(err error) bool {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	return ok && e.MaybeStored
+}
+
+func generationOf(properties map[string]string) int {
+	n, _ := strconv.Atoi(properties[tidegate.PropertyDeadLetterRedrives]) // the letter counts more than a number
+	return max(n, 0)
+}

@@ -1,0 +1,263 @@
+package deadletter_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// crashJob has the address, the journal and the kind of job of the process that is killed.
+const crashJob = "TIDEGATE_DEADLETTER_CRASH_JOB"
+
+func TestMain(m *testing.M) {
+	if job := strings.Split(os.Getenv(crashJob), " "); len(job) == 4 {
+		last, err := strconv.ParseInt(job[3], 10, 64)
+		if err == nil {
+			_, err = runJob(context.Background(), job[0], job[1], job[2], mortal(last), func(e deadletter.Event) { fmt.Println(e.Event, e.MessageID) })
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// mortal returns a dialer for connections that kill the process with the response to the last of so
+// many requests that send messages: they took effect, and the job does not know. 0: never.
+func mortal(last int64) func(context.Context, string) (net.Conn, error) {
+	var sends atomic.Int64
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return &mortalConn{Conn: c, sends: &sends, last: last}, nil
+	}
+}
+
+type mortalConn struct {
+	net.Conn
+	sends *atomic.Int64
+	last  int64
+}
+
+func (c *mortalConn) Write(b []byte) (int, error) {
+	if line, _, _ := bytes.Cut(b, []byte("\r\n")); bytes.HasPrefix(line, []byte("POST")) && (bytes.Contains(line, []byte("/redrive ")) || bytes.Contains(line, []byte("/messages "))) {
+		c.sends.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *mortalConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.last > 0 && c.sends.Load() >= c.last {
+		p, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = p.Kill()
+		}
+		fmt.Fprintln(os.Stderr, err)
+		select {} // the signal is on its way
+	}
+	return n, err
+}
+
+// runJob redrives the dead letters of billing on the broker at an address.
+func runJob(ctx context.Context, address, journal, kind string, dial func(context.Context, string) (net.Conn, error), on func(deadletter.Event)) (deadletter.Report, error) {
+	c, err := admin.New(address, admin.Options{Dialer: dial})
+	if err != nil {
+		return deadletter.Report{}, err
+	}
+	defer c.Close()
+	t, err := rest.New(address, rest.Options{RequestTimeout: time.Minute, Dialer: dial})
+	if err != nil {
+		return deadletter.Report{}, err
+	}
+	defer t.Close()
+	o := deadletter.Options{Journal: journal, PerSecond: 500, Sender: t, OnEvent: on}
+	var src deadletter.Source = deadletter.Broker{Client: c, Group: "billing"}
+	switch kind {
+	case "edited":
+		o.Edit = func(*tidegate.Message) error { return nil }
+	case "queue":
+		// The leases of a killed process end while the next one waits.
+		src = deadletter.Queue{Transport: t, Group: "billing", As: "undertaker", Lease: 2 * time.Second, Wait: 3 * time.Second}
+	}
+	return deadletter.Redrive(ctx, src, o)
+}
+
+// A job whose process is killed at any time, and which is run again, sends every message back once.
+func TestKillSendsEachOnce(t *testing.T) {
+	for kind, n := range map[string]int{"broker": 1000, "edited": 300, "queue": 300} { // a broker moves 50 at once
+		t.Run(kind, func(t *testing.T) {
+			b, address := crashBroker(t)
+			sendAndFail(t, b, n)
+			journal := filepath.Join(t.TempDir(), "journal")
+			for round := range 6 {
+				// Before a send, after one, and while its response is on its way.
+				event, n, last := deadletter.EventRedriven, 30, 0
+				switch round % 3 {
+				case 0:
+					event = deadletter.EventIntent
+				case 1:
+					n, last = 0, 1+round/3
+				}
+				killAfter(t, fmt.Sprintf("%s=%s %s %s %d", crashJob, address, journal, kind, last), event, n)
+				tear(t, journal)
+			}
+			for {
+				report, err := runJob(t.Context(), address, journal, kind, nil, nil)
+				if err != nil {
+					t.Fatalf("%+v, %v", report, err)
+				}
+				if report.Seen == 0 && report.Unresolved == 0 {
+					break
+				}
+			}
+			var got []string
+			for len(got) < 2*n {
+				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "checker", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(ds) == 0 {
+					break
+				}
+				got = append(got, bodies(ds)...)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, ids("m", n)) {
+				t.Errorf("%d messages came, %d of them different; want each of %d once", len(got), len(slices.Compact(slices.Clone(got))), n)
+			}
+			text, err := os.ReadFile(journal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if done := strings.Count(string(text), `"event":"redriven"`); done != n {
+				t.Errorf("the journal has %d events redriven, want %d", done, n)
+			}
+		})
+	}
+}
+
+func crashBroker(t *testing.T) (*broker.Broker, string) {
+	t.Helper()
+	b, err := broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	web := httptest.NewServer(s.Handler())
+	t.Cleanup(web.Close)
+	return b, web.URL
+}
+
+// sendAndFail makes n dead letters, and leaves nothing in the topic.
+func sendAndFail(t *testing.T, b *broker.Broker, n int) {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := b.PutTopic(ctx, "orders", broker.TopicConfig{DuplicateWindow: broker.Duration(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.PutGroup(ctx, "undertaker", broker.GroupConfig{Retry: backoff.Steps{time.Millisecond}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids("m", n) {
+		if r := b.Send(ctx, []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id)}}); r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+	}
+	for n > 0 {
+		ds, err := b.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour})
+		if err != nil || len(ds) == 0 {
+			t.Fatalf("%d left: %v", n, err)
+		}
+		for _, d := range ds {
+			if err := b.DeadLetter(ctx, d, "no such customer"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n -= len(ds)
+	}
+	if _, err := b.PurgeTopic(ctx, "orders"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killAfter runs the job in a process of its own, which it kills when there were so many of an
+// event; 0: it kills itself.
+func killAfter(t *testing.T, env, event string, n int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), env)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines, itself := bufio.NewScanner(out), n == 0
+	for n > 0 && lines.Scan() {
+		if strings.HasPrefix(lines.Text(), event) {
+			n--
+		}
+	}
+	if n > 0 {
+		t.Errorf("the process ended by itself, %d too early", n)
+	}
+	if !itself {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+	}
+	for lines.Scan() { // what it had written
+	}
+	cmd.Wait()
+	if s := cmd.ProcessState; s.Exited() {
+		t.Errorf("the process was not killed: %v", s)
+	}
+}
+
+// tear cuts the last line of a journal off in its middle, as a crash of the machine does.
+func tear(t *testing.T, journal string) {
+	t.Helper()
+	f, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"time":"2026-01-31T12:00:00Z","event":"redr`); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

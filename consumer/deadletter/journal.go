@@ -1,0 +1,118 @@
+package deadletter
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// The events of a journal.
+const (
+	EventBegin    = "begin"    // a run begins
+	EventIntent   = "intent"   // the letter is about to be sent back
+	EventRedriven = "redriven" // it is stored in its topic
+	EventFailed   = "failed"   // it stays, and a later run tries it again
+	EventSkipped  = "skipped"  // it stays because of a rule
+	EventEnd      = "end"      // the run has ended
+)
+
+// An Event is one line of a journal.
+type Event struct {
+	Time       time.Time `json:"time"`
+	Event      string    `json:"event"`
+	Group      string    `json:"group,omitempty"`      // of begin: whose dead letters they are
+	Actor      string    `json:"actor,omitempty"`      // of begin: Options.Actor
+	MessageID  string    `json:"message_id,omitempty"` // of the letter
+	Generation int       `json:"generation"`           // how often it was sent back before
+	SentAs     string    `json:"sent_as,omitempty"`    // the ID that it is sent with, if that is another one
+	Topic      string    `json:"topic,omitempty"`      // that it is sent to
+	Edited     bool      `json:"edited,omitempty"`
+	Reason     string    `json:"reason,omitempty"` // why it is a dead letter
+	Why        string    `json:"why,omitempty"`    // why it was skipped, failed, or the run ended
+	Report     *Report   `json:"report,omitempty"` // of end
+}
+
+// A journal is the audit trail of a job.
+type journal struct {
+	file    *os.File
+	sent    map[key]bool  // redriven
+	pending map[key]Event // with an intent and no result
+}
+
+// openJournal reads a journal, or creates it. A last line that a crash has cut off is removed.
+// group guards against the journal of another job.
+func openJournal(name, group string) (*journal, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{file: f, sent: map[key]bool{}, pending: map[key]Event{}}
+	if err := j.read(group); err != nil {
+		return nil, errors.Join(fmt.Errorf("journal %s: %w", name, err), f.Close())
+	}
+	return j, nil
+}
+
+func (j *journal) read(group string) error {
+	r, whole := bufio.NewReader(j.file), int64(0)
+	for n := 1; ; n++ {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		whole += int64(len(line))
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("line %d is no event: %w; give the path of a journal or of a new file", n, err)
+		}
+		k := keyFor(e.MessageID, e.Generation)
+		switch e.Event {
+		case EventBegin:
+			if e.Group != group {
+				return fmt.Errorf("it is that of group %q, and not of %q; give another path", e.Group, group)
+			}
+		case EventIntent:
+			j.pending[k] = e
+		case EventRedriven:
+			j.sent[k] = true
+			delete(j.pending, k)
+		case EventFailed:
+			delete(j.pending, k)
+		}
+	}
+	if err := j.file.Truncate(whole); err != nil {
+		return err
+	}
+	_, err := j.file.Seek(whole, io.SeekStart)
+	return err
+}
+
+// write appends events and returns when they are on disk.
+func (j *journal) write(events ...Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	for i := range events {
+		events[i].Time = time.Now().UTC()
+		line, err := json.Marshal(&events[i])
+		if err != nil {
+			return err
+		}
+		b.Write(append(line, '\n'))
+	}
+	if _, err := j.file.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if err := j.file.Sync(); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}

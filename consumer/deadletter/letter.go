@@ -1,0 +1,79 @@
+package deadletter
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+)
+
+// A Letter is a dead letter.
+type Letter struct {
+	// Message is the message; its Topic is the one that holds the dead letter. Its Body is nil if
+	// the letter was listed without bodies.
+	Message tidegate.Message
+
+	// Origin is where the message comes from and why it is a dead letter. A RocketMQ keeps
+	// no origin; then all but Redrives is zero.
+	Origin tidegate.DeadLetter
+
+	StoredAt time.Time // when it became a dead letter
+	BodySize int       // in bytes
+
+	page     string             // of a Broker: where the page begins that it is on
+	delivery *tidegate.Delivery // of a Queue
+}
+
+// Generation returns how often the message was sent back before.
+func (l *Letter) Generation() int { return l.Origin.Redrives }
+
+// Fingerprint returns a short text that dead letters have in common which come from one topic and
+// failed for the same reason. Parts of the reason that differ from message to message do not count:
+// numbers, identifiers and quoted texts.
+func (l *Letter) Fingerprint() string {
+	sum := sha256.Sum256([]byte(l.Origin.Topic + "\x00" + normal(l.Origin.Reason)))
+	return hex.EncodeToString(sum[:6])
+}
+
+// variable matches what differs between reasons: quoted texts, then words with a digit in them.
+var variable = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`" + `|[\p{L}_-]*\d[\p{L}\d_.:-]*`)
+
+func normal(reason string) string {
+	line, _, _ := strings.Cut(reason, "\n") // what follows is a stack
+	return strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
+}
+
+// A Filter chooses dead letters: those that match every field which is not zero. The zero value
+// chooses all.
+type Filter struct {
+	Topic       string    // that the message was sent to
+	MessageIDs  []string  // any of these
+	Reason      string    // the reason contains it
+	Fingerprint string    // see Letter.Fingerprint
+	Since       time.Time // it became a dead letter then or later
+	Before      time.Time // it became a dead letter earlier
+
+	// Match is called for dead letters that match all else. Nil means none.
+	Match func(*Letter) bool
+}
+
+// matches reports whether the filter chooses a letter.
+func (f *Filter) matches(l *Letter) bool {
+	return (f.Topic == "" || f.Topic == l.Origin.Topic) &&
+		(len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, l.Message.ID)) &&
+		strings.Contains(l.Origin.Reason, f.Reason) &&
+		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint()) &&
+		(f.Since.IsZero() || !l.StoredAt.Before(f.Since)) &&
+		(f.Before.IsZero() || l.StoredAt.Before(f.Before)) &&
+		(f.Match == nil || f.Match(l))
+}
+
+// onBroker is the part of the filter that a broker applies itself.
+func (f *Filter) onBroker() admin.DeadLetterFilter {
+	return admin.DeadLetterFilter{Topic: f.Topic, MessageIDs: f.MessageIDs, Reason: f.Reason, Since: f.Since, Before: f.Before}
+}

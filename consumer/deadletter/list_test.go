@@ -1,0 +1,72 @@
+package deadletter_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+func TestSummarize(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("customer 7 not found", ids("a", 3)...)
+		time.Sleep(time.Hour)
+		p.fail("customer 8 not found", ids("b", 2)...)
+		p.fail("database is down", ids("c", 4)...)
+		for _, src := range []deadletter.Source{p.source(), p.queue()} {
+			classes, err := deadletter.Summarize(t.Context(), src, deadletter.Filter{})
+			if err != nil || len(classes) != 2 {
+				t.Fatalf("%T: %+v, %v, want 2 classes", src, classes, err)
+			}
+			c := classes[0]
+			if c.Count != 5 || c.Reason != "customer 8 not found" || c.Topic != "orders" || c.Bytes != 20 || len(c.Sample) != 5 ||
+				c.Reasons["customer 7 not found"] != 3 || c.Last.Sub(c.First).Round(time.Minute) != time.Hour {
+				t.Errorf("%T: %+v", src, c)
+			}
+			n := 0
+			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{Fingerprint: c.Fingerprint, Match: func(l *deadletter.Letter) bool { return l.Message.ID[0] == 'b' }}, true) {
+				if err != nil || string(l.Message.Body) != l.Message.ID {
+					t.Errorf("%T: %+v, %v", src, l, err)
+				}
+				n++
+			}
+			if n != 2 {
+				t.Errorf("%T: %d letters, want 2", src, n)
+			}
+		}
+	})
+}
+
+// Every dead letter is reached, however many there are.
+func TestListsAll(t *testing.T) {
+	const n = 100_000
+	b := brokertest.New(t)
+	p := newPlace(t, b)
+	b.CreateTopic(tidegate.DeadLetterTopic("billing"), broker.TopicConfig{})
+	for from := 0; from < n; from += 1000 {
+		var msgs []*tidegate.Message
+		for i := range 1000 {
+			msgs = append(msgs, &tidegate.Message{ID: fmt.Sprint(from + i), Topic: tidegate.DeadLetterTopic("billing"), Body: []byte("x")})
+		}
+		for _, r := range b.Broker.Send(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	}
+	seen := make(map[string]bool, n)
+	for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[l.Message.ID] = true
+	}
+	if len(seen) != n {
+		t.Errorf("%d dead letters were listed, want %d", len(seen), n)
+	}
+}

@@ -1,0 +1,155 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// ErrTooManyFailures is returned by a redrive that stopped because of Options.MaxFailures.
+var ErrTooManyFailures = errors.New("too many messages failed or came back")
+
+// Options are the settings of a redrive.
+type Options struct {
+	// Filter chooses the dead letters. Zero means all.
+	Filter Filter
+
+	// To is the topic to send to. Default: the topic that each message was sent to; a letter of a
+	// RocketMQ, which does not know its topic, fails without To.
+	To string
+
+	// Edit changes a message before it is sent; an error leaves the dead letter as it is. It must
+	// not change ID and topic. It needs Sender. Nil means that messages are sent as they are.
+	Edit func(*tidegate.Message) error
+
+	// Sender sends messages that are edited or come from a Queue: a transport. A redrive from a
+	// Broker without Edit does not use it. Nil means none.
+	Sender transport.Sender
+
+	// Journal is the path of the audit trail. An existing one is continued: letters that it
+	// reports as sent are not sent again. It is required unless DryRun is set.
+	Journal string
+
+	// Actor is kept in the journal: the person or program that asked for the redrive. Zero means
+	// unknown.
+	Actor string
+
+	// DryRun decides and reports, and changes nothing. Default: false.
+	DryRun bool
+
+	// PerSecond is the number of messages that are sent back each second. Default: 100.
+	PerSecond float64
+
+	// Limit is the number of letters that this run sends back. Zero means no limit.
+	Limit int
+
+	// MaxGenerations is how often a message may be sent back in its life, 1 to 3. Default: 3.
+	MaxGenerations int
+
+	// MaxFailures is the share of failures, 0 to 1, above which the run stops: of the last 50
+	// results, once there are 10. A message that comes back during the job is a failure too.
+	// Negative means that one failure among these is too many. Default: 0.1.
+	MaxFailures float64
+
+	// OnEvent is called for each event after it is in the journal, by the caller's goroutine; with
+	// DryRun for each intent and skip. Nil means none.
+	OnEvent func(Event)
+}
+
+const (
+	defaultPerSecond   = 100
+	maxGenerations     = 3
+	defaultMaxFailures = 0.1
+	maxBatch           = 100
+)
+
+// withDefaults returns the options with every zero field filled, or an error that names all at
+// fault.
+func (o Options) withDefaults(src Source) (Options, error) {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, &tidegate.Error{Op: "deadletter.Redrive", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)})
+	}
+	switch s := src.(type) {
+	case Broker:
+		if s.Client == nil {
+			fault("Broker.Client", "it is nil; give a client of broker/admin")
+		}
+		if o.Edit != nil && o.Sender == nil {
+			fault("Options.Sender", "it is nil, and Edit needs it; give a transport")
+		}
+	case Queue:
+		if s.Transport == nil {
+			fault("Queue.Transport", "it is nil; give a transport")
+		}
+		if err := tidegate.ValidateGroup(s.As); err != nil {
+			fault("Queue.As", "%v", err)
+		}
+		if o.Sender == nil && !o.DryRun {
+			fault("Options.Sender", "it is nil; give the transport that sends")
+		}
+	default:
+		fault("source", "it is nil; give a Broker or a Queue")
+		return o, errors.Join(errs...)
+	}
+	if err := tidegate.ValidateGroup(src.group()); err != nil {
+		fault("Group", "%v", err)
+	}
+	if o.To != "" {
+		if err := tidegate.ValidateTopic(o.To); err != nil {
+			fault("Options.To", "%v", err)
+		}
+	}
+	if o.Journal == "" && !o.DryRun {
+		fault("Options.Journal", "it is empty; give the path of a file that outlives a crash, or set DryRun")
+	}
+	if !(o.PerSecond >= 0) {
+		fault("Options.PerSecond", "%v is not a rate; give more than 0, or 0 for %d", o.PerSecond, defaultPerSecond)
+	}
+	if o.Limit < 0 {
+		fault("Options.Limit", "%d is negative; give more, or 0 for no limit", o.Limit)
+	}
+	if o.MaxGenerations < 0 || o.MaxGenerations > maxGenerations {
+		fault("Options.MaxGenerations", "%d is not 1 to %d: a message that failed that often will fail again; give 0 for %d", o.MaxGenerations, maxGenerations, maxGenerations)
+	}
+	if !(o.MaxFailures <= 1) {
+		fault("Options.MaxFailures", "%v is no share; give at most 1, or 0 for %v", o.MaxFailures, defaultMaxFailures)
+	}
+	if o.PerSecond == 0 {
+		o.PerSecond = defaultPerSecond
+	}
+	if o.MaxGenerations == 0 {
+		o.MaxGenerations = maxGenerations
+	}
+	if o.MaxFailures == 0 {
+		o.MaxFailures = defaultMaxFailures
+	}
+	if q, ok := src.(Queue); ok {
+		if lease, needed := q.lease(), time.Duration(2*maxReceive/o.PerSecond*float64(time.Second)); lease < needed {
+			fault("Queue.Lease", "%v is too short for %d letters at %v each second; give %v or more", lease, maxReceive, o.PerSecond, needed)
+		}
+	}
+	o.MaxFailures = max(o.MaxFailures, 0)
+	return o, errors.Join(errs...)
+}
+
+// A Report is what a run of a redrive did.
+type Report struct {
+	Seen     int            `json:"seen"`     // letters that were looked at
+	Redriven int            `json:"redriven"` // sent back; with DryRun, that would be
+	Failed   int            `json:"failed"`   // that stay; a later run tries them again
+	Returned int            `json:"returned"` // that came back during the job
+	Skipped  map[string]int `json:"skipped"`  // by the rule
+
+	// Recovered counts letters that a run before a crash sent back without noting it. Unresolved
+	// counts letters of a Queue that are leased to another run, or whose lease ended before they
+	// were removed: run the job again after the lease.
+	Recovered  int `json:"recovered"`
+	Unresolved int `json:"unresolved"`
+
+	Stopped string `json:"stopped,omitempty"` // why the run ended before the last letter; empty: it did not
+	DryRun  bool   `json:"dry_run,omitempty"`
+}

@@ -1,0 +1,149 @@
+package deadletter
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+)
+
+// An action is what a redrive does with a letter.
+type action int
+
+const (
+	take  action = iota // send it back
+	clean               // it was sent back before: only remove it
+	skip                // leave it
+	stop                // leave it and all that follow
+)
+
+// A decision is an action and the reason for one that is not take.
+type decision struct {
+	action action
+	why    string
+}
+
+// Reasons for skipping and for stopping.
+const (
+	whyFilter      = "filtered out"
+	whyGeneration  = "sent back too often"
+	whyReturned    = "came back during this job"
+	whySent        = "sent before a crash"
+	whyGroup       = "an earlier message of its message group failed"
+	whyLimit       = "limit reached"
+	whyTooManyFail = "too many failures"
+)
+
+const (
+	// The failure ratio is that of the last window results, once there are least of them.
+	window = 50
+	least  = 10
+)
+
+// A key names one redrive of a message: a message that comes back has another generation.
+type key struct {
+	id         string
+	generation int
+}
+
+// keyOf returns the key of the next redrive of a letter.
+func keyOf(l *Letter) key { return keyFor(l.Message.ID, l.Generation()) }
+
+// keyFor returns the key for the ID that a letter has, which may be one of sentAs.
+func keyFor(id string, generation int) key {
+	return key{strings.TrimSuffix(id, suffix+strconv.Itoa(generation)), generation}
+}
+
+// suffix and the number of a redrive end the ID of a message that was sent anew.
+const suffix = ".redrive-"
+
+// maxID bounds a message ID, in bytes.
+const maxID = 255
+
+// sentAs returns the ID with which a letter is sent anew. It depends on nothing but the ID that the
+// message had at first and the number of the redrive. A hash replaces an ID that would be too long.
+func sentAs(l *Letter) string {
+	k := keyOf(l)
+	end := suffix + strconv.Itoa(k.generation+1)
+	if len(k.id)+len(end) > maxID {
+		sum := sha256.Sum256([]byte(k.id))
+		return hex.EncodeToString(sum[:]) + end
+	}
+	return k.id + end
+}
+
+// A plan decides which letters are sent back, in which order, and when to stop. It has no effects:
+// the order is that in which it is asked.
+type plan struct {
+	filter         *Filter
+	maxGenerations int
+	maxFailures    float64
+	limit          int // letters to send back in this run; 0: no limit
+
+	sent    map[key]bool // by this job, in earlier runs too
+	pending map[key]bool // begun by an earlier run that did not note the result
+
+	taken  int
+	failed map[string]bool // message groups, by topic and name
+	recent []bool          // the last results; true: failed
+}
+
+// decide returns what to do with the next letter. Its order of rules: done before, returned,
+// filter, generation, message group, failures, limit.
+func (p *plan) decide(l *Letter) decision {
+	k := keyOf(l)
+	before := key{k.id, k.generation - 1}
+	switch {
+	case p.sent[k]:
+		return decision{clean, whySent}
+	case p.sent[before], p.pending[before]:
+		p.result(l, false)
+		if p.tooMany() {
+			return decision{stop, whyTooManyFail}
+		}
+		return decision{skip, whyReturned}
+	case !p.filter.matches(l):
+		return decision{skip, whyFilter}
+	case k.generation >= p.maxGenerations:
+		return decision{skip, whyGeneration}
+	case p.failed[groupOf(l)]:
+		return decision{skip, whyGroup}
+	case p.tooMany():
+		return decision{stop, whyTooManyFail}
+	case p.limit > 0 && p.taken >= p.limit:
+		return decision{stop, whyLimit}
+	}
+	p.taken++
+	return decision{action: take}
+}
+
+// result notes what became of a letter that was taken.
+func (p *plan) result(l *Letter, ok bool) {
+	if ok {
+		p.sent[keyOf(l)] = true
+	} else if g := groupOf(l); g != "" {
+		p.failed[g] = true
+	}
+	if p.recent = append(p.recent, !ok); len(p.recent) > window {
+		p.recent = p.recent[1:]
+	}
+}
+
+// tooMany reports whether the share of failures is above the limit.
+func (p *plan) tooMany() bool {
+	failures := 0
+	for _, failed := range p.recent {
+		if failed {
+			failures++
+		}
+	}
+	return len(p.recent) >= least && float64(failures) > p.maxFailures*float64(len(p.recent))
+}
+
+// groupOf names the message group of a letter; empty if it has none.
+func groupOf(l *Letter) string {
+	if l.Message.MessageGroup == "" {
+		return ""
+	}
+	return l.Origin.Topic + "\x00" + l.Message.MessageGroup
+}

@@ -1,0 +1,171 @@
+package deadletter
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+)
+
+func letter(id string, generation int) *Letter {
+	return &Letter{
+		Message: tidegate.Message{ID: id, Topic: "%DLQ%billing"},
+		Origin:  tidegate.DeadLetter{Topic: "orders", MessageID: id, Group: "billing", Reason: "no such customer", Redrives: generation},
+	}
+}
+
+func in(group string, l *Letter) *Letter {
+	l.Message.MessageGroup = group
+	return l
+}
+
+// A step asks the plan about a letter, and tells it the result if it is taken.
+type step struct {
+	letter *Letter
+	fails  bool
+	want   string // the action and its reason
+}
+
+func several(n int, s step) []step {
+	var list []step
+	for i := range n {
+		l := *s.letter
+		l.Message.ID = fmt.Sprint(l.Message.ID, "-", i)
+		list = append(list, step{&l, s.fails, s.want})
+	}
+	return list
+}
+
+func TestPlan(t *testing.T) {
+	const go1 = "take "
+	join := func(lists ...[]step) (all []step) {
+		for _, l := range lists {
+			all = append(all, l...)
+		}
+		return all
+	}
+	for name, tt := range map[string]struct {
+		plan  plan
+		steps []step
+	}{
+		"all in the order of the source": {plan{}, []step{{letter("b", 0), false, go1}, {letter("a", 0), false, go1}}},
+		"filter": {plan{filter: &Filter{MessageIDs: []string{"b"}}}, []step{
+			{letter("a", 0), false, "skip filtered out"}, {letter("b", 0), false, go1},
+		}},
+		"filter by fingerprint": {plan{filter: &Filter{Fingerprint: letter("", 0).Fingerprint()}}, []step{{letter("a", 0), false, go1}}},
+		"generations": {plan{}, []step{
+			{letter("a", 1), false, go1}, {letter("b", 2), false, go1}, {letter("c", 3), false, "skip sent back too often"}, {letter("d", 9), false, "skip sent back too often"},
+		}},
+		"one generation": {plan{maxGenerations: 1}, []step{{letter("a", 0), false, go1}, {letter("b", 1), false, "skip sent back too often"}}},
+		"sent before a crash": {plan{sent: map[key]bool{{"a", 0}: true}}, []step{
+			{letter("a", 0), false, "clean sent before a crash"}, {letter("b", 0), false, go1},
+		}},
+		"sent by another generation only": {plan{sent: map[key]bool{{"a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
+		"begun before a crash":            {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
+		"came back":                       {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip came back during this job"}}},
+		"came back after a crash":         {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 1), false, "skip came back during this job"}}},
+		"came back under its new ID":      {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip came back during this job"}}},
+		"of another job":                  {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
+		"a name that looks like ours":     {plan{sent: map[key]bool{{"a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
+		"a message group waits for its failure": {plan{}, []step{
+			{in("g", letter("a", 0)), true, go1}, {in("g", letter("b", 0)), false, "skip an earlier message of its message group failed"},
+			{in("h", letter("c", 0)), false, go1}, {letter("d", 0), false, go1},
+		}},
+		"limit": {plan{limit: 2}, []step{
+			{letter("a", 0), false, go1}, {letter("x", 3), false, "skip sent back too often"}, {letter("b", 0), true, go1}, {letter("c", 0), false, "stop limit reached"},
+		}},
+		"few results prove nothing": {plan{}, several(9, step{letter("a", 0), true, go1})},
+		"every tenth may fail": {plan{}, join(
+			several(9, step{letter("a", 0), false, go1}), several(1, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, go1}),
+		)},
+		"more than every tenth may not": {plan{}, join(
+			several(8, step{letter("a", 0), false, go1}), several(2, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
+		)},
+		"a late outage stops soon": {plan{}, join(
+			several(1000, step{letter("a", 0), false, go1}), several(6, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
+		)},
+		"returns stop too": {plan{sent: map[key]bool{{"r-0", 0}: true, {"r-1", 0}: true}}, join(
+			several(8, step{letter("a", 0), false, go1}), []step{
+				{letter("r-0", 1), false, "skip came back during this job"}, {letter("r-1", 1), false, "stop too many failures"},
+			},
+		)},
+		"all may fail": {plan{maxFailures: 1}, several(100, step{letter("a", 0), true, go1})},
+		"none may fail": {plan{maxFailures: -1}, join(
+			several(9, step{letter("a", 0), false, go1}), several(1, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
+		)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := tt.plan
+			if p.filter == nil {
+				p.filter = &Filter{}
+			}
+			if p.maxGenerations == 0 {
+				p.maxGenerations = 3
+			}
+			switch p.maxFailures {
+			case 0:
+				p.maxFailures = 0.1
+			case -1:
+				p.maxFailures = 0
+			}
+			if p.sent == nil {
+				p.sent = map[key]bool{}
+			}
+			p.failed = map[string]bool{}
+			for i, s := range tt.steps {
+				d := p.decide(s.letter)
+				if got := [...]string{take: "take", clean: "clean", skip: "skip", stop: "stop"}[d.action] + " " + d.why; got != s.want {
+					t.Fatalf("step %d, %s of generation %d: %q, want %q", i, s.letter.Message.ID, s.letter.Generation(), got, s.want)
+				}
+				if d.action == take {
+					p.result(s.letter, !s.fails)
+				}
+			}
+		})
+	}
+}
+
+// The ID of a redrive depends on the message and its number alone, and is legal.
+func TestSentAs(t *testing.T) {
+	for _, tt := range []struct {
+		id         string
+		generation int
+		want       string
+	}{
+		{"a", 0, "a.redrive-1"}, {"a.redrive-1", 1, "a.redrive-2"}, {"a", 1, "a.redrive-2"}, {"a.redrive-1", 0, "a.redrive-1.redrive-1"},
+	} {
+		if got := sentAs(letter(tt.id, tt.generation)); got != tt.want {
+			t.Errorf("%s of generation %d is sent as %q, want %q", tt.id, tt.generation, got, tt.want)
+		}
+	}
+	long := strings.Repeat("x", 255)
+	if got := sentAs(letter(long, 0)); len(got) > 255 || got == sentAs(letter(long[1:]+"y", 0)) {
+		t.Errorf("a long ID is sent as %q", got)
+	}
+}
+
+// Reasons that differ in numbers, identifiers and quotations have one fingerprint; others, and
+// those of other topics, do not.
+func TestFingerprint(t *testing.T) {
+	of := func(topic, reason string) string {
+		return (&Letter{Origin: tidegate.DeadLetter{Topic: topic, Reason: reason}}).Fingerprint()
+	}
+	base := of("orders", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`)
+	for _, same := range []string{
+		`order 9 of customer "Weiß & Co" timed out after 30s at db-2.internal:5432`, `Order 9 of customer '' timed out after 2m1s at 127.0.0.1:1`,
+		"order a5f3-77 of customer \"x\"  timed out after 1s at h1\ngoroutine 7 [running]:",
+	} {
+		if got := of("orders", same); got != base {
+			t.Errorf("%q has another fingerprint: %q and %q", same, normal(same), normal(`order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`))
+		}
+	}
+	for _, other := range []string{"", "order 4711 of customer X is forbidden", "timed out"} {
+		if of("orders", other) == base {
+			t.Errorf("%q has the same fingerprint", other)
+		}
+	}
+	if of("bills", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`) == base {
+		t.Error("another topic has the same fingerprint")
+	}
+}

@@ -1,0 +1,367 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Redrive sends dead letters back, in the order of the source, and returns what it did, also with
+// an error. It blocks until all letters were looked at, a rule stops it, or ctx ends. Throttled
+// sends wait for as long as the server asks and are no failures. The error matches
+// ErrTooManyFailures, wraps context.Cause(ctx), or is that of the source or the journal; run it
+// again with the same journal to continue.
+func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
+	o, err := o.withDefaults(src)
+	if err != nil {
+		return Report{}, err
+	}
+	r := &runner{src: src, o: o, report: Report{Skipped: map[string]int{}, DryRun: o.DryRun}}
+	r.batchSize = int(min(max(math.Ceil(o.PerSecond/10), 1), maxBatch))
+	r.limiter = rate.NewLimiter(rate.Limit(o.PerSecond), r.batchSize)
+	r.plan = plan{
+		filter: &r.o.Filter, maxGenerations: o.MaxGenerations, maxFailures: o.MaxFailures, limit: o.Limit,
+		sent: map[key]bool{}, pending: map[key]bool{}, failed: map[string]bool{},
+	}
+	if b, ok := src.(Broker); ok && o.Edit == nil {
+		r.broker = &b
+	}
+	if !o.DryRun {
+		if r.journal, err = openJournal(o.Journal, src.group()); err != nil {
+			return r.report, fmt.Errorf("deadletter.Redrive: %w", err)
+		}
+		r.plan.sent = r.journal.sent
+		for k := range r.journal.pending {
+			r.plan.pending[k] = true
+		}
+	}
+	err = r.run(ctx)
+	if r.journal != nil {
+		err = errors.Join(err, r.journal.file.Close())
+	}
+	if err != nil {
+		err = fmt.Errorf("deadletter.Redrive: %w", err)
+	}
+	return r.report, err
+}
+
+// A runner carries a redrive out.
+type runner struct {
+	src     Source
+	o       Options
+	plan    plan
+	journal *journal // nil in a dry run
+	limiter *rate.Limiter
+	report  Report
+
+	broker    *Broker // sends back by itself; nil: messages are sent anew
+	batchSize int
+	batch     []*Letter // taken, and not sent back yet
+}
+
+func (r *runner) run(ctx context.Context) error {
+	if err := r.note(Event{Event: EventBegin, Group: r.src.group(), Actor: r.o.Actor}); err != nil {
+		return err
+	}
+	err := r.all(ctx)
+	if err == nil {
+		err = r.flush(ctx)
+	}
+	if err == nil {
+		err = r.recover()
+	}
+	if err == nil && r.plan.tooMany() {
+		r.report.Stopped = whyTooManyFail
+	}
+	if err == nil && r.report.Stopped == whyTooManyFail {
+		err = ErrTooManyFailures
+	}
+	why := r.report.Stopped
+	if err != nil {
+		why = err.Error()
+	}
+	return errors.Join(err, r.note(Event{Event: EventEnd, Why: why, Report: &r.report}))
+}
+
+// all goes through the letters, until one stops it.
+func (r *runner) all(ctx context.Context) error {
+	by := query{page: redrivePage}
+	if r.broker == nil && !r.o.DryRun {
+		by = query{page: bodiesPage, bodies: true}
+	}
+	for l, err := range r.src.letters(ctx, &r.o.Filter, by) {
+		if err != nil {
+			return err
+		}
+		if n := len(r.batch); n == r.batchSize || n > 0 && (r.batch[0].page != l.page || r.batch[0].Generation() != l.Generation()) {
+			if err := r.flush(ctx); err != nil {
+				return err
+			}
+		}
+		r.report.Seen++
+		d := r.plan.decide(l)
+		delete(r.plan.pending, keyOf(l)) // it is still there
+		switch d.action {
+		case take:
+			r.batch = append(r.batch, l)
+			if r.broker != nil {
+				continue
+			}
+			if err := r.flush(ctx); err != nil { // while its lease lasts
+				return err
+			}
+		case clean:
+			if r.o.DryRun {
+				continue
+			}
+			if err := r.remove(ctx, l); err != nil {
+				return err
+			}
+		case skip:
+			r.report.Skipped[d.why]++
+			if d.why == whyReturned {
+				r.report.Returned++
+			}
+			if d.why != whyFilter {
+				if err := r.note(r.event(EventSkipped, l, d.why)); err != nil {
+					return err
+				}
+			}
+		case stop:
+			if d.why == whyTooManyFail && r.plan.sent[key{keyOf(l).id, l.Generation() - 1}] {
+				r.report.Returned++
+			}
+			r.report.Stopped = d.why
+			return nil
+		}
+	}
+	return nil
+}
+
+// recover settles what an earlier run began. Every letter was looked at, so a broker's letter that
+// is not there any more was sent back. One of a queue may be leased to the process that crashed.
+func (r *runner) recover() error {
+	if r.report.Stopped != "" || r.o.DryRun {
+		return nil
+	}
+	for k := range r.plan.pending {
+		if r.broker == nil {
+			r.report.Unresolved++
+			continue
+		}
+		e := r.journal.pending[k]
+		e.Event, e.Why = EventRedriven, "found after a crash"
+		if err := r.note(e); err != nil {
+			return err
+		}
+		r.plan.sent[k] = true
+		r.report.Recovered++
+	}
+	return nil
+}
+
+// flush sends the batch back.
+func (r *runner) flush(ctx context.Context) error {
+	batch := r.batch
+	r.batch = nil
+	if len(batch) == 0 {
+		return nil
+	}
+	intents := make([]Event, len(batch))
+	for i, l := range batch {
+		intents[i] = r.event(EventIntent, l, "")
+	}
+	if r.o.DryRun {
+		r.report.Redriven += len(batch)
+		for _, l := range batch {
+			r.plan.result(l, true)
+		}
+		return r.note(intents...)
+	}
+	if err := ratelimit.Wait(ctx, r.limiter, len(batch)); err != nil {
+		return err
+	}
+	if err := r.note(intents...); err != nil {
+		return err
+	}
+	if r.broker != nil {
+		return r.sendBack(ctx, batch)
+	}
+	for _, l := range batch {
+		if err := r.sendAnew(ctx, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendBack has the broker move letters of one page and generation.
+func (r *runner) sendBack(ctx context.Context, batch []*Letter) error {
+	for n := 0; len(batch) > 0; n++ {
+		stay, err := r.broker.sendBack(ctx, batch, r.o.To)
+		if err != nil && !errors.Is(err, tidegate.ErrThrottled) {
+			return err // what was done is found by the next run
+		}
+		var again []*Letter
+		var events []Event
+		throttled := err
+		for _, l := range batch {
+			why := stay[l.Message.ID]
+			switch {
+			case err != nil, errors.Is(why, tidegate.ErrThrottled):
+				again = append(again, l)
+				if throttled == nil {
+					throttled = why
+				}
+			case maybe(why):
+				return why
+			case why != nil:
+				events = append(events, r.done(l, why))
+			default:
+				events = append(events, r.done(l, nil))
+			}
+		}
+		if err := r.note(events...); err != nil {
+			return err
+		}
+		if batch = again; len(batch) > 0 {
+			if err := pause(ctx, n, throttled); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pause waits after a throttled attempt, as producers do.
+func pause(ctx context.Context, n int, err error) error {
+	return backoff.Sleep(ctx, max(backoff.Default().Delay(n), tidegate.RetryAfter(err)))
+}
+
+const (
+	attemptTimeout    = 10 * time.Second
+	transientAttempts = 5
+)
+
+// sendAnew sends a message under an ID that a repetition has too, and then removes the letter.
+func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
+	m, err := r.message(l)
+	for n := 0; err == nil; n++ {
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err = r.o.Sender.Send(attempt, []*tidegate.Message{m})[0].Err
+		cancel()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // the intent stays, and the next run repeats the send
+		}
+		switch transport.Classify(err) {
+		case transport.Throttled:
+		case transport.Transient:
+			if n+1 >= transientAttempts {
+				return err // of the server, not of the message
+			}
+		default:
+			return r.note(r.done(l, err))
+		}
+		if err = pause(ctx, n, err); err != nil {
+			return err
+		}
+	}
+	if err != nil { // of Edit, or without a topic
+		return r.note(r.done(l, err))
+	}
+	if err := r.note(r.done(l, nil)); err != nil {
+		return err
+	}
+	return r.remove(ctx, l)
+}
+
+// remove takes a letter that was sent out of the dead letters. If its lease has ended, it comes
+// again, and the next run of the job removes it.
+func (r *runner) remove(ctx context.Context, l *Letter) error {
+	err := r.src.remove(ctx, l)
+	if errors.Is(err, tidegate.ErrInvalidHandle) {
+		r.report.Unresolved++
+		return nil
+	}
+	return err
+}
+
+// done notes the result of a letter and returns its event.
+func (r *runner) done(l *Letter, err error) Event {
+	r.plan.result(l, err == nil)
+	if err != nil {
+		r.report.Failed++
+		return r.event(EventFailed, l, err.Error())
+	}
+	r.report.Redriven++
+	return r.event(EventRedriven, l, "")
+}
+
+// message returns the message to send in place of a letter.
+func (r *runner) message(l *Letter) (*tidegate.Message, error) {
+	if r.target(l) == "" {
+		return nil, errNoTarget
+	}
+	d := tidegate.Delivery{Message: l.Message}
+	m := d.Forward(r.target(l))
+	m.ID = sentAs(l)
+	if r.o.Edit != nil {
+		topic, id := m.Topic, m.ID
+		if err := r.o.Edit(m); err != nil {
+			return nil, fmt.Errorf("edit: %w", err)
+		}
+		if m.Topic != topic || m.ID != id {
+			return nil, errors.New("edit: it changed the message's ID or topic; use Options.To for another topic")
+		}
+	}
+	if m.Properties == nil {
+		m.Properties = map[string]string{}
+	}
+	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
+	return m, nil
+}
+
+func (r *runner) target(l *Letter) string {
+	if r.o.To != "" {
+		return r.o.To
+	}
+	return l.Origin.Topic
+}
+
+func (r *runner) event(event string, l *Letter, why string) Event {
+	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
+	if r.broker == nil {
+		e.SentAs, e.Edited = sentAs(l), r.o.Edit != nil
+	}
+	return e
+}
+
+// note writes events to the journal, all at once, and reports them.
+func (r *runner) note(events ...Event) error {
+	if r.journal != nil {
+		if err := r.journal.write(events...); err != nil {
+			return err
+		}
+	}
+	if r.o.OnEvent != nil {
+		for _, e := range events {
+			if r.journal != nil || e.Event == EventIntent || e.Event == EventSkipped {
+				r.o.OnEvent(e)
+			}
+		}
+	}
+	return nil
+}

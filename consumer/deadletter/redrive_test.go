@@ -1,0 +1,347 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// A place is a broker with dead letters of the group billing.
+type place struct {
+	*brokertest.Broker
+	t    *testing.T
+	c    *admin.Client
+	rest *rest.Client
+}
+
+func newPlace(t *testing.T, b *brokertest.Broker) *place {
+	t.Helper()
+	c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Second}, MaxAttempts: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := rest.New(b.HTTPAddress(), rest.Options{Dialer: b.DialHTTP})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		r.Close()
+	})
+	b.CreateTopic("orders", broker.TopicConfig{})
+	return &place{b, t, c, r}
+}
+
+// fail sends messages with these IDs and makes dead letters of them for this reason.
+func (p *place) fail(reason string, ids ...string) {
+	p.t.Helper()
+	for _, id := range ids {
+		for _, r := range p.Broker.Broker.Send(p.t.Context(), []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id), Tag: "tag", Properties: map[string]string{"p": "v"}}}) {
+			if r.Err != nil {
+				p.t.Fatal(r.Err)
+			}
+		}
+	}
+	p.giveUp(reason, len(ids))
+}
+
+// giveUp makes dead letters of the next n messages of the topic.
+func (p *place) giveUp(reason string, n int) {
+	p.t.Helper()
+	for _, d := range p.receive("billing", "orders", n) {
+		if err := p.DeadLetter(p.t.Context(), d, reason); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *place) receive(group, topic string, n int) (all []*tidegate.Delivery) {
+	p.t.Helper()
+	for len(all) < n {
+		ds, err := p.Receive(p.t.Context(), transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: min(n-len(all), 32), InvisibleDuration: time.Hour})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			return all
+		}
+		all = append(all, ds...)
+	}
+	return all
+}
+
+// left returns the IDs of the dead letters that a source has, in order.
+func (p *place) left(src deadletter.Source) (ids []string) {
+	p.t.Helper()
+	for l, err := range deadletter.List(p.t.Context(), src, deadletter.Filter{}, false) {
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		ids = append(ids, l.Message.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (p *place) source() deadletter.Broker {
+	return deadletter.Broker{Client: p.c, Group: "billing"}
+}
+
+func (p *place) queue() deadletter.Queue {
+	return deadletter.Queue{Transport: p.rest, Group: "billing", As: "undertaker", Lease: time.Minute, Wait: time.Second}
+}
+
+func (p *place) redrive(src deadletter.Source, o deadletter.Options) (deadletter.Report, error) {
+	p.t.Helper()
+	if o.Journal == "" && !o.DryRun {
+		o.Journal = filepath.Join(p.t.TempDir(), "journal")
+	}
+	if o.Sender == nil {
+		o.Sender = p.rest
+	}
+	return deadletter.Redrive(p.t.Context(), src, o)
+}
+
+func ids(prefix string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s%03d", prefix, i))
+	}
+	return all
+}
+
+func bodies(ds []*tidegate.Delivery) (all []string) {
+	for _, d := range ds {
+		all = append(all, string(d.Body))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Both sources send every letter back once, at the rate that was asked for, with the count of
+// redrives, and write what they do.
+func TestRedrive(t *testing.T) {
+	for name, source := range map[string]func(*place) deadletter.Source{
+		"broker": func(p *place) deadletter.Source { return p.source() },
+		"queue":  func(p *place) deadletter.Source { return p.queue() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("no such customer", ids("m", 250)...)
+				journal := filepath.Join(t.TempDir(), "journal")
+				start := time.Now()
+				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 20, Journal: journal, Actor: "anna"})
+				if err != nil || report.Redriven != 250 || report.Seen != 250 || report.Failed != 0 || report.Stopped != "" {
+					t.Errorf("%+v, %v, want 250 sent back", report, err)
+				}
+				if took := time.Since(start); took < 12*time.Second || took > 20*time.Second { // and the waits of the queue
+					t.Errorf("250 at 20 each second took %v", took)
+				}
+				if left := p.left(source(p)); len(left) != 0 {
+					t.Errorf("%d dead letters are left", len(left))
+				}
+				ds := p.receive("billing", "orders", 1000)
+				if got := bodies(ds); !slices.Equal(got, ids("m", 250)) {
+					t.Errorf("%d messages came, want each of 250 once", len(got))
+				}
+				for _, d := range ds {
+					if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[tidegate.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
+						t.Fatalf("delivered %+v", d)
+					}
+				}
+				text, err := os.ReadFile(journal)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for event, want := range map[string]int{"begin": 1, "intent": 250, "redriven": 250, "end": 1} {
+					if got := strings.Count(string(text), `"event":"`+event+`"`); got != want {
+						t.Errorf("%d events %q, want %d", got, event, want)
+					}
+				}
+				if !strings.Contains(string(text), `"actor":"anna"`) || !strings.Contains(string(text), `"reason":"no such customer"`) {
+					t.Error("the journal lacks the actor or the reason")
+				}
+			})
+		})
+	}
+}
+
+// A dry run says what would be done and does nothing.
+func TestDryRun(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("a", ids("a", 5)...)
+		p.fail("b", ids("b", 3)...)
+		for _, src := range []deadletter.Source{p.source(), p.queue()} {
+			var events []string
+			report, err := p.redrive(src, deadletter.Options{DryRun: true, Filter: deadletter.Filter{Reason: "a"}, OnEvent: func(e deadletter.Event) { events = append(events, e.MessageID) }})
+			slices.Sort(events)
+			if err != nil || report.Redriven != 5 || !report.DryRun || !slices.Equal(events, ids("a", 5)) {
+				t.Errorf("%T: %+v, %v, %q", src, report, err, events)
+			}
+			if left := p.left(src); len(left) != 8 {
+				t.Errorf("%T: %q are left, want all 8", src, left)
+			}
+		}
+	})
+}
+
+// An edited message is stored under an ID of its own and replaces the dead letter; one that Edit
+// refuses stays.
+func TestEdit(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("typo", ids("m", 3)...)
+		report, err := p.redrive(p.source(), deadletter.Options{MaxFailures: 1, Edit: func(m *tidegate.Message) error {
+			if string(m.Body) == "m001" {
+				return errors.New("cannot be repaired")
+			}
+			m.Body, m.Properties["p"] = []byte("repaired "+string(m.Body)), "w"
+			return nil
+		}})
+		if err != nil || report.Redriven != 2 || report.Failed != 1 {
+			t.Errorf("%+v, %v, want 2 sent and 1 failed", report, err)
+		}
+		ds := p.receive("billing", "orders", 10)
+		if got := bodies(ds); !slices.Equal(got, []string{"repaired m000", "repaired m002"}) {
+			t.Errorf("delivered %q", got)
+		}
+		for _, d := range ds {
+			if !strings.HasSuffix(d.ID, ".redrive-1") || d.Properties["p"] != "w" || d.Tag != "tag" {
+				t.Errorf("delivered %+v", d)
+			}
+		}
+		if left := p.left(p.source()); !slices.Equal(left, []string{"m001"}) {
+			t.Errorf("%q are left, want m001", left)
+		}
+	})
+}
+
+// A job that is run again sends nothing twice. A message that came back waits for another job, and
+// after three redrives it stays.
+func TestGenerations(t *testing.T) {
+	for name, source := range map[string]func(*place) deadletter.Source{
+		"broker": func(p *place) deadletter.Source { return p.source() },
+		"queue":  func(p *place) deadletter.Source { return p.queue() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", "m")
+				for generation := range 4 {
+					journal := filepath.Join(t.TempDir(), "journal")
+					report, err := p.redrive(source(p), deadletter.Options{Journal: journal})
+					if generation == 3 {
+						if err != nil || report.Redriven != 0 || report.Skipped["sent back too often"] != 1 {
+							t.Errorf("generation 3: %+v, %v, want it skipped", report, err)
+						}
+						return
+					}
+					if err != nil || report.Redriven != 1 {
+						t.Fatalf("generation %d: %+v, %v, want it sent back", generation, report, err)
+					}
+					p.giveUp("always", 1)
+					report, err = p.redrive(source(p), deadletter.Options{Journal: journal})
+					if err != nil || report.Redriven != 0 || report.Returned != 1 || len(p.left(source(p))) != 1 {
+						t.Errorf("generation %d, the same job: %+v, %v, want it skipped", generation, report, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A redrive stops when too many letters cannot be sent: their topic is gone.
+func TestTooManyFailures(t *testing.T) {
+	for name, source := range map[string]func(*place) deadletter.Source{
+		"broker": func(p *place) deadletter.Source { return p.source() },
+		"queue":  func(p *place) deadletter.Source { return p.queue() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", ids("m", 200)...)
+				if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
+					t.Fatal(err)
+				}
+				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 50})
+				if !errors.Is(err, deadletter.ErrTooManyFailures) || report.Failed < 10 || report.Failed > 20 || report.Redriven != 0 {
+					t.Errorf("%+v, %v, want ErrTooManyFailures after 10 to 20", report, err)
+				}
+				if left := p.left(source(p)); len(left) != 200 {
+					t.Errorf("%d are left, want all 200", len(left))
+				}
+				p.CreateTopic("rescued", broker.TopicConfig{})
+				report, err = p.redrive(source(p), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
+				if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source(p))) != 50 {
+					t.Errorf("to another topic: %+v, %v", report, err)
+				}
+			})
+		})
+	}
+}
+
+// A throttle makes a redrive wait; it is no failure.
+func TestThrottled(t *testing.T) {
+	for name, source := range map[string]func(*place) deadletter.Source{
+		"broker": func(p *place) deadletter.Source { return p.source() },
+		"queue":  func(p *place) deadletter.Source { return p.queue() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", ids("m", 60)...)
+				p.CreateTopic("orders", broker.TopicConfig{MaxRate: broker.Rate{MessagesPerSecond: 2, Burst: 5}})
+				start := time.Now()
+				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 1000})
+				if err != nil || report.Redriven != 60 || report.Failed != 0 {
+					t.Errorf("%+v, %v, want 60", report, err)
+				}
+				if took := time.Since(start); took < 27*time.Second {
+					t.Errorf("55 messages at 2 each second took %v", took)
+				}
+				if got := bodies(p.receive("billing", "orders", 100)); !slices.Equal(got, ids("m", 60)) {
+					t.Errorf("%d messages came, want each of 60 once", len(got))
+				}
+			})
+		})
+	}
+}
+
+// The end of ctx ends a redrive; run again, it continues.
+func TestCancelled(t *testing.T) {
+	enough := errors.New("enough")
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", ids("m", 100)...)
+		journal := filepath.Join(t.TempDir(), "journal")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(3500*time.Millisecond, func() { cancel(enough) })
+		report, err := deadletter.Redrive(ctx, p.source(), deadletter.Options{Journal: journal, PerSecond: 10})
+		if !errors.Is(err, enough) || report.Redriven == 0 || report.Redriven > 40 {
+			t.Errorf("%+v, %v, want the cause after about 35", report, err)
+		}
+		rest, err := p.redrive(p.source(), deadletter.Options{Journal: journal})
+		if err != nil || report.Redriven+rest.Redriven+rest.Recovered != 100 {
+			t.Errorf("%+v and then %+v, %v, want 100 in all", report, rest, err)
+		}
+		if got := bodies(p.receive("billing", "orders", 200)); !slices.Equal(got, ids("m", 100)) {
+			t.Errorf("%d messages came, want each of 100 once", len(got))
+		}
+	})
+}
