@@ -23,6 +23,9 @@
 // It uses the pushed table of delays from the third delay on, as RocketMQ's broker does (RocketMQ:
 // consumption retry).
 //
+// WIRE.md beside this file lists the differences that programs see on a RocketMQ 5.2.0, and how the
+// SDK reports each.
+//
 // A consumer group has a session as push consumer and one as simple consumer. Each has a client ID
 // of its own and is opened on first use. RocketMQ does not distinguish them. A tidegate broker
 // accepts failures only from push consumers, so Retry uses that session. ChangeInvisibleDuration
