@@ -14,7 +14,7 @@ import (
 )
 
 // demands are what users of message brokers ask for, collected from the issues of their clients.
-// Each has a test whose doc comment names its number: "Demand 45" or "demand 45".
+// Each has a test whose doc comment names its number: "Demand 45", "demand 45" or "Row 45".
 var demands = map[int]string{
 	1:  "hopeless errors are not retried",
 	2:  "throttling has a policy of its own",
@@ -82,7 +82,7 @@ var demands = map[int]string{
 // lastDemand is the largest number of the collection.
 const lastDemand = 73
 
-var demandRef = regexp.MustCompile(`(?i)\bdemand (\d+)`)
+var demandRef = regexp.MustCompile(`\b(?:[Dd]emand|Row) (\d+)\b`)
 
 // Every demand has a test that names it.
 func TestDemandsHaveTests(t *testing.T) {
