@@ -57,12 +57,13 @@ func consume(t testing.TB, b *brokertest.Broker, sub consumer.Subscription, h co
 	})
 }
 
-// A handler that always fails climbs the whole ladder of seed 000, as pushed
-// by the server, through real gRPC: 17 deliveries in 4 h 46 m, each at its
-// exact time, then the dead letter.
-// Seed 000: "A message fails to be consumed. In this case, the consumer returns a failure status or the system throws an exception"
-// Seed 000: "Retry the message until the maximum number of retries is reached"
-// Seed 000: "You can consume messages in a dead-letter queue to restore your business"
+// A handler that always fails gets every delivery of the retry schedule through real gRPC: 17
+// deliveries in 4 h 46 m, each at its exact time, then the dead letter.
+// RocketMQ: consumption retry: "A message fails to be consumed. In this case, the consumer returns
+// a failure status or the system throws an exception"
+// RocketMQ: consumption retry: "Retry the message until the maximum number of retries is reached"
+// RocketMQ: consumption retry: "You can consume messages in a dead-letter queue to restore your
+// business"
 func TestWholeLadderThroughGRPC(t *testing.T) {
 	begin := time.Now()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,10 +126,12 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 	}
 }
 
-// Seed 004: a throttled send is retried "at intervals specified in the
-// exponential backoff"; here by a broker whose backlog is at its limit of 1 000.
-// Seed 004: "Upon receiving these, the client retries the message according to the exponential backoff protocol"
-// Seed 004: "When throttling is triggered, a producer client receives the following error message and an exception"
+// RocketMQ: sending retry and throttling: a throttled send is retried "at intervals specified in
+// the exponential backoff"; here by a broker whose backlog is at its limit of 1 000.
+// RocketMQ: sending retry and throttling: "Upon receiving these, the client retries the message
+// according to the exponential backoff protocol"
+// RocketMQ: sending retry and throttling: "When throttling is triggered, a producer client receives
+// the following error message and an exception"
 func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -217,8 +220,10 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 //
 // Demand 21: a lost response stores the message once.
 //
-// Seed 004: "the client does not know the processing result of the presumably failed message on the broker"
-// Seed 004: "A network exception causes a connection failure or request timeout"
+// RocketMQ: sending retry and throttling: "the client does not know the processing result of the
+// presumably failed message on the broker"
+// RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
+// request timeout"
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -22,8 +22,8 @@ type seen struct {
 	attempts []int
 }
 
-// consumeWith consumes n messages of the topic with the chaos, one after another, and returns the bodies
-// in the order of their first delivery, and the deliveries of each.
+// consumeWith consumes n messages of the topic with the chaos, one after another, and returns the
+// bodies in the order of their first delivery, and the deliveries of each.
 func consumeWith(t *testing.T, b *brokertest.Broker, c brokertest.Chaos, n int) (order []string, of map[string]*seen) {
 	t.Helper()
 	var mu sync.Mutex

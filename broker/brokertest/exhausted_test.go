@@ -46,7 +46,7 @@ func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription,
 // when it failed: what a consumer was told of it may be seconds old, and a dead
 // letter would let its successors go on.
 //
-// Seed 000: "Specified in the metadata when a consumer group is created"
+// RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
 func TestMaximumOfTheMomentHolds(t *testing.T) {
 	for exhausted, want := range map[broker.OnExhausted]consumer.Disposition{
 		broker.OnExhaustedPark: consumer.Parked, broker.OnExhaustedDeadLetter: consumer.DeadLettered,

@@ -23,9 +23,9 @@ import (
 // Every sixth request, of any kind, is delayed, refused, throttled, or done
 // without an answer; every tenth handler fails. Nothing may get lost or become
 // a dead letter, and in a FIFO group nothing may overtake or run at the same time.
-// Seed 000: "You can ensure that every message is processed"
-// Seed 004: "Apache RocketMQ provides built-in logic in the client SDK to retry failed requests until the requests
-// succeed"
+// RocketMQ: consumption retry: "You can ensure that every message is processed"
+// RocketMQ: sending retry and throttling: "Apache RocketMQ provides built-in logic in the client
+// SDK to retry failed requests until the requests succeed"
 func TestNothingIsLostAmongFaults(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

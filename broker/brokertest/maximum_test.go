@@ -16,10 +16,11 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// A handler that takes longer than the broker lets a delivery take learns it before the message is delivered again, however
-// long the consumer would extend it.
+// A handler that takes longer than the broker lets a delivery take learns it before the message is
+// delivered again, however long the consumer would extend it.
 //
-// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+// RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
+// on the broker and cannot be exceeded"
 func TestLongHandlerMeetsTheBrokersMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.NewWith(t, brokertest.Options{Broker: broker.Options{MaxInvisibleDuration: 10 * time.Minute}})
@@ -67,7 +68,8 @@ func TestLongHandlerMeetsTheBrokersMaximum(t *testing.T) {
 		if len(ended) != 1 || ended[0] > most || ended[0] < most-20*time.Second {
 			t.Fatalf("the handler's context ended after %v, want within %v", ended, most)
 		}
-		// The lease ends 10 s to 30 s after the last extension that the broker granted; the retry interval follows.
+		// The lease ends 10 s to 30 s after the last extension that the broker granted; the retry
+		// interval follows.
 		if len(begun) != 2 || begun[1] <= ended[0] || begun[1] > most+time.Minute+time.Second {
 			t.Errorf("the deliveries began after %v", begun)
 		}

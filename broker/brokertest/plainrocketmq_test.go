@@ -160,7 +160,8 @@ func (s *plainRocketMQ) ChangeInvisibleDuration(_ context.Context, r *rmqpb.Chan
 }
 
 // A real RocketMQ pushes 10 ms, doubled up to 1 s, for retries of every kind.
-// What was throttled there waits as seed 004 says all the same.
+// A throttled send waits for the backoff of the rule nevertheless (RocketMQ: sending retry and
+// throttling).
 func TestThrottledByPlainRocketMQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newPlainRocketMQ(t)
@@ -196,7 +197,7 @@ func TestThrottledByPlainRocketMQ(t *testing.T) {
 }
 
 // It pushes its whole table of delays, which begins with 1 s and 5 s. A failed
-// message waits as seed 000 says all the same.
+// message follows the retry schedule of the rule nevertheless (RocketMQ: consumption retry).
 func TestLadderOnPlainRocketMQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newPlainRocketMQ(t)

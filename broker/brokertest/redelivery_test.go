@@ -21,7 +21,7 @@ import (
 // consumer that was started before they were set: what it asks for and what it
 // was told, which is 3 attempts, do not count.
 //
-// Seed 002: "Both options can be combined for maximum flexibility."
+// Artemis: undelivered messages: "Both options can be combined for maximum flexibility."
 func TestAddressSettingsThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -105,8 +105,8 @@ func TestAddressSettingsAreTold(t *testing.T) {
 	})
 }
 
-// Seed 001: "Since the consumer automatically subscribes to this topic, the message will be
-// re-consumed based on specific retry rules."
+// TDMQ for Pulsar: retry and dead letters: "Since the consumer automatically subscribes to this
+// topic, the message will be re-consumed based on specific retry rules."
 //
 // A push consumer of the SDK gets retries where it gets everything, through gRPC.
 func TestReconsumeLaterThroughGRPC(t *testing.T) {

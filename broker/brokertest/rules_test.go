@@ -25,7 +25,8 @@ import (
 // at once, to the node that was started in its place; or, while there is none,
 // as often as it may, and says so.
 //
-// Seed 004: "The connection is closed because the broker node is shut down or being restarted"
+// RocketMQ: sending retry and throttling: "The connection is closed because the broker node is shut
+// down or being restarted"
 func TestSendSurvivesARestart(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -85,9 +86,10 @@ func TestSendSurvivesARestart(t *testing.T) {
 
 // A consumer that is told nothing takes the intervals of its group's metadata.
 //
-// Seed 000: "Specified in the metadata when a consumer group is created. Unordered messages: incremental Ordered
-// messages: fixed"
-// Seed 000: "You can increase the interval between retries to prevent frequent retries"
+// RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created.
+// Unordered messages: incremental Ordered messages: fixed"
+// RocketMQ: consumption retry: "You can increase the interval between retries to prevent frequent
+// retries"
 func TestIntervalsAreTheGroups(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {

@@ -76,8 +76,8 @@ func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 	return s.gate.Permit(r, access.ToReceive(original, d.ConsumerGroup))
 }
 
-// permitReconsume lets a request send a delivery that it may settle to the
-// group's retry topics: seed 001 wants that to be permitted to who consumes.
+// permitReconsume permits a request to send a delivery to the group's retry topics if the client
+// may consume it (TDMQ for Pulsar: retry and dead letters).
 func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
 	if !s.gate.Restricts(r) {
 		return nil

@@ -205,7 +205,8 @@ func TestRetriesOverHTTP(t *testing.T) {
 	}
 }
 
-// Seed 001: "When a token is used to access the retry/dead letter queue, you need to grant the message production permission to the role used by the consumer"
+// TDMQ for Pulsar: retry and dead letters: "When a token is used to access the retry/dead letter
+// queue, you need to grant the message production permission to the role used by the consumer"
 func TestReconsumeLaterNeedsToSend(t *testing.T) {
 	for granted, status := range map[string]int{"": 403, "normal-g-RETRY": 403, "normal-g-*": 200} {
 		allow := []Rule{{Actions: []Action{ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}

@@ -17,8 +17,8 @@ import (
 )
 
 // The tables of this file say by hand who may do what, and look at nothing of the tables that
-// decide it. The keys are these, each with a letter: the producer of norm*; the consumer of norm* as g;
-// the monitor, which may observe everything; the admin of everything; and the owner, an admin
+// decide it. The keys are these, each with a letter: the producer of norm*; the consumer of norm*
+// as g; the monitor, which may observe everything; the admin of everything; and the owner, an admin
 // of norm* and g alone. n is a request without credentials.
 var tableKeys = map[rune]string{'p': "producer", 'c': "consumer", 'm': "monitor", 'a': "admin", 'o': "owner", 'n': ""}
 

@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// The administration of address settings (seed 002). In a path, the pattern's
+// The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
 // '#' is %23.
 
 func (s *Server) listAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {

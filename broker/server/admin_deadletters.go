@@ -69,8 +69,8 @@ func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
 	}
 }
 
-// permitLettersIn refuses a topic of dead letters that is none of the group's own, unless the key has
-// a right to the topic itself: the response would show whether there is such a topic.
+// permitLettersIn refuses a topic of dead letters that is none of the group's own, unless the key
+// has a right to the topic itself: the response would show whether there is such a topic.
 func (s *Server) permitLettersIn(r *http.Request, topic string, need access.Need) error {
 	group := r.PathValue("group")
 	if topic == "" || topic == tidegate.DeadLetterTopic(group) {

@@ -85,7 +85,8 @@ func (ca *testCA) pem(file, kind string, der []byte) {
 	}
 }
 
-// client returns the TLS of a client that trusts the CA and shows a certificate of by, if it is not nil.
+// client returns the TLS of a client that trusts the CA and shows a certificate of by, if it is not
+// nil.
 func (ca *testCA) client(by *testCA, name string) *tls.Config {
 	c := &tls.Config{RootCAs: x509.NewCertPool()}
 	c.RootCAs.AddCert(ca.cert)

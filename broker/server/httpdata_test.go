@@ -71,7 +71,8 @@ func TestHTTPMessage(t *testing.T) {
 	})
 }
 
-// Seed 000 of a push consumer: what it does not answer waits for the ladder. Of a simple one: it is ready at once.
+// After a timeout of a push consumer the message follows the retry schedule; after that of a simple
+// consumer it is ready at once (RocketMQ: consumption retry).
 func TestHTTPTimeout(t *testing.T) {
 	for push, want := range map[string]time.Duration{"true": 20 * time.Second, "false": 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,7 +309,7 @@ func TestHTTPHeaders(t *testing.T) {
 	}
 }
 
-// Seed 004: "reply-code:530"
+// RocketMQ: sending retry and throttling: "reply-code:530"
 func TestHTTPThrottled(t *testing.T) {
 	f := &faulty{append: func(context.Context, []broker.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}

@@ -23,7 +23,8 @@ type webEnv struct {
 	server *http.Server
 }
 
-// startWeb makes a webEnv, which has the topic "delay" (DELAY) besides, and closes it with the test.
+// startWeb makes a webEnv, which has the topic "delay" (DELAY) besides, and closes it with the
+// test.
 func startWeb(t testing.TB, o Options, faults ...*faulty) *webEnv {
 	t.Helper()
 	return startWebWith(t, broker.Options{MinInvisibleDuration: 1}, o, faults...)

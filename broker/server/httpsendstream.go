@@ -30,7 +30,8 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	if err != nil {
 		return 0, nil, err
 	}
-	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the lines.
+	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the
+	// lines.
 	_ = out.Control.EnableFullDuplex()
 	defer s.endReading(out)()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line

@@ -236,7 +236,7 @@ type reconsumeRequest struct {
 
 // reconsumeLater has a delivery consumed later through the group's retry
 // topic: after a delay, after a level's delay, or, with neither, after that of
-// the next level (seed 001).
+// the next level (TDMQ for Pulsar: retry and dead letters).
 func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req reconsumeRequest
 	d, client, err := s.settleOne(w, r, &req)

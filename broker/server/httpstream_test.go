@@ -335,7 +335,8 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 	})
 }
 
-// What a client that has gone did not get is given back, and does not count as an attempt of a push consumer.
+// What a client that has gone did not get is given back, and does not count as an attempt of a push
+// consumer.
 func TestHTTPReceiveGone(t *testing.T) {
 	for _, accept := range []string{web.TypeJSON, web.TypeNDJSON} {
 		t.Run(accept, func(t *testing.T) {

@@ -33,9 +33,9 @@ import (
 //		return err
 //	}
 //
-// next carries the request out and returns nil or the [*tidegate.Error] whose
-// status the answer has; partial failures, which are in the answer's entries, are nil. The answer is
-// sent only when Intercept returns, and depends on what it returns:
+// next carries the request out and returns nil or the [*tidegate.Error] whose status the answer
+// has; partial failures, which are in the answer's entries, are nil. The answer is sent only when
+// Intercept returns, and depends on what it returns:
 //
 //   - nil, or the error that next returned, wrapped or not: next's answer.
 //   - another *tidegate.Error with a code: an answer with this status, whatever next did.

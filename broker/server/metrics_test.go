@@ -104,7 +104,8 @@ func tellStory(t *testing.T, e *env) {
 		}
 	}
 
-	// Six sends of 5 bytes, of which the limit lets five through, one to no topic and one without a body.
+	// Six sends of 5 bytes, of which the limit lets five through, one to no topic and one without a
+	// body.
 	for i := range 6 {
 		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("orders", fmt.Sprint("id", i))}})
 		if want := map[bool]rmqpb.Code{false: rmqpb.Code_OK, true: rmqpb.Code_TOO_MANY_REQUESTS}[i == 5]; err != nil || r.GetStatus().GetCode() != want {
@@ -135,7 +136,8 @@ func tellStory(t *testing.T, e *env) {
 	begin("waits", time.Hour)
 	begin("orphan", 0)
 
-	// One is acknowledged, one given up, one fails three times, one fails once and waits, one is in flight.
+	// One is acknowledged, one given up, one fails three times, one fails once and waits, one is in
+	// flight.
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
 	must(e.b.DeadLetter(t.Context(), ds[1], "poison"))
@@ -160,7 +162,8 @@ func tellStory(t *testing.T, e *env) {
 	}
 }
 
-// Seed 004: "Use observable metrics to monitor the system capacity and scale the underlying resources accordingly"
+// RocketMQ: sending retry and throttling: "Use observable metrics to monitor the system capacity
+// and scale the underlying resources accordingly"
 func TestMetricsOfAStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})

@@ -23,7 +23,7 @@ const (
 	DefaultMaxSilentConnections = 1024
 	DefaultMinLongPolling       = 5 * time.Second
 	DefaultMaxLongPolling       = 20 * time.Second
-	DefaultProducerMaxAttempts  = 3 // seed 004: one send and two retries
+	DefaultProducerMaxAttempts  = 3 // RocketMQ: sending retry and throttling: one send and two retries
 )
 
 // Options are what a Server can be told. The zero value is a server with every default.
@@ -57,11 +57,11 @@ type Options struct {
 	// the broker's largest body and 16 MiB more.
 	MaxTransitBytes int64
 
-	// MaxParkedBytes bounds the memory of receives that wait for messages, likewise: each
-	// takes some 20 KiB. It also bounds how many requests over gRPC are under way on all
-	// connections, waiting receives among them: one for each 10 KiB, and at least 1000; further
-	// ones end with gRPC's Unavailable. A connection has half of them at most. Default: an eighth of Go's memory limit, at most 1 GiB, or 128 MiB
-	// without a limit.
+	// MaxParkedBytes bounds the memory of receives that wait for messages, likewise: each takes
+	// some 20 KiB. It also bounds how many requests over gRPC are under way on all connections,
+	// waiting receives among them: one for each 10 KiB, and at least 1000; further ones end with
+	// gRPC's Unavailable. A connection has half of them at most. Default: an eighth of Go's memory
+	// limit, at most 1 GiB, or 128 MiB without a limit.
 	MaxParkedBytes int64
 
 	// TLS is the configuration for clients that begin with TLS; others get
@@ -101,10 +101,9 @@ type Options struct {
 	MinLongPolling time.Duration
 	MaxLongPolling time.Duration
 
-	// ProducerMaxAttempts and ProducerBackoff are the retry policy that
-	// producers are told. 0 for DefaultProducerMaxAttempts; nil for
-	// backoff.Default(), seed 004's. RocketMQ's proxy says 3 attempts, 10 ms × 2
-	// up to 1 s.
+	// ProducerMaxAttempts and ProducerBackoff are the retry policy that the server pushes to
+	// producers. RocketMQ's proxy pushes 3 attempts and 10 ms × 2 up to 1 s. Defaults:
+	// DefaultProducerMaxAttempts and backoff.Default().
 	ProducerMaxAttempts int
 	ProducerBackoff     *backoff.Exponential
 

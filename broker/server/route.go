@@ -64,9 +64,9 @@ var messageTypes = map[broker.TopicType]rmqpb.MessageType{
 	broker.TopicDelay: rmqpb.MessageType_DELAY, broker.TopicTransaction: rmqpb.MessageType_TRANSACTION,
 }
 
-// queryAssignment tells a push consumer what to receive from: a FIFO group
-// from each queue, another from all of them in one receive. It makes no group: asking costs nothing, and
-// the number of groups that make themselves is limited.
+// queryAssignment tells a push consumer what to receive from: a FIFO group from each queue, another
+// from all of them in one receive. It makes no group: asking costs nothing, and the number of
+// groups that make themselves is limited.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err

@@ -258,8 +258,8 @@ func TestSendBatch(t *testing.T) {
 }
 
 // A throttled send is status 42900 without entries, and says when to come back.
-// Seed 004: "reply-code:530"
-// Seed 004: "reply-text:TOO_MANY_REQUESTS"
+// RocketMQ: sending retry and throttling: "reply-code:530"
+// RocketMQ: sending retry and throttling: "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

@@ -51,13 +51,13 @@ const (
 	// others need the memory that it holds.
 	patience = time.Second
 
-	// readBuffer is how much gRPC reads of a connection at once: requests of some 50 bytes at least,
-	// for each of which it starts a goroutine.
+	// readBuffer is how much gRPC reads of a connection at once: requests of some 50 bytes at
+	// least, for each of which it starts a goroutine.
 	readBuffer = 8 << 10
 
-	// maxStreams bounds the requests under way on one connection, which parked receives
-	// are most of: RocketMQ's clients park one for each queue of each topic, all on one
-	// connection. This is 1000 topics of 8 queues, and room for the rest, where there is memory for so many.
+	// maxStreams bounds the requests under way on one connection, which parked receives are most
+	// of: RocketMQ's clients park one for each queue of each topic, all on one connection. This is
+	// 1000 topics of 8 queues, and room for the rest, where there is memory for so many.
 	maxStreams = 10_000
 
 	// streamWorkers are goroutines that serve one request after the other, so that

@@ -151,8 +151,8 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 	})
 }
 
-// The number with which the engine's callers leave the interval to it is no time that a client may send: it is as
-// negative as -1.
+// The number with which the engine's callers leave the interval to it is no time that a client may
+// send: it is as negative as -1.
 func TestByLadderIsNoDurationOfAClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})

@@ -103,8 +103,8 @@ func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
 	return cmd.GetRecoverOrphanedTransactionCommand()
 }
 
-// An orphan is asked about on the Telemetry stream of a producer of the topic,
-// with a complete message, after the time that it wished for or 6 s, and each 30 s; the answer ends it.
+// An orphan is asked about on the Telemetry stream of a producer of the topic, with a complete
+// message, after the time that it wished for or 6 s, and each 30 s; the answer ends it.
 func TestOrphanedTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, Options{})
@@ -186,7 +186,8 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 	})
 }
 
-// The answer to a commit is lost: a repeated one says that the transaction has ended, and the message is there once.
+// The answer to a commit is lost: a repeated one says that the transaction has ended, and the
+// message is there once.
 func TestLostAnswerOfEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Bool

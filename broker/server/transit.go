@@ -49,8 +49,8 @@ const (
 	unknownMemory = 1 << 30
 )
 
-// fitMemory fills in the defaults that depend on how much memory Go may use, and on the largest body
-// that the broker takes, in bytes, and refuses options that do not go together.
+// fitMemory fills in the defaults that depend on how much memory Go may use, and on the largest
+// body that the broker takes, in bytes, and refuses options that do not go together.
 func (o *Options) fitMemory(memory int64, maxBody int) error {
 	if memory == math.MaxInt64 {
 		memory = unknownMemory
@@ -78,7 +78,8 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 // A flood of requests is bounded in three steps, of which the first two also hold for clients
 // without credentials, since gRPC takes memory for a request before it can be authenticated:
 //
-//   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the places.
+//   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the
+//     places.
 //   - Reading from connections pauses while too many handlers have not begun, see sniff.Link.
 //   - A request whose handler begins takes a place of all connections' budget, and is refused if
 //     there is none. It has its place until gRPC has written the response, whether the handler
@@ -131,8 +132,8 @@ func (p *placedStream) SendMsg(m any) error {
 }
 
 // opened is gRPC's tap: gRPC calls it for each stream before it starts a goroutine for it. It
-// refuses none, because gRPC keeps the timers of the deadlines of those that a tap refuses. It counts
-// those that gRPC will call a handler for.
+// refuses none, because gRPC keeps the timers of the deadlines of those that a tap refuses. It
+// counts those that gRPC will call a handler for.
 func (s *Server) opened(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if ctx.Err() == nil && s.methods[info.FullMethodName] && len(info.Header["grpc-encoding"]) == 0 {
 		sniff.InfoOf(ctx).Link.Opened()
@@ -159,8 +160,8 @@ func (s *Server) connectionEnded(l *sniff.Link) {
 }
 
 // keep leaves the memory of a request over gRPC to its response of so many bytes, until that is
-// written. It returns an error with code 42900 if the response is much larger than what is held, and there
-// is no memory for it.
+// written. It returns an error with code 42900 if the response is much larger than what is held,
+// and there is no memory for it.
 func keep(ctx context.Context, h *transit.Hold, response int) error {
 	need, held := smallResponse+int64(response), h.Bytes()
 	if need > largerResponse*held {

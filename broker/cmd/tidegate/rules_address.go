@@ -11,8 +11,8 @@ import (
 // inherited is the text of a field that is not set; no value has it.
 const inherited = "(inherited)"
 
-// addressRules are all fields of address settings, named as over HTTP and in
-// seed 002. What is left out is inherited from a less specific pattern.
+// addressRules are all fields of address settings, named as over HTTP and in Artemis. A field that
+// is not set is inherited from a less specific pattern.
 var addressRules = []rule[broker.AddressSettings]{
 	addressTime("redelivery-delay", "0", func(s *broker.AddressSettings) **broker.Milliseconds { return &s.RedeliveryDelay }),
 	addressNumber("redelivery-delay-multiplier", "1.0", func(s *broker.AddressSettings) **float64 { return &s.RedeliveryDelayMultiplier }),

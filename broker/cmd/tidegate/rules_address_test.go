@@ -8,8 +8,10 @@ import (
 )
 
 // Address settings of a file reach the broker, and a change of the file changes them.
-// Seed 002: "Delayed redelivery is defined in the address-setting configuration"
-// Seed 002: "Dead letter address is defined in the address-setting configuration"
+// Artemis: undelivered messages: "Delayed redelivery is defined in the address-setting
+// configuration"
+// Artemis: undelivered messages: "Dead letter address is defined in the address-setting
+// configuration"
 func TestPutAddressSettings(t *testing.T) {
 	b, err := broker.Open(broker.Options{})
 	if err != nil {

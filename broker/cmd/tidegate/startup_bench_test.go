@@ -19,11 +19,11 @@ import (
 
 var startupMessages = flag.Int("startup.messages", 100_000, "what lies in the directory of BenchmarkStartup, in messages of 1 KiB")
 
-// BenchmarkStartup launches the program, built as go build does it, and
-// measures until it has accepted a first message from a new client over gRPC: on
-// a fresh directory, on one with old messages that was closed in order, on the
-// same after kill -9, and on one whose messages are all within the duplicate
-// window, so that the index of their IDs is read. 50 ms is the goal for the median, p50-ms; max-ms is the slowest.
+// BenchmarkStartup launches the program, built as go build does it, and measures until it has
+// accepted a first message from a new client over gRPC: on a fresh directory, on one with old
+// messages that was closed in order, on the same after kill -9, and on one whose messages are all
+// within the duplicate window, so that the index of their IDs is read. 50 ms is the goal for the
+// median, p50-ms; max-ms is the slowest.
 func BenchmarkStartup(b *testing.B) {
 	program := filepath.Join(b.TempDir(), "tidegate")
 	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {

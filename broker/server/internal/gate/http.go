@@ -149,8 +149,8 @@ func claimedBy(p *access.Policy, r *http.Request) string {
 	return p.ClaimedBy(authorization)
 }
 
-// identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret in
-// Basic, by the signature that gRPC requests have, or by a client certificate.
+// identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret
+// in Basic, by the signature that gRPC requests have, or by a client certificate.
 func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
 	authorization, dateTime := r.Header.Values(wire.HeaderAuthorization), r.Header.Values(wire.HeaderDateTime)
 	if len(authorization) > 1 || len(dateTime) > 1 {

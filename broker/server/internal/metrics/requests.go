@@ -122,7 +122,8 @@ func codeLabel(st rmqpb.Code, err error) string {
 	return "OTHER"
 }
 
-// Stream is gRPC's interceptor that counts the streams; unary RPCs are counted where they are served.
+// Stream is gRPC's interceptor that counts the streams; unary RPCs are counted where they are
+// served.
 func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	begin := time.Now()
 	var op string

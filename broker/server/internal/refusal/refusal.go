@@ -29,7 +29,8 @@ func Text(e *tidegate.Error) string {
 		text += strings.ReplaceAll(e.Err.Error(), "\n", "; ")
 	}
 	if e.Code == tidegate.CodeTooManyRequests {
-		// Seed 004's words, and clients may look for them at the beginning.
+		// The text of the rule (RocketMQ: sending retry and throttling). Clients may look for it at
+		// the beginning.
 		if prefix := tidegate.ErrThrottled.Error(); !strings.HasPrefix(text, prefix) {
 			text = strings.TrimSuffix(prefix+": "+text, ": ")
 		}

@@ -153,8 +153,9 @@ func (r *Clients) ensureLocked(id string) (*Client, error) {
 // evictInterval is how often clients are evicted at most: all of them are looked at.
 const evictInterval = time.Second
 
-// evictLocked makes room for other clients: of the key that has the most clients without streams and
-// receives it forgets the half that was silent longest. The engine keeps the deliveries of these.
+// evictLocked makes room for other clients: of the key that has the most clients without streams
+// and receives it forgets the half that was silent longest. The engine keeps the deliveries of
+// these.
 func (r *Clients) evictLocked(now time.Time) {
 	if now.Sub(r.evicted) < evictInterval {
 		return

@@ -267,7 +267,8 @@ func (b *Budget) reclaimLocked(h *Hold, more int64) Conn {
 	return most.conn
 }
 
-// full returns why a hold that has own bytes with its connection finds no room for more, where held are held.
+// full returns why a hold that has own bytes with its connection finds no room for more, where held
+// are held.
 func (b *Budget) full(held, own, more int64) error {
 	b.refused.Add(1)
 	return &tidegate.Error{

@@ -91,7 +91,8 @@ func TestGreedyConnectionsMakeRoom(t *testing.T) {
 	})
 }
 
-// Connections that are being closed hold a part of the budget at most, or one of them all that it had.
+// Connections that are being closed hold a part of the budget at most, or one of them all that it
+// had.
 func TestConnectionsAreClosedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New("test", 1000, time.Second)

@@ -33,8 +33,8 @@ var ErrLineTooLong = errors.New("the line is too long")
 // lineBuffer is how much of the lines is read ahead, in bytes.
 const lineBuffer = 64 << 10
 
-// NewLineReader returns a reader of lines of at most limit bytes, for which h holds memory. Its error
-// is that of h.
+// NewLineReader returns a reader of lines of at most limit bytes, for which h holds memory. Its
+// error is that of h.
 func NewLineReader(r io.Reader, limit int, h *transit.Hold) (*LineReader, error) {
 	l := &LineReader{Max: limit, hold: h}
 	if err := l.Hold(true); err != nil {

@@ -19,8 +19,8 @@ type allFailed struct {
 // Unwrap returns the failure that the others are like.
 func (e *allFailed) Unwrap() error { return e.error }
 
-// Many returns the answer of a request about several things, whose failures are errs: 200, or 207 if
-// some failed, or the failure itself if all failed with one code.
+// Many returns the answer of a request about several things, whose failures are errs: 200, or 207
+// if some failed, or the failure itself if all failed with one code.
 func Many[T any](results []T, errs []error) (int, any, error) {
 	if err := Alike(errs); err != nil {
 		return 0, nil, &allFailed{err, results}

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// maxMembers bounds each list and each object in JSON. More keys of one byte no message can have.
+	// maxMembers bounds each list and each object in JSON. More keys of one byte no message can
+	// have.
 	maxMembers = tidegate.MaxPropertiesSize
 
 	// maxNesting is from where on encoding/json reads no further.
@@ -71,10 +72,10 @@ func smallest(r rune) rune {
 	}
 }
 
-// survey looks through a JSON text before it is decoded. It returns where a list or an
-// object begins that has more members than most, or -1: decoded, an empty message of
-// three bytes has a hundred and seventy, so what is too many has to be found before. And
-// it returns whether an object may have a key twice: faultIn tells, since in a map keys differ in case.
+// survey looks through a JSON text before it is decoded. It returns where a list or an object
+// begins that has more members than most, or -1: decoded, an empty message of three bytes has a
+// hundred and seventy, so what is too many has to be found before. And it returns whether an object
+// may have a key twice: faultIn tells, since in a map keys differ in case.
 func survey(raw []byte, most int) (crowded int, suspect bool) {
 	var in []opened
 	for at := 0; at < len(raw); at++ {

@@ -93,7 +93,8 @@ func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 	}
 }
 
-// checkPacked encodes ds into frames of many messages, and compares these with what protobuf makes of them.
+// checkPacked encodes ds into frames of many messages, and compares these with what protobuf makes
+// of them.
 func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
 	t.Helper()
 	f.CRC = true
@@ -172,7 +173,8 @@ func TestOutgoing(t *testing.T) {
 	p.checkPacked(t, nil)
 }
 
-// Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both refuse it.
+// Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both
+// refuse it.
 func FuzzOutgoing(f *testing.F) {
 	f.Add("ns", "topic", "tag", "key", "v", []byte("body"), int64(1), int64(1_700_000_000_123), 1, 2)
 	f.Add("", "", "", "", "", []byte(nil), int64(-1), int64(-1), 0, -1)

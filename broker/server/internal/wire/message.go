@@ -117,9 +117,9 @@ func CheckNamespace(topic *rmqpb.Resource) error {
 	return nil
 }
 
-// OddKind returns the kind of a message that no topic of this broker takes, and
-// false for the others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO
-// or DELAY follows from its message group and delivery time alone, as on RocketMQ's proxy.
+// OddKind returns the kind of a message that no topic of this broker takes, and false for the
+// others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO or DELAY
+// follows from its message group and delivery time alone, as on RocketMQ's proxy.
 func OddKind(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 	switch {
 	case p == nil:
