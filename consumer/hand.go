@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -33,10 +34,11 @@ type hand struct {
 	lines    lines
 	leases   wakeHeap
 	armed    time.Time // when the keeper looks again; zero while it looks
-	renewals renewTime
+	renewals lease.RenewTime
 
 	unread    int // in line or ready
 	running   int
+	stuck     int // handlers whose places others have
 	workers   int
 	idle      int // of them, waiting
 	gate      *gate.Gate
@@ -78,7 +80,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 		if !d.InvisibleUntil.IsZero() {
 			left = min(left, d.InvisibleUntil.Sub(now))
 		}
-		items[i] = newItem(d, a.source, a.caps(d.Endpoint), firstLease(a.sent, now, left, h.opts.MaxExtension))
+		items[i] = newItem(d, a.source, a.caps(d.Endpoint), lease.First(a.sent, now, left, h.opts.MaxExtension))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,7 +94,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	for _, it := range items {
 		h.credits.Take(it.size)
 		h.unread++
-		h.schedule(it, it.lease.renewal(now, rand.Float64()))
+		h.schedule(it, it.lease.Renewal(now, rand.Float64()))
 		if !a.fifo || h.lines.join(it) {
 			h.makeReady(it)
 		}

@@ -96,7 +96,11 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	it.cancel = nil
-	h.running--
+	if it.stuck {
+		h.stuck--
+	} else {
+		h.running--
+	}
 	h.credits.Handled(r.took)
 	v := r.verdict
 	switch {

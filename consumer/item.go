@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -30,13 +31,14 @@ type item struct {
 
 	// Guarded by hand.mu.
 	phase    phase
-	lease    lease
+	lease    lease.Lease
 	wake     time.Time // when the keeper looks at it next
 	index    int       // in the keeper's heap; -1 if it is not there
 	renewing bool      // an extension is under way; a settlement waits for it
 	lost     bool      // the lease is
 	lostErr  error     // why, if the server reported it
 	cancel   context.CancelCauseFunc
+	stuck    bool // another worker has the place of its handler's
 	unsure   bool // the response to an extension was lost: another handle may be the valid one
 
 	// Owned by the goroutine that carries the verdict out.
@@ -46,7 +48,7 @@ type item struct {
 	cancelled bool          // the handler's context ended with the run
 }
 
-func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease) *item {
+func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease.Lease) *item {
 	return &item{d: d, current: *d, caps: caps, source: s, size: len(d.Body), lease: l, index: -1}
 }
 

@@ -33,11 +33,11 @@ func (r *run) carryOutTask(t task) {
 	it := t.it
 	switch t.do {
 	case extendLease:
-		r.renewers.do(func() { r.extend(it) })
+		r.renewers.Do(func() { r.extend(it) })
 	case cancelHandler:
 		t.cancel(it.loss())
 	case endLost:
-		r.settlers.do(func() { r.carryOut(it) }) // which calls the program
+		r.settlers.Do(func() { r.carryOut(it) }) // which calls the program
 	case settleAgain:
 		r.carryOut(it)
 	}
@@ -165,7 +165,7 @@ func (r *run) rulesFor(it *item) rules {
 func (h *hand) leaseOf(it *item) (now, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return time.Now(), it.lease.until
+	return time.Now(), it.lease.Until
 }
 
 func (h *hand) endpointOf(s *source) string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -111,6 +112,14 @@ type PushOptions struct {
 	// Negative means that deliveries are never extended. Default: 1 h.
 	MaxExtension time.Duration
 
+	// Limiter delays receiving: it is asked for one event for each message. While there is a
+	// backlog and the limiter has a method Allow, as many messages come at once as it permits. The
+	// messages above the rate wait at the server, where other consumers can have them, and none of
+	// them fails. Several consumers may share a limiter, such as a
+	// [golang.org/x/time/rate.Limiter]. Source: "RocketMQ: consumption retry", usage notes. Nil
+	// means no limit.
+	Limiter ratelimit.Limiter
+
 	// LongPolling is how long the server may hold a receive when there is no message. On servers
 	// without [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most, as the
 	// polls have to end before the consumer stops. Zero means the server's setting, or else 20 s.
@@ -126,6 +135,17 @@ type PushOptions struct {
 
 	// KillSwitch stops the consumer while its handlers fail in large numbers. Zero means never.
 	KillSwitch KillSwitch
+
+	// StuckAfter is the time after which a call of the handler counts as stuck: OnStuck is called,
+	// and another handler takes its place, so that Concurrency calls go on beside it. At most
+	// Concurrency calls are replaced at the same time. The delivery stays the stuck handler's,
+	// which settles it when it returns or loses it with its lease. Zero means never.
+	StuckAfter time.Duration
+
+	// OnStuck is called once for each stuck call of the handler. A panic in it is logged and
+	// otherwise ignored; Run does not return before OnStuck does. It needs StuckAfter. Nil means
+	// none.
+	OnStuck func(context.Context, StuckHandler)
 
 	// Middleware wraps the handler; the first one is the outermost.
 	Middleware []Middleware
@@ -199,6 +219,10 @@ func (o PushOptions) validate() []error {
 	f.invisible(o.InvisibleDuration)
 	f.notNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
 	f.notNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
+	f.notNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
+	if o.OnStuck != nil && o.StuckAfter == 0 {
+		f.add("OnStuck", "it is never called without StuckAfter; set that too")
+	}
 	f.policy("ReceiveBackoff", o.ReceiveBackoff)
 	return f
 }

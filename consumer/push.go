@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/consumer/internal/pool"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -92,8 +93,8 @@ type run struct {
 
 	settings  atomic.Pointer[transport.ConsumerSettings]
 	ackers    sync.Map // ackKey → *acker
-	settlers  pool
-	renewers  pool
+	settlers  *pool.Pool
+	renewers  *pool.Pool
 	receivers sync.WaitGroup
 	effects   sync.WaitGroup // workers, requests that settle, and the keeper
 	spent     sync.Once
@@ -129,8 +130,8 @@ func (p *Push) Run(ctx context.Context) error {
 	settling, endSettling := context.WithCancel(r.detached)
 	defer endSettling()
 	r.handlers, r.polling, r.settling = handlers, polling, settling
-	r.settlers = pool{limit: settleRequests, start: r.effects.Go}
-	r.renewers = pool{limit: max(settleRequests, p.opts.Concurrency), start: r.effects.Go}
+	r.settlers = pool.New(settleRequests, r.effects.Go)
+	r.renewers = pool.New(max(settleRequests, p.opts.Concurrency), r.effects.Go)
 
 	keeping, endKeeping := context.WithCancel(r.detached)
 	defer endKeeping()

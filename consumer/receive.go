@@ -44,10 +44,16 @@ type source struct {
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""
+	permits := permits{run: r}
+	full := helper // there is a backlog
 	for {
 		settings := r.settings.Load()
 		caps := r.capsOfSource(s)
-		g, ok := r.hand.reserve(s, r.batch(settings, caps), !helper)
+		most, ok := permits.await(r.batch(settings, caps), full)
+		if !ok {
+			return
+		}
+		g, ok := r.hand.reserve(s, most, !helper)
 		if !ok {
 			return
 		}
@@ -82,7 +88,8 @@ func (r *run) receive(s *source, helper bool) {
 		}
 		r.received()
 		failures, attemptID = 0, ""
-		full := n >= g.Messages
+		permits.spend(n)
+		full = n >= g.Messages
 		switch {
 		case helper && !full:
 			return

@@ -136,7 +136,7 @@ func (r *run) carryOut(it *item) {
 	case ack:
 		r.ackerOf(it).add(it)
 	default:
-		r.settlers.do(func() {
+		r.settlers.Do(func() {
 			ctx, cancel := r.tryContext()
 			defer cancel()
 			res, err := r.tell(ctx, it)
@@ -178,7 +178,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 	case finished:
 		r.conclude(it, res, nil)
 	case findHandle:
-		r.settlers.do(func() { r.goOn(it, res, it.found(r.find(it))) })
+		r.settlers.Do(func() { r.goOn(it, res, it.found(r.find(it))) })
 	case again:
 		if it.last == nil { // the valid handle was found
 			r.carryOut(it)
@@ -186,7 +186,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 		}
 		delay := max(settleBackoff.Delay(it.tries), pushBack(it.last))
 		it.tries++
-		if at := time.Now().Add(delay); at.Before(it.lease.until) && !r.late() {
+		if at := time.Now().Add(delay); at.Before(it.lease.Until) && !r.late() {
 			r.hand.later(it, at)
 			return
 		}
@@ -206,7 +206,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 func (r *run) find(it *item) error {
 	ctx, cancel := r.tryContext()
 	defer cancel()
-	handle, err := r.change(ctx, it, max(time.Until(it.lease.until), time.Millisecond))
+	handle, err := r.change(ctx, it, max(time.Until(it.lease.Until), time.Millisecond))
 	it.takeOver(extension{handle: handle, err: err})
 	return err
 }

@@ -176,8 +176,6 @@ func TestShutdownWithoutAServer(t *testing.T) {
 	}
 }
 
-// RocketMQ: consumption retry: "Obtain and consume messages at a later time if the current
-// consumption rate is higher than limited"
 func TestConcurrencyIsBounded(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {

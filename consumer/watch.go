@@ -42,11 +42,11 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 		case it.phase == settling:
 			h.unschedule(it)
 			tasks = append(tasks, task{it: it, do: settleAgain})
-		case !now.Before(it.lease.until):
+		case !now.Before(it.lease.Until):
 			tasks = append(tasks, h.lose(it, nil))
 		default:
 			it.renewing = true
-			h.schedule(it, it.lease.until)
+			h.schedule(it, it.lease.Until)
 			tasks = append(tasks, task{it: it, do: extendLease})
 		}
 	}
@@ -93,27 +93,27 @@ type extension struct {
 func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.renewals.observe(x.now.Sub(x.sent))
+	h.renewals.Observe(x.now.Sub(x.sent))
 	it.renewing = false
 	it.takeOver(x)
 	switch {
 	case it.lost || it.phase == gone:
 		return t, false, false
 	case x.err == nil:
-		it.lease = it.lease.extended(x.sent, x.inv)
+		it.lease = it.lease.Extended(x.sent, x.inv)
 	}
 	switch {
 	case it.phase == settling:
 		return t, false, true
 	case x.err == nil:
-		h.schedule(it, it.lease.renewal(x.now, rand.Float64()))
+		h.schedule(it, it.lease.Renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
 	case code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has taken as long as the server allows
 		it.lostErr = x.err
-		h.schedule(it, it.lease.until)
+		h.schedule(it, it.lease.Until)
 	default:
-		h.schedule(it, it.lease.retry(x.now, x.inv))
+		h.schedule(it, it.lease.Retry(x.now, x.inv))
 	}
 	return t, false, false
 }
@@ -131,8 +131,8 @@ func (it *item) takeOver(x extension) {
 func (h *hand) invisible(now, until time.Time) (inv, timeout time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	inv = h.renewals.floor(h.opts.InvisibleDuration)
-	return inv, h.renewals.timeout(inv, until.Sub(now))
+	inv = h.renewals.Floor(h.opts.InvisibleDuration)
+	return inv, h.renewals.Timeout(inv, until.Sub(now))
 }
 
 // later has the verdict of a delivery carried out again at t.
@@ -152,7 +152,7 @@ func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool
 		if h.gate.Open() {
 			buffered = max(h.opts.MaxBuffered, 0)
 		}
-		h.credits.SetWindow(limit, buffered)
+		h.credits.SetWindow(limit+h.stuck, buffered)
 		if limit > 0 {
 			if g = h.credits.Grant(batch, s.underWay); g.Messages > 0 {
 				s.underWay++

@@ -21,18 +21,20 @@ func (r *run) hire(n int) {
 // worker handles one delivery after the other until there are none any more. A handler that calls
 // runtime.Goexit ends it, and another one takes its place.
 func (r *run) worker() {
-	ended := false
+	ended, replaced := false, false
 	defer func() {
-		if !ended {
+		if !ended && !replaced {
 			r.hire(r.hand.leave())
 		}
 	}()
-	for r.handleNext() {
+	for !replaced && r.handleNext(&replaced) {
 	}
 	ended = true
 }
 
-func (r *run) handleNext() bool {
+// handleNext handles one delivery, and returns false if there will be none any more. replaced
+// becomes true if another worker took the place of this one meanwhile.
+func (r *run) handleNext(replaced *bool) bool {
 	ctx, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
 	it := r.hand.take(cancel)
@@ -40,7 +42,13 @@ func (r *run) handleNext() bool {
 		return false
 	}
 	res, start := &result{}, time.Now()
-	defer func() { r.handled(it, res, time.Since(start)) }()
+	stop := r.watchStuck(it)
+	defer func() {
+		took := time.Since(start)
+		stop()
+		*replaced = r.hand.wasReplaced(it)
+		r.handled(it, res, took)
+	}()
 	r.call(&deliveryContext{ctx, it, r}, it.d, res)
 	return true
 }
