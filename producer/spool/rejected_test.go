@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,10 +124,10 @@ func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := &server{}
-		attempts := 0
+		var attempts atomic.Int64
 		f.setFail(func(m *tidegate.Message) error {
 			if m.Topic == "dead" {
-				attempts++
+				attempts.Add(1)
 				return errors.New("no server")
 			}
 			return nil
@@ -137,8 +138,8 @@ func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 			t.Errorf("sent %v after a second", ids)
 		}
 		time.Sleep(time.Minute)
-		if attempts > 20*batchMessages {
-			t.Errorf("%d attempts for the dead topic in a minute, want a batch in about 5 s", attempts)
+		if n := attempts.Load(); n > 20*batchMessages {
+			t.Errorf("%d attempts for the dead topic in a minute, want a batch in about 5 s", n)
 		}
 		f.setFail(nil)
 		empty(s)
