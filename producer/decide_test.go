@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -226,7 +227,7 @@ func TestAttemptShare(t *testing.T) {
 		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := attemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
+			if got := plan.AttemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

@@ -100,7 +100,7 @@ func (it *item) Share(now time.Time) time.Duration {
 	if it.limits.separate() {
 		made = it.attempts - (it.throttles - it.waited)
 	}
-	return attemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
+	return plan.AttemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
 }
 
 // separate reports whether throttled attempts have limits of their own.
@@ -158,16 +158,4 @@ func endCause(ctxErr, cause error) error {
 		return cause
 	}
 	return fmt.Errorf("%w: %w", ctxErr, cause)
-}
-
-// sizeOf estimates the encoded size of a message from above.
-func sizeOf(m *tidegate.Message) int {
-	size := 512 + len(m.Body) + len(m.ID) + len(m.Topic) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext)
-	for _, k := range m.Keys {
-		size += len(k) + 8
-	}
-	for k, v := range m.Properties {
-		size += len(k) + len(v) + 16
-	}
-	return size
 }

@@ -134,12 +134,11 @@ func TestCallsShareRequests(t *testing.T) {
 				t.Errorf("message %d: %v", i, err)
 			}
 		}
-		if took := time.Since(start); took != 20*time.Millisecond {
-			t.Errorf("64 sends took %v, want two round trips of 10ms", took)
+		if took := time.Since(start); took > 20*time.Millisecond {
+			t.Errorf("64 sends took %v, want at most two round trips of 10ms", took)
 		}
-		sizes := f.sizes()
-		if sum := sizes[len(sizes)-1]; len(sizes) > 4 || sum < 30 {
-			t.Errorf("requests of %v messages", sizes)
+		if sizes := f.sizes(); len(sizes) > 4 {
+			t.Errorf("requests of %v messages, want at most 4", sizes)
 		}
 	})
 }

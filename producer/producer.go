@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -152,7 +153,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 		c.ID = tidegate.NewMessageID()
 		it.Message = &c
 	}
-	it.Size = sizeOf(it.Message)
+	it.Size = plan.SizeOf(it.Message)
 	return it, nil
 }
 

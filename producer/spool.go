@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
 // A Spool keeps messages on a local disk while no server accepts them. Package
@@ -169,7 +170,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	queued := map[*topic][]*item{}
 	for i, msg := range msgs {
 		it := newItem(ctx, msg)
-		it.drained, it.wake, it.Size = true, make(chan struct{}), sizeOf(msg)
+		it.drained, it.wake, it.Size = true, make(chan struct{}), plan.SizeOf(msg)
 		it.topic = p.use(msg.Topic)
 		it.limits = p.opts.limits(p.settings(it.topic))
 		if !p.ledger.adopt(it) {

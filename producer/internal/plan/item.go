@@ -37,3 +37,15 @@ func (it *Item) Request() *Request { return it.req }
 
 // Queued reports whether the message is in a queue, and in no request.
 func (it *Item) Queued() bool { return it.unit != nil && it.req == nil }
+
+// SizeOf estimates the encoded size of a message from above.
+func SizeOf(m *tidegate.Message) int {
+	size := 512 + len(m.Body) + len(m.ID) + len(m.Topic) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext)
+	for _, k := range m.Keys {
+		size += len(k) + 8
+	}
+	for k, v := range m.Properties {
+		size += len(k) + len(v) + 16
+	}
+	return size
+}
