@@ -2,69 +2,48 @@ package consumer
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/lease"
+	"github.com/tidegate/tidegate/transport"
 )
 
-// Fresh and retried messages share the workers: while both wait, of four messages three are fresh
-// and one is retried, so that neither waits for the end of the other.
+// Retries and new messages wait for handlers in two queues. While
+// both have messages, each four turns are three new messages and one retry, so that neither queue
+// starves; a queue that is alone has all turns.
 //
 // Demand 38.
-func TestFreshAndRetriedMessagesShareTheWorkers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		s.settings.Retry = backoff.Steps{time.Second}
-		for i := range 400 {
-			s.add(0, &tidegate.Message{ID: fmt.Sprint("old", i), Topic: "orders", Body: []byte("old")})
+func TestRetriesAndNewMessagesShareTheHandlers(t *testing.T) {
+	o := PushOptions{Concurrency: 1000}.withDefaults()
+	h := newHand(&o)
+	arrive := func(attempt, n int) {
+		for range n {
+			h.unread++
+			it := newItem(&tidegate.Delivery{Attempt: attempt}, nil, transport.Capabilities{}, lease.Lease{})
+			h.makeReady(it)
 		}
-		var mu sync.Mutex
-		var order []int // attempts, after the fresh messages came
-		var full bool
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			if string(d.Body) == "old" && d.Attempt == 1 {
-				return errors.New("not yet")
-			}
-			mu.Lock()
-			if full {
-				order = append(order, d.Attempt)
-			}
-			mu.Unlock()
-			time.Sleep(time.Millisecond)
-			return nil
-		}, PushOptions{Concurrency: 1, MaxBuffered: 1000})
-		time.Sleep(999 * time.Millisecond) // they failed, and come again in a moment
-		for i := range 400 {
-			s.add(0, &tidegate.Message{ID: fmt.Sprint("new", i), Topic: "orders", Body: []byte("new")})
-		}
-		time.Sleep(20 * time.Millisecond)
-		mu.Lock()
-		full = true
-		mu.Unlock()
-		time.Sleep(200 * time.Millisecond)
-		mu.Lock()
-		some := order[:min(len(order), 120)]
-		mu.Unlock()
-		retried := 0
-		for _, a := range some {
-			if a > 1 {
+	}
+	_, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	attempts := func(n int) (fresh, retried int) {
+		for range n {
+			if it := h.take(cancel); it.current.Attempt == 1 {
+				fresh++
+			} else {
 				retried++
 			}
 		}
-		if len(some) != 120 || retried < 24 || retried > 48 {
-			t.Errorf("of %d messages handled while both kinds wait %d are retried, want a quarter to a third", len(some), retried)
+		return fresh, retried
+	}
+	arrive(2, 100)
+	arrive(1, 100)
+	for turn := range 30 {
+		if fresh, retried := attempts(4); fresh != 3 || retried != 1 {
+			t.Fatalf("turns %d to %d are %d new messages and %d retries, want 3 and 1", 4*turn+1, 4*turn+4, fresh, retried)
 		}
-		time.Sleep(time.Minute)
-		stop()
-		if s.left() != 0 {
-			t.Errorf("%d left", s.left())
-		}
-	})
+	}
+	if fresh, retried := attempts(80); fresh != 10 || retried != 70 {
+		t.Errorf("the rest is %d new messages and %d retries, want 10 and 70", fresh, retried)
+	}
 }

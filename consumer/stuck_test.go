@@ -15,8 +15,10 @@ import (
 // blockHere is a handler that does not return: its name is in the stack.
 func blockHere(release <-chan struct{}) { <-release }
 
-// Row 69 of the users' requests: a handler past its deadline is reported with its stack, and
+// A handler past its deadline is reported with its stack, and
 // another one takes its place.
+//
+// Demand 69.
 func TestStuckHandlersAreReplaced(t *testing.T) {
 	const concurrency = 2
 	for name, end := range map[string]func(){
