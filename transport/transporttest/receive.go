@@ -69,7 +69,8 @@ var receiveCases = []testCase{
 		e.createGroup(e.group, GroupConfig{MaxAttempts: 17, Retry: e.ladder()}) // releases may spend them
 		full := e.fullReceives()
 		const size = 100
-		for range 6 {
+		left := 6
+		for range left {
 			e.send(e.message(strings.Repeat("x", size)))
 		}
 		for _, c := range []struct{ maxBytes, want int }{{size / 2, 1}, {size, 1}, {2*size + 1, 2}, {0, 2}} {
@@ -77,8 +78,14 @@ var receiveCases = []testCase{
 			r.Max, r.MaxBytes = 32, c.maxBytes
 			ds := e.receive(r)
 			if len(ds) == 0 && e.lacks(e.keeps.BoundsBytes, "BoundsBytes", "messages beyond MaxBytes are released and come again") {
-				ds = []*tidegate.Delivery{e.again(r, time.Now(), 0, "a released message came again")}
+				for start := time.Now(); len(ds) == 0 && time.Since(start) < lateness; {
+					ds = e.receive(r)
+				}
 			}
+			if c.maxBytes == 0 {
+				c.want = left // 2, or more after receives that were not full
+			}
+			left -= len(ds)
 			if short := len(ds) < c.want && full; short || len(ds) == 0 || len(ds) > c.want {
 				e.Errorf("MaxBytes %d brought %d messages of %d bytes, want %d", c.maxBytes, len(ds), size, c.want)
 			}
