@@ -48,12 +48,20 @@ func serveEcho(b *testing.B) string {
 
 // serveDisk serves a broker with a directory, as tidegate serve --data does.
 func serveDisk(b *testing.B) string {
+	return serveDiskWith(b, broker.TopicConfig{}, broker.GroupConfig{})
+}
+
+// serveDiskWith is serveDisk with the settings of the topic t and the group g.
+func serveDiskWith(b *testing.B, topic broker.TopicConfig, group broker.GroupConfig) string {
 	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { engine.Close() })
-	if _, err := engine.PutTopic(b.Context(), "t", broker.TopicConfig{}); err != nil {
+	if _, err := engine.PutTopic(b.Context(), "t", topic); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := engine.PutGroup(b.Context(), "g", group); err != nil {
 		b.Fatal(err)
 	}
 	lis := listenTCP(b)
