@@ -102,7 +102,7 @@ func (s *subscription) replacement(h handle.Receipt) handle.Receipt {
 // forDeadLetter loosens what current demands: official clients repeat the request until it
 // succeeds, so it succeeds when there is nothing left to do, and may come
 // late as long as nobody else received the message. With errDone, a lease is one that
-// is being made a dead letter. mu is held.
+// is being made a dead letter or is parked. mu is held.
 func (s *subscription) forDeadLetter(h handle.Receipt, l *lease, err error) (*lease, error) {
 	if err == nil || s.gone || int(h.Place.Queue) >= len(s.cursors) {
 		return l, err
@@ -117,7 +117,7 @@ func (s *subscription) forDeadLetter(h handle.Receipt, l *lease, err error) (*le
 	case l.Serial != h.Serial:
 		return nil, err
 	case l.state() == StateParked: // nobody but RedriveParked moves it
-		return nil, errDone
+		return l, errDone
 	}
 	return l, nil
 }

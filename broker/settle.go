@@ -185,12 +185,23 @@ const maxClaimedAttempt = 1 << 20
 // the group is done with, does nothing. It may come after the invisible
 // duration, as long as nobody else received the message.
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) error {
+	_, err := b.DeadLetterResult(ctx, d, reason)
+	return err
+}
+
+// DeadLetterResult is DeadLetter and returns what became of the message: a dead letter, or in the last
+// attempt of a FIFO group what [GroupConfig].OnExhausted says. The fate is FateUntold if the group was
+// done with the message before.
+func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	out, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) error {
 		// A consumer that retries by itself has counted further than we did.
 		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
 		return nil
 	}, reason)
-	return withOp("ForwardMessageToDeadLetterQueue", err)
+	if err != nil || out.to == 0 {
+		return transport.RetryResult{}, withOp("ForwardMessageToDeadLetterQueue", err)
+	}
+	return out.retryResult(), nil
 }
 
 // settle applies an event to the delivery that d names, and waits until that is on disk.
@@ -279,6 +290,19 @@ func (o settled) retryResult() transport.RetryResult {
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
 }
 
+// doneBefore returns what a repeated request for a dead letter waits for: l is being made one, or is
+// parked, or nil if it was made one or consumed. s.mu is held.
+func (s *subscription) doneBefore(l *lease) settled {
+	if l != nil && l.dying != nil {
+		return settled{first: l.dying, to: StateDeadLetter}
+	}
+	out := settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}
+	if l != nil {
+		out.to = l.state()
+	}
+	return out
+}
+
 func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,10 +310,8 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	l, err := s.current(h, now)
 	if e == eventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)
-		if errors.Is(err, errDone) && l != nil {
-			return settled{first: l.dying}, nil
-		} else if errors.Is(err, errDone) {
-			return settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}, nil
+		if errors.Is(err, errDone) {
+			return s.doneBefore(l), nil
 		}
 	}
 	if err != nil {
@@ -315,7 +337,7 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 	if from := l.state(); from == StateReady && to != from {
 		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
 	} else if from == to && e == eventDeadLetter { // blocked: it waits for its retry already
-		return settled{flight: s.save(l), to: to}, nil
+		return settled{flight: s.save(l), to: to, wait: max(l.Due.Sub(now), 0)}, nil
 	}
 	if x == thenBlock && (e == eventFail || e == eventNegativeAck || e == eventTimeout || e == eventDeadLetter) {
 		s.block(l)

@@ -100,5 +100,5 @@ func (e *deadLetter) Unwrap() error { return e.err }
 // nil.
 //
 // In the last attempt a FIFO group of a tidegate broker blocks or parks the message if the group is
-// configured so; Outcome.Disposition is DeadLettered nevertheless.
+// configured so. Outcome.Disposition is Retried or Parked then.
 func DeadLetter(err error) error { return &deadLetter{err} }

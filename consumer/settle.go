@@ -115,7 +115,7 @@ func (s *settlement) conclude(res transport.RetryResult, err error) {
 		s.disposition = Released
 	case s.verdict.action == snooze:
 		s.disposition, s.delay = Snoozed, s.verdict.delay
-	case s.verdict.action == deadLetterNow, res.Fate == transport.FateDeadLetter:
+	case s.verdict.action == deadLetterNow && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
 		s.disposition = DeadLettered
 	case res.Fate == transport.FateParked:
 		s.disposition = Parked
@@ -150,6 +150,9 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	v := &it.verdict
 	switch v.action {
 	case deadLetterNow:
+		if reporter, ok := r.transport.(transport.DeadLetterReporter); ok {
+			return reporter.DeadLetterResult(ctx, &it.current, v.reason)
+		}
 		return res, r.transport.DeadLetter(ctx, &it.current, v.reason)
 	case snooze:
 		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.delay) // rules.snooze knows that it is one

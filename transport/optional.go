@@ -111,6 +111,15 @@ type ChangeRepeater interface {
 	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 }
 
+// A DeadLetterReporter makes dead letters and reports what the server did.
+type DeadLetterReporter interface {
+	// DeadLetterResult is DeadLetter of [Settler] and returns what became of the message. That
+	// is FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if the
+	// group is configured so. FateUntold: the server does not report it, or the group was done
+	// with the message before.
+	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
+}
+
 // A Snoozer postpones deliveries without counting an attempt.
 type Snoozer interface {
 	// Snooze ends the delivery. The message is delivered again after dur with the

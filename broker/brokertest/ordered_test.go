@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -191,5 +192,55 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A handler asks for a dead letter in the last attempt. The outcome says what the broker did
+// instead, also when the response to the request was lost and the request was repeated.
+func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
+	for policy, want := range map[broker.OnExhausted]consumer.Disposition{
+		broker.OnExhaustedBlock: consumer.Retried, broker.OnExhaustedDeadLetter: consumer.DeadLettered, broker.OnExhaustedPark: consumer.Parked,
+	} {
+		for _, lost := range []bool{false, true} {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+				b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 2, FIFORetryInterval: broker.Duration(time.Minute), OnExhausted: policy})
+				sendGroups(b, 1, 1)
+				requests := 0
+				b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+					err := next(ctx)
+					if call.Op != "ForwardMessageToDeadLetterQueue" {
+						return err
+					}
+					if requests++; lost && requests == 1 {
+						return brokertest.ErrConnectionLost
+					}
+					return err
+				})
+				var seen outcomes
+				letters := 0
+				stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
+					switch d.Attempt {
+					case 1:
+						return errors.New("failed")
+					case 2:
+						return consumer.DeadLetter(errors.New("hopeless"))
+					}
+					return nil // of a group that blocks
+				}, consumer.PushOptions{OnDelivery: seen.add, OnDeadLetter: func(context.Context, *tidegate.Delivery, error) { letters++ }})
+				b.WaitIdle("billing", "orders")
+				stop()
+				list := seen.all()
+				if len(list) < 2 || list[1].Disposition != want || list[1].SettleErr != nil || (letters == 1) != (want == consumer.DeadLettered) {
+					t.Fatalf("%s, a response lost: %v: outcomes %+v, want the second one %v", policy, lost, list, want)
+				}
+				if delay := list[1].Delay; want == consumer.Retried && (delay > time.Minute || delay < 59*time.Second) || want != consumer.Retried && delay != 0 {
+					t.Errorf("%s: delay %v", policy, delay)
+				}
+				if lost && requests != 2 {
+					t.Errorf("%s: %d requests, want 2", policy, requests)
+				}
+			})
+		}
 	}
 }

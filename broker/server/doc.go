@@ -23,7 +23,8 @@
 // with the request header x-tidegate-ladder: true the broker's own interval holds in place of the
 // duration; the trailer x-tidegate-retry of its answer says what becomes of the message: in how
 // many milliseconds it is delivered again, or "dead-letter", which includes removal where address
-// settings want it, or "parked"). "snooze" (with the request header x-tidegate-snooze: true,
+// settings want it, or "parked"; a ForwardMessageToDeadLetterQueue has the trailer too).
+// "snooze" (with the request header x-tidegate-snooze: true,
 // ChangeInvisibleDuration ends the delivery without counting its attempt), "reconsume" (with the
 // request header x-tidegate-reconsume it ends a failed delivery: "next", "level=3" or "delay" send
 // the message to the group's retry topic, "negative" has it delivered again; the invisible duration

@@ -46,6 +46,7 @@ type engine interface {
 	SetLimits(l broker.Limits) error
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
 	NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error
+	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	RetryPolicy(c broker.GroupConfig, topics ...string) broker.RetryPolicy
 	PutAddressSettings(ctx context.Context, match string, s broker.AddressSettings) (broker.AddressSetting, error)

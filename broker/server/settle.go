@@ -144,7 +144,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	delivery.Attempt = int(req.GetDeliveryAttempt())
-	err = s.b.DeadLetter(ctx, &delivery, why)
+	result, err := s.b.DeadLetterResult(ctx, &delivery, why)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
 		// RocketMQ's clients repeat this request for ever on any failure. The
 		// delivery is over, so there is nothing that they could do.
@@ -155,6 +155,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	if err != nil {
 		return nil, err
 	}
+	_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
 	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: wire.OK}, nil
 }
 

@@ -69,6 +69,7 @@ var (
 	_ transport.Recaller           = (*Transport)(nil)
 	_ transport.Transactor         = (*Transport)(nil)
 	_ transport.ChangeRepeater     = (*Transport)(nil)
+	_ transport.DeadLetterReporter = (*Transport)(nil)
 	_ transport.Snoozer            = (*Transport)(nil)
 	_ transport.Reconsumer         = (*Transport)(nil)
 )

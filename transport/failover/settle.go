@@ -87,6 +87,21 @@ func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason
 	return e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
 }
 
+// DeadLetterResult is DeadLetter and returns what became of the message, where the endpoint's
+// transport knows it.
+func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	r, ok := e.Transport.(transport.DeadLetterReporter)
+	if !ok {
+		return transport.RetryResult{}, e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
+	}
+	result, err := r.DeadLetterResult(ctx, inner, reason)
+	return result, e.wrap(err)
+}
+
 // Snooze postpones the delivery at its endpoint.
 func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	e, inner, err := t.from("Snooze", d)

@@ -300,14 +300,21 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 // DeadLetter makes the message a dead letter. Only tidegate brokers receive the reason, at most 1
 // KiB of it.
 func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	_, err := c.DeadLetterResult(ctx, d, reason)
+	return err
+}
+
+// DeadLetterResult is DeadLetter and returns what became of the message, which tidegate brokers
+// report in a trailer.
+func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)
 	if err != nil {
-		return err
+		return transport.RetryResult{}, err
 	}
 	r.headers = reasonHeader(reason)
 	// The largest number of attempts is only for information there; this
 	// delivery was the last.
-	_, _, err = call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
+	_, trailer, failed := call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
 		&rmqpb.ForwardMessageToDeadLetterQueueRequest{
 			Group:               c.resource(d.ConsumerGroup),
 			Topic:               c.resource(d.Topic),
@@ -316,8 +323,8 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 			DeliveryAttempt:     int32(d.Attempt),
 			MaxDeliveryAttempts: int32(d.Attempt),
 		})
-	if err != nil {
-		return err
+	if failed != nil {
+		return transport.RetryResult{}, failed
 	}
-	return nil
+	return retryResult(trailer.Get(retryKey)), nil
 }
