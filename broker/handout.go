@@ -48,6 +48,22 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 	return ds, nil
 }
 
+// countDeliveries counts deliveries that a receive returns. Messages that expired, were filtered
+// out or were returned to the queue before are no deliveries.
+func (s *subscription) countDeliveries(ds []*tidegate.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range ds {
+		s.attempts[attemptClass(d.Attempt)]++
+		if d.Attempt > 1 {
+			s.redelivered++
+		}
+	}
+}
+
 // deliveries reads what was not read yet, and returns how many of the grants the poll admitted:
 // where it admits none the error is the reason.
 func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) (ds []*tidegate.Delivery, admitted int, err error) {

@@ -216,6 +216,7 @@ func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, 
 		if len(grants) > 0 {
 			leave(lines)
 			ds, err = src.sub.handOut(ctx, src.poll, grants, flight)
+			src.sub.countDeliveries(ds)
 			return ds, nil, err // none if all of them were too old, or deleted
 		}
 		if err != nil {

@@ -253,10 +253,6 @@ func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
 	l.Push, l.Negative, l.Owner = p.Push, false, p.Owner
 	l.Since, l.Due = now, now.Add(p.InvisibleDuration)
 	s.set(l, to)
-	s.attempts[attemptClass(l.Attempt)]++
-	if l.Attempt > 1 {
-		s.redelivered++
-	}
 	return s.grant(l)
 }
 
