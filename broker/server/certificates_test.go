@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -238,6 +239,51 @@ func TestCertificateFaults(t *testing.T) {
 			if err == nil || got != nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%+v: %v; want %q", c.o, err, w)
 			}
+		}
+	}
+}
+
+// A client whose certificate is verified makes a full handshake each time: a resumed session would
+// be let in although its CA has left the file.
+func TestClientCertificatesAreVerifiedEachTime(t *testing.T) {
+	dir, ca := t.TempDir(), newCA(t)
+	cert, key, cas := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
+	ca.write("server", cert, key)
+	ca.pem(cas, "CERTIFICATE", ca.cert.Raw)
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: ClientCertificatesRequire})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis, err := tls.Listen("tcp", "127.0.0.1:0", certs.Config("h2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lis.Close()
+		go func() {
+			for {
+				c, err := lis.Accept()
+				if err != nil {
+					return
+				}
+				io.WriteString(c, "hello") // after the handshake and its tickets
+				c.Close()
+			}
+		}()
+		config := ca.client(ca, "producer")
+		config.ClientSessionCache, config.MinVersion, config.MaxVersion = tls.NewLRUClientSessionCache(8), version, version
+		for i := range 3 {
+			c, err := tls.Dial("tcp", lis.Addr().String(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := io.ReadAll(c); string(text) != "hello" {
+				t.Fatalf("%q, %v", text, err)
+			}
+			if c.ConnectionState().DidResume {
+				t.Errorf("TLS %#x: connection %d resumed a session", version, i)
+			}
+			c.Close()
 		}
 	}
 }

@@ -2,17 +2,23 @@ package server
 
 import (
 	"context"
+	"io"
 	"math"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -81,5 +87,85 @@ func TestNegativeWait(t *testing.T) {
 	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
 	if _, err := x.b.Poll(t.Context(), p); refusal.CodeOf(err) != tidegate.CodeIllegalPollingTime {
 		t.Errorf("the engine: %v; want 40018", err)
+	}
+}
+
+// Two times in a request, of which a proxy may have looked at the other one, are no credentials,
+// on either wire.
+func TestTwoTimesAreRefused(t *testing.T) {
+	x := startWeb(t, Options{Access: someAccess()})
+	ctx := signed(t.Context(), "producer")
+	for _, c := range []struct {
+		times int
+		want  tidegate.Code
+	}{{1, tidegate.CodeOK}, {2, tidegate.CodeUnauthorized}} {
+		if c.times == 2 {
+			out, _ := metadata.FromOutgoingContext(ctx)
+			ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderDateTime, out.Get(wire.HeaderDateTime)[0])
+		}
+		r, err := x.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
+		if err != nil || tidegate.Code(r.GetStatus().GetCode()) != c.want {
+			t.Errorf("%d over gRPC: %v, %v; want %d", c.times, r, err, c.want)
+		}
+		if c.times == 2 {
+			refused(t, r.GetStatus(), c.want, "cannot be read")
+		}
+		out, _ := metadata.FromOutgoingContext(ctx)
+		req := x.request(t.Context(), "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", web.TypeJSON,
+			wire.HeaderAuthorization, out.Get(wire.HeaderAuthorization)[0])
+		for _, at := range out.Get(wire.HeaderDateTime) {
+			req.Header.Add(wire.HeaderDateTime, at)
+		}
+		resp, err := x.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if ok := resp.StatusCode == http.StatusOK; ok != (c.times == 1) || !ok && resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%d over HTTP: %s", c.times, resp.Status)
+		}
+	}
+}
+
+// A ping finds a client that is gone without a word: it comes after a minute, and the client has
+// 20 s for the answer. A client that answers stays.
+func TestKeepaliveFindsLostClients(t *testing.T) {
+	for name, answers := range map[string]bool{"lost": false, "there": true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, Options{})
+			c, err := e.lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			began, lost := time.Now(), make(chan time.Duration, 1)
+			go func() {
+				// The preface and empty settings.
+				io.WriteString(c, http2.ClientPreface)
+				fr := http2.NewFramer(c, c)
+				fr.WriteSettings()
+				for {
+					f, err := fr.ReadFrame()
+					if err != nil {
+						lost <- time.Since(began)
+						return
+					}
+					if p, ok := f.(*http2.PingFrame); ok && answers && !p.IsAck() {
+						fr.WritePing(true, p.Data)
+					}
+				}
+			}()
+			time.Sleep(90 * time.Second)
+			select {
+			case after := <-lost:
+				if answers || after != 80*time.Second {
+					t.Errorf("%s: the connection was closed after %v", name, after)
+				}
+			default:
+				if !answers {
+					t.Errorf("%s: the connection is open", name)
+				}
+			}
+		})
 	}
 }

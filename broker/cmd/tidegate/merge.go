@@ -80,6 +80,9 @@ func merge(doc document, env, flags values) (config, faults) {
 	bad = append(bad, more...)
 	bad = append(bad, checkTLS(c.settings)...)
 	bad = append(bad, exposed(c.settings, c.access.on())...)
+	if c.settings.value.noKeys && c.access.on() {
+		bad = append(bad, faultf(c.settings.from["no_keys"], "is true, and there are access keys or anonymous rules: take away one of them; --no-keys is for a broker without keys"))
+	}
 	for name, d := range doc.topics {
 		c.topics[name], more = declared(topicRules, d, tidegate.ValidateTopic(name))
 		if len(more) == 0 {

@@ -166,6 +166,7 @@ func (r *reloader) reload(ctx context.Context) {
 	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits), r.broker.SetTransaction(next.transaction))
 	r.running = next
 	if !reflect.DeepEqual(who, r.access) {
+		err = errors.Join(err, protect(next.data, who.On(), next.noKeys))
 		if aerr := r.server.SetAccess(who); aerr == nil {
 			applied, r.access = append(applied, "access"), who
 		} else {

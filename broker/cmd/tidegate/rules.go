@@ -30,7 +30,7 @@ type settings struct {
 	maxAutoGroups               int
 	maxRequest, maxConnections  int
 	maxTransit, maxParked       int64
-	insecure                    bool
+	insecure, noKeys            bool
 	logLevel, logFormat         string
 	stopTimeout                 time.Duration
 	tls                         tlsSettings
@@ -158,6 +158,8 @@ var settingRules = append([]rule[settings]{
 		0, math.MaxInt32, func(s *settings) *int { return &s.maxConnections }),
 	yesNo("insecure", "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name",
 		func(s *settings) *bool { return &s.insecure }),
+	live(yesNo("no_keys", "serve without access keys a data directory that was served with access keys before",
+		func(s *settings) *bool { return &s.noKeys })),
 	live(text("log_level", "info", "lowest `level` that is logged: debug, info, warn or error",
 		func(s *settings) *string { return &s.logLevel }, oneOf("debug", "info", "warn", "error"))),
 	text("log_format", "text", "`format` of the log: text or json",

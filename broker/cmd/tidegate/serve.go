@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 )
@@ -161,6 +162,9 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 			logger.Info("the broker has stopped")
 		}
 	}()
+	if err := protect(s.data, cfg.access.on(), s.noKeys); err != nil {
+		return err
+	}
 	if err := refusals(cfg, b); err != nil {
 		return err
 	}
@@ -228,7 +232,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		_ = admin.Close()
 	}
 	for range running {
-		if e := <-ended; e != nil && !errors.Is(e, http.ErrServerClosed) {
+		if e := <-ended; e != nil && !errors.Is(e, http.ErrServerClosed) && !errors.Is(e, tidegate.ErrClosed) {
 			err = errors.Join(err, e)
 		}
 	}

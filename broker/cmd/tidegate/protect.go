@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// protectedFile marks a data directory that was served with access keys.
+const protectedFile = "PROTECTED"
+
+// protect compares the configuration with the data directory. Without keys everyone may do
+// everything, so a directory that was served with keys is served without them only if no_keys says
+// that this is meant: a configuration that has lost its keys, or the wrong configuration, must not
+// open the broker to everyone. dir may be empty: then the messages are in memory, and there is
+// nothing to compare.
+func protect(dir string, keys, noKeys bool) error {
+	if dir == "" {
+		return nil
+	}
+	file := filepath.Join(dir, protectedFile)
+	_, err := os.Stat(file)
+	switch marked := err == nil; {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("look whether %s was served with access keys: %w", dir, err)
+	case keys && !marked:
+		return mark(file)
+	case keys || !marked:
+		return nil
+	case noKeys:
+		return os.Remove(file)
+	}
+	return fmt.Errorf("%s was served with access keys, and the configuration has none, so everyone could do everything: "+
+		"give access.keys, or add --no-keys (in a file no_keys: true) if that is meant", dir)
+}
+
+// mark writes the file so that it survives a power failure.
+func mark(file string) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
+	}
+	_, err = f.WriteString("This data directory was served with access keys. tidegate serve needs --no-keys to serve it without.\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
+	}
+	return nil
+}

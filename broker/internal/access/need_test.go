@@ -1,0 +1,34 @@
+package access
+
+import "testing"
+
+// The texts of refusals name what was asked for.
+func TestTextsOfNeeds(t *testing.T) {
+	for _, c := range []struct {
+		need Need
+		want string
+	}{
+		{Need{}, `do this`},
+		{Signed(), `do anything`},
+		{ToSend("orders"), `send to topic "orders"`},
+		{ToReceive("orders", "billing"), `receive from topic "orders" as group "billing"`},
+		{AsGroup("billing"), `receive as group "billing"`},
+		{ToUse("orders"), `use topic "orders"`},
+		{OnTopic(Observe, "orders"), `observe topic "orders"`},
+		{OnTopic(Admin, "orders"), `administer topic "orders"`},
+		{OnGroup(Admin, "billing"), `administer group "billing"`},
+		{OnBoth(Observe, "orders", "billing"), `observe group "billing" on topic "orders"`},
+		{OnServer(Admin), `administer the whole broker`},
+		{ToSendAnywhere(), `send to any topic`},
+	} {
+		if got := c.need.String(); got != c.want {
+			t.Errorf("%#v: %s, want %s", c.need, got, c.want)
+		}
+	}
+	if got := (Identity{}).String(); got != "anonymous" {
+		t.Errorf("nobody is %q", got)
+	}
+	if got := (Identity{key: "app"}).String(); got != "app" {
+		t.Errorf("the key app is %q", got)
+	}
+}
