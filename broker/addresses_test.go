@@ -54,7 +54,8 @@ func TestAddressSettingsValidation(t *testing.T) {
 	}
 }
 
-// Seed 002: "The `redelivery-collision-avoidance-factor` must be between 0.0 and 1.0."
+// Artemis: undelivered messages: "The `redelivery-collision-avoidance-factor` must be between 0.0
+// and 1.0."
 func TestCollisionAvoidanceFactorBounds(t *testing.T) {
 	t.Parallel()
 	for factor, legal := range map[float64]bool{0: true, .5: true, 1: true, -.01: false, 1.01: false} {
@@ -84,11 +85,13 @@ func TestAddressSettingsMerge(t *testing.T) {
 	}
 }
 
-// Seed 002: "A `dead letter address` can be set globally for a set of matching addresses and you
-// can set `max-delivery-attempts` to -1 for a specific address setting to allow infinite
-// redeliveries only for this address."
-// Seed 002: "Address wildcards can be used to configure dead letter settings for a set of addresses"
-// Seed 002: "you don't have to specify redelivery delay individually for each address"
+// Artemis: undelivered messages: "A `dead letter address` can be set globally for a set of matching
+// addresses and you can set `max-delivery-attempts` to -1 for a specific address setting to allow
+// infinite redeliveries only for this address."
+// Artemis: undelivered messages: "Address wildcards can be used to configure dead letter settings
+// for a set of addresses"
+// Artemis: undelivered messages: "you don't have to specify redelivery delay individually for each
+// address"
 func TestAddressSettingsInherit(t *testing.T) {
 	t.Parallel()
 	b, fs := openData(t)
@@ -141,17 +144,19 @@ func TestTopicNamesOfWords(t *testing.T) {
 	mustSend(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})
 }
 
-// Seed 002: "Once the messages have been unsuccessfully delivered for a given number of
-// attempts, they are removed from their queue and sent to the relevant dead letter address. These
-// *dead letter* messages can later be consumed from the dead letter address for further inspection."
+// Artemis: undelivered messages: "Once the messages have been unsuccessfully delivered for a given
+// number of attempts, they are removed from their queue and sent to the relevant dead letter
+// address. These *dead letter* messages can later be consumed from the dead letter address for
+// further inspection."
 //
-// Seed 002: "Dead letter messages get [special properties]"
+// Artemis: undelivered messages: "Dead letter messages get [special properties]"
 //
-// Seed 002: "it's `false` by default"
-// Seed 002: "after a specified number of unsuccessful deliveries, messages are removed from their queue and sent to
-// the dead letter address. These messages will not be delivered again from this queue"
-// Seed 002: "undelivered messages in exampleQueue will be sent to the dead letter address deadLetterQueue after 3
-// unsuccessful delivery attempts"
+// Artemis: undelivered messages: "it's `false` by default"
+// Artemis: undelivered messages: "after a specified number of unsuccessful deliveries, messages are
+// removed from their queue and sent to the dead letter address. These messages will not be
+// delivered again from this queue"
+// Artemis: undelivered messages: "undelivered messages in exampleQueue will be sent to the dead
+// letter address deadLetterQueue after 3 unsuccessful delivery attempts"
 func TestDeadLetterAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,15 +188,17 @@ func TestDeadLetterAddress(t *testing.T) {
 	})
 }
 
-// Seed 002: "The `address` created will be the one defined by the `dead-letter-address`. A
-// `MULTICAST` `queue` will be created on that `address`. It will be named by the `address` to
-// which the message was previously sent, and it will have a filter defined using the property
-// `_AMQ_ORIG_ADDRESS` so that it will only receive messages sent to the relevant `address`. The
-// `queue` name can be configured with a prefix and suffix."
+// Artemis: undelivered messages: "The `address` created will be the one defined by the
+// `dead-letter-address`. A `MULTICAST` `queue` will be created on that `address`. It will be named
+// by the `address` to which the message was previously sent, and it will have a filter defined
+// using the property `_AMQ_ORIG_ADDRESS` so that it will only receive messages sent to the relevant
+// `address`. The `queue` name can be configured with a prefix and suffix."
 //
-// Seed 002: "The queue holding the undeliverable messages can be accessed directly"
-// Seed 002: "the broker will create the `address` and `queue` to deal with the undelivered messages automatically"
-// Seed 002: "`dead-letter-queue-prefix`|`DLQ.`"
+// Artemis: undelivered messages: "The queue holding the undeliverable messages can be accessed
+// directly"
+// Artemis: undelivered messages: "the broker will create the `address` and `queue` to deal with the
+// undelivered messages automatically"
+// Artemis: undelivered messages: "`dead-letter-queue-prefix`|`DLQ.`"
 func TestAutoCreateDeadLetterResources(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,8 +234,8 @@ func TestAutoCreateDeadLetterResources(t *testing.T) {
 	})
 }
 
-// Seed 002: "the queue is auto-created which means it will be auto-deleted as per the relevant
-// `address-settings`."
+// Artemis: undelivered messages: "the queue is auto-created which means it will be auto-deleted as
+// per the relevant `address-settings`."
 func TestAutomaticQueuesAreDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,13 +341,15 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 	})
 }
 
-// Seed 002: "in the event of a server crash, messages might have been delivered but that will not
-// have been reflected in the delivery count."
+// Artemis: undelivered messages: "in the event of a server crash, messages might have been
+// delivered but that will not have been reflected in the delivery count."
 //
-// Seed 002: "To enable it, set `persist-delivery-count-before-delivery` to `true`"
-// Seed 002: "the server will not have knowledge of that and will deliver the message with `redelivered` set to
-// `false` while it should be `true`"
-// Seed 002: "allows to persist delivery count before message delivery but this feature is disabled by default"
+// Artemis: undelivered messages: "To enable it, set `persist-delivery-count-before-delivery` to
+// `true`"
+// Artemis: undelivered messages: "the server will not have knowledge of that and will deliver the
+// message with `redelivered` set to `false` while it should be `true`"
+// Artemis: undelivered messages: "allows to persist delivery count before message delivery but this
+// feature is disabled by default"
 func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 	t.Parallel()
 	for _, persist := range []*bool{nil, new(false), new(true)} {
@@ -454,7 +463,8 @@ func FuzzAddressSettings(f *testing.F) {
 	})
 }
 
-// An automatic queue is deleted when nobody has received from it for 30 s, which is looked at every 30 s.
+// An automatic queue is deleted when nobody has received from it for 30 s, which is looked at every
+// 30 s.
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

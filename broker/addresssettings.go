@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
-// The defaults of seed 002's address settings. They hold for every topic that
+// The defaults of address settings (Artemis: undelivered messages). They hold for every topic that
 // has redelivery settings at all; the delays default to 0.
 const (
 	DefaultRedeliveryDelayMultiplier = 1.0
@@ -24,7 +24,7 @@ const (
 // maxSetDelay is maxDuration.
 const maxSetDelay = Milliseconds(maxDuration / time.Millisecond)
 
-// Milliseconds is a number of milliseconds, the unit of seed 002's settings. JSON
+// Milliseconds is a number of milliseconds, the unit of Artemis's address settings. JSON
 // has it as that number, and may give a text such as "5s" too.
 type Milliseconds int64
 
@@ -64,7 +64,7 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 }
 
 // AddressSettings are the settings of the topics that an address pattern
-// matches, named as in seed 002. A field that is nil is inherited: from the
+// matches, named as in Artemis. A field that is nil is inherited: from the
 // most specific of the other patterns that match and have it, or else it has its
 // default.
 //
@@ -72,7 +72,7 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 // defaults, in place of the group's MaxAttempts, Retry and
 // FIFORetryInterval, and the broker's delay goes before the one that a push
 // consumer asks for. A simple consumer's retry interval stays its invisible
-// duration (seed 000).
+// duration (RocketMQ: consumption retry).
 type AddressSettings struct {
 	// RedeliveryDelay is the time between a failed delivery and the next one.
 	// Default: 0, at once.

@@ -81,7 +81,8 @@ func (b *Broker) lookAtAges(t *topic, now time.Time) {
 	}
 }
 
-// oldest reads when the oldest message of a topic was stored, in nanoseconds since 1970; 0 for none.
+// oldest reads when the oldest message of a topic was stored, in nanoseconds since 1970; 0 for
+// none.
 func (t *topic) oldest(b *Broker) (oldest int64) {
 	for _, q := range *t.queues.Load() {
 		if end := q.end.Load(); end > 0 {

@@ -66,7 +66,8 @@ func TestOldestAge(t *testing.T) {
 
 // Here the threshold is how long they have been piling up.
 //
-// Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
+// RocketMQ: sending retry and throttling: "If the number of messages piling up exceeds the
+// threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestAgeThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,8 @@ func (s *subscription) outdate(c *cursor) {
 	}
 }
 
-// unclaim ends that a receive reads from a cursor on, and reports whether what it has read still counts. mu is held.
+// unclaim ends that a receive reads from a cursor on, and reports whether what it has read still
+// counts. mu is held.
 func (s *subscription) unclaim(c *cursor) bool {
 	c.claimed = false
 	if !c.outdated {

@@ -75,8 +75,8 @@ func (a *alarm) stop() {
 // farAhead is after every time at which something is due.
 var farAhead = time.Unix(0, math.MaxInt64)
 
-// A lowerBound is a time before which nothing is due, so that who looks for
-// what is due need not pass over the traces of all that was there before. The zero value knows nothing.
+// A lowerBound is a time before which nothing is due, so that who looks for what is due need not
+// pass over the traces of all that was there before. The zero value knows nothing.
 type lowerBound struct {
 	mu sync.Mutex
 	at time.Time // guarded by mu

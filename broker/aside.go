@@ -122,8 +122,8 @@ func (s *subscription) callBack(mg *messageGroup) {
 	}
 }
 
-// block sets aside what follows a message that is retried after its last
-// attempt, and notes that in its lease: retention keeps the message itself until it is done. mu is held.
+// block sets aside what follows a message that is retried after its last attempt, and notes that in
+// its lease: retention keeps the message itself until it is done. mu is held.
 func (s *subscription) block(l *lease) {
 	mg := s.fifo[l.Group]
 	if !l.Blocked {

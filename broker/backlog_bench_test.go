@@ -17,10 +17,10 @@ import (
 
 var backlogMessages = flag.Int("backlog.messages", 100_000, "the backlog of BenchmarkBacklog, in messages of 1 KiB")
 
-// BenchmarkBacklog compares the cost of a message at a large backlog with that
-// at one of 10 000, in turns within the same run: send/ratio and
-// consume/ratio are large/small, 1 is equal. IDs are remembered as by default. rss-MiB is the process with both
-// brokers, reopen-s how long opening the large one takes.
+// BenchmarkBacklog compares the cost of a message at a large backlog with that at one of 10 000, in
+// turns within the same run: send/ratio and consume/ratio are large/small, 1 is equal. IDs are
+// remembered as by default. rss-MiB is the process with both brokers, reopen-s how long opening the
+// large one takes.
 func BenchmarkBacklog(b *testing.B) {
 	small, _ := filled(b, 10_000)
 	large, dir := filled(b, *backlogMessages)

@@ -56,7 +56,8 @@ func (f badFile) Write(p []byte) (int, error) {
 	return f.File.Write(p)
 }
 
-// bounded fails the test if the store goes on trying: it gives every other goroutine many turns to do so.
+// bounded fails the test if the store goes on trying: it gives every other goroutine many turns to
+// do so.
 func (fs *badFS) bounded(t *testing.T) {
 	t.Helper()
 	before := fs.failures.Load()
@@ -68,9 +69,9 @@ func (fs *badFS) bounded(t *testing.T) {
 	}
 }
 
-// A store that cannot write, be it the log or the tables behind it, refuses
-// everything with the reason, ends the receives that wait, neither hangs nor spins, and can be closed.
-// It is in no bubble, as a broken store may leave goroutines of Pebble behind.
+// A store that cannot write, be it the log or the tables behind it, refuses everything with the
+// reason, ends the receives that wait, neither hangs nor spins, and can be closed. It is in no
+// bubble, as a broken store may leave goroutines of Pebble behind.
 func TestBrokenStoreRefusesEverything(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {
@@ -119,8 +120,9 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 	}
 }
 
-// Where the disk has room for logs, which are files that were used before, but for no
-// table, writes come to wait for a table, and closing ends that too. It is in no bubble, as Pebble's write never ends.
+// Where the disk has room for logs, which are files that were used before, but for no table, writes
+// come to wait for a table, and closing ends that too. It is in no bubble, as Pebble's write never
+// ends.
 func TestFullDiskForTablesCloses(t *testing.T) {
 	t.Parallel()
 	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}

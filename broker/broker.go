@@ -52,13 +52,15 @@ type Options struct {
 	MaxBodySize int
 
 	// MinInvisibleDuration and MaxInvisibleDuration bound the invisible duration that a receive may
-	// ask for. MaxInvisibleDuration is also the longest time from a delivery to its end, however often
-	// its invisible duration is changed. Zero means 10 s and 12 h, as RocketMQ. Tests set a small minimum.
+	// ask for. MaxInvisibleDuration is also the longest time from a delivery to its end, however
+	// often its invisible duration is changed. Zero means 10 s and 12 h, as RocketMQ. Tests set a
+	// small minimum.
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
 	// MaxAutoGroups is how many consumer groups there may be that nobody has put: each was made by
-	// being received from. A receive of another one is refused (40403), since names are invented easily,
-	// and what a group has in memory, on disk and in metrics stays. Groups that were put do not count. 0: 10 000.
+	// being received from. A receive of another one is refused (40403), since names are invented
+	// easily, and what a group has in memory, on disk and in metrics stays. Groups that were put do
+	// not count. 0: 10 000.
 	MaxAutoGroups int
 
 	// CacheBytes is the size of the cache for messages read from disk.
@@ -323,10 +325,11 @@ func (b *Broker) beginWith(ctx context.Context) (end func(), err error) {
 	return b.end, nil
 }
 
-// Close refuses new calls, ends waiting receives with tidegate.ErrClosed,
-// waits for what is under way, and closes the store. Everything answered is
-// kept. After a panic it waits for nothing and leaves the store locked: the process has to end. It waits for no room on a full disk: what is under way and needs some fails then, and an error says so.
-// It may be called twice; both calls return when the broker is closed.
+// Close refuses new calls, ends waiting receives with tidegate.ErrClosed, waits for what is under
+// way, and closes the store. Everything answered is kept. After a panic it waits for nothing and
+// leaves the store locked: the process has to end. It waits for no room on a full disk: what is
+// under way and needs some fails then, and an error says so. It may be called twice; both calls
+// return when the broker is closed.
 func (b *Broker) Close() error {
 	b.lifeMu.Lock()
 	first := !b.closing

@@ -69,10 +69,10 @@ type DeadLetterPage struct {
 	Next    string // for the next page; empty: that was all
 }
 
-// DeadLetters returns dead letters of a group without consuming them, also of
-// a group that was deleted: 40403 if there is neither such a group nor a dead letter
-// of it, 40402 for a topic that is not there, 40000 for an After or a limit that is not legal. Of a topic that is not
-// %DLQ%group, they are those that the group has given up. It reads the disk and waits for nothing else.
+// DeadLetters returns dead letters of a group without consuming them, also of a group that was
+// deleted: 40403 if there is neither such a group nor a dead letter of it, 40402 for a topic that
+// is not there, 40000 for an After or a limit that is not legal. Of a topic that is not %DLQ%group,
+// they are those that the group has given up. It reads the disk and waits for nothing else.
 func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, error) {
 	if !b.begin() {
 		return DeadLetterPage{}, closedError()

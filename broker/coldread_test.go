@@ -11,7 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 004: "If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
+// RocketMQ: sending retry and throttling: "If the consumer group is required to consume from an
+// earlier moment, the storage pressure on the queue surges and throttling is triggered"
 func TestColdReadsThrottleSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +131,9 @@ func TestColdReadsThatStop(t *testing.T) {
 
 // A group that was at the end is rewound: while it reads what is old, sends
 // are refused, until it is near the end again.
-// Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue. If the consumer group is required to consume from an earlier moment, the storage pressure on the queue surges and throttling is triggered"
+// RocketMQ: sending retry and throttling: "a consumer group starts consuming messages from the
+// maximum offset of the queue. If the consumer group is required to consume from an earlier moment,
+// the storage pressure on the queue surges and throttling is triggered"
 func TestRewindThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

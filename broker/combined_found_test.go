@@ -192,7 +192,8 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 	})
 }
 
-// An automatic dead-letter queue that a group retries through stays while messages wait for their retry.
+// An automatic dead-letter queue that a group retries through stays while messages wait for their
+// retry.
 func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -142,7 +142,8 @@ func (c *combined) do(rnd *rand.Rand, tame bool) {
 		_ = c.b.DeleteTopic(ctx, topic)
 		_, _ = c.b.PutTopic(ctx, topic, combinedTopics[topic])
 	case n == 61:
-		// A receive beside it can make the group before it is put, without FIFO, which then cannot change.
+		// A receive beside it can make the group before it is put, without FIFO, which then cannot
+		// change.
 		c.anew.Store(int64(c.step))
 		for tries := 1; ; tries++ {
 			_ = c.b.DeleteGroup(ctx, group)

@@ -13,13 +13,14 @@ import (
 const (
 	DefaultQueues            = 8
 	MaxQueues                = 1024
-	DefaultMaxAttempts       = 17 // one delivery and 16 retries, seed 000
+	DefaultMaxAttempts       = 17 // one delivery and 16 retries (RocketMQ: consumption retry)
 	DefaultFIFORetryInterval = 3 * time.Second
 	// ResumePercent of a backlog limit is where a throttle ends.
 	ResumePercent = 80
 )
 
-// maxDuration bounds the durations of settings: a time that is as far ahead, or ago, must fit a stored one.
+// maxDuration bounds the durations of settings: a time that is as far ahead, or ago, must fit a
+// stored one.
 const maxDuration = 100 * 365 * 24 * time.Hour
 
 // atMost returns what is wrong with a duration of a setting that is above maxDuration.

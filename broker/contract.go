@@ -10,8 +10,8 @@ import (
 
 var _ transport.Transport = (*Broker)(nil)
 
-// ProducerSettings returns what this broker wants of producers: the defaults
-// of seed 004, and the largest body.
+// ProducerSettings returns the broker's settings for producers: the defaults of "RocketMQ: sending
+// retry and throttling", and the largest body.
 func (b *Broker) ProducerSettings(ctx context.Context, _ string) (transport.ProducerSettings, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {

@@ -285,7 +285,8 @@ func (v *verifier) delivered(d *tidegate.Delivery, first bool, now time.Time) {
 	}
 }
 
-// contents reads every topic whole: nothing answered is missing, nothing is there twice, no batch is there in part.
+// contents reads every topic whole: nothing answered is missing, nothing is there twice, no batch
+// is there in part.
 func (v *verifier) contents() {
 	there := map[string]int{}
 	for _, topic := range []string{"n", "f", "d", "x"} {

@@ -45,7 +45,8 @@ func (p *powerCut) cut() {
 	close(p.failed)
 }
 
-// responded calls record for a response that came before the power failure, and not for a later one.
+// responded calls record for a response that came before the power failure, and not for a later
+// one.
 func (p *powerCut) responded(record func()) {
 	p.unlessFailed(func() {
 		record()

@@ -18,7 +18,8 @@ import (
 // A file system that forgets what was not synced, at a random moment of a
 // load of sends, receives and acknowledgements: every answered message is
 // there, once, and nothing that was acknowledged comes again.
-// Seed 000: "You can ensure the correct message status when an exception, such as power failure, occurs"
+// RocketMQ: consumption retry: "You can ensure the correct message status when an exception, such
+// as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(8), loseMessages)

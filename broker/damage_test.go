@@ -49,7 +49,8 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 		}
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 16, InvisibleDuration: 3 * time.Millisecond}) {
 			if rnd.IntN(2) == 0 && !r.acked[d.ID] {
-				// It may be too late: the invisible duration is short, so that nobody has to wait for it.
+				// It may be too late: the invisible duration is short, so that nobody has to wait
+				// for it.
 				r.acked[d.ID] = b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil
 			}
 		}

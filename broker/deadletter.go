@@ -126,8 +126,9 @@ func (b *Broker) startDying(ds []*deadLetter) {
 // errNoTopics tells that a dead letter's topics are to be made first.
 var errNoTopics = errors.New("a dead letter's topic is not there")
 
-// start writes the dead letter, without waiting for the disk. Room is held while it is read
-// and written only, and not while its topics are made: that waits for who changes settings, and all sends would with it.
+// start writes the dead letter, without waiting for the disk. Room is held while it is read and
+// written only, and not while its topics are made: that waits for who changes settings, and all
+// sends would with it.
 func (d *deadLetter) start(b *Broker) {
 	for bytes := d.lease.Size * int64(len(d.topics)); ; {
 		if d.err = b.store.Messages.Room(b.life, bytes, nil); d.err != nil {
@@ -275,9 +276,9 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 	return p
 }
 
-// finish waits for the dead letter to be on disk and removes the lease; wait
-// waits for that. If something failed, the lease is what it was before: a handle
-// that is valid stays so, and what time made a dead letter is due again in a second, to be tried once more.
+// finish waits for the dead letter to be on disk and removes the lease; wait waits for that. If
+// something failed, the lease is what it was before: a handle that is valid stays so, and what time
+// made a dead letter is due again in a second, to be tried once more.
 func (d *deadLetter) finish() (removed *store.Flight) {
 	defer close(d.ended)
 	if d.err == nil && d.flight != nil {

@@ -82,10 +82,10 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 	})
 }
 
-// Seed 000: the maximum is in the group's metadata; a change holds for
-// messages under way. "If the maximum number of retries is three, the message can be delivered four times".
-// Seed 000: "Specified in the metadata when a consumer group is created"
-// Seed 000: "Apache RocketMQ supports custom numbers of consumption retries"
+// RocketMQ: consumption retry: the maximum is in the group's metadata; a change holds for messages
+// under way. "If the maximum number of retries is three, the message can be delivered four times".
+// RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
+// RocketMQ: consumption retry: "Apache RocketMQ supports custom numbers of consumption retries"
 func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

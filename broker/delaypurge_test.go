@@ -115,7 +115,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	})
 }
 
-// What is left of a message that was damaged when it came due is removed by a purge, and counted no more.
+// What is left of a message that was damaged when it came due is removed by a purge, and counted no
+// more.
 func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

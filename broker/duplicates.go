@@ -29,9 +29,9 @@ type suspect struct {
 	at    recent.Location
 }
 
-// resolve answers suspects with the receipt of the first message. It returns
-// those that are none: another ID had the same hash, the window is over, or the first message is damaged.
-// What was found is on disk: it was written before this Append's own batch.
+// resolve answers suspects with the receipt of the first message. It returns those that are none:
+// another ID had the same hash, the window is over, or the first message is damaged. What was found
+// is on disk: it was written before this Append's own batch.
 func (a *appending) resolve() []suspect {
 	var innocent []suspect
 	for _, s := range a.suspects {
@@ -39,8 +39,8 @@ func (a *appending) resolve() []suspect {
 		first, ok, err := a.first(t, s.at)
 		switch {
 		case err == nil && !ok && s.at.Moves():
-			// Its time has come meanwhile, it was recalled, or its transaction has ended: look again.
-			// What moved it has told the new place by then, if anything knows it.
+			// Its time has come meanwhile, it was recalled, or its transaction has ended: look
+			// again. What moved it has told the new place by then, if anything knows it.
 			if a.missing == nil {
 				a.missing = map[int]recent.Location{}
 			}

@@ -18,7 +18,7 @@ import (
 
 // An ID within the window is answered with the first receipt and stored once,
 // also across restarts and while sends are throttled; after the window it is new.
-// Seed 004: "As a result, duplicate messages may exist on the broker"
+// RocketMQ: sending retry and throttling: "As a result, duplicate messages may exist on the broker"
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,8 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	}
 }
 
-// Many callers send the same messages at the same time: each is stored once, and all have one receipt.
+// Many callers send the same messages at the same time: each is stored once, and all have one
+// receipt.
 func TestDuplicatesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})

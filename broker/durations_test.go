@@ -15,7 +15,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// setDurations calls try with each duration among the settings of v set to d, and then to what it was.
+// setDurations calls try with each duration among the settings of v set to d, and then to what it
+// was.
 func setDurations(v reflect.Value, name string, d time.Duration, try func(name string)) {
 	switch before := reflect.ValueOf(v.Interface()); v.Interface().(type) {
 	case Duration, time.Duration:

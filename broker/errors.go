@@ -48,8 +48,8 @@ func illegalInvisibleTime(subject string, d, least, most time.Duration) *tidegat
 	return newError(tidegate.CodeIllegalInvisibleTime, subject, "the invisibleTime is too %s ms: the %s is %v; give %v to %v", bound, subject, d, least, most)
 }
 
-// consumptionTooLong refuses an invisible duration that ends later than a delivery may. It begins as
-// illegalInvisibleTime does.
+// consumptionTooLong refuses an invisible duration that ends later than a delivery may. It begins
+// as illegalInvisibleTime does.
 func consumptionTooLong(d, left, longest time.Duration) *tidegate.Error {
 	return newError(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v in all (max_invisible_duration), of which %v are left; give no more, or end the delivery with a retry",

@@ -50,7 +50,8 @@ func (s *subscription) expire() {
 // due applies what the passing of time does, and returns the messages that
 // become dead letters by it, and those whose message groups are parked by it. mu is held.
 //
-// Nothing but what is parked, set aside or kept by a blocked message group is written: after a restart the same follows from the same records.
+// Nothing but what is parked, set aside or kept by a blocked message group is written: after a
+// restart the same follows from the same records.
 func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parking) {
 	policy := s.policy()
 	for len(s.timers) > 0 && !s.timers[0].Due.After(now) {

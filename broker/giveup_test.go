@@ -115,7 +115,8 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 	})
 }
 
-// A repeated request for a dead letter is answered when the dead letter is on disk, as the first one is.
+// A repeated request for a dead letter is answered when the dead letter is on disk, as the first
+// one is.
 func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

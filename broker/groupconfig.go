@@ -11,10 +11,10 @@ import (
 // A GroupConfig is how a consumer group is. It can be changed while in use,
 // and a change holds for messages under way.
 type GroupConfig struct {
-	// FIFO keeps the messages of one message group in order: while one of them is in
-	// flight or waits for a retry, those after it wait too. So a receive of several messages gets at
-	// most one of each message group. RocketMQ hands out several, locks their queue, and
-	// redelivers the acknowledged ones together with any that was not.
+	// FIFO keeps the messages of one message group in order: while one of them is in flight or
+	// waits for a retry, those after it wait too. So a receive of several messages gets at most one
+	// of each message group. RocketMQ hands out several, locks their queue, and redelivers the
+	// acknowledged ones together with any that was not.
 	FIFO bool `json:"fifo,omitempty"`
 
 	// Start is where the group begins in a topic from which it receives for the
@@ -57,8 +57,8 @@ type GroupConfig struct {
 // A Start is where a consumer group begins.
 type Start string
 
-// The choices: with the oldest message that the topic has, or, as seed 004 has
-// it ("from the maximum offset of the queue"), with the next one that is stored.
+// The choices: the oldest message of the topic, or the next one that is stored, "from the maximum
+// offset of the queue" (RocketMQ: sending retry and throttling).
 const (
 	StartEarliest Start = "earliest"
 	StartLatest   Start = "latest"

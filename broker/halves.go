@@ -71,12 +71,11 @@ func newHalves(b *Broker) *halves {
 	return h
 }
 
-// OnTransactionCheck has f called with every check of a transaction. f passes
-// it on to a producer of the message's topic and reports whether it could;
-// if it could not, the next function is asked, in the order in which they
-// were added. It may call the broker and may be called by several goroutines at once, and must not wait for long:
-// other checks wait behind it. After remove no new call begins; one under way is not waited for, by Close neither.
-// If f panics the process ends.
+// OnTransactionCheck has f called with every check of a transaction. f passes it on to a producer
+// of the message's topic and reports whether it could; if it could not, the next function is asked,
+// in the order in which they were added. It may call the broker and may be called by several
+// goroutines at once, and must not wait for long: other checks wait behind it. After remove no new
+// call begins; one under way is not waited for, by Close neither. If f panics the process ends.
 func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
 	h := b.halves
 	h.mu.Lock()

@@ -31,9 +31,9 @@ func (a *asked) of(b *Broker) (remove func()) {
 	})
 }
 
-// The producer is asked after 6 s and then each 30 s, 15 times, to the
-// instant; 30 s later the transaction is given up, and its message is where it can be found. A restart in
-// between changes nothing.
+// The producer is asked after 6 s and then each 30 s, 15 times, to the instant; 30 s later the
+// transaction is given up, and its message is where it can be found. A restart in between changes
+// nothing.
 func TestTransactionChecks(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -163,8 +163,8 @@ func TestTransactionSettings(t *testing.T) {
 	})
 }
 
-// After a long stop nobody is asked at once: producers need time to come back, also if
-// another check is due before. What was missed is not made up for, and nothing is given up before that.
+// After a long stop nobody is asked at once: producers need time to come back, also if another
+// check is due before. What was missed is not made up for, and nothing is given up before that.
 func TestTransactionChecksAfterALongStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,9 +241,9 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 	})
 }
 
-// A file system that forgets what was not synced, at a random moment: every
-// half message that was answered is there unless it was ended, every commit
-// that was answered is there, once; no end that was answered is taken back; and what waits is checked again.
+// A file system that forgets what was not synced, at a random moment: every half message that was
+// answered is there unless it was ended, every commit that was answered is there, once; no end that
+// was answered is taken back; and what waits is checked again.
 func TestPowerLossKeepsTransactions(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(6), loseTransactions)

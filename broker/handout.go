@@ -13,10 +13,10 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// handOut returns deliveries once they are written, unless ctx ended meanwhile.
-// A first delivery that a power failure takes back is one that was not made; a
-// later one is answered when it is on disk, so that attempts never fall. The disk is not waited for longer than
-// ctx lasts; nothing is left half done then, and what is given back is written in its turn.
+// handOut returns deliveries once they are written, unless ctx ended meanwhile. A first delivery
+// that a power failure takes back is one that was not made; a later one is answered when it is on
+// disk, so that attempts never fall. The disk is not waited for longer than ctx lasts; nothing is
+// left half done then, and what is given back is written in its turn.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
 	ds, admitted, err := s.deliveries(ctx, p, grants)
 	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
@@ -147,9 +147,9 @@ func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
 	}
 }
 
-// passOver ends deliveries that are not handed out: the receive does not want
-// their messages, or they are not there any more. The group is done with them,
-// and has not acknowledged them. After a power failure that takes this back they are passed over again.
+// passOver ends deliveries that are not handed out: the receive does not want their messages, or
+// they are not there any more. The group is done with them, and has not acknowledged them. After a
+// power failure that takes this back they are passed over again.
 func (s *subscription) passOver(handles []handle.Receipt) {
 	if len(handles) == 0 {
 		return
@@ -169,9 +169,9 @@ func (s *subscription) passOver(handles []handle.Receipt) {
 	}
 }
 
-// expireMessages takes deliveries that are not handed out, because their
-// messages are older than expiry-delay, to the expiry-address, or removes them,
-// and returns when that is on disk, or when ctx ends. Those that are not valid any more are left alone.
+// expireMessages takes deliveries that are not handed out, because their messages are older than
+// expiry-delay, to the expiry-address, or removes them, and returns when that is on disk, or when
+// ctx ends. Those that are not valid any more are left alone.
 func (s *subscription) expireMessages(ctx context.Context, handles []handle.Receipt) error {
 	if len(handles) == 0 {
 		return nil

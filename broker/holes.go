@@ -12,10 +12,10 @@ func (b *Broker) endOf(q *queue) (end store.Mark) {
 	return end
 }
 
-// passHole moves a cursor up to an offset over messages that are not there any more, or cannot be read:
-// they would keep all that come after them from the group for ever. How many bytes
-// they had is told by the message behind them when it is read or, where they are
-// the last ones, by the end of the queue. Nil: it is behind them already. mu is held.
+// passHole moves a cursor up to an offset over messages that are not there any more, or cannot be
+// read: they would keep all that come after them from the group for ever. How many bytes they had
+// is told by the message behind them when it is read or, where they are the last ones, by the end
+// of the queue. Nil: it is behind them already. mu is held.
 func (s *subscription) passHole(c *cursor, to int64, end store.Mark) *store.Flight {
 	s.dropAhead(c)
 	if to <= c.next { // removed while it was read, see pass

@@ -11,19 +11,20 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 001: "In this mode, no new message is generated."
+// TDMQ for Pulsar: retry and dead letters: "In this mode, no new message is generated."
 //
-// Seed 001: "1 minute by default."
+// TDMQ for Pulsar: retry and dead letters: "1 minute by default."
 //
-// Seed 001: "Under the negativeAcknowledge retry mechanism, messages to retry remain unacknowledged on
-// the server."
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, messages
+// to retry remain unacknowledged on the server."
 //
-// Seed 001: "Under the negativeAcknowledge retry mechanism, the number of retries can be obtained from
-// msg.getRedeliveryCount()."
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, the
+// number of retries can be obtained from msg.getRedeliveryCount()."
 //
-// Seed 001: "Under the negativeAcknowledge retry mechanism, there is no maximum number of retries by
-// default."
-// Seed 001: "After receiving the redelivery request from the client, the server repushes the message to the client"
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, there is
+// no maximum number of retries by default."
+// TDMQ for Pulsar: retry and dead letters: "After receiving the redelivery request from the client,
+// the server repushes the message to the client"
 func TestNegativeAck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +55,9 @@ func TestNegativeAck(t *testing.T) {
 	})
 }
 
-// Seed 001: "The message will be re-obtained after a certain period. The interval for re-obtaining the message can be
-// specified by negativeAckRedeliveryDelay in the consumer"
+// TDMQ for Pulsar: retry and dead letters: "The message will be re-obtained after a certain period.
+// The interval for re-obtaining the message can be specified by negativeAckRedeliveryDelay in the
+// consumer"
 func TestNegativeAckDelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,9 +83,9 @@ func TestNegativeAckDelays(t *testing.T) {
 	})
 }
 
-// Seed 001: "However, this can be implemented by configuring the maximum number of retries and the
-// dead letter queue. In this mode, when a message has been retried for a specified number of
-// times, it will be delivered to the dead letter queue."
+// TDMQ for Pulsar: retry and dead letters: "However, this can be implemented by configuring the
+// maximum number of retries and the dead letter queue. In this mode, when a message has been
+// retried for a specified number of times, it will be delivered to the dead letter queue."
 func TestNegativeAckMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,8 +116,9 @@ func TestNegativeAckMaximum(t *testing.T) {
 	})
 }
 
-// The mark of a negative acknowledgement lasts until the next delivery: a maximum that is lowered while the message
-// waits for that does not end it, and one that is lowered after the next failure does.
+// The mark of a negative acknowledgement lasts until the next delivery: a maximum that is lowered
+// while the message waits for that does not end it, and one that is lowered after the next failure
+// does.
 func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,13 +39,14 @@ func TestExhaustion(t *testing.T) {
 
 // What address settings that say something of redelivery do not set has its default.
 //
-// Seed 002: "Each time a message is redelivered the delay period will be equal to the previous
-// delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to prevent the delay
-// from becoming too large. The `max-redelivery-delay` is defaulted to `redelivery-delay` \* 10."
-// Seed 002: "default is 1.0"
-// Seed 002: "default is 0.0"
-// Seed 002: "`dead-letter-queue-suffix`|(empty string)"
-// Seed 002: "default is redelivery-delay * 10"
+// Artemis: undelivered messages: "Each time a message is redelivered the delay period will be equal
+// to the previous delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to
+// prevent the delay from becoming too large. The `max-redelivery-delay` is defaulted to
+// `redelivery-delay` \* 10."
+// Artemis: undelivered messages: "default is 1.0"
+// Artemis: undelivered messages: "default is 0.0"
+// Artemis: undelivered messages: "`dead-letter-queue-suffix`|(empty string)"
+// Artemis: undelivered messages: "default is redelivery-delay * 10"
 func TestRedeliveryDefaults(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -83,7 +84,7 @@ func TestRedeliveryDefaults(t *testing.T) {
 	}
 }
 
-// Seed 002: "By default, messages are redelivered 10 times at the maximum. Set
+// Artemis: undelivered messages: "By default, messages are redelivered 10 times at the maximum. Set
 // `max-delivery-attempts` to -1 for infinite redeliveries."
 //
 // The default of max-delivery-attempts is 10, and it counts deliveries: the

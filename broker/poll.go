@@ -47,10 +47,10 @@ type Poll struct {
 	// minute after the last sign, for 3 hours in all.
 	Owner string
 
-	// Prepare, if not nil, is called with the deliveries while their attempts are
-	// being written, to save time: what it makes of them must be thrown away
-	// unless Poll then returns them without an error. It must not wait or call the broker.
-	// If it panics Poll returns an error, and the messages come again when their invisible duration is over.
+	// Prepare, if not nil, is called with the deliveries while their attempts are being written, to
+	// save time: what it makes of them must be thrown away unless Poll then returns them without an
+	// error. It must not wait or call the broker. If it panics Poll returns an error, and the
+	// messages come again when their invisible duration is over.
 	Prepare func([]*tidegate.Delivery)
 
 	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to
@@ -77,15 +77,15 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	return b.Poll(ctx, Poll{ReceiveRequest: r})
 }
 
-// Poll receives up to p.Max messages, at most 32, and waits for the first one
-// up to p.Wait. A receive with the AttemptID of an earlier one ends that one if it still
-// waits, and else returns its deliveries that are still in flight: the same attempts, with what
-// is left of their invisible time, and with new handles that replace the old ones. If none is,
-// it is a new receive; with p.Repeat it returns none at once instead. It returns none, and no error, if there was none. The attempt
-// number of every delivery is written before Poll returns it. A group that
-// does not exist is made; it begins with the oldest message. Max, Queue and
-// Wait below zero, an AttemptID of more than 255 bytes, and an invisible duration out of
-// bounds (40011), are refused. If ctx ends, Poll returns its cause and takes no message with it.
+// Poll receives up to p.Max messages, at most 32, and waits for the first one up to p.Wait. A
+// receive with the AttemptID of an earlier one ends that one if it still waits, and else returns
+// its deliveries that are still in flight: the same attempts, with what is left of their invisible
+// time, and with new handles that replace the old ones. If none is, it is a new receive; with
+// p.Repeat it returns none at once instead. It returns none, and no error, if there was none. The
+// attempt number of every delivery is written before Poll returns it. A group that does not exist
+// is made; it begins with the oldest message. Max, Queue and Wait below zero, an AttemptID of more
+// than 255 bytes, and an invisible duration out of bounds (40011), are refused. If ctx ends, Poll
+// returns its cause and takes no message with it.
 func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
 	return ds, withOp("ReceiveMessage", err)

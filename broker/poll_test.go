@@ -416,7 +416,8 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 
 // Messages that fail at once, again and again, do not keep new ones waiting,
 // nor new ones those that are due again.
-// Seed 000: "you can use the retry mechanism to redeliver the message to avoid blocking the process"
+// RocketMQ: consumption retry: "you can use the retry mechanism to redeliver the message to avoid
+// blocking the process"
 func TestRetriesAndNewMessagesShare(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 3, 8, 32} {

@@ -14,11 +14,11 @@ import (
 // one is reached, all sends are refused. Receiving and settling go on, since
 // they are the cure. Without a data directory only MaxColdReads holds.
 type Pressure struct {
-	// MinFreeDisk is how many bytes the disk must have free; sends are taken
-	// again at a quarter more. Commits of transactions are refused with them, and delayed messages that come due stay where they are until then. What is kept free is the reserve that
-	// consumers' progress is written to, and that tables are rewritten in. 0: 1 GiB or, if
-	// that is less, 5 % of the disk, but at least 256 MiB, which is what the stores' own
-	// buffers can take at once. -1: no limit.
+	// MinFreeDisk is how many bytes the disk must have free; sends are taken again at a quarter
+	// more. Commits of transactions are refused with them, and delayed messages that come due stay
+	// where they are until then. What is kept free is the reserve that consumers' progress is
+	// written to, and that tables are rewritten in. 0: 1 GiB or, if that is less, 5 % of the disk,
+	// but at least 256 MiB, which is what the stores' own buffers can take at once. -1: no limit.
 	MinFreeDisk int64 `json:"min_free_disk_bytes,omitempty"`
 
 	// MaxCompactionDebt is how many bytes of the message store may wait to be
@@ -32,12 +32,12 @@ type Pressure struct {
 	// waiting; they are taken again when it goes on. 0: 1 s. Negative: no limit.
 	MaxWriteStall Duration `json:"max_write_stall,omitempty"`
 
-	// MaxColdReads is how many bytes of bodies a second the groups that are
-	// more than ColdDistance behind may read from a topic: above it, sends to the topic are refused
-	// until they are near the end again (ResumePercent of ColdDistance), or read less (ResumePercent of
-	// this). Seed 004: a group that consumes from an earlier moment makes "the
-	// storage pressure on the queue" surge. 0: no limit, because what a
-	// disk can bear is not known here, and each group that catches up would refuse sends.
+	// MaxColdReads is how many bytes of bodies a second the groups that are more than ColdDistance
+	// behind may read from a topic: above it, sends to the topic are refused until they are near
+	// the end again (ResumePercent of ColdDistance), or read less (ResumePercent of this).
+	// RocketMQ: sending retry and throttling: a group that consumes from an earlier moment makes
+	// "the storage pressure on the queue" surge. 0: no limit, because what a disk can bear is not
+	// known here, and each group that catches up would refuse sends.
 	MaxColdReads int64 `json:"max_cold_reads_bytes_per_second,omitempty"`
 
 	// ColdDistance is how many bytes of bodies a group may be behind and still be

@@ -78,7 +78,9 @@ func TestPressureIsChecked(t *testing.T) {
 // Sends are refused before the disk is full; what is stored is consumed all the
 // same, and once there is room sends are taken without a restart.
 //
-// Seed 004: "When the system capacity usage exceeds the threshold, a Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the underlying resources"
+// RocketMQ: sending retry and throttling: "When the system capacity usage exceeds the threshold, a
+// Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the
+// underlying resources"
 func TestFreeDiskThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,7 +203,9 @@ func (fs *stallingFS) hold(on bool) {
 // A store that cannot flush holds up writes: those that come then are
 // refused after a while instead of waiting, and taken again when it goes on.
 //
-// Seed 004: "When the system capacity usage exceeds the threshold, a Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the underlying resources"
+// RocketMQ: sending retry and throttling: "When the system capacity usage exceeds the threshold, a
+// Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the
+// underlying resources"
 func TestWriteStallThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,11 +12,11 @@ import (
 // delayedBatch is how many delayed messages are removed in one write.
 const delayedBatch = 4096
 
-// PurgeTopic removes every message of a topic whose send was answered before,
-// be it ready, in flight, waiting for a retry, for its delivery time or for the end of its transaction, and
-// returns what that was, when that is on disk. Groups go on behind it; handles of what was in flight are not
-// valid any more, nor are the IDs of transactions, and message IDs are forgotten. Offsets go on. Dead letters that
-// groups made of the topic's messages stay: they are messages of their own
+// PurgeTopic removes every message of a topic whose send was answered before, be it ready, in
+// flight, waiting for a retry, for its delivery time or for the end of its transaction, and returns
+// what that was, when that is on disk. Groups go on behind it; handles of what was in flight are
+// not valid any more, nor are the IDs of transactions, and message IDs are forgotten. Offsets go
+// on. Dead letters that groups made of the topic's messages stay: they are messages of their own
 // topic. 40402 if there is no such topic. If ctx ends, a part may be removed.
 func (b *Broker) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
 	removed, err := b.purgeTopic(ctx, name)
@@ -88,7 +88,8 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 // delays.number once the log had written what is on disk now, and returns what was
 // removed. Others are sent, delivered and recalled meanwhile, after each write.
 func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64) (removed Backlog, err error) {
-	// What comes meanwhile lies behind this one, but for a clock that was set back. So there is an end.
+	// What comes meanwhile lies behind this one, but for a clock that was set back. So there is an
+	// end.
 	var from, newest store.StoredDelayed
 	if err := b.store.NewestDelayed(t.id, time.Time{}, func(d *store.StoredDelayed) bool {
 		newest = *d
@@ -108,7 +109,8 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64) (remo
 	}
 }
 
-// removeSomeDelayed removes some that were stored after from, up to newest, and returns how far it came; from if there was none.
+// removeSomeDelayed removes some that were stored after from, up to newest, and returns how far it
+// came; from if there was none.
 func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from, newest store.StoredDelayed, last uint64) (removed Backlog, to store.StoredDelayed, err error) {
 	select {
 	case b.delays.moving <- struct{}{}:
@@ -145,8 +147,8 @@ func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from, newest s
 	return removed, ds[len(ds)-1], nil
 }
 
-// removeHalves removes the half messages of a topic up to a number, and
-// returns what was removed. Who ends one of their transactions afterwards is told that there is none.
+// removeHalves removes the half messages of a topic up to a number, and returns what was removed.
+// Who ends one of their transactions afterwards is told that there is none.
 func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (removed Backlog, err error) {
 	for last > 0 {
 		var ids []store.HalfID

@@ -214,7 +214,8 @@ func TestPurgeInUse(t *testing.T) {
 	})
 }
 
-// records returns the keys of everything that is stored, but for the last number given and the key of IDs' hashes.
+// records returns the keys of everything that is stored, but for the last number given and the key
+// of IDs' hashes.
 func records(tb testing.TB, fs vfs.FS) (keys []string) {
 	tb.Helper()
 	for _, name := range []string{"data/messages", "data/groups"} {
@@ -345,7 +346,8 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 	})
 }
 
-// A purge and the check of transactions that makes the topic of those given up do not wait for one another.
+// A purge and the check of transactions that makes the topic of those given up do not wait for one
+// another.
 func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Seed 004: "Throttling: throttling triggered by excessive traffic"
+// RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"
 func TestClientQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,8 @@ func (f readFaultFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// A read that fails once, behind delayed messages that are moved, delays what is there by a second at most.
+// A read that fails once, behind delayed messages that are moved, delays what is there by a second
+// at most.
 func TestReadErrorAmongDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -55,8 +55,8 @@ func (b *Broker) indexRest() {
 	}, nil) // closing the store commits it
 }
 
-// nextOffset returns the offset that the next message of a queue will have; 0 if there is no such queue.
-// Only called within the message log's Add.
+// nextOffset returns the offset that the next message of a queue will have; 0 if there is no such
+// queue. Only called within the message log's Add.
 func (t *topic) nextOffset(queue uint16) int64 {
 	if queues := *t.queues.Load(); int(queue) < len(queues) {
 		return queues[queue].nextOffset

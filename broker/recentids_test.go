@@ -262,7 +262,8 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	}
 }
 
-// What the index forgets costs each topic a few deletions a window, however many other topics there are.
+// What the index forgets costs each topic a few deletions a window, however many other topics there
+// are.
 func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -117,7 +117,8 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 	}
 }
 
-// A group's retry topic is never its dead letter topic too, by whatever settings the two have their names.
+// A group's retry topic is never its dead letter topic too, by whatever settings the two have their
+// names.
 func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})

@@ -17,18 +17,21 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 001: "2.9.2 version cluster: [Topic name]-[Subscription name]-RETRY"
+// TDMQ for Pulsar: retry and dead letters: "2.9.2 version cluster: [Topic name]-[Subscription
+// name]-RETRY"
 //
-// Seed 001: "2.7.2 version cluster: [Subscription name]-RETRY"
+// TDMQ for Pulsar: retry and dead letters: "2.7.2 version cluster: [Subscription name]-RETRY"
 //
-// Seed 001: "2.6.1 Version Cluster: [Subscription name]-retry"
-// Seed 001: "The retry queue is specified as [Topic name]-[Subscription name]-RETRY. The dead letter queue is
-// specified as [Topic name]-[Subscription name]-DLQ"
-// Seed 001: "The retry queue is specified as [Subscription name]-RETRY. The dead letter queue is specified as
-// [Subscription name]-DLQ"
-// Seed 001: "The retry queue is specified as [Subscription name]-retry. The dead letter queue is specified as
-// [Subscription name]-dlq"
-// Seed 001: "To customize these parameters, use the deadLetterPolicy API"
+// TDMQ for Pulsar: retry and dead letters: "2.6.1 Version Cluster: [Subscription name]-retry"
+// TDMQ for Pulsar: retry and dead letters: "The retry queue is specified as [Topic
+// name]-[Subscription name]-RETRY. The dead letter queue is specified as [Topic name]-[Subscription
+// name]-DLQ"
+// TDMQ for Pulsar: retry and dead letters: "The retry queue is specified as [Subscription
+// name]-RETRY. The dead letter queue is specified as [Subscription name]-DLQ"
+// TDMQ for Pulsar: retry and dead letters: "The retry queue is specified as [Subscription
+// name]-retry. The dead letter queue is specified as [Subscription name]-dlq"
+// TDMQ for Pulsar: retry and dead letters: "To customize these parameters, use the deadLetterPolicy
+// API"
 func TestRetryTopicNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -40,7 +43,7 @@ func TestRetryTopicNames(t *testing.T) {
 		{RetryTopicConfig{Naming: RetryNaming292}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
 		{RetryTopicConfig{Naming: RetryNaming272}, "sub1-RETRY", "sub1-DLQ", ""},
 		{RetryTopicConfig{Naming: RetryNaming261}, "sub1-retry", "sub1-dlq", ""},
-		// .retryLetterTopic("..."), .deadLetterTopic("...") of the seed's deadLetterPolicy
+		// .retryLetterTopic("..."), .deadLetterTopic("...") of the document's deadLetterPolicy
 		{RetryTopicConfig{Topic: "my-retry", DeadLetterTopic: "my-dlq"}, "my-retry", "my-dlq", ""},
 		{RetryTopicConfig{Enabled: true, Topic: "my-retry"}, "my-retry", "topic1-sub1-DLQ", ""},
 	} {
@@ -63,20 +66,23 @@ func TestRetryTopicNames(t *testing.T) {
 	}
 }
 
-// Seed 001: "level 1 corresponds to 1s, and level 3 corresponds to 10s. If the default value does not
-// meet actual business requirements, users can customize it."
+// TDMQ for Pulsar: retry and dead letters: "level 1 corresponds to 1s, and level 3 corresponds to
+// 10s. If the default value does not meet actual business requirements, users can customize it."
 //
-// Seed 001: "After the first failure, the retry interval is 1 second. After the second failure, it
-// becomes 5 seconds."
+// TDMQ for Pulsar: retry and dead letters: "After the first failure, the retry interval is 1
+// second. After the second failure, it becomes 5 seconds."
 //
-// Seed 001: "The value ranges of delay time and delayed messages are the same, ranging from 1 to
-// 864,000 seconds."
+// TDMQ for Pulsar: retry and dead letters: "The value ranges of delay time and delayed messages are
+// the same, ranging from 1 to 864,000 seconds."
 //
-// Seed 001: "If the subscription mode is Exclusive or Failover, the specified retry interval does
-// not take effect, and retries occur immediately."
-// Seed 001: "To customize these parameters, use the deadLetterPolicy API"
-// Seed 001: "Retry rules are implemented using the reconsumeLater API. Three modes are available"
-// Seed 001: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+// TDMQ for Pulsar: retry and dead letters: "If the subscription mode is Exclusive or Failover, the
+// specified retry interval does not take effect, and retries occur immediately."
+// TDMQ for Pulsar: retry and dead letters: "To customize these parameters, use the deadLetterPolicy
+// API"
+// TDMQ for Pulsar: retry and dead letters: "Retry rules are implemented using the reconsumeLater
+// API. Three modes are available"
+// TDMQ for Pulsar: retry and dead letters: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h
+// 2h"
 func TestReconsumeModes(t *testing.T) {
 	t.Parallel()
 	if got := RetryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
@@ -133,34 +139,42 @@ func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
 	return ds[0]
 }
 
-// Seed 001: "After reconsumeLater is executed, the original message in the topic is acknowledged and
-// transferred to the retry topic. When the number of retries reaches the upper limit, the message
-// is transferred to the dead letter queue. The PulsarClient automatically subscribes to the retry
-// topic. However, messages in the dead letter queue are not automatically subscribed to"
+// TDMQ for Pulsar: retry and dead letters: "After reconsumeLater is executed, the original message
+// in the topic is acknowledged and transferred to the retry topic. When the number of retries
+// reaches the upper limit, the message is transferred to the dead letter queue. The PulsarClient
+// automatically subscribes to the retry topic. However, messages in the dead letter queue are not
+// automatically subscribed to"
 //
-// Seed 001: "Written to dead letter queue at the 17th retry"
+// TDMQ for Pulsar: retry and dead letters: "Written to dead letter queue at the 17th retry"
 //
-// Seed 001: "REAL_TOPIC: original topic. ORIGIN_MESSAGE_ID: ID of the originally produced message.
-// RETRY_TOPIC: retry topic. RECONSUMETIMES: number of message retries."
+// TDMQ for Pulsar: retry and dead letters: "REAL_TOPIC: original topic. ORIGIN_MESSAGE_ID: ID of
+// the originally produced message. RETRY_TOPIC: retry topic. RECONSUMETIMES: number of message
+// retries."
 //
 // Every retry has a message ID of its own.
 //
-// Seed 001: "Original consumption: msgid=1:1:0:1 First retry: msgid=2:1:-1 Second retry: msgid=2:2:-1"
-// Seed 001: "When the number of retries reaches a threshold, no retry is performed, and the message is delivered to
-// the dead letter topic"
-// Seed 001: "You can write a dedicated client to subscribe to the dead letter topic to process such messages"
-// Seed 001: "If the number of message retries reaches the maximum limit, the message is delivered to the dead letter
-// queue. (Messages delivered to the dead letter queue are not automatically consumed. If required, users create
-// additional consumers for consumption.) If the number of message retries does not reach the maximum limit, the
-// message is delivered to the retry queue"
-// Seed 001: "If consumption fails after the maximum number of retries is reached, the message is delivered to the
-// corresponding dead letter queue for manual handling"
-// Seed 001: "The number of retries is set to 16. (After 16 retries, a message is delivered to the dead letter queue
-// at the 17th retry.)"
-// Seed 001: "The interval increases progressively with each attempt. The specific interval is determined by the
-// MESSAGE_DELAYLEVEL constant introduced in the second mode"
-// Seed 001: "The number of retries obtained through the msg.getRedeliveryCount() API is the number of retries under
-// the negativeAcknowledge retry mechanism"
+// TDMQ for Pulsar: retry and dead letters: "Original consumption: msgid=1:1:0:1 First retry:
+// msgid=2:1:-1 Second retry: msgid=2:2:-1"
+// TDMQ for Pulsar: retry and dead letters: "When the number of retries reaches a threshold, no
+// retry is performed, and the message is delivered to the dead letter topic"
+// TDMQ for Pulsar: retry and dead letters: "You can write a dedicated client to subscribe to the
+// dead letter topic to process such messages"
+// TDMQ for Pulsar: retry and dead letters: "If the number of message retries reaches the maximum
+// limit, the message is delivered to the dead letter queue. (Messages delivered to the dead letter
+// queue are not automatically consumed. If required, users create additional consumers for
+// consumption.) If the number of message retries does not reach the maximum limit, the message is
+// delivered to the retry queue"
+// TDMQ for Pulsar: retry and dead letters: "If consumption fails after the maximum number of
+// retries is reached, the message is delivered to the corresponding dead letter queue for manual
+// handling"
+// TDMQ for Pulsar: retry and dead letters: "The number of retries is set to 16. (After 16 retries,
+// a message is delivered to the dead letter queue at the 17th retry.)"
+// TDMQ for Pulsar: retry and dead letters: "The interval increases progressively with each attempt.
+// The specific interval is determined by the MESSAGE_DELAYLEVEL constant introduced in the second
+// mode"
+// TDMQ for Pulsar: retry and dead letters: "The number of retries obtained through the
+// msg.getRedeliveryCount() API is the number of retries under the negativeAcknowledge retry
+// mechanism"
 func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,8 +229,8 @@ func TestReconsumeLater(t *testing.T) {
 	})
 }
 
-// Seed 001: "It is disabled by default. Messages are sent to the retry topic only when the
-// reconsumeLater() API is called."
+// TDMQ for Pulsar: retry and dead letters: "It is disabled by default. Messages are sent to the
+// retry topic only when the reconsumeLater() API is called."
 func TestRetryTopicsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +262,9 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 	})
 }
 
-// Seed 001: "sub1 automatically subscribes to the retry topic automatically created during initial
-// subscription creation (available in the topic list of the console)"
+// TDMQ for Pulsar: retry and dead letters: "sub1 automatically subscribes to the retry topic
+// automatically created during initial subscription creation (available in the topic list of the
+// console)"
 func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
@@ -309,9 +324,10 @@ func TestSharedRetryTopic(t *testing.T) {
 
 // A receive that waits is woken by both: a new message, and one of the retry topic.
 //
-// Seed 001: "the retry queue corresponding to the subscription name is automatically subscribed to"
-// Seed 001: "a delayed message is delivered to the retry queue, and the delay time is specified by the user in
-// reconsumeLater"
+// TDMQ for Pulsar: retry and dead letters: "the retry queue corresponding to the subscription name
+// is automatically subscribed to"
+// TDMQ for Pulsar: retry and dead letters: "a delayed message is delivered to the retry queue, and
+// the delay time is specified by the user in reconsumeLater"
 func TestRetryTopicWakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -58,7 +58,8 @@ func (b *Broker) recover() error {
 		}
 	}
 	forget := forgetRecovered(topics, now)
-	// Before any alarm: what moves messages makes retention look, and that asks which groups need them.
+	// Before any alarm: what moves messages makes retention look, and that asks which groups need
+	// them.
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
 	}
@@ -142,7 +143,8 @@ func (b *Broker) recoverQueues(t *topic) error {
 }
 
 func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*group) error {
-	// What was deleted may have left something when the power failed: it is passed over, and deleted now.
+	// What was deleted may have left something when the power failed: it is passed over, and
+	// deleted now.
 	orphans := map[[2]uint32]bool{}
 	subscription := func(group, topic uint32, queue uint16) *subscription {
 		g, t := groups[group], topics[topic]
@@ -198,7 +200,8 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		if groups[group] == nil || topics[p.Topic] == nil {
 			orphans[[2]uint32{group, p.Topic}] = true
 		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
-			// Its message was removed, or lost, or the process ended between the dead letter and the removal of the lease.
+			// Its message was removed, or lost, or the process ended between the dead letter and
+			// the removal of the lease.
 			c := s.cursors[p.Queue]
 			lost.reach(s.topic, c.queue, p.Offset+1, 0)
 			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {

@@ -37,12 +37,12 @@ func failures(t *testing.T, b *Broker, group, topic string) (waits []time.Durati
 	return waits
 }
 
-// Seed 002: "Such a message goes back to its queue ready to be redelivered."
+// Artemis: undelivered messages: "Such a message goes back to its queue ready to be redelivered."
 //
-// Seed 002: "By default, there is no redelivery delay"
+// Artemis: undelivered messages: "By default, there is no redelivery delay"
 //
-// Seed 002: "If a `dead-letter-address` is not specified, messages will removed after
-// `max-delivery-attempts` unsuccessful attempts."
+// Artemis: undelivered messages: "If a `dead-letter-address` is not specified, messages will
+// removed after `max-delivery-attempts` unsuccessful attempts."
 func TestRedeliveryByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,14 +66,15 @@ func TestRedeliveryByDefault(t *testing.T) {
 	})
 }
 
-// Seed 002: "Other subsequent messages will be delivery regularly, only the cancelled
-// message will be sent asynchronously back to the queue after the delay."
+// Artemis: undelivered messages: "Other subsequent messages will be delivery regularly, only the
+// cancelled message will be sent asynchronously back to the queue after the delay."
 //
-// Failures and timeouts alike have the broker's delays, which are those of the seed's example.
-// Seed 002: "It is possible to delay messages redelivery"
-// Seed 002: "If a `redelivery-delay` is specified, Apache ActiveMQ Artemis will wait this delay before redelivering
-// the messages"
-// Seed 002: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"
+// Failures and timeouts alike have the broker's delays, which are those of the document's example.
+// Artemis: undelivered messages: "It is possible to delay messages redelivery"
+// Artemis: undelivered messages: "If a `redelivery-delay` is specified, Apache ActiveMQ Artemis
+// will wait this delay before redelivering the messages"
+// Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2,
+// max-redelivery-delay=15000"
 func TestRedeliveryDelaysOneMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +126,8 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 // The draw is made once, when the message fails: a restart neither repeats it
 // nor moves the due time.
 //
-// Seed 002: "By randomly padding the redelivery-delay by a small, configurable amount"
+// Artemis: undelivered messages: "By randomly padding the redelivery-delay by a small, configurable
+// amount"
 func TestCollisionsAreAvoided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

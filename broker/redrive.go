@@ -59,23 +59,21 @@ type DeadLetterPurge struct {
 	Next   string `json:"next,omitempty"` // where to go on; empty: that was all
 }
 
-// RedriveDeadLetters sends dead letters of a group back, the oldest first, and
-// returns when that is on disk: each is stored anew, as the newest message of
-// its topic, and leaves the dead letters in the same write, so that neither a
-// crash nor a repetition makes two of one. It keeps its ID, whatever the topic
-// stored within its duplicate window, its body, keys, tag, message group and
-// properties; those of a dead letter are taken off, and
-// tidegate.PropertyDeadLetterRedrives counts how often that was done. What was
-// retried through a retry topic comes back as what was sent: with that ID, and
-// without the properties of a retry, whose number counts anew. A FIFO topic takes those with a message
-// group and no other one does; a delivery time is over. Every
-// group of the topic gets it, with attempts from 1 on.
+// RedriveDeadLetters sends dead letters of a group back, the oldest first, and returns when that is
+// on disk: each is stored anew, as the newest message of its topic, and leaves the dead letters in
+// the same write, so that neither a crash nor a repetition makes two of one. It keeps its ID,
+// whatever the topic stored within its duplicate window, its body, keys, tag, message group and
+// properties; those of a dead letter are taken off, and tidegate.PropertyDeadLetterRedrives counts
+// how often that was done. What was retried through a retry topic comes back as what was sent: with
+// that ID, and without the properties of a retry, whose number counts anew. A FIFO topic takes
+// those with a message group and no other one does; a delivery time is over. Every group of the
+// topic gets it, with attempts from 1 on.
 //
 // A topic whose backlog throttles stops it: the error is tidegate.ErrThrottled, and beside it is
 // what was done, with Next to go on later. The other errors: those of DeadLetters, and 40402 for a
-// To that is not there. One redrive or purge runs at a time; ctx ends the wait
-// for it, and the redrive between two writes, as the end of the broker does (tidegate.ErrClosed); what was
-// done is told then too.
+// To that is not there. One redrive or purge runs at a time; ctx ends the wait for it, and the
+// redrive between two writes, as the end of the broker does (tidegate.ErrClosed); what was done is
+// told then too.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	var done DeadLetterRedrive
 	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
@@ -249,7 +247,8 @@ func (b *Broker) redriveTarget(l *StoredDeadLetter, name string) *topic {
 	return t
 }
 
-// redriven returns the message that a dead letter was, with the count of its redrives, for the topic named to.
+// redriven returns the message that a dead letter was, with the count of its redrives, for the
+// topic named to.
 func redriven(l *StoredDeadLetter, to string) *store.Message {
 	m := &store.Message{Message: l.Message, BornAt: l.BornAt, BornHost: l.BornHost}
 	m.Properties = maps.Clone(l.Properties)

@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it came and
-// where to go on.
+// A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it
+// came and where to go on.
 func TestCloseStopsARedrive(t *testing.T) {
 	t.Parallel()
 	const n = 3 * browseChunk

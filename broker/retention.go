@@ -42,24 +42,25 @@ const (
 	reclaimTopics = 1024
 )
 
-// A Retention says when a topic's messages are removed, the oldest of each
-// queue first. A consumer group that has not consumed one until then never
-// will: it counts as overtaken (Subscription.Overtaken), and a warning is logged. But no message is removed
+// A Retention says when a topic's messages are removed, the oldest of each queue first. A consumer
+// group that has not consumed one until then never will: it counts as overtaken
+// (Subscription.Overtaken), and a warning is logged. But no message is removed
 //
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;
-//   - nor while its message group is parked or blocked, and then nothing in its queue from the first message
-//     on that waits behind the failed one; what waited there, and the failed one itself, stays, once that ends, until the group is done with it;
-//   - within the topic's duplicate window: it is what tells that a message with
-//     the same ID is a duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
+//   - nor while its message group is parked or blocked, and then nothing in its queue from the
+//     first message on that waits behind the failed one; what waited there, and the failed one
+//     itself, stays, once that ends, until the group is done with it;
+//   - within the topic's duplicate window: it is what tells that a message with the same ID is a
+//     duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
 //   - before its delivery time.
 //
 // The zero value keeps messages for 72 hours. Groups that begin later begin
 // with the oldest message that is left.
 type Retention struct {
-	// Time is how long a message is kept from when it was stored, consumed or
-	// not. It is removed at that age or, so that a stream is not removed one by one,
-	// up to a minute (1/64 of Time, if that is less) later. Negative: for ever. 0: 72 hours; for ever in topics of dead letters.
+	// Time is how long a message is kept from when it was stored, consumed or not. It is removed at
+	// that age or, so that a stream is not removed one by one, up to a minute (1/64 of Time, if
+	// that is less) later. Negative: for ever. 0: 72 hours; for ever in topics of dead letters.
 	Time Duration `json:"time,omitempty"`
 
 	// Bytes bounds the bodies that the topic holds. What is above it is

@@ -53,7 +53,8 @@ func fillTopic(tb testing.TB, b *Broker, n int, topics ...string) {
 	}
 }
 
-// Messages of two topics share files. Once those of one are gone, the files are written anew without them.
+// Messages of two topics share files. Once those of one are gone, the files are written anew
+// without them.
 func TestSharedDiskIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -92,10 +92,12 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 }
 
 // By default 16 retries, then the dead letter.
-// Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
-// Seed 000: "If a message fails to be consumed, Apache RocketMQ redelivers the message based on a consumption retry
-// policy"
-// Seed 000: "the Apache RocketMQ broker resends a message when the message fails to be consumed"
+// RocketMQ: consumption retry: "If the message fails to be consumed even after a specified number
+// of retries, the broker sends the message to the dead-letter queue"
+// RocketMQ: consumption retry: "If a message fails to be consumed, Apache RocketMQ redelivers the
+// message based on a consumption retry policy"
+// RocketMQ: consumption retry: "the Apache RocketMQ broker resends a message when the message fails
+// to be consumed"
 func TestWholeLadder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// The defaults and bounds of retry topics (seed 001).
+// The defaults and bounds of retry topics (TDMQ for Pulsar: retry and dead letters).
 const (
 	DefaultMaxRetries       = 16
 	DefaultNegativeAckDelay = time.Minute
@@ -18,14 +18,14 @@ const (
 	MaxReconsumeDelay       = 864_000 * time.Second
 )
 
-// RetryLevels returns a new copy of seed 001's MESSAGE_DELAYLEVEL: level 1 is
+// RetryLevels returns a new copy of the delay levels (MESSAGE_DELAYLEVEL): level 1 is
 // 1 s, level 18 is 2 h.
 func RetryLevels() backoff.Steps {
 	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 }
 
-// A RetryNaming is how retry topics and their dead letter topics are named:
-// by the version of the cluster in seed 001 that does so.
+// A RetryNaming is the form of the names of retry topics and their dead letter topics: that of a
+// version of TDMQ for Pulsar's clusters.
 type RetryNaming string
 
 // The namings.
@@ -39,7 +39,7 @@ const (
 // bound the number of its consumers by it.
 type SubscriptionType string
 
-// The types. Delays need Shared or KeyShared (seed 001).
+// The types. Delays need Shared or KeyShared (TDMQ for Pulsar: retry and dead letters).
 const (
 	SubscriptionShared    SubscriptionType = "shared"
 	SubscriptionKeyShared SubscriptionType = "key_shared"
@@ -47,11 +47,11 @@ const (
 	SubscriptionFailover  SubscriptionType = "failover"
 )
 
-// A RetryTopicConfig is how a group retries through a topic of its own: a
-// consumer that calls ReconsumeLater has the message acknowledged and sent to
-// that topic anew, with a delay, and the group receives from it whenever it
-// receives from the original one (seed 001). Naming and Topic cannot change while the group
-// receives from a retry topic nor, once that is switched off, while one has messages for it.
+// A RetryTopicConfig is how a group retries through a topic of its own: a consumer that calls
+// ReconsumeLater has the message acknowledged and sent to that topic anew, with a delay, and the
+// group receives from it whenever it receives from the original one (TDMQ for Pulsar: retry and
+// dead letters). Naming and Topic cannot change while the group receives from a retry topic nor,
+// once that is switched off, while one has messages for it.
 type RetryTopicConfig struct {
 	// Enabled turns it on. It is off by default.
 	Enabled bool `json:"enabled,omitempty"`
@@ -59,8 +59,8 @@ type RetryTopicConfig struct {
 	// Naming names the two topics. Empty for "2.9.2".
 	Naming RetryNaming `json:"naming,omitempty"`
 
-	// Topic and DeadLetterTopic are names in place of those that Naming makes,
-	// for all topics of the group. Empty: Naming's. Topic may not be a retry topic of another group.
+	// Topic and DeadLetterTopic are names in place of those that Naming makes, for all topics of
+	// the group. Empty: Naming's. Topic may not be a retry topic of another group.
 	Topic           string `json:"topic,omitempty"`
 	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
 
@@ -76,8 +76,8 @@ type RetryTopicConfig struct {
 	SubscriptionType SubscriptionType `json:"subscription_type,omitempty"`
 }
 
-// A NegativeAckConfig is what negative acknowledgements of a group do: the
-// same message is delivered again, and no new one is made (seed 001).
+// A NegativeAckConfig is what negative acknowledgements of a group do: the same message is
+// delivered again, and no new one is made (TDMQ for Pulsar: retry and dead letters).
 type NegativeAckConfig struct {
 	// Delay is the time until then, where the consumer gives none. 0 for
 	// DefaultNegativeAckDelay.
@@ -213,7 +213,7 @@ func (c RetryTopicConfig) original(name, group string) (topic string, retry bool
 	return topic, retry && topic != ""
 }
 
-// A ReconsumeMode is which of seed 001's three modes a ReconsumeLater has. The
+// A ReconsumeMode is the mode of a ReconsumeLater (TDMQ for Pulsar: retry and dead letters). The
 // zero value is the third one: after the first failure level 1, after the
 // second level 2, and so on to the last level.
 type ReconsumeMode struct {

@@ -43,14 +43,13 @@ type QueueRewind struct {
 	Dropped int64 `json:"dropped"`
 }
 
-// Rewind makes a group go on consuming a topic from another position, which
-// may also lie ahead, and returns what that did, by queue, when it is written, all at once.
-// What the group has not finished is dropped in those queues: older handles
-// are refused (40013), attempts count from 1 again, message groups are not
-// parked any more, and a message that became a dead letter can become another
-// one. Dead letters stay where they are. The group's backlog follows at once, and with it throttling;
-// its measured drain rate does not count what is skipped. It waits while messages
-// are being removed, by retention or a purge; ctx ends that wait.
+// Rewind makes a group go on consuming a topic from another position, which may also lie ahead, and
+// returns what that did, by queue, when it is written, all at once. What the group has not finished
+// is dropped in those queues: older handles are refused (40013), attempts count from 1 again,
+// message groups are not parked any more, and a message that became a dead letter can become
+// another one. Dead letters stay where they are. The group's backlog follows at once, and with it
+// throttling; its measured drain rate does not count what is skipped. It waits while messages are
+// being removed, by retention or a purge; ctx ends that wait.
 //
 // A group that is not there is an error (40403), as are a topic (40402) and a
 // position that is not one (40000); a group that never received from the

@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A rewind while retention looks for what all groups have consumed: either it is removed
-// before, and the rewind says that it is not there any more, or it comes anew. Nothing of it is lost.
+// A rewind while retention looks for what all groups have consumed: either it is removed before,
+// and the rewind says that it is not there any more, or it comes anew. Nothing of it is lost.
 func TestRewindWhileRetentionPlans(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -324,8 +324,8 @@ func TestRewindWakesReceives(t *testing.T) {
 	})
 }
 
-// A rewind on a large backlog makes sends wait (seed 004), and one to the end
-// frees them; neither is mistaken for consuming.
+// A rewind on a large backlog makes sends wait (RocketMQ: sending retry and throttling), and one to
+// the end frees them; neither is mistaken for consuming.
 func TestRewindThrottles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -27,18 +27,21 @@ func countsOf(t *testing.T, b *Broker, group string) counts {
 	return counts{s.Ready, s.Inflight, s.WaitingRetry, s.Acked, s.DeadLetters}
 }
 
-// Seed 000: "Ready The message is waiting to be consumed on the Apache RocketMQ broker"
-// Seed 000: "Inflight The message has been obtained and is being consumed by the consumer. However, the consumption
-// result has not been returned"
-// Seed 000: "The message fails to be consumed or a timeout error occurs when the broker waits for the consumer to
-// return the consumption status. In these cases, the consumption retry logic is triggered. If the maximum number of
-// retries is not reached, the message goes back to the Ready state after the retry interval elapses. Messages that
-// are in the Ready state can be consumed again"
-// Seed 000: "Commit The message is consumed. After the consumer returns a success response, the state machine can be
-// terminated"
-// Seed 000: "If the message fails to be consumed even after the maximum number of retries is reached, the message is
-// no longer retried and is sent to the dead-letter queue"
-// Seed 000: "When a message is retried, its state changes from Ready to Inflight and then to WaitingRetry"
+// RocketMQ: consumption retry: "Ready The message is waiting to be consumed on the Apache RocketMQ
+// broker"
+// RocketMQ: consumption retry: "Inflight The message has been obtained and is being consumed by the
+// consumer. However, the consumption result has not been returned"
+// RocketMQ: consumption retry: "The message fails to be consumed or a timeout error occurs when the
+// broker waits for the consumer to return the consumption status. In these cases, the consumption
+// retry logic is triggered. If the maximum number of retries is not reached, the message goes back
+// to the Ready state after the retry interval elapses. Messages that are in the Ready state can be
+// consumed again"
+// RocketMQ: consumption retry: "Commit The message is consumed. After the consumer returns a
+// success response, the state machine can be terminated"
+// RocketMQ: consumption retry: "If the message fails to be consumed even after the maximum number
+// of retries is reached, the message is no longer retried and is sent to the dead-letter queue"
+// RocketMQ: consumption retry: "When a message is retried, its state changes from Ready to Inflight
+// and then to WaitingRetry"
 func TestStatesOfAPushConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +111,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 
 // Whatever RocketMQ's simple consumers can do, their messages never wait.
 //
-// Seed 000: "This state is exclusive to push consumers"
+// RocketMQ: consumption retry: "This state is exclusive to push consumers"
 func TestStatesOfASimpleConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,9 +150,9 @@ func TestStatesOfASimpleConsumer(t *testing.T) {
 	})
 }
 
-// Seed 000: "The retry interval is fixed and pre-allocated"
-// Seed 000: "When a message is retried, the value of the parameter is reused. You do not need to configure the
-// interval for the subsequent retries"
+// RocketMQ: consumption retry: "The retry interval is fixed and pre-allocated"
+// RocketMQ: consumption retry: "When a message is retried, the value of the parameter is reused.
+// You do not need to configure the interval for the subsequent retries"
 func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +170,8 @@ func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 	})
 }
 
-// Seed 000: "you can change the value to a larger value to avoid triggering the retry mechanism"
+// RocketMQ: consumption retry: "you can change the value to a larger value to avoid triggering the
+// retry mechanism"
 func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +196,8 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 
 // A client that says again and again that it lives does not keep a message for ever.
 //
-// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+// RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
+// on the broker and cannot be exceeded"
 func TestOwnedLeaseHasAMaximum(t *testing.T) {
 	t.Parallel()
 	for longest, want := range map[time.Duration]time.Duration{

@@ -13,13 +13,16 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Seed 000: "if the maximum number of retries is three, the message can be delivered four times"
-// Seed 000: "If the message fails to be consumed even after a specified number of retries, the broker sends the message to the dead-letter queue"
-// Seed 000: "Maximum retries: the maximum number of times that a message can be retried for consumption"
-// Seed 000: "The maximum number of retries for a push consumer is specified in the metadata when the consumer group
-// is created"
-// Seed 000: "The maximum number of retries for a simple consumer is specified in the metadata when the consumer group
-// is created"
+// RocketMQ: consumption retry: "if the maximum number of retries is three, the message can be
+// delivered four times"
+// RocketMQ: consumption retry: "If the message fails to be consumed even after a specified number
+// of retries, the broker sends the message to the dead-letter queue"
+// RocketMQ: consumption retry: "Maximum retries: the maximum number of times that a message can be
+// retried for consumption"
+// RocketMQ: consumption retry: "The maximum number of retries for a push consumer is specified in
+// the metadata when the consumer group is created"
+// RocketMQ: consumption retry: "The maximum number of retries for a simple consumer is specified in
+// the metadata when the consumer group is created"
 func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,9 +47,10 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 	})
 }
 
-// Seed 000: "The interval between two consumptions is the sum of the actual time spent on consumption and the retry interval"
-// Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
-// message is retried"
+// RocketMQ: consumption retry: "The interval between two consumptions is the sum of the actual time
+// spent on consumption and the retry interval"
+// RocketMQ: consumption retry: "Retry interval: the time that elapses from when a consumption
+// failure or timeout occurs to when the message is retried"
 func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,10 +70,11 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 	})
 }
 
-// Seed 000: "Ordered messages: fixed"
-// Seed 000: "A timeout error occurs or a message stays in a push consumer queue for an excessive period of time"
-// Seed 000: "Retry interval: the time that elapses from when a consumption failure or timeout occurs to when the
-// message is retried"
+// RocketMQ: consumption retry: "Ordered messages: fixed"
+// RocketMQ: consumption retry: "A timeout error occurs or a message stays in a push consumer queue
+// for an excessive period of time"
+// RocketMQ: consumption retry: "Retry interval: the time that elapses from when a consumption
+// failure or timeout occurs to when the message is retried"
 func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,12 +95,16 @@ func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 	})
 }
 
-// Seed 000: "It is configured in the InvisibleDuration parameter by the consumer when the consumer calls the API"
-// Seed 000: "if the InvisibleDuration value is 30 ms and a consumption failure is returned 10 ms after the processing starts, the time to the next retry is 20 ms"
-// Seed 000: "If no consumption result is returned within 30 ms, a timeout error occurs and a retry is triggered. Then, the retry interval is 0 ms"
-// Seed 000: "Specified in the InvisibleDuration parameter in the API"
-// Seed 000: "The consumption retry interval is therefore controlled by the InvisibleDuration value"
-// Seed 000: "Simple consumers need only to wait for a message to be retried"
+// RocketMQ: consumption retry: "It is configured in the InvisibleDuration parameter by the consumer
+// when the consumer calls the API"
+// RocketMQ: consumption retry: "if the InvisibleDuration value is 30 ms and a consumption failure
+// is returned 10 ms after the processing starts, the time to the next retry is 20 ms"
+// RocketMQ: consumption retry: "If no consumption result is returned within 30 ms, a timeout error
+// occurs and a retry is triggered. Then, the retry interval is 0 ms"
+// RocketMQ: consumption retry: "Specified in the InvisibleDuration parameter in the API"
+// RocketMQ: consumption retry: "The consumption retry interval is therefore controlled by the
+// InvisibleDuration value"
+// RocketMQ: consumption retry: "Simple consumers need only to wait for a message to be retried"
 func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,8 +127,9 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 	})
 }
 
-// Seed 000: "that is, the InvisibleDuration value is recalculated from the point in time when the API is called"
-// Seed 000: "the change takes effect immediately"
+// RocketMQ: consumption retry: "that is, the InvisibleDuration value is recalculated from the point
+// in time when the API is called"
+// RocketMQ: consumption retry: "the change takes effect immediately"
 func TestChangeCountsFromTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,8 +153,8 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 	})
 }
 
-// Seed 000: "A timeout error has not occurred on the current message"
-// Seed 000: "A consumption status of the current message is not returned"
+// RocketMQ: consumption retry: "A timeout error has not occurred on the current message"
+// RocketMQ: consumption retry: "A consumption status of the current message is not returned"
 func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +181,8 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 	})
 }
 
-// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+// RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
+// on the broker and cannot be exceeded"
 func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,10 +205,12 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	})
 }
 
-// The maximum is one of the time that a delivery takes, from the moment at which it was handed out, and not of a
-// single request: the Chinese edition of the document has 消费耗时的最大上限, the limit of the time that consuming takes.
+// The maximum is one of the time that a delivery takes, from the moment at which it was handed out,
+// and not of a single request: the Chinese edition of the document has 消费耗时的最大上限, the limit of the
+// time that consuming takes.
 //
-// Seed 000: "The maximum consumption interval is specified by a system parameter on the broker and cannot be exceeded"
+// RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
+// on the broker and cannot be exceeded"
 func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{false, true} {

@@ -44,15 +44,14 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	return b.Append(ctx, in)
 }
 
-// Append stores messages, which may be of several topics, and returns a
-// result for each, in their order, when those accepted are on disk. A message
-// is refused alone: for what is wrong with it (400xx, 413xx, 431xx), an unknown topic (40402), a type
-// that its topic does not take (40014), or with tidegate.ErrThrottled. Where one with a message group
-// is refused for now, those behind it in its message group are too: sent again, they keep their order. If ctx
-// ends while the disk is waited for, the messages may be stored all the same.
-// A message whose ID the topic stored within its duplicate window is not
-// stored again: its result is the first one's receipt.
-// Nothing of a message is kept once Append has returned.
+// Append stores messages, which may be of several topics, and returns a result for each, in their
+// order, when those accepted are on disk. A message is refused alone: for what is wrong with it
+// (400xx, 413xx, 431xx), an unknown topic (40402), a type that its topic does not take (40014), or
+// with tidegate.ErrThrottled. Where one with a message group is refused for now, those behind it in
+// its message group are too: sent again, they keep their order. If ctx ends while the disk is
+// waited for, the messages may be stored all the same. A message whose ID the topic stored within
+// its duplicate window is not stored again: its result is the first one's receipt. Nothing of a
+// message is kept once Append has returned.
 func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)

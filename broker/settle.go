@@ -86,14 +86,14 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 	return n
 }
 
-// Retry says that consuming failed. The message is delivered again after the
-// given time, which counts from now, or for [transport.ByLadder] after the interval that
-// the settings of its topic and group have for its attempt. If a push consumer received it and address
-// settings say anything about redelivery in its topic, it is delivered after the
-// redelivery-delay instead, which is 0 by default. If it had its last attempt it is given up
-// at once, for the reason if there is one. Retry returns what becomes of it when that is on disk. 40011 for a time that is negative, or
-// above MaxInvisibleDuration and longer than every interval that the group's or the topic's settings have; 40013 if the handle is not
-// valid any more.
+// Retry says that consuming failed. The message is delivered again after the given time, which
+// counts from now, or for [transport.ByLadder] after the interval that the settings of its topic
+// and group have for its attempt. If a push consumer received it and address settings say anything
+// about redelivery in its topic, it is delivered after the redelivery-delay instead, which is 0 by
+// default. If it had its last attempt it is given up at once, for the reason if there is one. Retry
+// returns what becomes of it when that is on disk. 40011 for a time that is negative, or above
+// MaxInvisibleDuration and longer than every interval that the group's or the topic's settings
+// have; 40013 if the handle is not valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
@@ -124,19 +124,20 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 	return longest
 }
 
-// ChangeInvisibleDuration keeps the message invisible for another dur from
-// now on and returns, when that is on disk, the handle that replaces d.Handle. A dur of 0 gives the
-// message back: for a simple consumer that is a time-out; a push consumer,
-// whose failures are told by Retry, has not handled it, and the attempt does
-// not count. However often it is changed, a delivery ends MaxInvisibleDuration after it was handed
-// out at the latest. 40011 for a dur that is negative or ends later; 40013 if the handle is not valid any more.
+// ChangeInvisibleDuration keeps the message invisible for another dur from now on and returns, when
+// that is on disk, the handle that replaces d.Handle. A dur of 0 gives the message back: for a
+// simple consumer that is a time-out; a push consumer, whose failures are told by Retry, has not
+// handled it, and the attempt does not count. However often it is changed, a delivery ends
+// MaxInvisibleDuration after it was handed out at the latest. 40011 for a dur that is negative or
+// ends later; 40013 if the handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return b.changeInvisible(ctx, d, dur, d.Handle)
 }
 
-// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose answer was
-// lost: if that replaced d.Handle, and nothing else did since, it is done again and returns the handle that it made.
-// A give-back is not repeated like that: its handle is gone. Waiting and errors are those of ChangeInvisibleDuration.
+// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose answer was lost: if that
+// replaced d.Handle, and nothing else did since, it is done again and returns the handle that it
+// made. A give-back is not repeated like that: its handle is gone. Waiting and errors are those of
+// ChangeInvisibleDuration.
 func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	valid := d.Handle
 	if s, h, err := b.locate(d); err == nil && dur > 0 {
@@ -218,9 +219,9 @@ func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, chan
 	return s.settle(ctx, h, e, change, reason)
 }
 
-// settle applies an event to the delivery that h names, and waits until that is
-// on disk. change, called under the lock, sets what the event changes beside the state, or refuses the event
-// with an error and changes nothing.
+// settle applies an event to the delivery that h names, and waits until that is on disk. change,
+// called under the lock, sets what the event changes beside the state, or refuses the event with an
+// error and changes nothing.
 func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	out, err := s.apply(h, e, change, reason)
 	switch {

@@ -1,6 +1,6 @@
 package broker
 
-// A State is where a message is in a group's consumption (seed 000).
+// A State is where a message is in a group's consumption (RocketMQ: consumption retry).
 type State uint8
 
 // The states. A message that was never handed out has no record and is Ready.
@@ -88,11 +88,11 @@ var transitions = map[State]map[event]State{
 	},
 	StateInflight: {
 		eventAck:         StateCommit,
-		eventReconsume:   StateCommit, // seed 001: "the original message in the topic is acknowledged"
+		eventReconsume:   StateCommit, // TDMQ for Pulsar: retry and dead letters: "the original message in the topic is acknowledged"
 		eventFail:        StateWaitingRetry,
 		eventNegativeAck: StateWaitingRetry,
 		eventSnooze:      StateWaitingRetry,
-		eventTimeout:     StateReady, // seed 000, SimpleConsumer: "the retry interval is 0 ms"
+		eventTimeout:     StateReady, // RocketMQ: consumption retry, SimpleConsumer: "the retry interval is 0 ms"
 		eventChange:      StateInflight,
 		eventRelease:     StateReady,
 		eventDeadLetter:  StateDeadLetter,
@@ -112,7 +112,7 @@ var transitions = map[State]map[event]State{
 
 var pushTransitions = map[State]map[event]State{
 	StateInflight: {
-		eventTimeout: StateWaitingRetry, // seed 000, PushConsumer: failure and timeout alike
+		eventTimeout: StateWaitingRetry, // RocketMQ: consumption retry, PushConsumer: failure and timeout alike
 	},
 }
 

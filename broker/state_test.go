@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// The state machine of seed 000, written out a second time, as a list.
-// Seed 000: "Retry process state machine: controls the state and the change logic of messages in the retry process"
+// The state machine, written out a second time, as a list.
+// RocketMQ: consumption retry: "Retry process state machine: controls the state and the change
+// logic of messages in the retry process"
 func TestStateMachine(t *testing.T) {
 	t.Parallel()
 	exhaustions := []exhaustion{attemptsLeft, thenDeadLetter, thenPark, thenBlock}

@@ -54,9 +54,9 @@ type TopicStats struct {
 	Backlog  Backlog // the slowest group's, or all that it holds without one
 	Throttle *Throttle
 
-	// Accepted is what it took since the broker was opened, dead letters
-	// included. A message counts when it is written to a queue, just before it is on disk: a
-	// delayed one when its time has come, a half message once it is committed, also if they were sent before.
+	// Accepted is what it took since the broker was opened, dead letters included. A message counts
+	// when it is written to a queue, just before it is on disk: a delayed one when its time has
+	// come, a half message once it is committed, also if they were sent before.
 	Accepted Backlog
 
 	// Removed is how many messages were removed since the broker was opened, by
@@ -101,9 +101,9 @@ type SubscriptionStats struct {
 	// because a consumer asked for it, and not after their last attempt.
 	GivenUp int64
 
-	// Oldest is how long ago the oldest message that the group is not done with
-	// was stored, be it ready, in flight or waiting for a retry, exact to a tenth of a second; Undelivered,
-	// the oldest that was never handed out. 0 if there is none.
+	// Oldest is how long ago the oldest message that the group is not done with was stored, be it
+	// ready, in flight or waiting for a retry, exact to a tenth of a second; Undelivered, the
+	// oldest that was never handed out. 0 if there is none.
 	Oldest, Undelivered time.Duration
 }
 

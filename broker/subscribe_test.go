@@ -35,8 +35,9 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 	})
 }
 
-// Seed 004: "a consumer group starts consuming messages from the maximum offset of the queue"
-// With Start latest; also if the power fails right after, and not among the dead letters.
+// RocketMQ: sending retry and throttling: "a consumer group starts consuming messages from the
+// maximum offset of the queue" With Start latest; also if the power fails right after, and not
+// among the dead letters.
 func TestStartLatest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

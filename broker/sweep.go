@@ -35,7 +35,8 @@ type span struct {
 	blocked bool // by floor: but for it, more would be removed now
 	aside   bool // end is where a parked or blocked message is, not that of the queue
 
-	// Messages before these are past retention: too old, too old or too many, consumed by all groups.
+	// Messages before these are past retention: too old, too old or too many, consumed by all
+	// groups.
 	old, many, consumed int64
 
 	to    store.Mark    // where it begins now
@@ -202,7 +203,8 @@ func (w *sweep) limitToFloor(b *Broker, s *span) error {
 	return nil
 }
 
-// firstAfter returns the offset of the first message that was stored after at, among those between the two offsets.
+// firstAfter returns the offset of the first message that was stored after at, among those between
+// the two offsets.
 func (w *sweep) firstAfter(b *Broker, s *span, from, to int64, at time.Time) (int64, error) {
 	return b.store.FirstThat(w.rangeOf(s, from, to), func(m store.Stored) bool { return m.At.After(at) })
 }
@@ -211,7 +213,8 @@ func (w *sweep) rangeOf(s *span, from, to int64) store.Range {
 	return store.Range{Topic: w.topic.id, Queue: s.queue.number, From: from, To: to}
 }
 
-// bytesBefore returns the bytes of the queue's bodies before an offset that is not before its beginning.
+// bytesBefore returns the bytes of the queue's bodies before an offset that is not before its
+// beginning.
 func (w *sweep) bytesBefore(b *Broker, s *span, offset int64) (int64, error) {
 	if offset == s.low.Offset {
 		return s.low.Bytes, nil

@@ -85,8 +85,8 @@ func (t Throttle) at(s throttle.State) Throttle {
 	return t
 }
 
-// throttledError is what a refused send gets: 530 TOO_MANY_REQUESTS with the
-// limit, the value and the mark at which sends are taken again (seed 004).
+// throttledError is what a refused send gets: 530 TOO_MANY_REQUESTS with the limit, the value and
+// the mark at which sends are taken again (RocketMQ: sending retry and throttling).
 func throttledError(t Throttle) error {
 	return &tidegate.Error{
 		Code:       tidegate.CodeTooManyRequests,
@@ -141,9 +141,9 @@ type sender struct {
 	size   int64
 }
 
-// observe looks at what is not known at any moment, before a send and before a topic
-// is told of: the state of the storage, and ages that are limited. It may read from the store, and is
-// not called under any lock.
+// observe looks at what is not known at any moment, before a send and before a topic is told of:
+// the state of the storage, and ages that are limited. It may read from the store, and is not
+// called under any lock.
 func (b *Broker) observe(t *topic, now time.Time) {
 	b.pressure.look(b, now)
 	b.lookAtAges(t, now)
@@ -196,9 +196,9 @@ func (b *Broker) throttleAll() *Throttle {
 // shortLook is how long what waits for room on the disk waits until it looks again.
 const shortLook = time.Second
 
-// shortOfDisk returns the limit that is reached if the room that is left on the disk is for
-// what consumers do, and nil if it is for all. Who writes bodies otherwise, which are in
-// the store already, asks before, under no lock, and does it later: the reserve would go to it at once.
+// shortOfDisk returns the limit that is reached if the room that is left on the disk is for what
+// consumers do, and nil if it is for all. Who writes bodies otherwise, which are in the store
+// already, asks before, under no lock, and does it later: the reserve would go to it at once.
 func (b *Broker) shortOfDisk() *Throttle {
 	b.pressure.look(b, time.Now())
 	if th := b.throttleAll(); th != nil && (th.Limit == limitDiskFull || th.Limit == limitFreeDisk) {
@@ -207,8 +207,8 @@ func (b *Broker) shortOfDisk() *Throttle {
 	return nil
 }
 
-// room waits until the log has room for so many bytes more; Release gives it back. Who would wait is
-// refused if the storage refuses all sends, or comes to that meanwhile; limit is then set.
+// room waits until the log has room for so many bytes more; Release gives it back. Who would wait
+// is refused if the storage refuses all sends, or comes to that meanwhile; limit is then set.
 func (b *Broker) room(ctx context.Context, bytes int64) (limit string, err error) {
 	err = b.store.Messages.Room(ctx, bytes, func() error {
 		b.pressure.look(b, time.Now())

@@ -20,7 +20,8 @@ func TestResumePercent(t *testing.T) {
 	}
 }
 
-// Seed 004: "If the number of messages piling up exceeds the threshold, throttling is triggered to alleviate burden on the downstream system"
+// RocketMQ: sending retry and throttling: "If the number of messages piling up exceeds the
+// threshold, throttling is triggered to alleviate burden on the downstream system"
 func TestBacklogThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

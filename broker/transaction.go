@@ -49,13 +49,13 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 	return b.Append(ctx, []Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
 }
 
-// EndTransaction ends a transaction, and returns when that is on disk:
-// committed, its message is in a queue, exactly once; rolled back, it is gone.
-// ResolutionUnknown changes nothing. Errors: 40008 for an empty transaction ID, or one of another message;
-// tidegate.ErrThrottled for a commit while the disk is short of room, or would have it wait while all sends are refused: the half message stays as it is;
-// 50001, as RocketMQ has it, for a transaction that is not there: it never was, or has ended, perhaps
-// by an earlier call of the same end whose answer was lost. If ctx
-// ends while the disk is waited for, the transaction may end all the same.
+// EndTransaction ends a transaction, and returns when that is on disk: committed, its message is in
+// a queue, exactly once; rolled back, it is gone. ResolutionUnknown changes nothing. Errors: 40008
+// for an empty transaction ID, or one of another message; tidegate.ErrThrottled for a commit while
+// the disk is short of room, or would have it wait while all sends are refused: the half message
+// stays as it is; 50001, as RocketMQ has it, for a transaction that is not there: it never was, or
+// has ended, perhaps by an earlier call of the same end whose answer was lost. If ctx ends while
+// the disk is waited for, the transaction may end all the same.
 func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
 	return withOp("EndTransaction", b.endTransaction(ctx, e))
 }
@@ -147,7 +147,8 @@ func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending) (f
 	return flight, nil
 }
 
-// roomToCommit waits until there is room for a half message in a queue, and returns what is set aside of it.
+// roomToCommit waits until there is room for a half message in a queue, and returns what is set
+// aside of it.
 func (b *Broker) roomToCommit(ctx context.Context, e TransactionEnd, id store.HalfID) (bytes int64, err error) {
 	state, ok, err := b.store.HalfState(id)
 	if err != nil {
