@@ -94,15 +94,15 @@ func TestNegativeWait(t *testing.T) {
 // on either wire.
 func TestTwoTimesAreRefused(t *testing.T) {
 	x := startWeb(t, Options{Access: someAccess()})
-	ctx := signed(t.Context(), "producer")
+	once := signed(t.Context(), "producer")
+	out, _ := metadata.FromOutgoingContext(once)
+	twice := metadata.AppendToOutgoingContext(once, wire.HeaderDateTime, out.Get(wire.HeaderDateTime)[0])
 	for _, c := range []struct {
 		times int
+		ctx   context.Context
 		want  tidegate.Code
-	}{{1, tidegate.CodeOK}, {2, tidegate.CodeUnauthorized}} {
-		if c.times == 2 {
-			out, _ := metadata.FromOutgoingContext(ctx)
-			ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderDateTime, out.Get(wire.HeaderDateTime)[0])
-		}
+	}{{1, once, tidegate.CodeOK}, {2, twice, tidegate.CodeUnauthorized}} {
+		ctx := c.ctx
 		r, err := x.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
 		if err != nil || tidegate.Code(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d over gRPC: %v, %v; want %d", c.times, r, err, c.want)
