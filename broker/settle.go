@@ -190,9 +190,9 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	return err
 }
 
-// DeadLetterResult is DeadLetter and returns what became of the message: a dead letter, or in the last
-// attempt of a FIFO group what [GroupConfig].OnExhausted says. The fate is FateUntold if the group was
-// done with the message before.
+// DeadLetterResult is DeadLetter and returns the fate of the message: a dead letter, or in the
+// last attempt of a FIFO group the fate that [GroupConfig].OnExhausted chooses. The fate is
+// FateUntold if the group was done with the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) error {
 		// A consumer that retries by itself has counted further than we did.
@@ -291,8 +291,8 @@ func (o settled) retryResult() transport.RetryResult {
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
 }
 
-// doneBefore returns what a repeated request for a dead letter waits for: l is being made one, or is
-// parked, or nil if it was made one or consumed. s.mu is held.
+// doneBefore returns what a repeated request for a dead letter waits for: l becomes one or is
+// parked; nil if l became one or was consumed before. s.mu is held.
 func (s *subscription) doneBefore(l *lease) settled {
 	if l != nil && l.dying != nil {
 		return settled{first: l.dying, to: StateDeadLetter}
