@@ -129,10 +129,12 @@ func TestKillSwitchTakesItsTime(t *testing.T) {
 				return errors.New("the database is away")
 			}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
 			time.Sleep(time.Second)
+			synctest.Wait()
 			if calls != least {
 				t.Errorf("%d handlers were called before the switch tripped, want %d", calls, least)
 			}
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			if calls != least+1 {
 				t.Errorf("%d handlers were called with the first probe, want %d", calls, least+1)
 			}

@@ -64,6 +64,7 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 							t.Fatal(err)
 						}
 						s := map[string]*server{testAddr: a, otherAddr: b}[home]
+						synctest.Wait() // the handlers of earlier requests have ended
 						good := s.send
 						s.send = failing
 						for range 3 {
@@ -71,6 +72,7 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 								t.Fatal("the send did not fail")
 							}
 						}
+						synctest.Wait()
 						s.send = good
 						if at, err := send(group, []string{home}); err != nil || at != home {
 							t.Errorf("%s: sent to %s, %v; want %s as before", group, at, err, home)
