@@ -123,20 +123,20 @@ func TestKillSwitchTakesItsTime(t *testing.T) {
 			s.caps = ours
 			s.settings.Retry = backoff.Steps{time.Hour}
 			s.fill(200)
-			calls := 0
+			var calls atomic.Int64
 			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
-				calls++
+				calls.Add(1)
 				return errors.New("the database is away")
 			}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if calls != least {
-				t.Errorf("%d handlers were called before the switch tripped, want %d", calls, least)
+			if got := calls.Load(); got != int64(least) {
+				t.Errorf("%d handlers were called before the switch tripped, want %d", got, least)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if calls != least+1 {
-				t.Errorf("%d handlers were called with the first probe, want %d", calls, least+1)
+			if got := calls.Load(); got != int64(least)+1 {
+				t.Errorf("%d handlers were called with the first probe, want %d", got, least+1)
 			}
 			stop()
 		})

@@ -180,10 +180,27 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 
 // complete does what follows the end of messages. No lock is held.
 func (p *Producer) complete(items []*item) {
+	p.conclude(items)
+	p.release(items)
+}
+
+// conclude counts the results of messages and queues the functions of SendAsync. The lock of
+// their topic may be held: if the next message of a message group can be sent only after that, the
+// functions of the group are called in order.
+func (p *Producer) conclude(items []*item) {
 	if len(items) == 0 {
 		return
 	}
 	p.ledger.leave(items)
+	for _, it := range items {
+		if it.done != nil {
+			p.callbacks.add(p, it)
+		}
+	}
+}
+
+// release frees the resources of concluded messages and wakes their callers. No lock is held.
+func (p *Producer) release(items []*item) {
 	for _, it := range items {
 		it.topic.release()
 		if it.stop != nil {
@@ -191,9 +208,6 @@ func (p *Producer) complete(items []*item) {
 		}
 		if it.wake != nil {
 			close(it.wake)
-		}
-		if it.done != nil {
-			p.callbacks.add(p, it)
 		}
 	}
 }

@@ -240,22 +240,23 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	if charged && r.Lane != nil {
 		waited = t.adapt(&r.Request, outs, now)
 	}
-	for i := range waited {
-		if it := waited[i].it; !it.spooling {
-			gone = append(gone, it)
-		}
-	}
 	t.queue.Finished(&r.Request, now)
 	for _, group := range swept {
 		t.sweep(group, nil, nil, now)
 	}
 	gone = append(gone, t.hopeless(now, items...)...)
+	t.p.conclude(gone)
 	t.pump(nil)
 	t.mu.Unlock()
+	t.p.release(gone)
+	var late []*item
 	for i := range waited {
 		t.observe(len(r.Items), &waited[i], began)
+		if it := waited[i].it; !it.spooling {
+			late = append(late, it)
+		}
 	}
-	t.p.complete(gone)
+	t.p.complete(late)
 }
 
 // charge counts the attempt in each message of the request. It returns false if
