@@ -290,7 +290,7 @@ func TestTwentyRestarts(t *testing.T) {
 					}
 					cancel()
 					sent.Add(1)
-					time.Sleep(5 * time.Millisecond)
+					time.Sleep(50 * time.Millisecond)
 				}
 			})
 		}

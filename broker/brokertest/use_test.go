@@ -81,10 +81,11 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			b.CreateGroup("billing", broker.GroupConfig{})
 			b.WaitDeadLetter("billing")
 		},
-		"has 0 ready messages, 0 in flight and 1 waiting for a retry": func(b *brokertest.Broker) {
-			b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
-				return consumer.Snooze(7 * time.Hour)
-			})
+		"has 1 ready messages, 0 in flight and 0 waiting for a retry": func(b *brokertest.Broker) {
+			stop := b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+			b.WaitIdle("billing", "orders")
+			stop()
+			b.Send(order(2))
 			b.WaitIdle("billing", "orders")
 		},
 	} {
