@@ -43,7 +43,13 @@ func mark(file string) error {
 		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
 	}
 	_, err = f.WriteString("This data directory was served with access keys. tidegate serve needs --no-keys to serve it without.\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	err = errors.Join(err, f.Sync(), f.Close())
+	if dir, derr := os.Open(filepath.Dir(file)); derr != nil {
+		err = errors.Join(err, derr)
+	} else {
+		err = errors.Join(err, dir.Sync(), dir.Close()) // or the file's name is lost
+	}
+	if err != nil {
 		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
 	}
 	return nil
