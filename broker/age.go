@@ -27,7 +27,7 @@ func (s *subscription) drop(l *lease) {
 // oldest returns when the oldest message that the group is not done with was
 // stored, and the oldest among those never handed out, in nanoseconds since
 // 1970; 0 for none. It reads one message from each queue whose head it does
-// not know. What cannot be read is told to who receives it, and passed over here.
+// not know. It skips a corrupt message; the receive that meets the message logs it.
 func (s *subscription) oldest() (all, fresh int64) {
 	type gap struct {
 		c         *cursor

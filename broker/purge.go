@@ -12,12 +12,13 @@ import (
 // delayedBatch is how many delayed messages are removed in one write.
 const delayedBatch = 4096
 
-// PurgeTopic removes every message of a topic whose send was answered before, be it ready, in
-// flight, waiting for a retry, for its delivery time or for the end of its transaction, and returns
-// what that was, when that is on disk. Groups go on behind it; handles of what was in flight are
-// not valid any more, nor are the IDs of transactions, and message IDs are forgotten. Offsets go
-// on. Dead letters that groups made of the topic's messages stay: they are messages of their own
-// topic. 40402 if there is no such topic. If ctx ends, a part may be removed.
+// PurgeTopic removes all messages of a topic that were stored before the call: ready ones, those in
+// flight, those that wait for a retry or their delivery time, and half messages. It returns their
+// number and bytes once the removal is on disk. Groups continue with the next message, and offsets
+// are not used again. Receipt handles and transaction IDs of removed messages are no longer valid,
+// and the duplicate window forgets their message IDs. Dead letters of the topic's messages stay,
+// because they are messages of another topic. The error's code is 40402 if there is no such topic.
+// If ctx ends, a part of the messages may be removed.
 func (b *Broker) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
 	removed, err := b.purgeTopic(ctx, name)
 	return removed, withOp("PurgeTopic", err)

@@ -186,7 +186,7 @@ func (p *Producer) complete(items []*item) {
 
 // conclude counts the results of messages and queues the functions of SendAsync. The lock of
 // their topic may be held: if the next message of a message group can be sent only after that, the
-// functions of the group are called in order.
+// functions of its stored messages are called in order.
 func (p *Producer) conclude(items []*item) {
 	if len(items) == 0 {
 		return

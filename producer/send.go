@@ -80,11 +80,12 @@ func (it *item) await() {
 // Send, SendAsync and SendBatch, also if one of them fails. Others are sent in any
 // order. Do not change msg before done is called.
 //
-// The producer calls the functions of all messages one after the other, those of a
-// message group in the order of its messages, from a goroutine of its own and without
-// a lock. A slow function therefore delays those after it; the producer fills up
-// meanwhile. done must not call Close, which waits for it. A panic in done is logged
-// and otherwise ignored.
+// The producer calls the functions of all messages one after the other, in the order of
+// the results, from a goroutine of its own and without a lock. The stored messages of a
+// message group have their results in the order of the messages; one that fails can
+// have its result earlier, for example when its ctx ends. A slow function delays those
+// after it; the producer fills up meanwhile. done must not call Close, which waits for
+// it. A panic in done is logged and otherwise ignored.
 func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) error {
 	if msg != nil && done == nil {
 		return &SendError{Topic: msg.Topic, MessageID: msg.ID, Reason: StopInvalid, Cause: &tidegate.Error{

@@ -14,9 +14,10 @@ import (
 // A topic is all that the producer keeps of a topic: its queue, and what it
 // learned of the server.
 //
-// Its lock guards the queue and the state of the items in it. Only the spooler's lock and the
-// spool's, in Holds, are acquired under it, and it is never held during a call of the transport or
-// of the user's functions.
+// Its lock guards the queue and the state of the items in it. The locks acquired under it are the
+// ledger's, the callbacks', the spooler's and, in Holds, the spool's; none of them is held while
+// another lock is acquired. It is never held during a call of the transport or of the user's
+// functions.
 type topic struct {
 	p     *Producer
 	name  string

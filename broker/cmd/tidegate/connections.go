@@ -42,8 +42,8 @@ func (s settings) connectionsEach() int {
 	return maxConnections(min(openFiles(), math.MaxInt32))
 }
 
-// mostSilent is how many of the most connections may say nothing: half of them,
-// so that who opens them and is silent keeps nobody out who has something to say.
+// mostSilent returns how many of the most connections may be silent: half of them, so that clients
+// that send nothing leave room for others.
 func mostSilent(most int) int {
 	return min(max(most/2, 1), server.DefaultMaxSilentConnections)
 }

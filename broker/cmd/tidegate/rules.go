@@ -64,8 +64,8 @@ type rule[T any] struct {
 
 	boolean bool // --insecure alone is true
 
-	// keeps says what an absent value stands for if that depends on what is
-	// there already. Empty: preset.
+	// keeps describes the meaning of an absent value if it depends on the value in use. Empty means
+	// preset.
 	keeps string
 
 	// inherits says whose value holds in place of the default, which is 0.

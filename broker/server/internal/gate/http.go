@@ -137,7 +137,7 @@ func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, bega
 	return &who, nil
 }
 
-// claimedBy is what may be told of who a request says it is from.
+// claimedBy returns the name for logs of the client that a request claims to come from.
 func claimedBy(p *access.Policy, r *http.Request) string {
 	authorization := r.Header.Get(wire.HeaderAuthorization)
 	if p == nil || authorization == "" {

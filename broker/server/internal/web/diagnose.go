@@ -103,8 +103,8 @@ func fault(raw json.RawMessage, t reflect.Type, path string, err error) string {
 	return name(path) + ": " + err.Error()
 }
 
-// faultInObject returns the first fault of an object; of tells what a key stands for and the type
-// of its value, or what is wrong with it.
+// faultInObject returns the first fault of an object. of returns the meaning of a key and the type
+// of its value, or the fault of the key.
 func faultInObject(raw json.RawMessage, path string, of func(key string) (stands string, t reflect.Type, wrong string)) string {
 	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(raw))
