@@ -132,6 +132,9 @@ func (c *Client) Closed() bool { return c.life.Err() != nil }
 func (c *Client) within(ctx context.Context) (merged context.Context, stop func()) {
 	merged, cancel := context.WithCancelCause(ctx)
 	detach := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
+	if c.life.Err() != nil { // AfterFunc cancels in a goroutine, perhaps after the request
+		cancel(context.Cause(c.life))
+	}
 	return merged, func() {
 		detach()
 		cancel(nil)
