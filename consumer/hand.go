@@ -11,7 +11,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/lanes"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
+	"github.com/tidegate/tidegate/consumer/internal/line"
+	"github.com/tidegate/tidegate/consumer/internal/remind"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,10 +31,8 @@ type hand struct {
 	kicked chan struct{} // of capacity 1: the keeper has to look again
 
 	credits  credit.Credits
-	fresh    queue // ready, in their first attempt
-	retried  queue // ready, in a later one
-	turn     int   // of the two queues
-	lines    lines
+	ready    lanes.Lanes[*item]
+	lines    line.Lines[*item]
 	leases   wakeHeap
 	armed    time.Time // when the keeper looks again; zero while it looks
 	renewals lease.RenewTime
@@ -43,7 +44,7 @@ type hand struct {
 	idle      int // of them, waiting
 	gate      *gate.Gate
 	polls     map[*poll]struct{} // receives under way
-	reminders reminders
+	reminders remind.Reminders[*source]
 	stopped   bool // release what is unread where that costs no attempt
 	leaving   bool // release what is unread anywhere
 	closed    bool // nothing arrives any more
@@ -53,7 +54,7 @@ type hand struct {
 
 func newHand(o *PushOptions) *hand {
 	h := &hand{
-		opts: o, kicked: make(chan struct{}, 1), lines: lines{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
+		opts: o, kicked: make(chan struct{}, 1), lines: line.Lines[*item]{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
 		credits: credit.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
 		gate:    o.KillSwitch.gate(),
 	}
@@ -95,7 +96,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 		h.credits.Take(it.size)
 		h.unread++
 		h.schedule(it, it.lease.Renewal(now, rand.Float64()))
-		if !a.fifo || h.lines.join(it) {
+		if !a.fifo || h.join(it) {
 			h.makeReady(it)
 		}
 	}
@@ -109,6 +110,12 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	return c
 }
 
+// join puts a delivery of a FIFO group into its line, and reports whether it is the first there.
+func (h *hand) join(it *item) (first bool) {
+	it.line, first = h.lines.Join(line.Key{Group: it.current.MessageGroup}, it)
+	return first
+}
+
 // unwanted reports whether an unread delivery is to be given back.
 func (h *hand) unwanted(it *item) bool {
 	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.Shut())
@@ -117,7 +124,7 @@ func (h *hand) unwanted(it *item) bool {
 // drop makes an unread delivery one to be released, and returns it unless an extension has
 // to end first.
 func (h *hand) drop(it *item) []*item {
-	h.lines.close(it)
+	h.lines.Close(it.line)
 	if h.settle(it, verdict{action: giveBack}) {
 		return []*item{it}
 	}

@@ -10,11 +10,7 @@ import (
 // makeReady lets a delivery be handled.
 func (h *hand) makeReady(it *item) {
 	it.phase = ready
-	if it.current.Attempt > 1 {
-		h.retried.push(it)
-	} else {
-		h.fresh.push(it)
-	}
+	h.ready.Push(0, it.current.Attempt > 1, it)
 	if h.idle > 0 {
 		h.work.Signal()
 	}
@@ -22,7 +18,7 @@ func (h *hand) makeReady(it *item) {
 
 // hire returns how many workers to start for the deliveries that are ready, and counts them.
 func (h *hand) hire() int {
-	n := min(h.fresh.len()+h.retried.len()-h.idle, h.opts.Concurrency-h.workers)
+	n := min(h.ready.Len()-h.idle, h.opts.Concurrency-h.workers)
 	if n <= 0 {
 		return 0
 	}
@@ -53,23 +49,17 @@ func (h *hand) take(cancel context.CancelCauseFunc) *item {
 	}
 }
 
-// next returns the delivery to handle next. Of two queues with deliveries the fresh one has
-// three turns of four, so that neither starves.
+// next returns the delivery to handle next, nil if there is none or no handler may begin.
 func (h *hand) next() *item {
 	if h.running >= h.gate.Limit(h.opts.Concurrency) {
 		return nil
 	}
-	for h.fresh.len()+h.retried.len() > 0 {
-		from := &h.fresh
-		if h.fresh.len() == 0 || h.retried.len() > 0 && h.turn%4 == 3 {
-			from = &h.retried
-		}
-		h.turn++
-		if it := from.pop(); it.phase == ready { // else it was lost or released
+	for {
+		it, ok := h.ready.Pop()
+		if !ok || it.phase == ready { // else it was lost or released
 			return it
 		}
 	}
-	return nil
 }
 
 // leave counts out a worker that ends in the middle of its work, and returns how many to start.
@@ -121,7 +111,7 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 		}
 	}
 	if v.action != ack {
-		h.lines.close(it)
+		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
 }
@@ -143,11 +133,14 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 	defer h.mu.Unlock()
 	changed := false
 	for _, it := range items {
-		next, behind := h.lines.leave(it, it.disposition == Acked || it.disposition == DeadLettered || it.disposition == Reconsumed)
+		consumed := it.disposition == Acked || it.disposition == DeadLettered || it.disposition == Reconsumed
+		next, behind := h.lines.Leave(it.line, it, consumed)
+		it.line = nil
 		if next != nil && next.phase == inLine {
 			h.makeReady(next)
 		}
 		for _, b := range behind {
+			b.line = nil
 			if b.unread() && h.settle(b, verdict{action: giveBack}) {
 				c.release = append(c.release, b)
 			}
@@ -155,10 +148,8 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 		h.unschedule(it)
 		it.phase = gone
 		if it.disposition == Retried && !it.caps.Suspend && !h.stopped {
-			for _, late := range revivals {
-				h.reminders.add(now.Add(it.delay+late), it.source)
-			}
-			if at := h.reminders[0].at; at.Before(h.armed) {
+			h.reminders.Retry(now.Add(it.delay), it.source)
+			if at := h.reminders[0].At; at.Before(h.armed) {
 				h.kick(at)
 			}
 		}

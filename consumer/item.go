@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
+	"github.com/tidegate/tidegate/consumer/internal/line"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -26,8 +27,8 @@ type item struct {
 	current tidegate.Delivery  // the same with the valid handle: what settlements use
 	caps    transport.Capabilities
 	source  *source
-	size    int   // of the body, in bytes
-	line    *line // of its message group; nil without one
+	size    int               // of the body, in bytes
+	line    *line.Line[*item] // of its message group; nil without one
 
 	// Guarded by hand.mu.
 	phase    phase
@@ -94,31 +95,5 @@ func (h *wakeHeap) Pop() any {
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
 	it.index = -1
-	return it
-}
-
-// A queue is a first-in first-out queue of items.
-type queue struct {
-	items []*item
-	head  int
-}
-
-func (q *queue) len() int { return len(q.items) - q.head }
-
-func (q *queue) push(it *item) {
-	if q.head > 0 && len(q.items) == cap(q.items) && q.head >= len(q.items)/2 {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
-	}
-	q.items = append(q.items, it)
-}
-
-func (q *queue) pop() *item {
-	it := q.items[q.head]
-	q.items[q.head] = nil
-	if q.head++; q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
-	}
 	return it
 }

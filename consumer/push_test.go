@@ -163,26 +163,6 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 	})
 }
 
-func TestReminders(t *testing.T) {
-	var r reminders
-	a, b := new(source), new(source)
-	begin := time.Unix(1000, 0)
-	for i := range 2 * maxReminders {
-		r.add(begin.Add(time.Duration(maxReminders*2-i)*time.Second), a)
-		r.add(begin.Add(time.Duration(maxReminders*2-i)*time.Second), a) // shares it
-	}
-	r.add(begin, b)
-	if len(r) != maxReminders {
-		t.Errorf("%d reminders", len(r))
-	}
-	if got := r.due(begin); got != nil {
-		t.Errorf("%v before the time", got)
-	}
-	if got := r.due(begin.Add(2 * time.Second)); len(got) != 2 || got[0] != b || got[1] != a {
-		t.Errorf("got %v", got)
-	}
-}
-
 // Without a word of the server about attempts, its own count decides.
 func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

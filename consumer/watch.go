@@ -57,9 +57,9 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	if w := h.gate.Wake(); !w.IsZero() && w.Before(next) {
 		next = w
 	}
-	c.fetch = h.reminders.due(now)
-	if len(h.reminders) > 0 && h.reminders[0].at.Before(next) {
-		next = h.reminders[0].at
+	c.fetch = h.reminders.Due(now)
+	if len(h.reminders) > 0 && h.reminders[0].At.Before(next) {
+		next = h.reminders[0].At
 	}
 	h.armed = next
 	return tasks, c, next
@@ -75,7 +75,7 @@ func (h *hand) lose(it *item, err error) task {
 		h.unschedule(it)
 		return task{it: it, do: cancelHandler, cancel: it.cancel}
 	}
-	h.lines.close(it)
+	h.lines.Close(it.line)
 	h.settle(it, verdict{action: forget})
 	return task{it: it, do: endLost}
 }

@@ -1,28 +1,54 @@
-package consumer
+package line
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/tidegate/tidegate"
 )
+
+// An item is a delivery.
+type item struct {
+	group string
+	id    string
+	line  *Line[*item]
+}
 
 func inGroup(g string, n int) []*item {
 	items := make([]*item, n)
 	for i := range items {
-		items[i] = &item{current: tidegate.Delivery{Message: tidegate.Message{MessageGroup: g, ID: fmt.Sprint(g, i)}}, index: -1}
+		items[i] = &item{group: g, id: fmt.Sprint(g, i)}
 	}
 	return items
 }
 
+// lines are Lines whose items know their line.
+type lines struct{ Lines[*item] }
+
+func newLines() lines { return lines{Lines[*item]{}} }
+
+func (l lines) join(it *item) (first bool) {
+	it.line, first = l.Join(Key{Group: it.group}, it)
+	return first
+}
+
+func (l lines) close(it *item) { l.Close(it.line) }
+
+func (l lines) leave(it *item, consumed bool) (next *item, behind []*item) {
+	next, behind = l.Leave(it.line, it, consumed)
+	it.line = nil
+	for _, b := range behind {
+		b.line = nil
+	}
+	return next, behind
+}
+
 func TestLinesGoOneByOne(t *testing.T) {
-	l := lines{}
+	l := newLines()
 	a, b := inGroup("a", 3), inGroup("b", 1)
 	for i, it := range slices.Concat(a, b) {
 		if first := l.join(it); first != (i == 0 || i == 3) {
-			t.Fatalf("%s is the first: %v; only the first of each group may go", it.current.ID, first)
+			t.Fatalf("%s is the first: %v; only the first of each group may go", it.id, first)
 		}
 	}
 	if next, behind := l.leave(a[0], true); next != a[1] || behind != nil {
@@ -40,15 +66,15 @@ func TestLinesGoOneByOne(t *testing.T) {
 	}
 	l.leave(late, true)
 	l.leave(b[0], true)
-	if len(l) != 0 {
-		t.Errorf("%d empty lines are left", len(l))
+	if len(l.Lines) != 0 {
+		t.Errorf("%d empty lines are left", len(l.Lines))
 	}
 }
 
 // M1 fails, M2 was received with it. Before M2 is released, the server has the failure
 // and delivers M1 again: it must not be released with M2.
 func TestLinesFailureThenRedelivery(t *testing.T) {
-	l := lines{}
+	l := newLines()
 	old, again := inGroup("a", 2), inGroup("a", 2)
 	for _, it := range old {
 		l.join(it)
@@ -65,19 +91,19 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 		t.Error("the new line does not go on")
 	}
 	l.leave(again[1], true)
-	if len(l) != 0 {
-		t.Errorf("%d empty lines are left", len(l))
+	if len(l.Lines) != 0 {
+		t.Errorf("%d empty lines are left", len(l.Lines))
 	}
 }
 
 func TestLinesWithoutAGroup(t *testing.T) {
-	l := lines{}
+	l := newLines()
 	for _, it := range inGroup("", 3) {
 		if !l.join(it) {
 			t.Error("a message without a group stands in a line")
 		}
 		l.close(it)
-		if next, behind := l.leave(it, false); next != nil || behind != nil || len(l) != 0 {
+		if next, behind := l.leave(it, false); next != nil || behind != nil || len(l.Lines) != 0 {
 			t.Error("it has others behind it")
 		}
 	}
@@ -90,7 +116,7 @@ func TestLinesProperty(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		l := lines{}
+		l := newLines()
 		var waiting, going []*item
 		order := map[*item]int{}
 		for n := range 300 {
@@ -127,7 +153,7 @@ func TestLinesProperty(t *testing.T) {
 					waiting = slices.Delete(waiting, j, j+1)
 				}
 			}
-			heads := map[*line]bool{}
+			heads := map[*Line[*item]]bool{}
 			for _, it := range going {
 				if heads[it.line] || it.line.items[0] != it {
 					t.Fatalf("seed %d: two of one line may go", seed)
@@ -142,8 +168,18 @@ func TestLinesProperty(t *testing.T) {
 				going = append(going, next)
 			}
 		}
-		if len(l) != 0 {
-			t.Fatalf("seed %d: %d lines are left", seed, len(l))
+		if len(l.Lines) != 0 {
+			t.Fatalf("seed %d: %d lines are left", seed, len(l.Lines))
 		}
+	}
+}
+
+// Message groups of one name in two topics are two message groups.
+func TestLinesOfTwoTopics(t *testing.T) {
+	l := Lines[int]{}
+	a, first := l.Join(Key{0, "g"}, 1)
+	b, second := l.Join(Key{1, "g"}, 2)
+	if !first || !second || a == b {
+		t.Error("a message of one topic waits for one of another topic")
 	}
 }

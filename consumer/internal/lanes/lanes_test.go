@@ -1,0 +1,69 @@
+package lanes
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// A topic with many messages gets one turn of those that the others do not use, in both lanes.
+func TestTopicsTakeTurns(t *testing.T) {
+	for _, retried := range []bool{false, true} {
+		var l Lanes[int]
+		for range 100 {
+			l.Push(2, retried, 2)
+		}
+		l.Pop()
+		l.Push(0, retried, 0)
+		l.Push(5, retried, 5)
+		l.Push(0, retried, 0)
+		for i, want := range []int{2, 0, 5, 2, 0, 2, 2} {
+			if got, ok := l.Pop(); !ok || got != want {
+				t.Errorf("retried %v: turn %d is topic %d, want %d", retried, i, got, want)
+			}
+		}
+	}
+}
+
+// In any order of pushes and pops, the messages of a topic keep their order and each comes once.
+// No topic has two turns while another topic waits.
+func TestLanesProperty(t *testing.T) {
+	type message struct{ topic, n int }
+	for range 100 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var l Lanes[message]
+		pushed, popped := map[int]int{}, map[int]int{}
+		waits := map[int]map[int]int{} // messages of others since a waiting topic had its turn
+		for range 1000 {
+			if topic := rnd.IntN(4); rnd.IntN(2) == 0 {
+				if pushed[topic] == popped[topic] {
+					waits[topic] = map[int]int{}
+				}
+				l.Push(topic, false, message{topic, pushed[topic]})
+				pushed[topic]++
+				continue
+			}
+			before := l.Len()
+			m, ok := l.Pop()
+			if ok != (before > 0) {
+				t.Fatalf("seed %d: Pop of %d messages: %v", seed, before, ok)
+			}
+			if !ok {
+				continue
+			}
+			if m.n != popped[m.topic] {
+				t.Fatalf("seed %d: message %d of topic %d came before %d", seed, m.n, m.topic, popped[m.topic])
+			}
+			popped[m.topic]++
+			waits[m.topic] = map[int]int{}
+			for other := range pushed {
+				if other == m.topic || pushed[other] == popped[other] {
+					continue
+				}
+				if waits[other][m.topic]++; waits[other][m.topic] > 1 {
+					t.Fatalf("seed %d: topic %d had two turns while topic %d waited", seed, m.topic, other)
+				}
+			}
+		}
+	}
+}
