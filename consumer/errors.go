@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
 var (
@@ -35,65 +37,28 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-type retryAfter struct {
-	delay time.Duration
-	err   error
-}
-
-func (e *retryAfter) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("retry after %v", e.delay)
-	}
-	return e.err.Error()
-}
-
-func (e *retryAfter) Unwrap() error { return e.err }
-
 // RetryAfter returns an error with which a handler has the message delivered again after d,
 // instead of the retry schedule's delay. It may be wrapped or joined. The attempt counts: after
 // the last one the message is given up all the same. Where a tidegate broker has address settings
 // about redelivery for the message's topic, their delay holds and Outcome.Delay reports it. A
 // negative d means 0; more than 12 h, which no server accepts, means 12 h. err, which may be
 // nil, is the failure.
-func RetryAfter(d time.Duration, err error) error { return &retryAfter{max(0, d), err} }
-
-// levels are RocketMQ's delay levels, the first of them level 1.
-var levels = [...]time.Duration{
-	time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
-	1 * time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute, 5 * time.Minute, 6 * time.Minute,
-	7 * time.Minute, 8 * time.Minute, 9 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute,
-	1 * time.Hour, 2 * time.Hour,
+func RetryAfter(d time.Duration, err error) error {
+	return &decision.RetryAfter{Delay: max(0, d), Err: err}
 }
 
 // RetryLevel is [RetryAfter] with the delay of one of RocketMQ's 18 delay levels: 1s 5s 10s 30s 1m
 // 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h. A level below 1 means 1, one above 18 means 18.
 func RetryLevel(level int, err error) error {
-	return RetryAfter(levelDelay(level), err)
+	return RetryAfter(decision.LevelDelay(level), err)
 }
-
-func levelDelay(level int) time.Duration { return levels[min(max(level, 1), len(levels))-1] }
-
-type snoozed struct{ delay time.Duration }
-
-func (e *snoozed) Error() string { return fmt.Sprintf("postponed for %v", e.delay) }
 
 // Snooze returns an error with which a handler postpones the message: it is delivered again after d
 // with the same attempt number. It may be wrapped or joined. Servers without
 // [transport.Capabilities].Snooze, such as RocketMQ, cannot do that: the message is delivered again
 // after d with the next attempt number, and Outcome.AttemptSpent reports it. A negative d means 0;
 // more than 12 h means 12 h.
-func Snooze(d time.Duration) error { return &snoozed{max(0, d)} }
-
-type deadLetter struct{ err error }
-
-func (e *deadLetter) Error() string {
-	if e.err == nil {
-		return "dead letter requested by the handler"
-	}
-	return e.err.Error()
-}
-
-func (e *deadLetter) Unwrap() error { return e.err }
+func Snooze(d time.Duration) error { return &decision.Snooze{Delay: max(0, d)} }
 
 // DeadLetter returns an error with which a handler makes the message a dead letter at once, even if
 // attempts are left. The error may be wrapped or joined. The text of err is the reason; err may be
@@ -101,4 +66,4 @@ func (e *deadLetter) Unwrap() error { return e.err }
 //
 // In the last attempt a FIFO group of a tidegate broker blocks or parks the message if the group is
 // configured so. Outcome.Disposition is Retried or Parked then.
-func DeadLetter(err error) error { return &deadLetter{err} }
+func DeadLetter(err error) error { return &decision.DeadLetter{Err: err} }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/internal/lanes"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
@@ -125,7 +126,7 @@ func (h *hand) unwanted(it *item) bool {
 // to end first.
 func (h *hand) drop(it *item) []*item {
 	h.lines.Close(it.line)
-	if h.settle(it, verdict{action: giveBack}) {
+	if h.settle(it, decision.Verdict{Action: decision.GiveBack}) {
 		return []*item{it}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
@@ -72,7 +73,7 @@ func (h *hand) leave() (hire int) {
 
 // A handled delivery is one whose handler returned.
 type handled struct {
-	verdict verdict
+	verdict decision.Verdict
 	took    time.Duration
 	failed  bool // by the message's fault or that of a dependency
 	snooze  bool // the server can postpone it
@@ -95,22 +96,22 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	v := r.verdict
 	switch {
 	case it.lost:
-		v = verdict{action: forget}
-	case v.action == giveBack: // the run ends: neither a success nor a failure
+		v = decision.Verdict{Action: decision.Forget}
+	case v.Action == decision.GiveBack: // the run ends: neither a success nor a failure
 	default:
 		probe := h.gate.State() == gate.Probing
 		excused, changed := h.gate.Handled(now, r.failed)
 		switch {
 		case excused && r.snooze:
-			v = verdict{action: snooze, delay: min(4*h.opts.KillSwitch.Probe, maxInvisibleDuration)}
+			v = decision.Verdict{Action: decision.SnoozeFor, Delay: min(4*h.opts.KillSwitch.Probe, maxInvisibleDuration)}
 		case excused && it.caps.Suspend && !probe:
-			v = verdict{action: giveBack}
+			v = decision.Verdict{Action: decision.GiveBack}
 		}
 		if changed {
 			c = h.gateChanged(now)
 		}
 	}
-	if v.action != ack {
+	if v.Action != decision.Ack {
 		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
@@ -118,13 +119,13 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 
 // settle begins the settling phase, and reports whether to carry the verdict out now: not while an
 // extension is under way, whose response has the handle that is valid then.
-func (h *hand) settle(it *item, v verdict) bool {
+func (h *hand) settle(it *item, v decision.Verdict) bool {
 	if it.unread() {
 		h.unread--
 	}
 	it.phase, it.verdict = settling, v
 	h.unschedule(it)
-	return !it.renewing || v.action == forget
+	return !it.renewing || v.Action == decision.Forget
 }
 
 // finish ends deliveries that are settled.
@@ -141,7 +142,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 		}
 		for _, b := range behind {
 			b.line = nil
-			if b.unread() && h.settle(b, verdict{action: giveBack}) {
+			if b.unread() && h.settle(b, decision.Verdict{Action: decision.GiveBack}) {
 				c.release = append(c.release, b)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -151,14 +152,14 @@ func (r *run) capsOf(endpoint string) transport.Capabilities {
 // capsOfSource returns the capabilities of the server that delivered last of a queue.
 func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r.hand.endpointOf(s)) }
 
-// rulesFor returns what decides about a failure of the delivery.
-func (r *run) rulesFor(it *item) rules {
+// rulesFor returns the rules that decide about a failure of the delivery.
+func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := makeRules(r.sub.Retry, *r.settings.Load(), caps)
+	rules := decision.NewRules(r.sub.Retry, *r.settings.Load(), caps)
 	_, can := r.transport.(transport.Snoozer)
-	rules.snooze = can && caps.Snooze
+	rules.Snooze = can && caps.Snooze
 	_, can = r.transport.(transport.Reconsumer)
-	rules.reconsume = can && caps.Reconsume
+	rules.Reconsume = can && caps.Reconsume
 	return rules
 }
 

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"time"
+
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
 // A Disposition is the end of a delivery.
@@ -81,7 +83,7 @@ func (r *run) outcome(it *item) Outcome {
 	return Outcome{
 		Topic: it.current.Topic, Group: r.sub.Group, MessageID: it.current.ID, MessageGroup: it.current.MessageGroup,
 		Attempt: it.current.Attempt, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
-		AttemptSpent: it.verdict.spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
+		AttemptSpent: it.verdict.Spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
 	}
 }
 
@@ -96,7 +98,7 @@ func (r *run) observe(it *item) {
 			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
 			errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr))
 	}
-	if it.verdict.spent {
+	if it.verdict.Spent {
 		r.spent.Do(func() {
 			r.log.Warn("this server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
 		})
@@ -148,7 +150,7 @@ func errorAttr(key string, err error) slog.Attr {
 
 func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {
 	r.log.LogAttrs(ctx, slog.LevelError, text,
-		slog.String("message_id", messageID), slog.String("panic", show(value)), slog.String("stack", string(stack)))
+		slog.String("message_id", messageID), slog.String("panic", decision.Show(value)), slog.String("stack", string(stack)))
 }
 
 // A StopReport counts the deliveries that ended after Run's context did.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -15,23 +16,6 @@ type ReconsumeMode = transport.ReconsumeMode
 
 // A RetryResult is what becomes of a message that could not be consumed.
 type RetryResult = transport.RetryResult
-
-// defaultNegativeAckDelay is what Apache Pulsar's clients wait after a negative acknowledgement.
-const defaultNegativeAckDelay = time.Minute
-
-type reconsumeError struct {
-	mode ReconsumeMode
-	err  error
-}
-
-func (e *reconsumeError) Error() string {
-	if e.err == nil {
-		return "to be consumed later"
-	}
-	return e.err.Error()
-}
-
-func (e *reconsumeError) Unwrap() error { return e.err }
 
 // ReconsumeAfter returns an error with which a handler sends the message to the group's retry
 // topic, from which it is delivered as a new message after d, 1 s to 864 000 s. The delivery is
@@ -45,18 +29,18 @@ func (e *reconsumeError) Unwrap() error { return e.err }
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater.
 func ReconsumeAfter(d time.Duration, err error) error {
-	return &reconsumeError{ReconsumeMode{Delay: max(d, 1)}, err} // too short ones are the server's to refuse
+	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 1)}, Err: err} // too short ones are the server's to refuse
 }
 
 // ReconsumeLevel is [ReconsumeAfter] with the delay of one of the group's levels, the first of them
 // 1. By default these are RocketMQ's 18 delay levels; see [RetryLevel]. A level below 1 means 1.
 func ReconsumeLevel(level int, err error) error {
-	return &reconsumeError{ReconsumeMode{Level: max(level, 1)}, err}
+	return &decision.Reconsume{Mode: ReconsumeMode{Level: max(level, 1)}, Err: err}
 }
 
 // ReconsumeNext is [ReconsumeLevel] with level 1 for a message's first retry, level 2 for its
 // second, and so on up to the last level.
-func ReconsumeNext(err error) error { return &reconsumeError{ReconsumeMode{}, err} }
+func ReconsumeNext(err error) error { return &decision.Reconsume{Err: err} }
 
 // NegativeAck returns an error with which a handler has the same message delivered again after d,
 // 864 000 s at most, with the next attempt number. Zero or less means the group's delay, which is 1
@@ -67,21 +51,7 @@ func ReconsumeNext(err error) error { return &reconsumeError{ReconsumeMode{}, er
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: negativeAcknowledge.
 func NegativeAck(d time.Duration, err error) error {
-	return &reconsumeError{ReconsumeMode{Delay: max(d, 0), Negative: true}, err}
-}
-
-// instead returns the delay of a retry in the message's own topic after an attempt, where the
-// server does not have mode.
-func instead(mode ReconsumeMode, attempt int) time.Duration {
-	switch {
-	case mode.Delay > 0:
-		return mode.Delay
-	case mode.Negative:
-		return defaultNegativeAckDelay
-	case mode.Level > 0:
-		return levelDelay(mode.Level)
-	}
-	return levelDelay(attempt)
+	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 0), Negative: true}, Err: err}
 }
 
 // errReconsume is the reason why a message is retried in its own topic.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,8 +30,8 @@ var errPerhaps = errors.New("an earlier attempt, whose response was lost, may ha
 
 // A settlement is how far the server has been brought to settle a delivery.
 type settlement struct {
-	verdict verdict
-	failure *failure // of the handler, nil for none
+	verdict decision.Verdict
+	failure *decision.Failure // of the handler, nil for none
 	tries   int
 	maybe   bool  // an attempt may have worked
 	settled error // it seems to have
@@ -71,7 +72,7 @@ func (s *settlement) after(err error, harmless, unsure bool) step {
 		return findHandle
 	case canRepeat(err, harmless):
 		return again
-	case (s.verdict.action == deadLetterNow || s.verdict.action == reconsume) && permanent(err):
+	case (s.verdict.Action == decision.DeadLetterNow || s.verdict.Action == decision.ReconsumeIn) && permanent(err):
 		return retryInstead // the server does not do that for us, and nothing may be lost
 	}
 	return failed
@@ -99,41 +100,41 @@ func (s *settlement) conclude(res transport.RetryResult, err error) {
 		s.settleErr = s.refused
 	}
 	switch {
-	case s.verdict.action == forget:
+	case s.verdict.Action == decision.Forget:
 		s.disposition = LeaseLost
 	case errors.Is(err, errPerhaps):
 		s.disposition = PerhapsSettled
-	case err != nil && s.verdict.action == giveBack:
+	case err != nil && s.verdict.Action == decision.GiveBack:
 		s.disposition, s.settleErr = Unsettled, fmt.Errorf("release: %w", err)
 	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
 		s.disposition = LeaseLost
 	case err != nil:
 		s.disposition = Unsettled
-	case s.verdict.action == ack:
+	case s.verdict.Action == decision.Ack:
 		s.disposition = Acked
-	case s.verdict.action == giveBack:
+	case s.verdict.Action == decision.GiveBack:
 		s.disposition = Released
-	case s.verdict.action == snooze:
-		s.disposition, s.delay = Snoozed, s.verdict.delay
-	case s.verdict.action == deadLetterNow && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
+	case s.verdict.Action == decision.SnoozeFor:
+		s.disposition, s.delay = Snoozed, s.verdict.Delay
+	case s.verdict.Action == decision.DeadLetterNow && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
 		s.disposition = DeadLettered
 	case res.Fate == transport.FateParked:
 		s.disposition = Parked
-	case s.verdict.action == reconsume && !s.verdict.mode.Negative:
+	case s.verdict.Action == decision.ReconsumeIn && !s.verdict.Mode.Negative:
 		s.disposition, s.delay = Reconsumed, res.Delay
 	case res.Fate == transport.FateAgain:
 		s.disposition, s.delay = Retried, res.Delay
 	default:
-		s.disposition, s.delay = Retried, s.verdict.delay
+		s.disposition, s.delay = Retried, s.verdict.Delay
 	}
 }
 
 // carryOut begins to settle a delivery, and returns at once.
 func (r *run) carryOut(it *item) {
-	switch it.verdict.action {
-	case forget:
+	switch it.verdict.Action {
+	case decision.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
-	case ack:
+	case decision.Ack:
 		r.ackerOf(it).add(it)
 	default:
 		r.settlers.Do(func() {
@@ -148,31 +149,31 @@ func (r *run) carryOut(it *item) {
 // tell makes one attempt to settle, other than to acknowledge.
 func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, err error) {
 	v := &it.verdict
-	switch v.action {
-	case deadLetterNow:
+	switch v.Action {
+	case decision.DeadLetterNow:
 		if reporter, ok := r.transport.(transport.DeadLetterReporter); ok {
-			return reporter.DeadLetterResult(ctx, &it.current, v.reason)
+			return reporter.DeadLetterResult(ctx, &it.current, v.Reason)
 		}
-		return res, r.transport.DeadLetter(ctx, &it.current, v.reason)
-	case snooze:
-		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.delay) // rules.snooze knows that it is one
-	case reconsume:
-		return r.transport.(transport.Reconsumer).Reconsume(ctx, &it.current, v.mode) // likewise
-	case giveBack:
+		return res, r.transport.DeadLetter(ctx, &it.current, v.Reason)
+	case decision.SnoozeFor:
+		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.Delay) // see rulesFor
+	case decision.ReconsumeIn:
+		return r.transport.(transport.Reconsumer).Reconsume(ctx, &it.current, v.Mode) // likewise
+	case decision.GiveBack:
 		_, err = r.transport.ChangeInvisibleDuration(ctx, &it.current, 0)
 		return res, err
 	}
-	delay := v.delay
-	if v.byServer {
+	delay := v.Delay
+	if v.ByServer {
 		delay = transport.ByLadder
 	}
-	return r.transport.Retry(ctx, &it.current, delay, v.reason)
+	return r.transport.Retry(ctx, &it.current, delay, v.Reason)
 }
 
 // told goes on after an attempt to settle. Attempts are repeated as long as the delivery is ours:
 // an acknowledgement that is never made is a duplicate.
 func (r *run) told(it *item, res transport.RetryResult, err error) {
-	harmless := it.verdict.action != deadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
+	harmless := it.verdict.Action != decision.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.after(err, harmless, it.unsure))
 }
 
@@ -197,7 +198,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 	case retryInstead:
 		r.log.Warn("the handler's wish was refused, retrying the message", "topic", it.current.Topic, "message_id", it.current.ID, "error", it.last)
 		it.refused = it.last
-		it.verdict = ladderVerdict(it.current.Attempt, it.failure, r.rulesFor(it))
+		it.verdict = decision.Again(it.current.Attempt, it.failure, r.rulesFor(it))
 		r.carryOut(it)
 	case failed:
 		r.conclude(it, res, it.last)

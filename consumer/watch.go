@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
 // A task is what the keeper has to do about a delivery.
@@ -76,7 +77,7 @@ func (h *hand) lose(it *item, err error) task {
 		return task{it: it, do: cancelHandler, cancel: it.cancel}
 	}
 	h.lines.Close(it.line)
-	h.settle(it, verdict{action: forget})
+	h.settle(it, decision.Verdict{Action: decision.Forget})
 	return task{it: it, do: endLost}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -57,18 +58,18 @@ func (r *run) handleNext(replaced *bool) bool {
 func (r *run) handled(it *item, res *result, took time.Duration) {
 	it.duration, it.err, it.failure = took, res.err, res.failure
 	it.d = nil // the program's alone from here on
-	h := handled{took: took, failed: res.failure != nil && !res.failure.snooze}
+	h := handled{took: took, failed: res.failure != nil && !res.failure.Snooze}
 	switch {
 	case res.failure == nil:
-		h.verdict = verdict{action: ack}
+		h.verdict = decision.Verdict{Action: decision.Ack}
 	case errors.Is(context.Cause(r.handlers), ErrShutdown):
 		// It failed because it was not let finish: that is not the message's fault.
-		h.verdict = verdict{action: giveBack}
+		h.verdict = decision.Verdict{Action: decision.GiveBack}
 		it.cancelled = true
 	default:
 		rules := r.rulesFor(it)
-		h.verdict, h.snooze = judge(it.current.Attempt, res.failure, rules), rules.snooze
-		if h.verdict.plain {
+		h.verdict, h.snooze = decision.Judge(it.current.Attempt, res.failure, rules), rules.Snooze
+		if h.verdict.Plain {
 			it.refused = errReconsume(&it.current)
 		}
 	}
@@ -82,7 +83,7 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 // A result is what a handler returned, and what that says.
 type result struct {
 	err     error
-	failure *failure
+	failure *decision.Failure
 }
 
 // goexit is what a handler did whose goroutine ended without a panic, which
@@ -106,24 +107,36 @@ func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 	res.err, res.failure, read = err, f, true
 }
 
-// readError returns what the handler's error says, in the reading of the program's Classify.
-func (r *run) readError(err error) *failure {
+// readError returns the content of the handler's error after the program's Classify.
+func (r *run) readError(err error) *decision.Failure {
 	if err == nil || r.opts.Classify == nil {
-		return readError(err)
+		return decision.Read(err)
 	}
-	return readError(r.opts.Classify(err))
+	return decision.Read(r.opts.Classify(err))
+}
+
+// readPanic is decision.Read of a panic. Its value may be an error that cannot be read either; then
+// a text takes its place.
+func readPanic(p *PanicError) (f *decision.Failure) {
+	defer func() {
+		if recover() != nil {
+			p.Value = decision.Show(p.Value)
+			f = decision.Read(p)
+		}
+	}()
+	return decision.Read(p)
 }
 
 // panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil, which
 // happened in the handler, or after it returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
 	p := &PanicError{Value: goexit, Stack: debug.Stack()}
-	fail := func(f *failure) { res.err, res.failure = p, f }
-	fail(&failure{reason: p.Error()})
+	fail := func(f *decision.Failure) { res.err, res.failure = p, f }
+	fail(&decision.Failure{Reason: p.Error()})
 	defer func() { r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack) }()
 	if v != nil {
 		p.Value = fmt.Sprintf("a %T", v)
-		fail(&failure{reason: p.Error()})
+		fail(&decision.Failure{Reason: p.Error()})
 	}
 	if returned {
 		v = unreadable(err, v)
@@ -142,7 +155,7 @@ func unreadable(err error, v any) string {
 	if v == nil {
 		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, goexit)
 	}
-	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", show(err), err, show(v))
+	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", decision.Show(err), err, decision.Show(v))
 }
 
 // A Finality reports whether an attempt is the message's last.
@@ -214,7 +227,7 @@ func (r *run) announced(it *item) int {
 		return 0
 	}
 	if s.MaxAttempts == 0 && it.caps != (transport.Capabilities{}) {
-		return defaultMaxAttempts
+		return decision.DefaultMaxAttempts
 	}
 	return s.MaxAttempts
 }
