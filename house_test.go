@@ -62,7 +62,7 @@ var importTable = map[string]row{
 	},
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
-	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
@@ -71,7 +71,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker": {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"broker": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
 	"broker/server": {
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},
 	},
@@ -81,6 +81,7 @@ var importTable = map[string]row{
 	},
 	"broker/admin":     {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi": {imports: []string{""}}, // under broker/admin and transport/rest
+	"internal/address": {},                      // patterns of broker and consumer
 	"broker/cmd":       {imports: []string{"..."}},
 	"mocks":            {imports: []string{"", "transport"}},
 	"examples":         {imports: []string{"..."}},

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/address"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/address"
 )
 
 // MaxAddressSettings is how many patterns can have settings.
