@@ -51,9 +51,14 @@ func (r *refusals) failed(err error, now time.Time) (end bool) {
 		if r.since.IsZero() {
 			r.since = now
 		}
-		return now.Sub(r.since) >= credentialsGrace
+		return r.lasting(now)
 	}
 	return false
+}
+
+// lasting reports whether the credentials have been refused for longer than the grace.
+func (r *refusals) lasting(now time.Time) bool {
+	return !r.since.IsZero() && now.Sub(r.since) >= credentialsGrace
 }
 
 // succeeded notes that the server accepted a request.

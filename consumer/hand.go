@@ -28,10 +28,12 @@ type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex
 	work   sync.Cond     // workers wait for deliveries; its lock is mu
-	room   sync.Cond     // receives wait for credits; its lock is mu
 	kicked chan struct{} // of capacity 1: the keeper has to look again
 
 	credits  credit.Credits
+	sources  int    // queues of all topics
+	bids     []*bid // receives that wait for credits
+	turn     int    // the number of the last grant
 	ready    lanes.Lanes[*item]
 	lines    line.Lines[*item]
 	leases   wakeHeap
@@ -59,7 +61,7 @@ func newHand(o *PushOptions) *hand {
 		credits: credit.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
 		gate:    o.KillSwitch.gate(),
 	}
-	h.work.L, h.room.L = &h.mu, &h.mu
+	h.work.L = &h.mu
 	return h
 }
 
@@ -95,6 +97,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	}
 	for _, it := range items {
 		h.credits.Take(it.size)
+		it.count(1)
 		h.unread++
 		h.schedule(it, it.lease.Renewal(now, rand.Float64()))
 		if !a.fifo || h.join(it) {
@@ -106,14 +109,14 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 			c.release = append(c.release, h.drop(it)...)
 		}
 	}
-	h.room.Broadcast()
+	h.offer()
 	c.hire = h.hire()
 	return c
 }
 
 // join puts a delivery of a FIFO group into its line, and reports whether it is the first there.
 func (h *hand) join(it *item) (first bool) {
-	it.line, first = h.lines.Join(line.Key{Group: it.current.MessageGroup}, it)
+	it.line, first = h.lines.Join(line.Key{Topic: it.topicNumber(), Group: it.current.MessageGroup}, it)
 	return first
 }
 
@@ -148,7 +151,7 @@ func (h *hand) gateChanged(now time.Time) (c change) {
 	if w := h.gate.Wake(); !w.IsZero() && w.Before(h.armed) {
 		h.kick(now)
 	}
-	h.room.Broadcast()
+	h.offer()
 	h.work.Broadcast()
 	c.hire = h.hire()
 	return c

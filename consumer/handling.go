@@ -11,7 +11,7 @@ import (
 // makeReady lets a delivery be handled.
 func (h *hand) makeReady(it *item) {
 	it.phase = ready
-	h.ready.Push(0, it.current.Attempt > 1, it)
+	h.ready.Push(it.topicNumber(), it.current.Attempt > 1, it)
 	if h.idle > 0 {
 		h.work.Signal()
 	}
@@ -155,6 +155,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 			}
 		}
 		h.credits.Free(it.size)
+		it.count(-1)
 		if h.stopped {
 			h.report.count(it)
 		}
@@ -166,7 +167,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 		g := h.gateChanged(now)
 		c.release, c.interrupt = append(c.release, g.release...), g.interrupt
 	}
-	h.room.Broadcast()
+	h.offer()
 	h.checkEmpty()
 	c.hire += h.hire()
 	return c

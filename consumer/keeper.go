@@ -74,30 +74,30 @@ func (r *run) extendContext(timeout time.Duration) (context.Context, context.Can
 // refresh is how often the server's settings and queues are read again.
 const refresh = 10 * time.Second
 
-// watchQueues keeps one receiving loop for each queue until the run ends.
-func (r *run) watchQueues() {
+// watchQueues keeps one receiving loop for each queue of the topic until the run ends.
+func (r *run) watchQueues(t *topic) {
 	sources := map[int]*source{}
 	failures := 0
 	for r.running.Err() == nil {
 		wait := refresh
-		queues, err := r.refresh(r.running)
+		queues, err := r.refresh(r.running, t)
 		switch {
 		case r.running.Err() != nil:
 			return
 		case err == nil:
 			failures = 0
-			r.setQueues(sources, queues)
-		case r.settings.Load() == nil:
+			r.setQueues(t, sources, queues)
+		case t.settings.Load() == nil:
 			// Without the settings it is not known whether order matters.
 			var end bool
-			if wait, end = r.receiveFailed("reading the group's settings failed", err, failures); end {
+			if wait, end = r.receiveFailed(t, "reading the group's settings failed", err, failures); end {
 				return
 			}
 			failures++
 		default:
 			// The settings that were read before hold. The loops see for themselves what matters.
 			r.log.Debug("reading the group's settings again failed",
-				"topic", r.sub.Topic, "group", r.sub.Group, "error", err)
+				"topic", t.name, "group", r.sub.Group, "error", err)
 		}
 		if r.pause(wait) != nil {
 			return
@@ -106,11 +106,11 @@ func (r *run) watchQueues() {
 }
 
 // setQueues starts loops for new queues, and ends those of queues that are gone.
-func (r *run) setQueues(sources map[int]*source, queues []int) {
-	r.hand.setSources(max(1, len(queues)))
+func (r *run) setQueues(t *topic, sources map[int]*source, queues []int) {
+	r.hand.addSources(len(queues) - len(sources))
 	for _, q := range queues {
 		if sources[q] == nil {
-			s := &source{queue: q}
+			s := &source{topic: t, queue: q}
 			sources[q] = s
 			r.receivers.Go(func() { r.receive(s, false) })
 		}
@@ -125,19 +125,19 @@ func (r *run) setQueues(sources map[int]*source, queues []int) {
 	}
 }
 
-// refresh reads the server's settings and the queues to receive from.
-func (r *run) refresh(ctx context.Context) ([]int, error) {
+// refresh reads the server's settings for the topic and the queues to receive from.
+func (r *run) refresh(ctx context.Context, t *topic) ([]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, refresh)
 	defer cancel()
-	s, err := r.transport.ConsumerSettings(ctx, r.sub.Group, r.sub.Topic)
+	s, err := r.transport.ConsumerSettings(ctx, r.sub.Group, t.name)
 	if err != nil {
 		return nil, err
 	}
-	queues, err := r.transport.Queues(ctx, r.sub.Group, r.sub.Topic)
+	queues, err := r.transport.Queues(ctx, r.sub.Group, t.name)
 	if err != nil {
 		return nil, err
 	}
-	r.settings.Store(&s)
+	t.settings.Store(&s)
 	return queues, nil
 }
 
@@ -155,7 +155,7 @@ func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r
 // rulesFor returns the rules that decide about a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := decision.NewRules(r.sub.Retry, *r.settings.Load(), caps)
+	rules := decision.NewRules(r.sub.Retry, *it.source.topic.settings.Load(), caps)
 	_, can := r.transport.(transport.Snoozer)
 	rules.Snooze = can && caps.Snooze
 	_, can = r.transport.(transport.Reconsumer)
@@ -175,10 +175,11 @@ func (h *hand) endpointOf(s *source) string {
 	return s.endpoint
 }
 
-func (h *hand) setSources(n int) {
+func (h *hand) addSources(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.credits.SetSources(n)
+	h.sources += n
+	h.credits.SetSources(max(1, h.sources))
 }
 
 // startHelper starts another loop of the queue, unless there are enough or the run stops. It

@@ -71,8 +71,24 @@ func SQL(expression string) Filter { return Filter{Expression: expression, SQL: 
 // A Subscription describes the messages that a consumer receives.
 type Subscription struct {
 	Group  string // the consumer group
-	Topic  string
-	Filter Filter // Zero means all messages
+	Topic  string // may be empty if Topics is not
+	Filter Filter // of Topic; Zero means all messages
+
+	// Topics are further topics of the same consumer, each with its filter, like further calls of
+	// subscribe(topic, expression) of a RocketMQ client:
+	//
+	//	consumer.Subscription{Group: "billing", Topics: map[string]consumer.Filter{
+	//		"orders":  consumer.Tags("paid", "refunded"),
+	//		"returns": {},
+	//	}}
+	//
+	// All topics share the consumer's options: concurrency, buffers, limiter, kill switch and
+	// pause. They take turns, so that a topic with a large backlog does not delay the messages of
+	// the others. Messages of a FIFO group are in order within a topic. A topic that does not exist
+	// does not stop the others; see PushOptions.OnReceiveFailure. All consumers of a group must
+	// have the same topics and filters (RocketMQ: subscription relationship consistency). A simple
+	// consumer refuses them: use one for each topic. Nil means Topic alone.
+	Topics map[string]Filter
 
 	// Retry is the group's retry schedule for a push consumer: the message is delivered again
 	// Retry.Delay(n) after its delivery number n+1 failed. Nil means the intervals that a tidegate
@@ -92,7 +108,8 @@ type PushOptions struct {
 
 	// MaxBuffered is how many messages may wait for a handler, beyond those being handled. As many
 	// are received ahead as the handlers are expected to begin with within 200 ms, so slow handlers
-	// keep few messages from other consumers. Negative means none. Default: 1024.
+	// keep few messages from other consumers. Of several topics, each that has none in hand may
+	// have one more. Negative means none. Default: 1024.
 	MaxBuffered int
 
 	// MaxBytes bounds the bodies of all messages in hand, in bytes; at least one message is
@@ -230,11 +247,9 @@ func (o PushOptions) validate() []error {
 func (s Subscription) validate() []error {
 	var f faults
 	if err := tidegate.ValidateGroup(s.Group); err != nil {
-		f = append(f, fmt.Errorf("Subscription.Group: %w", err))
+		f.wrap("Subscription.Group", err)
 	}
-	if err := tidegate.ValidateTopic(s.Topic); err != nil {
-		f = append(f, fmt.Errorf("Subscription.Topic: %w", err))
-	}
+	f.validateTopics(&s)
 	f.policy("Subscription.Retry", s.Retry)
 	return f
 }
@@ -247,6 +262,8 @@ func (f *faults) add(field, format string, args ...any) {
 		Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...),
 	})
 }
+
+func (f *faults) wrap(field string, err error) { *f = append(*f, fmt.Errorf("%s: %w", field, err)) }
 
 func (f *faults) notNegative(field string, n int64, value any) {
 	if n < 0 {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/pool"
@@ -47,6 +47,7 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 	if err := joinFaults(f, sub.validate(), opts.validate()); err != nil {
 		return nil, err
 	}
+	sub.Topics = maps.Clone(sub.Topics)
 	for _, wrap := range slices.Backward(opts.Middleware) {
 		handler = wrap(handler)
 	}
@@ -76,7 +77,7 @@ func (p *Push) isPaused() bool {
 	return p.paused
 }
 
-// A run is one call of Run. Its locks, those of hand, acker and pool, and the Push's are
+// A run is one call of Run. Its locks, those of hand, batches and pools, and the Push's are
 // never held together, but that the Push's is held while runs are told to look at it.
 type run struct {
 	*Push
@@ -91,16 +92,15 @@ type run struct {
 	polling  context.Context         //nolint:containedctx // parent of the receives'; ends with handlers
 	settling context.Context         //nolint:containedctx // parent of the settlements'; ends when the time to shut down is over
 
-	settings  atomic.Pointer[transport.ConsumerSettings]
-	ackers    sync.Map // ackKey → *acker
+	topics    []*topic // sorted by name
+	ackers    sync.Map // ackKey → *batch.Batcher[*item]
 	settlers  *pool.Pool
 	renewers  *pool.Pool
 	receivers sync.WaitGroup
 	effects   sync.WaitGroup // workers, requests that settle, and the keeper
 	spent     sync.Once
 
-	mu       sync.Mutex
-	refusals refusals
+	mu sync.Mutex // guards the refusals of the topics
 }
 
 // Run consumes until ctx ends and then returns nil: it stops receiving, returns the messages to the
@@ -113,13 +113,14 @@ type run struct {
 //
 // A failure to receive is waited out and retried, also that of a topic or group that does not exist
 // yet; see PushOptions.OnReceiveFailure. Run returns an error, after the same orderly end, if
-// before the end of ctx the transport was closed, the server refused the subscription's arguments,
-// or it refused the credentials for more than a minute.
+// before the end of ctx the transport was closed, the server refused the arguments of the
+// subscription to one of its topics, or it refused the credentials for all topics for more than a
+// minute.
 //
 // Run may be called again after it has returned, and several times at once: each call is a
 // consumer of its own.
 func (p *Push) Run(ctx context.Context) error {
-	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts)}
+	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.running, r.fatal = context.WithCancelCause(ctx)
 	defer r.fatal(nil)
 	r.detached = context.WithoutCancel(ctx)
@@ -138,7 +139,9 @@ func (p *Push) Run(ctx context.Context) error {
 	r.effects.Go(func() { r.keep(keeping) })
 	r.join()
 	r.receivers.Add(1) // until none is started any more
-	r.receivers.Go(r.watchQueues)
+	for _, t := range r.topics {
+		r.receivers.Go(func() { r.watchQueues(t) })
+	}
 	<-r.running.Done()
 	begin := time.Now()
 
@@ -166,7 +169,7 @@ func (p *Push) Run(ctx context.Context) error {
 	r.effects.Wait()
 	r.reportStop(time.Since(begin))
 	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // and not the end of ctx, which may have come since
-		return fmt.Errorf("consume %q for %q: %w", p.sub.Topic, p.sub.Group, r.error)
+		return fmt.Errorf("consume %q for %q: %w", r.topic, p.sub.Group, r.error)
 	}
 	return nil
 }
@@ -175,7 +178,10 @@ func (p *Push) Run(ctx context.Context) error {
 const settleRequests = 64
 
 // A refusal is the cause of a run's end that is not the end of Run's ctx.
-type refusal struct{ error }
+type refusal struct {
+	error
+	topic string
+}
 
 func (r *run) join() {
 	r.Push.mu.Lock()
@@ -193,7 +199,7 @@ func (r *run) leaveRuns() {
 func (r *run) reportStop(took time.Duration) {
 	s := r.hand.stopReport()
 	s.Took = took
-	r.log.Info("consumer stopped", "topic", r.sub.Topic, "group", r.sub.Group, "took", took, "acked", s.Acked,
+	r.log.Info("consumer stopped", "topic", r.topicNames(), "group", r.sub.Group, "took", took, "acked", s.Acked,
 		"retried", s.Retried, "released", s.Released, "cancelled", s.Cancelled, "unsettled", s.Unsettled)
 	if r.opts.OnStop != nil {
 		r.guard("OnStop panicked", "", func() { r.opts.OnStop(s) })

@@ -28,8 +28,9 @@ const (
 	maxRecalls = 8
 )
 
-// A source is a queue that is received from.
+// A source is a queue of a topic that is received from.
 type source struct {
+	topic *topic
 	queue int
 
 	// Guarded by hand.mu.
@@ -44,12 +45,12 @@ type source struct {
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""
-	permits := permits{run: r}
+	permits := permits{run: r, topic: s.topic}
 	full := helper // there is a backlog
 	for {
-		settings := r.settings.Load()
+		settings := s.topic.settings.Load()
 		caps := r.capsOfSource(s)
-		most, ok := permits.await(r.batch(settings, caps), full)
+		most, ok := permits.await(r.batch(settings, caps), full, helper)
 		if !ok {
 			return
 		}
@@ -60,7 +61,7 @@ func (r *run) receive(s *source, helper bool) {
 		if attemptID == "" && (settings.FIFO || caps.RepeatReceive) {
 			attemptID = tidegate.NewMessageID()
 		}
-		q := r.request(settings, caps, s.queue, g, attemptID)
+		q := r.request(settings, caps, s, g, attemptID)
 		if helper {
 			q.Wait = 0
 		}
@@ -73,7 +74,7 @@ func (r *run) receive(s *source, helper bool) {
 		case err != nil && helper:
 			return
 		case err != nil:
-			wait, end := r.receiveFailed("receiving failed", err, failures)
+			wait, end := r.receiveFailed(s.topic, "receiving failed", err, failures)
 			if end {
 				return
 			}
@@ -86,7 +87,7 @@ func (r *run) receive(s *source, helper bool) {
 			}
 			continue // else with the same attempt ID: perhaps only the response was lost
 		}
-		r.received()
+		r.received(s.topic)
 		failures, attemptID = 0, ""
 		permits.spend(n)
 		full = n >= g.Messages
@@ -143,7 +144,7 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 	}
 	r.follow(r.hand.arrive(arrival{
 		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
-		invisible: q.InvisibleDuration, fifo: r.settings.Load().FIFO,
+		invisible: q.InvisibleDuration, fifo: s.topic.settings.Load().FIFO,
 	}, time.Now()))
 	return len(ds), err
 }
@@ -182,10 +183,10 @@ func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) 
 	return maxBatch
 }
 
-func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities, queue int, g credit.Grant, attemptID string) transport.ReceiveRequest {
+func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabilities, s *source, g credit.Grant, attemptID string) transport.ReceiveRequest {
 	wait := r.opts.LongPolling
 	if wait == 0 {
-		wait = s.LongPolling
+		wait = set.LongPolling
 	}
 	if wait <= 0 {
 		wait = DefaultLongPolling
@@ -195,7 +196,7 @@ func (r *run) request(s *transport.ConsumerSettings, caps transport.Capabilities
 	}
 	inv, _ := r.hand.invisible(time.Time{}, time.Time{})
 	return transport.ReceiveRequest{
-		Group: r.sub.Group, Topic: r.sub.Topic, Queue: queue, Push: true, Filter: r.sub.Filter,
+		Group: r.sub.Group, Topic: s.topic.name, Queue: s.queue, Push: true, Filter: s.topic.filter,
 		Max: g.Messages, MaxBytes: g.Bytes, InvisibleDuration: inv, Wait: wait, AttemptID: attemptID,
 	}
 }
@@ -213,27 +214,18 @@ type ReceiveFailure struct {
 }
 
 // receiveFailed reports a failure, and returns how long to wait, or true if it ended the run.
-func (r *run) receiveFailed(what string, err error, failures int) (wait time.Duration, end bool) {
-	r.mu.Lock()
-	end = r.refusals.failed(err, time.Now())
-	r.mu.Unlock()
-	if !end {
+func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wait time.Duration, end bool) {
+	if end = r.refused(t, err, time.Now()); !end {
 		wait = max(r.opts.ReceiveBackoff.Delay(failures), pushBack(err))
 	}
-	r.log.Warn(what, "topic", r.sub.Topic, "group", r.sub.Group, "error", err, "again_in", wait)
+	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "again_in", wait)
 	if r.opts.OnReceiveFailure != nil {
 		r.guard("OnReceiveFailure panicked", "", func() {
-			r.opts.OnReceiveFailure(ReceiveFailure{Topic: r.sub.Topic, Group: r.sub.Group, Err: err, Failures: failures + 1, RetryIn: wait})
+			r.opts.OnReceiveFailure(ReceiveFailure{Topic: t.name, Group: r.sub.Group, Err: err, Failures: failures + 1, RetryIn: wait})
 		})
 	}
 	if end {
-		r.fatal(&refusal{err})
+		r.fatal(&refusal{err, t.name})
 	}
 	return wait, end
-}
-
-func (r *run) received() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.refusals.succeeded()
 }

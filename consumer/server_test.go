@@ -25,6 +25,7 @@ type server struct {
 
 	// Called without a lock before the server does anything; an error is the answer.
 	onReceive, onSettings func() error
+	onTopic               func(topic string) error // of a receive
 	onAck, onRetry        func(d *tidegate.Delivery) error
 	onChange, onDead      func(d *tidegate.Delivery) error
 	onSnooze              func(d *tidegate.Delivery) error
@@ -159,7 +160,7 @@ func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate
 		}
 	}
 	for _, e := range s.entries {
-		if e.done || now.Before(e.due) || out[e.msg.MessageGroup] || len(ds) == r.Max ||
+		if e.done || now.Before(e.due) || out[e.msg.MessageGroup] || len(ds) == r.Max || r.Topic != e.msg.Topic ||
 			r.Queue != transport.AnyQueue && r.Queue != e.queue {
 			continue
 		}
@@ -189,6 +190,11 @@ func (s *server) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	s.mu.Unlock()
 	if s.onReceive != nil {
 		if err := s.onReceive(); err != nil {
+			return nil, err
+		}
+	}
+	if s.onTopic != nil {
+		if err := s.onTopic(r.Topic); err != nil {
 			return nil, err
 		}
 	}
@@ -339,7 +345,10 @@ func (s *server) Capabilities() transport.Capabilities { return s.caps }
 func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions) (stop func() error) {
 	t.Helper()
 	if sub.Group == "" {
-		sub.Group, sub.Topic = "billing", "orders"
+		sub.Group = "billing"
+		if len(sub.Topics) == 0 {
+			sub.Topic = "orders"
+		}
 	}
 	p, err := NewPush(s, sub, h, o)
 	if err != nil {

@@ -135,7 +135,7 @@ func (r *run) carryOut(it *item) {
 	case decision.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
 	case decision.Ack:
-		r.ackerOf(it).add(it)
+		r.acknowledge(it)
 	default:
 		r.settlers.Do(func() {
 			ctx, cancel := r.tryContext()

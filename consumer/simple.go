@@ -54,6 +54,9 @@ func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple
 	if sub.Retry != nil {
 		f.add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
 	}
+	if len(sub.Topics) > 0 {
+		f.add("Subscription.Topics", "a simple consumer receives from one topic, so that each receive can wait for its messages; give Topic, and use one simple consumer for each topic")
+	}
 	f.invisible(opts.InvisibleDuration)
 	f.notNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
 	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {

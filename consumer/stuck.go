@@ -58,7 +58,7 @@ func (h *hand) replaceStuck(it *item) (c change, stuck bool) {
 		h.stuck++
 		h.running--
 		h.workers--
-		h.room.Broadcast()
+		h.offer()
 		c.hire = h.hire()
 	}
 	return c, true

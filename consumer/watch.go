@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
@@ -143,40 +142,6 @@ func (h *hand) later(it *item, t time.Time) {
 	h.schedule(it, t)
 }
 
-// reserve waits until a receive of the queue may begin, and returns what it may bring; false if
-// there is none to be made any more. Only the first receive of a queue waits.
-func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for !h.stopped && !s.removed {
-		limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
-		if h.gate.Open() {
-			buffered = max(h.opts.MaxBuffered, 0)
-		}
-		h.credits.SetWindow(limit+h.stuck, buffered)
-		if limit > 0 {
-			if g = h.credits.Grant(batch, s.underWay); g.Messages > 0 {
-				s.underWay++
-				return g, true
-			}
-		}
-		if !wait {
-			break
-		}
-		h.room.Wait()
-	}
-	return g, false
-}
-
-// giveUp ends a reservation whose receive brought no response.
-func (h *hand) giveUp(s *source, g credit.Grant) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.credits.Refund(g)
-	s.underWay--
-	h.room.Broadcast()
-}
-
 // A poll is a receive under way.
 type poll struct {
 	source     *source
@@ -211,7 +176,7 @@ func (h *hand) remove(s *source) (interrupt []context.CancelFunc) {
 			interrupt = append(interrupt, p.cancel)
 		}
 	}
-	h.room.Broadcast()
+	h.offer()
 	return interrupt
 }
 
@@ -221,7 +186,7 @@ func (h *hand) stop(all bool) change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopped, h.leaving = true, h.leaving || all
-	h.room.Broadcast()
+	h.offer()
 	return h.dropUnread()
 }
 

@@ -222,8 +222,8 @@ func (c *deliveryContext) Value(key any) any {
 // announced returns how many attempts the server announced for the delivery: 0 if none, negative
 // for no limit.
 func (r *run) announced(it *item) int {
-	s := r.settings.Load()
-	if it.current.Topic != r.sub.Topic { // of a retry topic, whose settings are others
+	s := it.source.topic.settings.Load()
+	if it.current.Topic != it.source.topic.name { // of a retry topic, whose settings are others
 		return 0
 	}
 	if s.MaxAttempts == 0 && it.caps != (transport.Capabilities{}) {

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // What the README shows is what this program and this test do, word for word
@@ -37,8 +38,8 @@ func TestReadmeShowsThisProgram(t *testing.T) {
 	}
 	code := dedent(string(program) + string(test))
 	blocks := regexp.MustCompile("(?s)<!-- example: (\\w+) -->\n```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) != 3 {
-		t.Fatalf("the README has %d examples, want producer, consumer and brokertest", len(blocks))
+	if len(blocks) != 4 {
+		t.Fatalf("the README has %d examples, want producer, consumer, topics and brokertest", len(blocks))
 	}
 	for _, b := range blocks {
 		shown := dedent(strings.ReplaceAll(b[2], `"127.0.0.1:8081"`, "endpoint"))
@@ -105,6 +106,41 @@ func TestBrokertest(t *testing.T) {
 		b.WaitIdle("billing", "orders")
 		if n := b.Stats("billing", "orders").Acked; n != 1 {
 			t.Errorf("%d orders were billed, want 1", n)
+		}
+	})
+}
+
+// One consumer of two topics gets the messages that its filters select.
+func TestTopics(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("returns", broker.TopicConfig{})
+		sub := consumer.Subscription{Group: "billing", Topics: map[string]consumer.Filter{
+			"orders":  consumer.Tags("paid", "refunded"),
+			"returns": {}, // all messages
+		}}
+		handled := make(chan string, 4)
+		c, err := consumer.NewPush(b.Client(), sub, func(_ context.Context, d *tidegate.Delivery) error {
+			handled <- d.Topic + " " + d.Tag
+			return nil
+		}, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Send(&tidegate.Message{Topic: "orders", Tag: "paid", Body: []byte("3 apples")},
+			&tidegate.Message{Topic: "orders", Tag: "open", Body: []byte("4 apples")},
+			&tidegate.Message{Topic: "returns", Tag: "open", Body: []byte("1 apple")})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		got := map[string]bool{}
+		for len(handled) > 0 {
+			got[<-handled] = true
+		}
+		if len(got) != 2 || !got["orders paid"] || !got["returns open"] {
+			t.Errorf("handled %v", got)
 		}
 	})
 }

@@ -61,20 +61,23 @@ func (c *Credits) buffer() int {
 // A Grant is what one receive may ask for.
 type Grant struct{ Messages, Bytes int }
 
-// Grant returns what the next receive of a queue may bring, at most batch messages, and
-// reserves it; zero if it has to wait. underWay is how many receives of this queue are under way.
-func (c *Credits) Grant(batch, underWay int) Grant {
-	n := c.room(batch, underWay)
+// An Ask is a receive that is to begin.
+type Ask struct {
+	Batch    int  // messages at most
+	UnderWay int  // receives of its queue
+	Spare    bool // its topic has no message in hand, beside others that have
+}
+
+// Grant returns what the next receive of a queue may bring, and reserves it; zero if it has to
+// wait.
+func (c *Credits) Grant(a Ask) Grant {
+	n := c.room(a)
 	if n == 0 {
-		return Grant{}
-	}
-	free := c.maxBytes - c.bytes - c.reservedBytes
-	if free < max(c.peak, c.maxBytes/16) && c.messages+c.reservedMessages > 0 {
 		return Grant{}
 	}
 	// No receive takes more than its share of half of the bytes, so that others can begin beside
 	// it.
-	free = min(free, c.maxBytes/2/c.sources)
+	free := min(c.maxBytes-c.bytes-c.reservedBytes, c.maxBytes/2/c.sources)
 	n = max(1, min(n, free/max(c.peak, 1)))
 	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}
 	c.reservedMessages += g.Messages
@@ -82,7 +85,15 @@ func (c *Credits) Grant(batch, underWay int) Grant {
 	return g
 }
 
-func (c *Credits) room(batch, underWay int) int {
+// May reports whether Grant would return something.
+func (c *Credits) May(a Ask) bool { return c.room(a) > 0 }
+
+// room returns how many messages a receive may bring by the window, 0 also if there are too many
+// bytes.
+func (c *Credits) room(a Ask) int {
+	if free := c.maxBytes - c.bytes - c.reservedBytes; free < max(c.peak, c.maxBytes/16) && c.messages+c.reservedMessages > 0 {
+		return 0
+	}
 	buffer := c.buffer()
 	window := c.concurrency + buffer
 	half := max(1, buffer/2)
@@ -90,15 +101,19 @@ func (c *Credits) room(batch, underWay int) int {
 	switch {
 	case free >= half:
 		c.filling = true
-	case free < min(batch, half):
+	case free < min(a.Batch, half):
 		c.filling = false
 	}
-	if c.filling {
-		return min(batch, free)
-	}
-	if underWay == 0 && window > c.messages && c.sources > 1 {
+	switch {
+	case c.filling:
+		return min(a.Batch, free)
+	case a.UnderWay > 0:
+		return 0
+	case window > c.messages && c.sources > 1:
 		// Receives that are parked at other queues may bring nothing for long.
-		return min(batch, window-c.messages, (window+c.sources-1)/c.sources)
+		return min(a.Batch, window-c.messages, (window+c.sources-1)/c.sources)
+	case a.Spare:
+		return 1 // or the messages of other topics would keep it waiting
 	}
 	return 0
 }

@@ -51,7 +51,7 @@ func TestCreditsRefillInHalves(t *testing.T) {
 	c := handling(0, 20)
 	const batch = 32
 	receives, received := 0, 0
-	for c.Grant(batch, 1).Messages > 0 {
+	for c.Grant(Ask{Batch: batch, UnderWay: 1}).Messages > 0 {
 	}
 	for range c.reservedMessages {
 		c.Take(1 << 10)
@@ -59,7 +59,7 @@ func TestCreditsRefillInHalves(t *testing.T) {
 	c.reservedMessages, c.reservedBytes = 0, 0
 	for range 10_000 {
 		c.Free(1 << 10)
-		for g := c.Grant(batch, 1); g.Messages > 0; g = c.Grant(batch, 1) {
+		for g := c.Grant(Ask{Batch: batch, UnderWay: 1}); g.Messages > 0; g = c.Grant(Ask{Batch: batch, UnderWay: 1}) {
 			if g.Messages < batch {
 				t.Fatalf("a receive of %d messages", g.Messages)
 			}
@@ -81,7 +81,7 @@ func TestCreditsRefillInHalves(t *testing.T) {
 // A slow handler's place is filled as soon as it is free.
 func TestCreditsOfSlowHandlers(t *testing.T) {
 	c := handling(time.Minute, 3)
-	if g := c.Grant(32, 0); g.Messages != 3 {
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 3 {
 		t.Fatalf("%d messages for three handlers", g.Messages)
 	} else {
 		c.Refund(g)
@@ -89,11 +89,11 @@ func TestCreditsOfSlowHandlers(t *testing.T) {
 	for range 3 {
 		c.Take(10)
 	}
-	if g := c.Grant(32, 0); g.Messages != 0 {
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 {
 		t.Fatalf("%d messages for no free handler", g.Messages)
 	}
 	c.Free(10)
-	if g := c.Grant(32, 0); g.Messages != 1 {
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 1 {
 		t.Fatalf("%d messages for one free handler", g.Messages)
 	}
 }
@@ -103,12 +103,12 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 	c := handling(time.Minute, 8)
 	c.sources = 4
 	for range 4 {
-		if g := c.Grant(32, 0); g.Messages == 0 {
+		if g := c.Grant(Ask{Batch: 32}); g.Messages == 0 {
 			t.Fatal("a queue gets no receive")
 		}
 	}
 	for c.messages < 8 { // the last queue has all the messages
-		g := c.Grant(32, 0)
+		g := c.Grant(Ask{Batch: 32})
 		if g.Messages == 0 {
 			t.Fatalf("with %d in hand the busy queue gets no receive", c.messages)
 		}
@@ -117,7 +117,7 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 			c.Take(10)
 		}
 	}
-	if g := c.Grant(32, 0); g.Messages != 0 || c.messages > 8 {
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 || c.messages > 8 {
 		t.Errorf("%d in hand and %d more", c.messages, g.Messages)
 	}
 }
@@ -138,7 +138,7 @@ func TestCreditsProperty(t *testing.T) {
 		for range 2000 {
 			switch rnd.IntN(3) {
 			case 0:
-				if g := c.Grant(32, min(len(underWay), 1)); g.Messages > 0 {
+				if g := c.Grant(Ask{Batch: 32, UnderWay: min(len(underWay), 1)}); g.Messages > 0 {
 					underWay = append(underWay, g)
 				}
 			case 1:
@@ -175,8 +175,28 @@ func TestCreditsProperty(t *testing.T) {
 		for _, size := range inHand {
 			c.Free(size)
 		}
-		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(32, 0).Messages == 0 {
+		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(Ask{Batch: 32}).Messages == 0 {
 			t.Fatalf("seed %d: %+v at rest", seed, c)
 		}
+	}
+}
+
+// A topic without a message in hand may receive one however many messages of the others there are,
+// but not beyond the bytes.
+func TestSpareGrant(t *testing.T) {
+	c := New(4, 0, 64<<20)
+	for range 10 {
+		c.Take(100)
+	}
+	spare := Ask{Batch: 32, Spare: true}
+	if c.May(Ask{Batch: 32}) || !c.May(spare) || c.May(Ask{Batch: 32, UnderWay: 1, Spare: true}) {
+		t.Error("beyond the window, only a topic without a message and a receive may receive")
+	}
+	if g := c.Grant(spare); g.Messages != 1 {
+		t.Errorf("granted %+v, want one message", g)
+	}
+	c.Take(64 << 20)
+	if c.May(spare) || c.Grant(spare).Messages != 0 {
+		t.Error("it may receive beyond the bytes")
 	}
 }

@@ -1,0 +1,92 @@
+package consumer
+
+import (
+	"slices"
+
+	"github.com/tidegate/tidegate/consumer/internal/credit"
+)
+
+// A bid is a receive that waits for credits.
+type bid struct {
+	source *source
+	batch  int
+	grant  credit.Grant  // valid once ended is closed; zero if no receive is to be made any more
+	ended  chan struct{} // closed under hand.mu
+}
+
+// reserve waits until a receive of the queue may begin, and returns what it may bring; false if
+// there is none to be made any more. Only the first receive of a queue waits.
+func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
+	h.mu.Lock()
+	if !wait {
+		defer h.mu.Unlock()
+		g = h.grant(s, batch)
+		return g, g.Messages > 0
+	}
+	b := &bid{source: s, batch: batch, ended: make(chan struct{})}
+	h.bids = append(h.bids, b)
+	h.offer()
+	h.mu.Unlock()
+	<-b.ended
+	return b.grant, b.grant.Messages > 0
+}
+
+// ask returns what a receive of the queue asks of the credits; false if it may not begin at all.
+func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
+	limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
+	if h.gate.Open() {
+		buffered = max(h.opts.MaxBuffered, 0)
+	}
+	h.credits.SetWindow(limit+h.stuck, buffered)
+	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open()}, limit > 0
+}
+
+// grant reserves what a receive of the queue may bring, zero if it has to wait.
+func (h *hand) grant(s *source, batch int) (g credit.Grant) {
+	if ask, ok := h.ask(s, batch); ok && !h.stopped && !s.removed {
+		g = h.credits.Grant(ask)
+	}
+	if g.Messages > 0 {
+		s.underWay++
+		h.turn++
+		s.topic.turn = h.turn
+	}
+	return g
+}
+
+// offer grants the receives that wait what is free. The next one is always of the topic whose last
+// turn is the longest ago: a topic with many queues and a large backlog does not delay the others.
+func (h *hand) offer() {
+	h.bids = slices.DeleteFunc(h.bids, func(b *bid) bool {
+		over := h.stopped || b.source.removed
+		if over {
+			close(b.ended)
+		}
+		return over
+	})
+	for {
+		next := -1
+		for i, b := range h.bids {
+			ask, ok := h.ask(b.source, b.batch)
+			if ok && (next < 0 || b.source.topic.turn < h.bids[next].source.topic.turn) && h.credits.May(ask) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		b := h.bids[next]
+		b.grant = h.grant(b.source, b.batch)
+		h.bids = slices.Delete(h.bids, next, next+1)
+		close(b.ended)
+	}
+}
+
+// giveUp ends a reservation whose receive brought no response.
+func (h *hand) giveUp(s *source, g credit.Grant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.credits.Refund(g)
+	s.underWay--
+	h.offer()
+}

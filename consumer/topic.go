@@ -1,0 +1,111 @@
+package consumer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A topic is one of the topics of a run.
+type topic struct {
+	name     string
+	filter   Filter
+	number   int // from 0
+	settings atomic.Pointer[transport.ConsumerSettings]
+	refusals refusals // guarded by run.mu
+
+	// Guarded by hand.mu.
+	inHand int // messages
+	turn   int // of its last receive
+}
+
+// filters returns the topics of the subscription with their filters.
+func (s *Subscription) filters() map[string]Filter {
+	all := maps.Clone(s.Topics)
+	if all == nil {
+		all = map[string]Filter{}
+	}
+	if s.Topic != "" {
+		all[s.Topic] = s.Filter
+	}
+	return all
+}
+
+// newTopics returns the topics of a new run, sorted by name.
+func (s *Subscription) newTopics() (list []*topic) {
+	filters := s.filters()
+	for n, name := range slices.Sorted(maps.Keys(filters)) {
+		list = append(list, &topic{name: name, filter: filters[name], number: n})
+	}
+	return list
+}
+
+// topicNames returns the names of the topics, as logs show them.
+func (r *run) topicNames() string {
+	names := make([]string, len(r.topics))
+	for i, t := range r.topics {
+		names[i] = t.name
+	}
+	return strings.Join(names, ",")
+}
+
+// validateTopics checks the topics of a subscription.
+func (f *faults) validateTopics(s *Subscription) {
+	if _, twice := s.Topics[s.Topic]; twice && s.Topic != "" {
+		f.add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
+	}
+	if s.Topic == "" && s.Filter != (Filter{}) && len(s.Topics) > 0 {
+		f.add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; give the filters of Topics there")
+	}
+	if s.Topic != "" || len(s.Topics) == 0 {
+		f.topic("Subscription.Topic", s.Topic)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Topics)) {
+		f.topic("Subscription.Topics", name)
+	}
+}
+
+// refused notes that receiving from t failed with err at now, and reports whether that ends the
+// consumer. A refusal of the credentials ends it once they are refused for all topics.
+func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !t.refusals.failed(err, now) {
+		return false
+	}
+	return endingOf(err) == atOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.lasting(now) })
+}
+
+// received notes that a receive from t succeeded.
+func (r *run) received(t *topic) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.refusals.succeeded()
+}
+
+// topicNumber returns the number of the subscribed topic that brought the delivery. That is not
+// always the topic of the message: it may come from a retry topic.
+func (it *item) topicNumber() int {
+	if it.source == nil {
+		return 0
+	}
+	return it.source.topic.number
+}
+
+// count counts a delivery of the subscribed topic.
+func (it *item) count(n int) {
+	if it.source != nil {
+		it.source.topic.inHand += n
+	}
+}
+
+func (f *faults) topic(field, name string) {
+	if err := tidegate.ValidateTopic(name); err != nil {
+		f.wrap(field, err)
+	}
+}
