@@ -112,13 +112,14 @@ func TestDemandsHaveTests(t *testing.T) {
 	}
 }
 
-// Every option of a consumer is set by a test of package consumer or broker/brokertest.
+// Every option of a consumer is set by a test of package consumer or of one below
+// internal/endtoend.
 //
 // Demand 29.
 func TestConsumerOptionsAreTested(t *testing.T) {
 	set := map[string]bool{}
 	for _, s := range load(t, sources) {
-		if !s.test() || s.dir != "consumer" && s.dir != "broker/brokertest" {
+		if !s.test() || s.dir != "consumer" && !under(s.dir, "internal/endtoend") {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

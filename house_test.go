@@ -77,14 +77,15 @@ var importTable = map[string]row{
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
-		tests:   []string{"..."}, // the whole line, end to end, is tested here
+		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
-	"broker/admin":     {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi": {imports: []string{""}}, // under broker/admin and transport/rest
-	"internal/address": {},                      // patterns of broker and consumer
-	"broker/cmd":       {imports: []string{"..."}},
-	"mocks":            {imports: []string{"", "transport"}},
-	"examples":         {imports: []string{"..."}},
+	"internal/endtoend": {imports: []string{"..."}}, // tests only, and their set-up
+	"broker/admin":      {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
+	"internal/httpapi":  {imports: []string{""}}, // under broker/admin and transport/rest
+	"internal/address":  {},                      // patterns of broker and consumer
+	"broker/cmd":        {imports: []string{"..."}},
+	"mocks":             {imports: []string{"", "transport"}},
+	"examples":          {imports: []string{"..."}},
 }
 
 // notSDK are the packages that may bring what heavyweights names. A package
@@ -93,7 +94,7 @@ var notSDK = []string{
 	"broker", "mocks", "examples",
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
-	"transport/transporttest", // imported only by tests
+	"transport/transporttest", "internal/endtoend", // imported only by tests
 	"transport/rocketmq/rmqpb/internal",
 }
 

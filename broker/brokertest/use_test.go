@@ -16,12 +16,8 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
-
-// order is message number n.
-func order(n int) *tidegate.Message {
-	return &tidegate.Message{Topic: "orders", Body: fmt.Append(nil, n)}
-}
 
 func TestConsumeUntilIdle(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -38,7 +34,7 @@ func TestConsumeUntilIdle(t *testing.T) {
 			return nil
 		})
 		start := time.Now()
-		receipts := b.Send(order(1), order(2), order(3))
+		receipts := b.Send(sdktest.Order(1), sdktest.Order(2), sdktest.Order(3))
 		b.WaitIdle("billing", "orders")
 		// The schedule of RocketMQ's consumption retry: 10 s, then 30 s.
 		if took := time.Since(start); took < 40*time.Second || took > 42*time.Second {
@@ -63,7 +59,7 @@ func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 		})
 		var reasons []string
 		for n := range 3 {
-			b.Send(order(n))
+			b.Send(sdktest.Order(n))
 			l := b.WaitDeadLetter("billing")
 			reasons = append(reasons, fmt.Sprintf("%s: %s", l.Body, l.Origin.Reason))
 		}
@@ -85,7 +81,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			stop := b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
 			b.WaitIdle("billing", "orders")
 			stop()
-			b.Send(order(2))
+			b.Send(sdktest.Order(2))
 			b.WaitIdle("billing", "orders")
 		},
 	} {
@@ -93,7 +89,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			f := &failing{TB: t}
 			b := brokertest.New(f)
 			b.CreateTopic("orders", broker.TopicConfig{})
-			b.Send(order(1))
+			b.Send(sdktest.Order(1))
 			if got := f.catch(func() { wait(b) }); !strings.Contains(got, want) {
 				t.Errorf("the test failed with %q, want %q in it", got, want)
 			}

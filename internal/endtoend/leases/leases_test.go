@@ -1,0 +1,102 @@
+// Package leases tests the leases of consumers on a broker: extensions, lost leases, the maximum
+// of the broker, and receives that are cancelled.
+package leases
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+)
+
+// Requests and responses take up to 40 s each, at random, and every fifth response is lost. Two
+// consumers work on the same messages for up to three minutes each. When a lease is lost, the
+// handler's ctx ends with ErrLeaseLost before the broker delivers the message again: no two
+// handlers have one message at the same time.
+//
+// Demand 58.
+func TestNoTwoHandlersAtAnyNetworkDelay(t *testing.T) {
+	lost, acked := 0, 0
+	for range 3 {
+		seed := rand.Uint64()
+		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			var mu sync.Mutex
+			upTo := func(d time.Duration) time.Duration {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(rnd.Int64N(int64(d)))
+			}
+			slowest := 1 + upTo(40*time.Second)
+			b.CreateTopic("orders", broker.TopicConfig{})
+			b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: -1})
+			restore := b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+				if call.Op != "ReceiveMessage" && call.Op != "ChangeInvisibleDuration" && call.Op != "AckMessage" {
+					return next(ctx)
+				}
+				sleep(ctx, upTo(slowest)/2)
+				err := next(context.WithoutCancel(ctx))
+				sleep(ctx, upTo(slowest)/2)
+				if upTo(5) == 0 {
+					return brokertest.ErrConnectionLost
+				}
+				return err
+			})
+			l := sdktest.NewLedger()
+			var seen sdktest.Outcomes
+			handler := func(ctx context.Context, d *tidegate.Delivery) error {
+				defer l.Begin(d.Body)()
+				select {
+				case <-time.After(upTo(3 * time.Minute)):
+					return nil
+				case <-ctx.Done():
+					if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrLeaseLost) && !errors.Is(cause, consumer.ErrShutdown) {
+						t.Errorf("the handler's context ended because of %v", cause)
+					}
+					return context.Cause(ctx)
+				}
+			}
+			o := consumer.PushOptions{Concurrency: 4, ShutdownTimeout: 10 * time.Second, OnDelivery: seen.Add}
+			stop1, stop2 := sdktest.RunPush(t, b.Client(), handler, o), sdktest.RunPush(t, b.Client(), handler, o)
+			for n := range 20 {
+				b.Send(sdktest.Order(n))
+			}
+			<-time.After(10 * time.Minute)
+			restore()
+			b.WaitIdle("billing", "orders")
+			stop1()
+			stop2()
+			for _, o := range seen.All() {
+				switch o.Disposition {
+				case consumer.LeaseLost:
+					lost++
+				case consumer.Acked:
+					acked++
+				}
+			}
+			if n, _ := l.Counts(); n != 20 || l.Overlap() != 0 {
+				t.Errorf("seed %d, delays up to %v: %d of 20 messages were handled, %d handlers began while another one had the message", seed, slowest, n, l.Overlap())
+			}
+		})
+	}
+	if lost < 3 || acked < 6 {
+		t.Errorf("%d leases were lost and %d messages acknowledged: the test shows nothing", lost, acked)
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,60 @@
+package ordering
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// The answer of a FIFO receive is lost. The repeated receive brings the same
+// delivery 24 s later, with 6 s left of its invisible time: the consumer has to
+// extend it before they are over, or the message is handed out a second time while
+// the first handler still works.
+//
+// Demand 63.
+func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+		b.CreateGroup("billing", broker.GroupConfig{FIFO: true})
+		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", MessageGroup: "a", Body: []byte("x")})
+		var lost atomic.Bool
+		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+			err := next(ctx)
+			if call.Op == "ReceiveMessage" && err == nil && lost.CompareAndSwap(false, true) {
+				return brokertest.ErrNoAnswer
+			}
+			return err
+		})
+		var calls atomic.Int64
+		stop := sdktest.Consume(t, b, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+			calls.Add(1)
+			if left := time.Until(d.InvisibleUntil); left < time.Second || left > 10*time.Second || d.Attempt != 1 {
+				t.Errorf("attempt %d with %v left, want the first one again with what is left of it", d.Attempt, left)
+			}
+			select {
+			case <-time.After(time.Minute):
+				return nil
+			case <-ctx.Done():
+				t.Errorf("the handler lost its message: %v", context.Cause(ctx))
+				return errors.New("lost")
+			}
+		})
+		defer stop()
+		time.Sleep(3 * time.Minute)
+		if calls.Load() != 1 {
+			t.Errorf("%d deliveries, want 1", calls.Load())
+		}
+	})
+}

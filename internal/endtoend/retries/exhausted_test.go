@@ -1,0 +1,131 @@
+package retries
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// dispositions runs a push consumer whose deliveries fail by fail, for ten minutes,
+// and returns what became of them.
+func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription, m *tidegate.Message, fail consumer.Handler) (list []consumer.Outcome) {
+	t.Helper()
+	var mu sync.Mutex
+	c, err := consumer.NewPush(b.Client(), sub, fail, consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		list = append(list, o)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	<-time.After(time.Second) // it is told the group's settings
+	sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), m)
+	<-time.After(10 * time.Minute)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	return list
+}
+
+// Whether a message had its last attempt is the broker's to say, at the moment
+// when it failed: what a consumer was told of it may be seconds old, and a dead
+// letter would let its successors go on.
+//
+// RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
+func TestMaximumOfTheMomentHolds(t *testing.T) {
+	for exhausted, want := range map[broker.OnExhausted]consumer.Disposition{
+		broker.OnExhaustedPark: consumer.Parked, broker.OnExhaustedDeadLetter: consumer.DeadLettered,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := brokertest.New(t)
+			b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+			group := broker.GroupConfig{FIFO: true, MaxAttempts: 3, OnExhausted: exhausted, FIFORetryInterval: broker.Duration(time.Second)}
+			b.CreateGroup("billing", group)
+			failed := errors.New("out of stock")
+			list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "billing"},
+				&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")},
+				func(_ context.Context, d *tidegate.Delivery) error {
+					if d.Attempt == 3 {
+						group.MaxAttempts = 10
+						if _, err := b.PutGroup(t.Context(), "billing", group); err != nil {
+							t.Error(err)
+						}
+						<-time.After(time.Second)
+					}
+					return failed
+				})
+			if len(list) != 10 {
+				t.Fatalf("%s: %d deliveries, want 10: %+v", exhausted, len(list), list)
+			}
+			for i, o := range list[:9] {
+				if o.Attempt != i+1 || o.Disposition != consumer.Retried || o.Delay != time.Second {
+					t.Errorf("%s: delivery %d: %+v", exhausted, i+1, o)
+				}
+			}
+			if o := list[9]; o.Disposition != want || o.Delay != 0 || !errors.Is(o.Err, failed) || o.SettleErr != nil {
+				t.Errorf("%s: the last delivery: %+v", exhausted, o)
+			}
+			page, err := b.Parked("billing", broker.ParkedQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			reasons := []string{}
+			for _, p := range page.Groups {
+				reasons = append(reasons, p.Reason)
+			}
+			s := b.Stats("billing", "orders")
+			if want == consumer.Parked && (!slices.Equal(reasons, []string{"out of stock"}) || s.DeadLetters != 0) {
+				t.Errorf("parked for %q, and %+v", reasons, s)
+			}
+			if want == consumer.DeadLettered && (len(reasons) > 0 || s.DeadLetters != 1) {
+				t.Errorf("parked for %q, and %+v", reasons, s)
+			}
+		})
+	}
+}
+
+// A receive brings messages of the group's retry topic too, which have a maximum
+// and intervals of their own: those of the topic which a consumer asked for do not count.
+func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateGroup("g", broker.GroupConfig{MaxAttempts: 5, RetryTopic: broker.RetryTopicConfig{Enabled: true}})
+		if _, err := b.PutAddressSettings(t.Context(), "orders", broker.AddressSettings{MaxDeliveryAttempts: new(2)}); err != nil {
+			t.Fatal(err)
+		}
+		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
+			func(ctx context.Context, d *tidegate.Delivery) error {
+				if d.Properties["RECONSUMETIMES"] == "" {
+					_, err := b.ReconsumeLater(ctx, d, broker.ReconsumeMode{})
+					return err // the acknowledgement that follows comes late, and is refused
+				}
+				return errors.New("the database is away")
+			})
+		list = list[1:]
+		if len(list) != 5 || list[4].Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
+			t.Errorf("%d deliveries of the retry: %+v", len(list), list)
+		}
+		for i, want := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute} {
+			if got := list[i].Delay; got != want {
+				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Attempt, got, want)
+			}
+		}
+	})
+}
