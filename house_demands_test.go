@@ -51,6 +51,7 @@ var demands = map[int]string{
 	33: "not now, without an attempt",
 	34: "the error chooses the delay",
 	35: "a permanent error is a dead letter",
+	36: "each message has the attempts of its topic, tag or property",
 	37: "the outage of a dependency makes no dead letters",
 	38: "retries and fresh messages do not starve each other",
 	39: "calls that retry return errors",

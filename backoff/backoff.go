@@ -24,6 +24,23 @@ type Ranger interface {
 	Range(n int) (lo, hi time.Duration)
 }
 
+// RangerOf returns p if it is a [Ranger], and otherwise a Ranger whose bounds are both p.Delay(n).
+func RangerOf(p Policy) Ranger {
+	if r, ok := p.(Ranger); ok {
+		return r
+	}
+	return exact{p}
+}
+
+// exact is a policy that does not know the bounds of its delays.
+type exact struct{ Policy }
+
+// Range implements [Ranger].
+func (e exact) Range(n int) (lo, hi time.Duration) {
+	d := e.Delay(n)
+	return d, d
+}
+
 // Sleep waits until d is over or ctx ends. It returns nil if d is over and ctx has not ended, and
 // context.Cause(ctx) otherwise. A d of 0 or less is over at once.
 func Sleep(ctx context.Context, d time.Duration) error {

@@ -19,6 +19,8 @@ func TestJudge(t *testing.T) {
 	bounded := decision.Rules{MaxAttempts: 3, Schedule: steps}
 	endless := decision.Rules{Schedule: steps}
 	snoozing := decision.Rules{MaxAttempts: 3, Schedule: steps, Snooze: true}
+	policied := decision.Rules{MaxAttempts: 3, OwnAttempts: 2, Schedule: steps}
+	discarding := decision.Rules{OwnAttempts: 2, Discard: true, Schedule: steps}
 	broken := errors.New("no connection")
 	for _, tt := range []struct {
 		name    string
@@ -56,6 +58,19 @@ func TestJudge(t *testing.T) {
 		{"snooze, longer than the server takes", 1, Snooze(13 * time.Hour), snoozing, decision.Verdict{Action: decision.SnoozeFor, Delay: 12 * time.Hour}},
 		{"snooze without the server's help", 3, Snooze(time.Minute), bounded, decision.Verdict{Action: decision.Retry, Delay: time.Minute, Spent: true}},
 		{"dead letter beats snooze", 1, DeadLetter(Snooze(time.Minute)), snoozing, decision.Verdict{Action: decision.DeadLetterNow, Reason: "postponed for 1m0s"}},
+		{"before the policy's last attempt", 1, broken, policied, decision.Verdict{Action: decision.Retry, Delay: time.Second}},
+		{"the policy's last attempt", 2, broken, policied, decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
+		{"the policy discards", 2, broken, discarding, decision.Verdict{Action: decision.Discard, Reason: "no connection"}},
+		{"the policy discards, as late as the server", 3, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 3, Discard: true, Schedule: steps},
+			decision.Verdict{Action: decision.Discard, Reason: "no connection"}},
+		{"the policy would discard later than the server", 3, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+			decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
+		{"after both maximums, the lower one decides", 9, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+			decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
+		{"discard without a maximum", 9, broken, decision.Rules{Discard: true, Schedule: steps}, decision.Verdict{Action: decision.Retry, Delay: time.Hour}},
+		{"dead letter beats discard", 2, DeadLetter(broken), discarding, decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
+		{"snooze in the policy's last attempt", 2, Snooze(time.Minute), decision.Rules{OwnAttempts: 2, Snooze: true, Schedule: steps},
+			decision.Verdict{Action: decision.SnoozeFor, Delay: time.Minute}},
 		{"panic", 2, &PanicError{Value: "boom"}, bounded, decision.Verdict{Action: decision.Retry, Delay: time.Minute}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -134,7 +134,7 @@ func (h *hand) finish(now time.Time, items ...*item) (c change) {
 	defer h.mu.Unlock()
 	changed := false
 	for _, it := range items {
-		consumed := it.disposition == Acked || it.disposition == DeadLettered || it.disposition == Reconsumed
+		consumed := it.consumed()
 		next, behind := h.lines.Leave(it.line, it, consumed)
 		it.line = nil
 		if next != nil && next.phase == inLine {

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/consumer/internal/line"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -27,6 +28,7 @@ type item struct {
 	current tidegate.Delivery  // the same with the valid handle: what settlements use
 	caps    transport.Capabilities
 	source  *source
+	choice  policy.Choice     // of the consumer's policies; made before the handler begins
 	size    int               // of the body, in bytes
 	line    *line.Line[*item] // of its message group; nil without one
 
@@ -55,6 +57,15 @@ func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lea
 
 // unread reports whether no handler has begun with the delivery.
 func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }
+
+// consumed reports whether the group does not get the settled message again from this topic.
+func (it *item) consumed() bool {
+	switch it.disposition {
+	case Acked, DeadLettered, Reconsumed, Discarded:
+		return true
+	}
+	return false
+}
 
 // loss returns the cause of the handler's context once the lease is lost.
 func (it *item) loss() error {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -155,7 +156,8 @@ func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r
 // rulesFor returns the rules that decide about a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := decision.NewRules(r.sub.Retry, *it.source.topic.settings.Load(), caps)
+	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *it.source.topic.settings.Load(), caps)
+	rules.OwnAttempts, rules.Discard = it.choice.MaxAttempts, it.choice.Exhausted == policy.Discard
 	_, can := r.transport.(transport.Snoozer)
 	rules.Snooze = can && caps.Snooze
 	_, can = r.transport.(transport.Reconsumer)

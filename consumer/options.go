@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -163,6 +164,12 @@ type PushOptions struct {
 	// otherwise ignored; Run does not return before OnStuck does. It needs StuckAfter. Nil means
 	// none.
 	OnStuck func(context.Context, StuckHandler)
+
+	// Policies set the retries of some messages apart from others, by topic, tag or property; see
+	// package [policy] for their precedence. They beat Subscription.Retry and the server's
+	// settings. A verdict of the handler, such as [RetryAfter] or [DeadLetter], beats the policies.
+	// [Push.EffectivePolicy] returns the values that hold for a message. Nil means none.
+	Policies []policy.Policy
 
 	// Middleware wraps the handler; the first one is the outermost.
 	Middleware []Middleware

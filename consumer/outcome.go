@@ -24,6 +24,7 @@ const (
 	Parked                            // failed in its last attempt; its message group waits for an operator
 	Snoozed                           // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
 	Reconsumed                        // failed; delivered as a new message of the retry topic after Outcome.Delay
+	Discarded                         // failed in its last attempt, and acknowledged as a policy sets
 )
 
 // String returns the name in lower case.
@@ -49,6 +50,8 @@ func (d Disposition) String() string {
 		return "snoozed"
 	case Reconsumed:
 		return "reconsumed"
+	case Discarded:
+		return "discarded"
 	}
 	return "unknown"
 }
@@ -118,6 +121,8 @@ func levelOf(d Disposition) (slog.Level, string) {
 	switch d {
 	case DeadLettered:
 		return slog.LevelWarn, "message is a dead letter now"
+	case Discarded:
+		return slog.LevelWarn, "message is discarded after its last attempt"
 	case Parked:
 		return slog.LevelWarn, "message group is parked now"
 	case LeaseLost:
@@ -156,7 +161,7 @@ func (r *run) logPanic(ctx context.Context, text, messageID string, value any, s
 // A StopReport counts the deliveries that ended after Run's context did.
 type StopReport struct {
 	Acked     int           // consumed
-	Retried   int           // failed, postponed or dead letters
+	Retried   int           // failed, postponed, discarded or dead letters
 	Released  int           // returned to the queue unhandled
 	Cancelled int           // returned to the queue because their handlers did not finish in time
 	Unsettled int           // not settled in time; delivered again when their invisible times end
@@ -167,7 +172,7 @@ func (s *StopReport) count(it *item) {
 	switch it.disposition {
 	case Acked:
 		s.Acked++
-	case Retried, DeadLettered, Parked, Snoozed, Reconsumed:
+	case Retried, DeadLettered, Parked, Snoozed, Reconsumed, Discarded:
 		s.Retried++
 	case Released:
 		if it.cancelled {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/pool"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,6 +29,7 @@ type Push struct {
 	sub       Subscription
 	handler   Handler
 	opts      PushOptions
+	policies  *policy.Set
 
 	mu     sync.Mutex
 	paused bool
@@ -44,6 +46,10 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 	if handler == nil {
 		f.add("handler", "it is nil; give the function that consumes a delivery")
 	}
+	policies, err := policy.NewSet(opts.Policies...)
+	if err != nil {
+		f = append(f, err)
+	}
 	if err := joinFaults(f, sub.validate(), opts.validate()); err != nil {
 		return nil, err
 	}
@@ -51,7 +57,7 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 	for _, wrap := range slices.Backward(opts.Middleware) {
 		handler = wrap(handler)
 	}
-	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), runs: map[*run]struct{}{}}, nil
+	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: policies, runs: map[*run]struct{}{}}, nil
 }
 
 // Pause stops receiving and handling until [Push.Resume]. Messages that no handler has begun with

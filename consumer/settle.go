@@ -112,6 +112,8 @@ func (s *settlement) conclude(res transport.RetryResult, err error) {
 		s.disposition = Unsettled
 	case s.verdict.Action == decision.Ack:
 		s.disposition = Acked
+	case s.verdict.Action == decision.Discard:
+		s.disposition = Discarded
 	case s.verdict.Action == decision.GiveBack:
 		s.disposition = Released
 	case s.verdict.Action == decision.SnoozeFor:
@@ -134,7 +136,7 @@ func (r *run) carryOut(it *item) {
 	switch it.verdict.Action {
 	case decision.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
-	case decision.Ack:
+	case decision.Ack, decision.Discard:
 		r.acknowledge(it)
 	default:
 		r.settlers.Do(func() {

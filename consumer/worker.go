@@ -42,6 +42,7 @@ func (r *run) handleNext(replaced *bool) bool {
 	if it == nil {
 		return false
 	}
+	it.choice = r.policies.Choose(&it.d.Message)
 	res, start := &result{}, time.Now()
 	stop := r.watchStuck(it)
 	defer func() {
@@ -181,12 +182,13 @@ func (f Finality) String() string {
 	return "invalid"
 }
 
-// FinalAttempt reports whether the delivery that ctx, a handler's context, belongs to is the
-// message's last: after its failure the message becomes a dead letter. It goes by the number of
-// attempts that the server announced for the group, which may have been changed since.
+// FinalAttempt reports whether the delivery of a handler's ctx is the message's last. After its
+// failure the message is given up: it becomes a dead letter, unless the group's settings or a
+// policy set another end. FinalAttempt uses the policies of the consumer and the number of attempts
+// that the server announced for the group. The server's number can have changed since.
 func FinalAttempt(ctx context.Context) Finality {
 	if c, ok := ctx.Value(deliveryKey{}).(*deliveryContext); ok {
-		return finality(c.it.current.Attempt, c.run.announced(c.it))
+		return finality(c.it.current.Attempt, c.run.maxAttempts(c.it))
 	}
 	return FinalityUnknown
 }
@@ -217,6 +219,16 @@ func (c *deliveryContext) Value(key any) any {
 		return c
 	}
 	return c.Context.Value(key)
+}
+
+// maxAttempts returns how many attempts the delivery's message has: 0 if that is not known,
+// negative for no limit.
+func (r *run) maxAttempts(it *item) int {
+	own, server := it.choice.MaxAttempts, r.announced(it)
+	if own > 0 && (server <= 0 || own < server) {
+		return own
+	}
+	return server
 }
 
 // announced returns how many attempts the server announced for the delivery: 0 if none, negative

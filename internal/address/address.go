@@ -109,16 +109,17 @@ func (p Pattern) match(name []string) bool {
 //  5. then by text.
 //
 // So a pattern goes before every other one that matches all that it matches.
-func Compare(a, b Pattern) int {
+func Compare(a, b Pattern) int { return cmp.Or(CompareRank(a, b), strings.Compare(a.text, b.text)) }
+
+// CompareRank is [Compare] without the comparison by text, so it is zero for some different
+// patterns, such as "a.*" and "b.*".
+func CompareRank(a, b Pattern) int {
 	for i := range a.rank {
 		if c := cmp.Compare(b.rank[i], a.rank[i]); c != 0 {
 			return c
 		}
 	}
-	return cmp.Or(
-		slices.CompareFunc(a.words, b.words, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) }),
-		strings.Compare(a.text, b.text),
-	)
+	return slices.CompareFunc(a.words, b.words, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) })
 }
 
 func weight(word string) int {

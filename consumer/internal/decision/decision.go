@@ -23,6 +23,9 @@ type Rules struct {
 	ByServer    bool // the server replaces the delay of Schedule by its own
 	Snooze      bool // the server can postpone a delivery without counting its attempt
 	Reconsume   bool // the server has retry topics and negative acknowledgements
+
+	OwnAttempts int  // deliveries that the consumer's policies allow; 0 means that they set no maximum
+	Discard     bool // a message that has used up OwnAttempts is acknowledged
 }
 
 // NewRules merges the consumer's own schedule, nil for none, with the server's settings and the
@@ -58,6 +61,7 @@ const (
 	DeadLetterNow
 	SnoozeFor
 	ReconsumeIn
+	Discard  // acknowledge it although it failed
 	GiveBack // release it: it was not handled, or not to its end
 	Forget   // its lease is lost
 )
@@ -70,7 +74,7 @@ type Verdict struct {
 	Spent    bool                    // the handler postponed the delivery, but its attempt counts
 	Mode     transport.ReconsumeMode // of ReconsumeIn
 	Plain    bool                    // a Retry in place of a ReconsumeIn, which the server does not have
-	Reason   string                  // of DeadLetterNow, and of Retry if that was the last attempt
+	Reason   string                  // of DeadLetterNow, Discard, and Retry if that was the last attempt
 }
 
 // Judge decides about delivery number attempt. f is nil if the handler succeeded.
@@ -84,11 +88,18 @@ func Judge(attempt int, f *Failure, r Rules) Verdict {
 		return Verdict{Action: Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason, Spent: true}
 	case f.Reconsume != nil && !f.DeadLetter && r.Reconsume:
 		return Verdict{Action: ReconsumeIn, Mode: *f.Reconsume, Reason: f.Reason}
-	case f.DeadLetter, r.MaxAttempts > 0 && attempt >= r.MaxAttempts:
+	case f.DeadLetter:
+		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
+	case r.Discard && r.exhausted(attempt) && (r.MaxAttempts == 0 || r.OwnAttempts <= r.MaxAttempts):
+		return Verdict{Action: Discard, Reason: f.Reason}
+	case r.exhausted(attempt), r.MaxAttempts > 0 && attempt >= r.MaxAttempts:
 		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
 	}
 	return Again(attempt, f, r)
 }
+
+// exhausted reports whether the delivery was the last one that the consumer's policies allow.
+func (r Rules) exhausted(attempt int) bool { return r.OwnAttempts > 0 && attempt >= r.OwnAttempts }
 
 // Again returns the verdict of a retry after delivery number attempt.
 func Again(attempt int, f *Failure, r Rules) Verdict {

@@ -34,29 +34,13 @@ func (o Policy) Preview() backoff.Schedule {
 	case o.MaxThrottles < 0, o.MaxThrottleTime > 0:
 		n = previewed
 	}
-	schedule := backoff.Preview(rangerOf(o.Backoff), n)
+	schedule := backoff.Preview(backoff.RangerOf(o.Backoff), n)
 	for i, stage := range schedule {
 		if o.MaxThrottleTime > 0 && stage.TotalLo > o.MaxThrottleTime {
 			return schedule[:i]
 		}
 	}
 	return schedule
-}
-
-// fixed makes a Ranger of a policy that does not know its bounds.
-type fixed struct{ backoff.Policy }
-
-// Range implements backoff.Ranger.
-func (f fixed) Range(n int) (lo, hi time.Duration) {
-	d := f.Delay(n)
-	return d, d
-}
-
-func rangerOf(p backoff.Policy) backoff.Ranger {
-	if r, ok := p.(backoff.Ranger); ok {
-		return r
-	}
-	return fixed{p}
 }
 
 // Findings returns a sentence for each finding, for sends with the given timeout, 0 for

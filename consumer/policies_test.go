@@ -1,0 +1,211 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// tries counts the deliveries of each message, with the times between them.
+type tries struct {
+	mu    sync.Mutex
+	at    map[string][]time.Time
+	final map[string][]Finality
+}
+
+func (c *tries) fail(ctx context.Context, d *tidegate.Delivery) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at[d.Tag] = append(c.at[d.Tag], time.Now())
+	c.final[d.Tag] = append(c.final[d.Tag], FinalAttempt(ctx))
+	d.Tag = "changed by the handler"
+	clear(d.Properties)
+	return errors.New("no connection")
+}
+
+func (c *tries) gaps(tag string) (gaps []time.Duration) {
+	for i, at := range c.at[tag][1:] {
+		gaps = append(gaps, at.Sub(c.at[tag][i]))
+	}
+	return gaps
+}
+
+// Demand 29 and demand 36: each message has the schedule, the attempts and the end of its policy,
+// whatever its handler does with the delivery.
+func TestPolicies(t *testing.T) {
+	for name, caps := range map[string]transport.Capabilities{
+		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RetryResult: true}, "a RocketMQ": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = caps
+				s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Hour}}
+				for _, tag := range []string{"plain", "invoice", "acme", "noise", "many"} {
+					props := map[string]string{"tenant": tag}
+					s.add(0, &tidegate.Message{ID: tag, Topic: "orders", Tag: tag, Properties: props, Body: []byte("x")})
+				}
+				c := &tries{at: map[string][]time.Time{}, final: map[string][]Finality{}}
+				var seen outcomes
+				stop := start(t, s, Subscription{}, c.fail, PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
+					{MaxAttempts: 4, Retry: backoff.Steps{time.Second}},
+					{Tag: "invoice", Retry: backoff.Steps{time.Minute, time.Hour}},
+					{Tag: "noise", Exhausted: policy.Discard},
+					{Tag: "many", MaxAttempts: 30},
+					{Properties: map[string]string{"tenant": "acme"}, MaxAttempts: 2},
+				}})
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				c.mu.Lock()
+				if n := len(c.at["many"]); caps == (transport.Capabilities{}) && n != 6 {
+					t.Errorf("a message has %d attempts, want the server's maximum of 6", n)
+				}
+				c.mu.Unlock()
+				time.Sleep(24 * time.Hour)
+				stop()
+				for tag, want := range map[string][]time.Duration{
+					"plain":   {time.Second, time.Second, time.Second},
+					"invoice": {time.Minute, time.Hour, time.Hour},
+					"acme":    {time.Second},
+					"noise":   {time.Second, time.Second, time.Second},
+				} {
+					if got := c.gaps(tag); !slices.Equal(got, want) {
+						t.Errorf("%s: delivered again after %v, want %v", tag, got, want)
+					}
+					for i, f := range c.final[tag] {
+						if last := i == len(want); (f == Final) != last {
+							t.Errorf("%s: attempt %d is %v", tag, i+1, f)
+						}
+					}
+					end := DeadLettered
+					if tag == "noise" {
+						end = Discarded
+					}
+					list := seen.all()
+					o := list[slices.IndexFunc(list, func(o Outcome) bool { return o.MessageID == tag && o.Disposition != Retried })]
+					if _, dead := s.dead[tag]; o.Disposition != end || o.Attempt != len(want)+1 || dead != (end == DeadLettered) || o.SettleErr != nil {
+						t.Errorf("%s: %+v, dead letter %v, want %v", tag, o, dead, end)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A verdict of the handler beats the policy. A RetryAfter counts as an attempt of the policy.
+func TestVerdictsBeatPolicies(t *testing.T) {
+	for _, tt := range []struct {
+		verdict error
+		want    []Disposition // of attempts 1 and 2
+	}{
+		{RetryAfter(time.Minute, errors.New("busy")), []Disposition{Retried, Discarded}},
+		{Snooze(time.Minute), []Disposition{Snoozed, Snoozed}},
+		{DeadLetter(errors.New("hopeless")), []Disposition{DeadLettered}},
+		{errors.New("broken"), []Disposition{Retried, Discarded}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.fill(1)
+			var seen outcomes
+			begin := time.Now()
+			var second time.Duration
+			n := 0
+			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+				if n++; n == 2 {
+					second = time.Since(begin)
+				}
+				if n > 2 {
+					return nil
+				}
+				return tt.verdict
+			}, PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{{Retry: backoff.Steps{time.Hour}, MaxAttempts: 2, Exhausted: policy.Discard}}})
+			time.Sleep(2 * time.Hour)
+			stop()
+			for i, want := range tt.want {
+				if got := seen.all()[i]; got.Disposition != want {
+					t.Errorf("%v: outcome %+v, want %v", tt.verdict, got, want)
+				}
+			}
+			if wait := map[bool]time.Duration{true: time.Hour, false: time.Minute}[tt.verdict.Error() == "broken"]; len(tt.want) > 1 && second != wait {
+				t.Errorf("%v: the second delivery comes after %v, want %v", tt.verdict, second, wait)
+			}
+		})
+	}
+}
+
+// A discarded message does not hold its message group.
+func TestDiscardInFIFOGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.settings = transport.ConsumerSettings{FIFO: true, Retry: backoff.Steps{time.Second}}
+		for i := range 3 {
+			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
+		}
+		var order []string
+		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if order = append(order, fmt.Sprint(d.ID, "#", d.Attempt)); d.ID == "0" {
+				return errors.New("poison")
+			}
+			return nil
+		}, PushOptions{Policies: []policy.Policy{{MaxAttempts: 2, Exhausted: policy.Discard}}})
+		time.Sleep(time.Minute)
+		stop()
+		if got := strings.Join(order, " "); got != "0#1 0#2 1#1 2#1" || s.left() != 0 {
+			t.Errorf("handled %s, %d left", got, s.left())
+		}
+	})
+}
+
+// Demand 3: the consumer reports the values that hold, and where each comes from.
+func TestEffectivePolicy(t *testing.T) {
+	s := newServer(t)
+	s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Minute}}
+	p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{time.Second}},
+		func(context.Context, *tidegate.Delivery) error { return nil },
+		PushOptions{Policies: []policy.Policy{{Topic: "orders", Tag: "invoice", MaxAttempts: 3}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
+	if err != nil || e.MaxAttempts != 3 || e.MaxAttemptsFrom != `PushOptions.Policies[0] (tag "invoice", topic "orders")` ||
+		e.RetryFrom != policy.FromSubscription || e.Retry.Delay(0) != time.Second {
+		t.Errorf("got\n%v\n%v", e, err)
+	}
+	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{})
+	if err != nil || e.MaxAttempts != 6 || e.MaxAttemptsFrom != policy.FromServer {
+		t.Errorf("got\n%v\n%v", e, err)
+	}
+	broken := errors.New("connection lost")
+	s.onSettings = func() error { return broken }
+	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
+	if !errors.Is(err, broken) || e.MaxAttempts != 3 || e.RetryFrom != policy.FromSubscription {
+		t.Errorf("without the server's settings: got\n%v\n%v", e, err)
+	}
+	if _, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Topic: "no topic"}); err == nil || !strings.Contains(err.Error(), `"no topic"`) {
+		t.Errorf("of a topic that cannot exist: %v", err)
+	}
+}
+
+func TestPoliciesAreValidated(t *testing.T) {
+	_, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
+		func(context.Context, *tidegate.Delivery) error { return nil },
+		PushOptions{Concurrency: -1, Policies: []policy.Policy{{MaxAttempts: -2}}})
+	for _, want := range []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -2 is negative`, `"Concurrency"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want it to have %s", err, want)
+		}
+	}
+}

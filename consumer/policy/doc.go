@@ -1,0 +1,29 @@
+// Package policy lets a consumer retry some messages differently from others: by topic, tag or
+// property.
+//
+//	opts := consumer.PushOptions{Policies: []policy.Policy{
+//		{MaxAttempts: 10}, // every message
+//		{Topic: "orders.#", Retry: backoff.Steps{time.Second, time.Minute}},
+//		{Tag: "invoice", MaxAttempts: 3},
+//		{Properties: map[string]string{"tenant": "acme"}, MaxAttempts: 5},
+//	}}
+//
+// A [Policy] sets some values for the messages that it matches. Each value comes from the most
+// specific of the policies that match the message and set the value. A value that no policy sets
+// comes from Subscription.Retry, the server's settings or the default, in this order.
+//
+// A policy is more specific than another one if it
+//
+//  1. has more properties;
+//  2. has more properties with a value, if they have the same number;
+//  3. has a tag and the other one has none;
+//  4. has the more specific topic pattern: more words that are no wildcards, then more words with
+//     "*" included, then fewer "#", then its plain words further to the left;
+//  5. comes first in the list.
+//
+// The first condition in which two policies differ decides. The topic patterns are those of the
+// broker's address settings (Apache ActiveMQ Artemis manual, Undelivered Messages).
+//
+// [Effective] lists the values that hold for a message with their sources, and [Effective.Preview]
+// the retries until the message is given up.
+package policy

@@ -1,0 +1,107 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// A Policy sets the retries of the messages that it matches. A message has to match all of Topic,
+// Tag and Properties. A policy without these matches every message. The zero value of a setting
+// means that the policy does not set it.
+type Policy struct {
+	// Topic is a topic or a pattern of topics: words joined by ".", "*" for exactly one word, "#"
+	// for any number of words, including none. A message in a retry topic has the topic of its
+	// original send. Empty means every topic.
+	Topic string
+
+	// Tag is the message's tag. Empty means every tag, and no tag.
+	Tag string
+
+	// Properties are user properties of the message with their values. An empty value means any
+	// value. Nil means every message.
+	Properties map[string]string
+
+	// Retry is the retry schedule: the message is delivered again Retry.Delay(n) after its delivery
+	// number n+1 failed. A delay above 12 h means 12 h. [ServerSchedule] means the server's own.
+	// Where a tidegate broker has address settings about redelivery for the message's topic, theirs
+	// holds instead.
+	Retry backoff.Policy
+
+	// MaxAttempts is the number of deliveries, the first one included. When the last one has
+	// failed, the message is given up as Exhausted sets. The server's maximum holds if it is lower.
+	MaxAttempts int
+
+	// Exhausted is the end of a message whose delivery number MaxAttempts has failed. A message
+	// that has reached the server's maximum is given up by the server and its settings instead.
+	Exhausted Exhaustion
+}
+
+// An Exhaustion is the end of a message whose last attempt has failed.
+type Exhaustion int
+
+// The exhaustions.
+const (
+	ExhaustionUnset Exhaustion = iota // inherited; DeadLetter if no policy sets it
+	DeadLetter                        // the message becomes a dead letter of the group
+	Discard                           // the message is acknowledged, and lost
+)
+
+// String returns the lower-case name.
+func (e Exhaustion) String() string {
+	switch e {
+	case ExhaustionUnset:
+		return "unset"
+	case DeadLetter:
+		return "dead letter"
+	case Discard:
+		return "discard"
+	}
+	return "invalid"
+}
+
+// ServerSchedule returns the value of [Policy].Retry for the server's own retry schedule. It beats
+// the Retry of less specific policies and of the subscription. Asked for a delay itself, it returns
+// that of [backoff.RetryLadder].
+func ServerSchedule() backoff.Policy { return serverSchedule{backoff.RetryLadder()} }
+
+type serverSchedule struct{ backoff.Steps }
+
+func isServerSchedule(p backoff.Policy) bool {
+	_, ok := p.(serverSchedule)
+	return ok
+}
+
+// describe returns the messages of the policy in words.
+func (p Policy) describe() string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(p.Properties)) {
+		if v := p.Properties[k]; v != "" {
+			parts = append(parts, fmt.Sprintf("property %s=%q", k, v))
+		} else {
+			parts = append(parts, "property "+k)
+		}
+	}
+	if p.Tag != "" {
+		parts = append(parts, fmt.Sprintf("tag %q", p.Tag))
+	}
+	if p.Topic != "" {
+		parts = append(parts, fmt.Sprintf("topic %q", p.Topic))
+	}
+	if len(parts) == 0 {
+		return "every message"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// topicOf returns the topic that a message was sent to, also if a retry topic delivered it.
+func topicOf(m *tidegate.Message) string {
+	if t := m.Properties[tidegate.PropertyRealTopic]; t != "" {
+		return t
+	}
+	return m.Topic
+}

@@ -1,0 +1,178 @@
+package policy
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+func set(t *testing.T, list ...Policy) *Set {
+	t.Helper()
+	s, err := NewSet(list...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A policy holds for the messages that match all of its conditions.
+func TestMatch(t *testing.T) {
+	m := &tidegate.Message{Topic: "orders.eu", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
+	retried := &tidegate.Message{Topic: "orders.eu-billing-RETRY", Properties: map[string]string{tidegate.PropertyRealTopic: "orders.eu"}}
+	for _, tt := range []struct {
+		policy Policy
+		m      *tidegate.Message
+		want   bool
+	}{
+		{Policy{}, m, true},
+		{Policy{Topic: "orders.eu"}, m, true},
+		{Policy{Topic: "orders.us"}, m, false},
+		{Policy{Topic: "orders.*"}, m, true},
+		{Policy{Topic: "orders.*"}, retried, true}, // by the topic of the original send
+		{Policy{Topic: "orders.eu-billing-RETRY"}, retried, false},
+		{Policy{Topic: "#"}, m, true},
+		{Policy{Tag: "invoice"}, m, true},
+		{Policy{Tag: "invoic"}, m, false},
+		{Policy{Tag: "invoice"}, retried, false},
+		{Policy{Properties: map[string]string{"tenant": "acme"}}, m, true},
+		{Policy{Properties: map[string]string{"tenant": ""}}, m, true},
+		{Policy{Properties: map[string]string{"tenant": "other"}}, m, false},
+		{Policy{Properties: map[string]string{"region": ""}}, m, false},
+		{Policy{Properties: map[string]string{"tenant": "acme", "size": "2"}}, m, false},
+		{Policy{Topic: "orders.#", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}, m, true},
+		{Policy{Topic: "stock.#", Tag: "invoice"}, m, false},
+	} {
+		tt.policy.MaxAttempts = 7
+		if got := set(t, tt.policy).Choose(tt.m).MaxAttempts == 7; got != tt.want {
+			t.Errorf("%s: matches %+v: %v, want %v", tt.policy.describe(), tt.m, got, tt.want)
+		}
+	}
+}
+
+// precedence has policies that all match one message, the most specific first.
+var precedence = []Policy{
+	{Properties: map[string]string{"tenant": "acme", "size": "1"}},
+	{Properties: map[string]string{"tenant": "acme", "size": ""}},
+	{Properties: map[string]string{"tenant": "", "size": ""}, Tag: "invoice", Topic: "orders.eu.berlin"},
+	{Properties: map[string]string{"tenant": "acme"}, Tag: "invoice"},
+	{Properties: map[string]string{"tenant": "acme"}, Topic: "orders.eu.berlin"},
+	{Properties: map[string]string{"tenant": "acme"}},
+	{Properties: map[string]string{"size": ""}, Tag: "invoice", Topic: "orders.eu.berlin"},
+	{Properties: map[string]string{"size": ""}},
+	{Tag: "invoice", Topic: "orders.eu.berlin"},
+	{Tag: "invoice", Topic: "orders.#"},
+	{Tag: "invoice"},
+	{Topic: "orders.eu.berlin"},
+	{Topic: "orders.eu.*"},
+	{Topic: "orders.*.berlin"},
+	{Topic: "orders.eu.#"},
+	{Topic: "orders.*.#"},
+	{Topic: "orders.#"},
+	{Topic: "*.*.*"},
+	{},
+}
+
+// The most specific policy that matches holds, in whatever order the policies are listed.
+//
+// Demand 36: attempts per topic and message.
+func TestPrecedence(t *testing.T) {
+	m := &tidegate.Message{Topic: "orders.eu.berlin", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
+	for i := range precedence {
+		list := slices.Clone(precedence[i:])
+		for n := range list {
+			list[n].MaxAttempts = i + n + 1
+		}
+		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
+		if got := set(t, list...).Choose(m).MaxAttempts; got != i+1 {
+			t.Errorf("%s holds, want %s", precedence[got-1].describe(), precedence[i].describe())
+		}
+	}
+}
+
+// Of two policies that are equally specific the first one in the list holds.
+func TestTheListDecidesLast(t *testing.T) {
+	m := &tidegate.Message{Topic: "a.b", Properties: map[string]string{"x": "1", "y": "1"}}
+	for _, pair := range [][2]Policy{
+		{{Properties: map[string]string{"x": "1"}}, {Properties: map[string]string{"y": "1"}}},
+		{{Topic: "#.b.#"}, {Topic: "#.a.#"}},
+	} {
+		for first := range pair {
+			a, b := pair[first], pair[1-first]
+			a.MaxAttempts, b.MaxAttempts = 1, 2
+			if got := set(t, a, b).Choose(m).MaxAttempts; got != 1 {
+				t.Errorf("%s holds, want %s, which is listed first", b.describe(), a.describe())
+			}
+		}
+	}
+}
+
+// Each value comes from the most specific policy that sets it.
+func TestValuesAreInherited(t *testing.T) {
+	steps := backoff.Steps{time.Second}
+	c := set(t,
+		Policy{MaxAttempts: 9, Exhausted: Discard, Retry: backoff.Steps{time.Hour}},
+		Policy{Topic: "orders", Retry: steps},
+		Policy{Tag: "invoice", MaxAttempts: 3},
+	).Choose(&tidegate.Message{Topic: "orders", Tag: "invoice"})
+	if c.MaxAttempts != 3 || c.Exhausted != Discard || c.Retry.Delay(0) != time.Second {
+		t.Errorf("got %+v", c)
+	}
+	if c := (*Set)(nil).Choose(&tidegate.Message{}); c != (Choice{}) {
+		t.Errorf("no policies choose %+v", c)
+	}
+}
+
+// A Set does not follow later changes of the program's map.
+func TestSetCopiesProperties(t *testing.T) {
+	props := map[string]string{"tenant": "acme"}
+	s := set(t, Policy{Properties: props, MaxAttempts: 3})
+	m := &tidegate.Message{Properties: maps.Clone(props)}
+	props["tenant"] = "other"
+	if s.Choose(m).MaxAttempts != 3 {
+		t.Error("the policy has changed")
+	}
+}
+
+// Every fault names the policy, the field, the value and its limit.
+func TestNewSetRefuses(t *testing.T) {
+	many := make([]Policy, MaxPolicies+1)
+	for i := range many {
+		many[i] = Policy{Tag: strings.Repeat("x", i+1), MaxAttempts: 1}
+	}
+	for _, tt := range []struct {
+		list []Policy
+		want []string
+	}{
+		{[]Policy{{MaxAttempts: 1}, {Topic: "a..b", MaxAttempts: 1}}, []string{`"Policies[1].Topic": `, `"a..b" has an empty word`}},
+		{[]Policy{{Topic: "orders*", MaxAttempts: 1}}, []string{`"Policies[0].Topic": `, "* and # stand for whole words"}},
+		{[]Policy{{Properties: map[string]string{"": "x"}, MaxAttempts: 1}}, []string{`"Policies[0].Properties": 40000 BAD_REQUEST: the name of a property is empty`}},
+		{[]Policy{{MaxAttempts: -3}}, []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -3 is negative; give 1 or more, or 0 to inherit`}},
+		{[]Policy{{Exhausted: 3}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: 3 is not a constant of this package; give DeadLetter or Discard`}},
+		{[]Policy{{Exhausted: -1}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: -1`}},
+		{[]Policy{{Retry: backoff.Exponential{Multiplier: 0.5}}}, []string{`"Policies[0].Retry": 40000 BAD_REQUEST: `, "Multiplier is 0.5"}},
+		{[]Policy{{Tag: "invoice"}}, []string{`"Policies[0]": 40000 BAD_REQUEST: it sets nothing; set Retry, MaxAttempts or Exhausted`}},
+		{
+			[]Policy{{Topic: "#", MaxAttempts: 1}, {Tag: "a", MaxAttempts: 2}, {MaxAttempts: 3}},
+			[]string{`"Policies[2]": 40000 BAD_REQUEST: it matches the same messages as Policies[0] (topic "#"); set both in one policy`},
+		},
+		{[]Policy{{MaxAttempts: -1}, {Tag: "a", Exhausted: 9}}, []string{"Policies[0].MaxAttempts", "Policies[1].Exhausted"}},
+		{many, []string{`"Policies": 40000 BAD_REQUEST: 1025 are too many, at most 1024 are allowed`}},
+	} {
+		s, err := NewSet(tt.list...)
+		if err == nil || s != nil {
+			t.Errorf("%q: no error", tt.want)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("the error is %q, want it to have %q", err, want)
+			}
+		}
+	}
+}
