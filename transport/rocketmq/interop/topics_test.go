@@ -1,0 +1,81 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// One push consumer receives from several topics, each with its filter. A retry comes from its own
+// topic. A topic that does not exist is reported with its name, does not stop the others, and is
+// received from once it exists.
+func TestSeveralTopics(t *testing.T) {
+	on(t, func(x *target) {
+		orders, returns, missing := x.topic("orders", transporttest.Normal), x.topic("returns", transporttest.Normal), x.name("missing")
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]consumer.Filter{
+			orders: consumer.Tags("paid", "refunded"), returns: {}, missing: {},
+		}}
+		failures := make(chan consumer.ReceiveFailure, 1000)
+		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.Topic == returns && d.Attempt == 1 {
+				return consumer.RetryAfter(time.Second, errHandler)
+			}
+			return nil
+		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})
+		p := x.producer(producer.Options{})
+		const each = 20
+		want := map[string]int{}
+		for i := range each {
+			tag := []string{"paid", "open", "refunded", ""}[i%4]
+			x.send(p, &tidegate.Message{Topic: orders, Tag: tag, Body: []byte("x")})
+			if i%2 == 0 {
+				want[orders+" "+tag]++
+			}
+			x.send(p, &tidegate.Message{Topic: returns, Tag: tag, Body: []byte("x")})
+			want[returns+" "+tag] += 2
+		}
+		got := map[string]int{}
+		begin := time.Now()
+		for range each/2 + 2*each {
+			d := c.next()
+			got[d.Topic+" "+d.Tag]++
+			if o := c.outcome(); o.Topic != orders && o.Topic != returns || o.Group != sub.Group {
+				t.Errorf("outcome %+v", o)
+			}
+		}
+		t.Logf("%d deliveries within %v", each/2+2*each, time.Since(begin))
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("delivered %v, want %v", got, want)
+		}
+		if err := x.createTopic(x.ctx, missing, transporttest.Normal); err != nil {
+			t.Fatal(err)
+		}
+		sent, err := p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")})
+		for errors.Is(err, tidegate.ErrTopicNotFound) && backoff.Sleep(x.ctx, time.Second) == nil {
+			sent, err = p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")}) // a proxy remembers for a while that it was missing
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := c.next(); d.ID != sent.MessageID || d.Topic != missing {
+			t.Errorf("delivered %s of %s, want the message of the new topic", d.ID, d.Topic)
+		}
+		c.stop()
+		if len(failures) == 0 {
+			t.Error("the missing topic was not reported")
+		}
+		for len(failures) > 0 {
+			if f := <-failures; f.Topic != missing || !errors.Is(f.Err, tidegate.ErrTopicNotFound) {
+				t.Errorf("failure %+v, want one of %s", f, missing)
+			}
+		}
+	})
+}
