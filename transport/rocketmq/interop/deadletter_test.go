@@ -1,0 +1,167 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// list returns the IDs of the dead letters that the filter chooses, sorted.
+func list(t *testing.T, x *target, q deadletter.Queue, f deadletter.Filter) (ids []string) {
+	t.Helper()
+	for l, err := range deadletter.List(x.ctx, q, f, true) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.keeps.DeadLetterOrigins {
+			t.Errorf("letter %+v", l)
+		}
+		ids = append(ids, l.Message.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// The dead letters of a group are listed, filtered and sent back by receiving them. Those that stay
+// are there in the next listing.
+func TestDeadLetterQueue(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", transporttest.Normal)}
+		q := deadletter.Queue{Transport: x.client, Group: sub.Group, As: x.group("clerk", false, 1000)}
+		repaired, hopeless := make(chan bool), make(chan bool)
+		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
+			select {
+			case <-repaired:
+				if d.Tag == "hopeless" {
+					<-hopeless // until the redrive is over
+					return consumer.DeadLetter(errHandler)
+				}
+				return nil
+			default:
+				return errHandler
+			}
+		}, consumer.PushOptions{})
+		p := x.producer(producer.Options{})
+		var sent []string
+		const letters = 40 // more than one receive brings
+		for i := range letters {
+			tag := "curable"
+			if i == 0 {
+				tag = "hopeless"
+			}
+			sent = append(sent, x.send(p, &tidegate.Message{Topic: sub.Topic, Tag: tag, Body: []byte("x"), Properties: map[string]string{"n": fmt.Sprint(i)}}).MessageID)
+		}
+		for dead := 0; dead < letters; {
+			switch o := c.outcome(); o.Disposition {
+			case consumer.DeadLettered:
+				dead++
+			case consumer.Retried:
+			default:
+				t.Fatalf("outcome %+v", o)
+			}
+		}
+		all := slices.Sorted(slices.Values(sent))
+		begin := time.Now()
+		for len(list(t, x, q, deadletter.Filter{})) == 0 && backoff.Sleep(x.ctx, time.Second) == nil {
+			t.Logf("no letter after %v: a proxy remembers for a while that the topic was missing", time.Since(begin))
+		}
+		for range 2 {
+			if ids := list(t, x, q, deadletter.Filter{}); !slices.Equal(ids, all) {
+				t.Fatalf("listed %d letters, want %d\n%v\n%v", len(ids), letters, ids, all)
+			}
+			t.Logf("listed %d letters after %v", letters, time.Since(begin))
+		}
+		chosen := deadletter.Filter{Match: func(l *deadletter.Letter) bool { return len(l.Message.Properties["n"]) == 1 }} // 0 to 9
+		if ids := list(t, x, q, chosen); !slices.Equal(ids, slices.Sorted(slices.Values(sent[:10]))) {
+			t.Errorf("filtered: %v", ids)
+		}
+		close(repaired)
+		for len(c.deliveries) > 0 {
+			c.next()
+		}
+		o := deadletter.Options{
+			Filter: chosen, To: sub.Topic, Sender: x.client, Journal: filepath.Join(t.TempDir(), "journal"), MaxFailures: 1, PerSecond: 1000,
+		}
+		dry := o
+		dry.DryRun, dry.Journal = true, ""
+		if report, err := deadletter.Redrive(x.ctx, q, dry); err != nil || report.Redriven != 10 || report.Seen != letters {
+			t.Errorf("dry run: %+v, %v", report, err)
+		}
+		report, err := deadletter.Redrive(x.ctx, q, o)
+		t.Logf("%+v after %v", report, time.Since(begin))
+		if err != nil || report.Redriven != 10 || report.Failed+report.Unresolved+report.Returned > 0 {
+			t.Errorf("redrive: %+v, %v", report, err)
+		}
+		got := map[string]int{}
+		for range 10 {
+			d := c.next()
+			id, ok := strings.CutSuffix(d.ID, ".redrive-1")
+			if !ok || d.Attempt != 1 {
+				t.Errorf("delivered %s as attempt %d", d.ID, d.Attempt)
+			}
+			got[id]++
+		}
+		for _, id := range sent[:10] {
+			if got[id] != 1 {
+				t.Errorf("letter %s came %d times", id, got[id])
+			}
+		}
+		close(hopeless)
+		// The hopeless one is a dead letter again, of the next generation. The job does not send it
+		// once more.
+		for x.ctx.Err() == nil {
+			if o := c.outcome(); o.Disposition == consumer.DeadLettered {
+				break
+			}
+		}
+		left := append(slices.Clone(sent[10:]), sent[0]+".redrive-1")
+		slices.Sort(left)
+		if ids := list(t, x, q, deadletter.Filter{}); !slices.Equal(ids, left) {
+			t.Errorf("listed %v, want %v", ids, left)
+		}
+		report, err = deadletter.Redrive(x.ctx, q, o)
+		t.Logf("%+v, %v after %v", report, err, time.Since(begin))
+		if report.Redriven != 0 || report.Returned != 1 || err != nil && !errors.Is(err, deadletter.ErrTooManyFailures) {
+			t.Errorf("the job again: %+v, %v", report, err)
+		}
+		c.stop()
+	})
+}
+
+// A group with too few attempts is refused before a letter is received: on a RocketMQ, which goes
+// on counting the attempts that a letter had, the letter would move to the dead letters of that
+// group. It is still there for a group with enough attempts.
+func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 1), Topic: x.topic("orders", transporttest.Normal)}
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return errHandler }, consumer.PushOptions{})
+		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
+		if o := c.outcome(); o.Disposition != consumer.DeadLettered {
+			t.Fatalf("outcome %+v", o)
+		}
+		few := deadletter.Queue{Transport: x.client, Group: sub.Group, As: x.group("clerk", false, 17)}
+		for _, err := range deadletter.List(x.ctx, few, deadletter.Filter{}, false) {
+			if x.can.Suspend && err != nil || !x.can.Suspend && !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("listing with 17 attempts: %v", err)
+			}
+		}
+		many := few
+		many.As = x.group("archivist", false, 1000)
+		if ids := list(t, x, many, deadletter.Filter{}); len(ids) != 1 || ids[0] != sent.MessageID {
+			t.Errorf("listed %v, want %s", ids, sent.MessageID)
+		}
+		c.stop()
+	})
+}
