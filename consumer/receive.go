@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -160,7 +161,7 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 		if err == nil {
 			return ds
 		}
-		if endingOf(err) == atOnce || code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
+		if failure.EndingOf(err) == failure.AtOnce || failure.Code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
 			r.log.Warn("a cancelled receive could not be repeated, messages may wait for the end of their invisible time",
 				"topic", q.Topic, "group", q.Group, "error", err)
 			return nil
@@ -216,7 +217,7 @@ type ReceiveFailure struct {
 // receiveFailed reports a failure, and returns how long to wait, or true if it ended the run.
 func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wait time.Duration, end bool) {
 	if end = r.refused(t, err, time.Now()); !end {
-		wait = max(r.opts.ReceiveBackoff.Delay(failures), pushBack(err))
+		wait = max(r.opts.ReceiveBackoff.Delay(failures), failure.PushBack(err))
 	}
 	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "again_in", wait)
 	if r.opts.OnReceiveFailure != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -62,7 +63,7 @@ func (s *settlement) after(err error, harmless, unsure bool) step {
 	if err == nil {
 		return finished
 	}
-	s.maybe = s.maybe || perhaps(err)
+	s.maybe = s.maybe || failure.Perhaps(err)
 	invalid := errors.Is(err, tidegate.ErrInvalidHandle)
 	if s.maybe && invalid {
 		s.settled = fmt.Errorf("%w: %w", errPerhaps, err)
@@ -70,9 +71,9 @@ func (s *settlement) after(err error, harmless, unsure bool) step {
 	switch {
 	case unsure && invalid:
 		return findHandle
-	case canRepeat(err, harmless):
+	case failure.CanRepeat(err, harmless):
 		return again
-	case (s.verdict.Action == decision.DeadLetterNow || s.verdict.Action == decision.ReconsumeIn) && permanent(err):
+	case (s.verdict.Action == decision.DeadLetterNow || s.verdict.Action == decision.ReconsumeIn) && failure.Permanent(err):
 		return retryInstead // the server does not do that for us, and nothing may be lost
 	}
 	return failed
@@ -84,7 +85,7 @@ func (s *settlement) found(err error) step {
 	case err == nil:
 		s.settled, s.last = nil, nil
 		return again
-	case errors.Is(err, tidegate.ErrInvalidHandle) || !canRepeat(err, true):
+	case errors.Is(err, tidegate.ErrInvalidHandle) || !failure.CanRepeat(err, true):
 		return failed
 	}
 	s.last = err
@@ -190,7 +191,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 			r.carryOut(it)
 			return
 		}
-		delay := max(settleBackoff.Delay(it.tries), pushBack(it.last))
+		delay := max(settleBackoff.Delay(it.tries), failure.PushBack(it.last))
 		it.tries++
 		if at := time.Now().Add(delay); at.Before(it.lease.Until) && !r.late() {
 			r.hand.later(it, at)

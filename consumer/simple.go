@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -146,15 +147,15 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 //	}
 func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 	return func(yield func(*tidegate.Delivery, error) bool) {
-		var refused refusals
+		var refused failure.Refusals
 		for failures := 0; ctx.Err() == nil; {
 			start := time.Now()
 			ds, err := s.Receive(ctx, s.opts.BatchSize)
 			if err != nil {
-				if ctx.Err() != nil || !yield(nil, err) || refused.failed(err, time.Now()) {
+				if ctx.Err() != nil || !yield(nil, err) || refused.Failed(err, time.Now()) {
 					return
 				}
-				wait := max(receiveBackoff.Delay(failures), pushBack(err))
+				wait := max(receiveBackoff.Delay(failures), failure.PushBack(err))
 				failures++
 				if backoff.Sleep(ctx, wait) != nil {
 					return
@@ -162,7 +163,7 @@ func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 				continue
 			}
 			failures = 0
-			refused.succeeded()
+			refused.Succeeded()
 			if rest := minPoll - time.Since(start); len(ds) == 0 && rest > 0 && backoff.Sleep(ctx, rest) != nil {
 				return
 			}

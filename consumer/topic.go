@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,7 +18,7 @@ type topic struct {
 	filter   Filter
 	number   int // from 0
 	settings atomic.Pointer[transport.ConsumerSettings]
-	refusals refusals // guarded by run.mu
+	refusals failure.Refusals // guarded by run.mu
 
 	// Guarded by hand.mu.
 	inHand int // messages
@@ -75,17 +76,17 @@ func (f *faults) validateTopics(s *Subscription) {
 func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !t.refusals.failed(err, now) {
+	if !t.refusals.Failed(err, now) {
 		return false
 	}
-	return endingOf(err) == atOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.lasting(now) })
+	return failure.EndingOf(err) == failure.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
 }
 
 // received notes that a receive from t succeeded.
 func (r *run) received(t *topic) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.refusals.succeeded()
+	t.refusals.Succeeded()
 }
 
 // topicNumber returns the number of the subscribed topic that brought the delivery. That is not

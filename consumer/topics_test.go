@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -211,7 +212,7 @@ func TestTopicsThatFail(t *testing.T) {
 		"one is missing":              {map[string]tidegate.Code{"orders": missing}, 0, ""},
 		"one is forbidden":            {map[string]tidegate.Code{"orders": forbidden}, 0, ""},
 		"one forbidden, one missing":  {map[string]tidegate.Code{"orders": forbidden, "returns": missing}, 0, ""},
-		"both are forbidden":          {map[string]tidegate.Code{"orders": forbidden, "returns": forbidden}, credentialsGrace, ""},
+		"both are forbidden":          {map[string]tidegate.Code{"orders": forbidden, "returns": forbidden}, failure.CredentialsGrace, ""},
 		"the filter of one is faulty": {map[string]tidegate.Code{"returns": illegal}, time.Nanosecond, "returns"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestTopicsThatFail(t *testing.T) {
 					}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) {
 						mu.Lock()
 						defer mu.Unlock()
-						reported[f.Topic] = code(f.Err)
+						reported[f.Topic] = failure.Code(f.Err)
 					}})
 				if err != nil {
 					t.Fatal(err)

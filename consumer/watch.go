@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
 )
 
 // A task is what the keeper has to do about a delivery.
@@ -109,7 +110,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 		h.schedule(it, it.lease.Renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
-	case code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has taken as long as the server allows
+	case failure.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has taken as long as the server allows
 		it.lostErr = x.err
 		h.schedule(it, it.lease.Until)
 	default:
@@ -120,7 +121,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 
 // takeOver notes which handle is valid after a request to change the invisible duration.
 func (it *item) takeOver(x extension) {
-	it.unsure = x.err != nil && (it.unsure || perhaps(x.err))
+	it.unsure = x.err != nil && (it.unsure || failure.Perhaps(x.err))
 	if x.err == nil && x.handle != "" {
 		it.current.Handle = x.handle
 	}

@@ -1,0 +1,125 @@
+// Package failure decides what a consumer does after a failed request: whether a failure to receive
+// ends it, and whether a settlement may be repeated. It has no clock, locks or goroutines.
+package failure
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// CredentialsGrace is the time for which a server may reject the credentials before that ends a
+// consumer. Servers that start, and proxies whose keys are being replaced, reject them for a while.
+const CredentialsGrace = time.Minute
+
+// An Ending is the effect of a failure to receive on a consumer.
+type Ending int
+
+// The endings.
+const (
+	Never  Ending = iota // the failure passes, or an operator cures it
+	Graced               // it ends the consumer if it lasts longer than CredentialsGrace
+	AtOnce
+)
+
+// EndingOf returns the effect of a failure to receive. Only bad arguments, which the program has to
+// change, and the transport's Close end a consumer at once. Every other code may pass: a paused
+// RocketMQ proxy returns 40018, an ingress without a backend UNIMPLEMENTED, and missing topics are
+// created.
+func EndingOf(err error) Ending {
+	if errors.Is(err, tidegate.ErrClosed) {
+		return AtOnce
+	}
+	switch Code(err) {
+	case tidegate.CodeIllegalTopic, tidegate.CodeIllegalConsumerGroup, tidegate.CodeIllegalFilterExpression, tidegate.CodeIllegalInvisibleTime:
+		return AtOnce
+	case tidegate.CodeUnauthorized, tidegate.CodeForbidden:
+		return Graced
+	}
+	return Never
+}
+
+// Refusals decide when failures to receive end a consumer. The zero value is ready.
+type Refusals struct {
+	since time.Time // when the credentials were refused first; zero while they are not
+}
+
+// Failed notes a failure at now, and reports whether it ends the consumer.
+func (r *Refusals) Failed(err error, now time.Time) (end bool) {
+	switch EndingOf(err) {
+	case AtOnce:
+		return true
+	case Graced:
+		if r.since.IsZero() {
+			r.since = now
+		}
+		return r.Lasting(now)
+	}
+	return false
+}
+
+// Lasting reports whether the credentials have been refused for longer than the grace.
+func (r *Refusals) Lasting(now time.Time) bool {
+	return !r.since.IsZero() && now.Sub(r.since) >= CredentialsGrace
+}
+
+// Succeeded notes that the server accepted a request.
+func (r *Refusals) Succeeded() { r.since = time.Time{} }
+
+// CanRepeat reports whether a failed settlement may be repeated. harmless means that a repetition
+// has no effect if the first attempt took effect. RocketMQ creates a second dead letter for a
+// repeated request, for example.
+func CanRepeat(err error, harmless bool) bool {
+	if errors.Is(err, tidegate.ErrInvalidHandle) || errors.Is(err, tidegate.ErrClosed) {
+		return false
+	}
+	switch transport.Classify(err) {
+	case transport.Throttled:
+		return true // refused: nothing happened
+	case transport.Transient, transport.Cancelled:
+		return harmless
+	}
+	switch Code(err) {
+	case tidegate.CodeIllegalAccessPoint: // never sent, for example while the server's certificate is renewed
+		return true
+	case tidegate.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
+		return true
+	case tidegate.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused
+		return harmless
+	}
+	return false
+}
+
+// Perhaps reports whether a request that failed with err may have taken effect nevertheless. A
+// [tidegate.Error] knows: a request that was never sent did nothing, nor did one that was
+// refused, except where MaybeStored is set.
+func Perhaps(err error) bool {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.MaybeStored
+	}
+	c := transport.Classify(err)
+	return c == transport.Transient || c == transport.Cancelled
+}
+
+// Permanent reports whether a settlement cannot succeed.
+func Permanent(err error) bool {
+	return transport.Classify(err) == transport.Permanent && !errors.Is(err, tidegate.ErrInvalidHandle)
+}
+
+// PushBack returns the wait that the server asks for, 0 if there is none.
+func PushBack(err error) time.Duration {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// Code returns the server's code, 0 if there is none.
+func Code(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.Code
+	}
+	return 0
+}
