@@ -155,9 +155,13 @@ func TestCloseWithSilentConnections(t *testing.T) {
 // Clients that vanish in the middle of everything leave no goroutine, and
 // what they held is somebody else's when its invisible time is over.
 func TestClientsThatVanish(t *testing.T) {
-	e, addr := listen(t, Options{})
-	c := dial(t, addr, insecure.NewCredentials())
-	const n = 200
+	synctest.Test(t, clientsThatVanish)
+}
+
+func clientsThatVanish(t *testing.T) {
+	e := start(t, Options{})
+	c := e.MessagingServiceClient
+	const n = 80
 	big := make([]byte, 64<<10)
 	for i := range n {
 		r, err := c.SendMessage(as(t.Context(), "sender"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", fmt.Sprint(i), body(big))}})
@@ -165,17 +169,18 @@ func TestClientsThatVanish(t *testing.T) {
 			t.Fatal(r, err)
 		}
 	}
+	synctest.Wait()
 	before := runtime.NumGoroutine()
 	for i := range 30 {
 		// A raw connection that can be cut at any moment.
 		var raw net.Conn
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := grpc.NewClient("passthrough:///bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 				if raw != nil {
 					return nil, errors.New("once only")
 				}
 				var err error
-				raw, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+				raw, err = e.lis.DialContext(ctx)
 				return raw, err
 			}))
 		if err != nil {
@@ -233,10 +238,7 @@ func TestClientsThatVanish(t *testing.T) {
 	if err != nil || group.Topics[0].Backlog != (broker.Backlog{}) {
 		t.Errorf("backlog %+v, %v; want none", group.Topics, err)
 	}
-	for i := 0; runtime.NumGoroutine() > before && i < 500; i++ {
-		runtime.Gosched()
-		<-time.After(10 * time.Millisecond)
-	}
+	synctest.Wait()
 	if now := runtime.NumGoroutine(); now > before {
 		buf := make([]byte, 1<<20)
 		t.Errorf("%d goroutines before, %d after:\n%s", before, now, buf[:runtime.Stack(buf, true)])

@@ -242,7 +242,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		p.stderr.await(t, from, "the configuration was reloaded")
+		p.await(t, from, "the configuration was reloaded")
 	}
 	for i := 1; i <= 5; i++ { // old and new, then clients change, then new alone
 		write(t, secret, fmt.Sprintf("sesame-%d", i-1))
@@ -313,7 +313,7 @@ func TestReloadKeepsTheKeys(t *testing.T) {
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		line := p.stderr.await(t, from, "the configuration was ")
+		line := p.await(t, from, "the configuration was ")
 		if kept := strings.Contains(line, "was not reloaded"); kept != (end != "secret: sesame\n") { // a key without rules may do nothing
 			t.Errorf("cut after %q: %s", end, line)
 		}

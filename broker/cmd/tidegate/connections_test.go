@@ -112,7 +112,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 			if err := canary.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("canary")}})[0].Err; err != nil {
 				t.Errorf("over gRPC, beside %d idle connections of %d: %v", 2*most, most, err)
 			}
-			if line := p.stderr.await(t, 0, "max_connections=4"); !strings.Contains(line, "raise max_connections") {
+			if line := p.await(t, 0, "max_connections=4"); !strings.Contains(line, "raise max_connections") {
 				t.Errorf("it says %s", line)
 			}
 			stays()
@@ -191,7 +191,7 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	}
 	answered := make(chan error, 1)
 	go func() { answered <- httpAnswered(bufio.NewReader(conns[2])) }()
-	if line := p.stderr.await(t, 0, "max_connections=2"); !strings.Contains(line, p.http) || !strings.Contains(line, "waited=1") {
+	if line := p.await(t, 0, "max_connections=2"); !strings.Contains(line, p.http) || !strings.Contains(line, "waited=1") {
 		t.Errorf("it says %s", line)
 	}
 	select {

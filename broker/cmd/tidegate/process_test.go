@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // The test binary is the program when it is told so by the environment.
@@ -34,6 +33,7 @@ type process struct {
 	cmd        *exec.Cmd
 	grpc, http string
 	stderr     output
+	ended      chan struct{} // closed when the process has ended and stderr is complete
 }
 
 // An output is what a process writes while it runs.
@@ -59,11 +59,12 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// await returns the first line after the first from bytes that contains text.
-func (o *output) await(t *testing.T, from int, text string) string {
+// await returns the first line after the first from bytes that contains text. It fails the test if
+// the process ends without that line.
+func (p *process) await(t *testing.T, from int, text string) string {
 	t.Helper()
-	late := time.After(30 * time.Second)
-	for {
+	o := &p.stderr
+	for ended := false; ; {
 		o.mu.Lock()
 		written := o.text.String()
 		if o.grown == nil {
@@ -76,31 +77,37 @@ func (o *output) await(t *testing.T, from int, text string) string {
 				return line
 			}
 		}
+		if ended {
+			t.Fatalf("it ended and did not say %q: %s", text, written[from:])
+		}
 		select {
 		case <-grown:
-		case <-late:
-			t.Fatalf("it did not say %q: %s", text, written[from:])
+		case <-p.ended:
+			ended = true // it has written everything
 		}
 	}
 }
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t}
+	p := &process{t: t, ended: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}, args...)...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = &p.stderr
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout, out := io.Pipe()
+	p.cmd.Stdout = out
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.kill() })
+	go func() {
+		defer close(p.ended)
+		p.cmd.Wait() // for its output too
+		out.Close()
+	}()
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		p.cmd.Wait()
+		<-p.ended
 		t.Fatalf("it did not say that it is ready: %v\n%s", err, p.stderr.String())
 	}
 	go io.Copy(io.Discard, stdout)
@@ -112,15 +119,13 @@ func start(t *testing.T, args ...string) *process {
 
 // kill ends the process as a crash does.
 func (p *process) kill() {
-	if p.cmd.ProcessState == nil {
-		p.cmd.Process.Kill()
-		p.cmd.Wait()
-	}
+	p.cmd.Process.Kill()
+	<-p.ended
 }
 
 // stop asks the process to end, and returns its exit code.
 func (p *process) stop() int {
 	p.cmd.Process.Signal(syscall.SIGTERM)
-	p.cmd.Wait()
+	<-p.ended
 	return p.cmd.ProcessState.ExitCode()
 }

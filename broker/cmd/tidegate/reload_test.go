@@ -56,7 +56,7 @@ func TestReload(t *testing.T) {
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		p.stderr.await(t, from, says)
+		p.await(t, from, says)
 		return p.stderr.String()[from:]
 	}
 	const reloaded, refused = "the configuration was reloaded", "the configuration was not reloaded"
