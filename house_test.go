@@ -50,7 +50,7 @@ var importTable = map[string]row{
 	"backoff":                    {},
 	"ratelimit":                  {imports: []string{""}},
 	"transport":                  {imports: []string{""}},
-	"transport/rocketmq":         {imports: []string{"", "transport", "backoff"}},
+	"transport/rocketmq":         {imports: []string{"", "transport", "backoff", "internal/protomem"}},
 	"transport/rocketmq/interop": {tests: []string{"..."}}, // programs of users, on two servers
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
@@ -73,7 +73,7 @@ var importTable = map[string]row{
 	},
 	"broker": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "internal/protomem"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -83,6 +83,7 @@ var importTable = map[string]row{
 	"broker/admin":      {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":  {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":  {},                      // patterns of broker and consumer
+	"internal/protomem": {},                      // under broker/server and transport/rocketmq
 	"broker/cmd":        {imports: []string{"..."}},
 	"mocks":             {imports: []string{"", "transport"}},
 	"examples":          {imports: []string{"..."}},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/tidegate/tidegate"
@@ -22,6 +23,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -159,7 +161,8 @@ func newServer(b engine, o Options) (*Server, error) {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
-		grpc.ForceServerCodecV2(wire.NewCodec()),
+		grpc.ForceServerCodecV2(wire.Codec{}),
+		experimental.BufferPool(protomem.Pool),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.StaticStreamWindowSize(wire.StreamWindow),

@@ -14,12 +14,14 @@ import (
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -159,7 +161,8 @@ func (c *Client) dial(addrs []string) (*link, error) {
 			MinConnectTimeout: b.MinConnectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize), grpc.ForceCodecV2(frameCodec{})),
+		experimental.WithBufferPool(protomem.Pool),
 	}
 	if o.Dialer != nil {
 		dialOpts = append(dialOpts, grpc.WithContextDialer(o.Dialer))

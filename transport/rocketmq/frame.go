@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that encodes requests
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -50,14 +49,8 @@ func (f *frame) free() {
 	*f = frame{}
 }
 
-// A frameCodec leaves a *frame encoded. Its name is empty, so that the content type is that
-// of protobuf, which it is.
-type frameCodec struct{ encoding.CodecV2 }
-
-var theFrameCodec = frameCodec{encoding.GetCodecV2("proto")}
-
-// Name implements encoding.CodecV2.
-func (frameCodec) Name() string { return "" }
+// A frameCodec leaves a *frame encoded.
+type frameCodec struct{ protomem.Codec }
 
 // Unmarshal implements encoding.CodecV2.
 func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -65,7 +58,7 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		*f = newFrame(data)
 		return nil
 	}
-	return c.CodecV2.Unmarshal(data, v)
+	return c.Codec.Unmarshal(data, v)
 }
 
 // A collector gathers the messages that a receive brings, within its bounds. Frames may come

@@ -175,7 +175,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		return e
 	}
 	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id, receiveHeaders(r)...), req,
-		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)), grpc.ForceCodecV2(theFrameCodec))
+		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		return nil, failed(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -37,8 +38,9 @@ type Deliveries struct {
 	at   time.Time // of the encoding: what is left of invisible times counts from here
 
 	head, sys, user []byte       // room for the parts of a message
-	bufs            []mem.Buffer // of all frames
-	run             int          // where in head begins what is in none of bufs yet; -1 for nothing
+	room            *[]byte      // of protomem.Pool; head has its memory unless it grew
+	bufs            []mem.Buffer // of all frames; nil for the next part of head until encode ends
+	cuts            []int        // where in head these parts end
 	frame           int          // where in bufs the frame begins that is being made
 	size            int          // of that frame, in bytes
 }
@@ -113,13 +115,13 @@ func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
 }
 
 // Forget drops what Prepare made.
-func (f *Deliveries) Forget() { f.list, f.of, f.bufs, f.head = nil, 0, nil, nil }
+func (f *Deliveries) Forget() { f.list, f.of, f.bufs, f.head, f.room = nil, 0, nil, nil, nil }
 
 // encode makes the frames of ds, in place of those that there were.
 func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 	f.Forget()
 	f.at = time.Now()
-	f.frame, f.size, f.run = 0, 0, -1
+	f.frame, f.size, f.cuts = 0, 0, f.cuts[:0]
 	f.bufs = make([]mem.Buffer, 0, 2*len(ds)+1)
 	room := headRoom * len(ds)
 	for _, d := range ds {
@@ -127,7 +129,8 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 			room += len(d.Body)
 		}
 	}
-	f.head = make([]byte, 0, room) // gRPC may keep those that it was given
+	f.room = protomem.Pool.Get(room)
+	f.head = (*f.room)[:0]
 	if !f.Packed {
 		f.list = make([]Frame, 0, len(ds))
 	}
@@ -145,15 +148,39 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 		f.bufs = append(f.bufs, okStatus)
 		f.endFrame()
 	}
+	f.cut()
 	f.of = len(ds)
 	return nil
 }
 
 // endRun makes a buffer of what head has that is in none yet.
 func (f *Deliveries) endRun() {
-	if f.run >= 0 {
-		f.bufs = append(f.bufs, mem.SliceBuffer(f.head[f.run:len(f.head):len(f.head)]))
-		f.run = -1
+	begin := 0
+	if n := len(f.cuts); n > 0 {
+		begin = f.cuts[n-1]
+	}
+	if begin < len(f.head) {
+		f.bufs = append(f.bufs, nil)
+		f.cuts = append(f.cuts, len(f.head))
+	}
+}
+
+// cut gives the buffers of head their memory, which goes back to the pool when gRPC has
+// written all of them.
+func (f *Deliveries) cut() {
+	*f.room = f.head
+	rest, begin, next := mem.NewBuffer(f.room, protomem.Pool), 0, 0
+	for i, b := range f.bufs {
+		if b != nil {
+			continue
+		}
+		if next == len(f.cuts)-1 {
+			f.bufs[i] = rest
+			return
+		}
+		f.bufs[i], rest = mem.SplitUnsafe(rest, f.cuts[next]-begin)
+		begin = f.cuts[next]
+		next++
 	}
 }
 
@@ -213,9 +240,6 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	}
 	f.head = b
 	f.size += len(b) - start
-	if f.run < 0 {
-		f.run = start
-	}
 	if !copied {
 		f.endRun()
 		f.bufs = append(f.bufs, mem.SliceBuffer(d.Body))

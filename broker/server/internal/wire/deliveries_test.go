@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"crypto/md5"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -71,7 +73,7 @@ func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 		t.Fatalf("%d frames of %d deliveries", len(f.list), len(ds))
 	}
 	for i, d := range ds {
-		data, err := NewCodec().Marshal(&f.list[i])
+		data, err := Codec{}.Marshal(&f.list[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +105,7 @@ func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
 	}
 	var got []*rmqpb.Message
 	for i := range f.list {
-		data, err := NewCodec().Marshal(&f.list[i])
+		data, err := Codec{}.Marshal(&f.list[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,6 +241,45 @@ func benchmarkOutgoing(b *testing.B, packed bool) {
 		f := &Deliveries{Packed: packed, CRC: packed}
 		if err := f.encode(ds); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// gRPC frees the frames one after the other while others wait. Their memory may be used again when
+// all of them are free, and not before.
+func TestFramesShareMemoryUntilAllAreFree(t *testing.T) {
+	large := bytes.Repeat([]byte{'l'}, maxCopied+1)
+	deliveries := func(c byte) []*tidegate.Delivery {
+		var ds []*tidegate.Delivery
+		for i, body := range [][]byte{{c}, bytes.Repeat([]byte{c}, 1<<10), large, bytes.Repeat([]byte{c}, 2<<10)} {
+			ds = append(ds, &tidegate.Delivery{Message: tidegate.Message{ID: string(c), Topic: "t", Body: body}, Handle: "h", Offset: int64(i)})
+		}
+		return ds
+	}
+	for _, packed := range []bool{false, true} {
+		first := &Deliveries{Packed: packed}
+		frames, err := first.Frames(deliveries('a'))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sent []mem.BufferSlice
+		var want [][]byte
+		for i := range frames {
+			data, err := Codec{}.Marshal(&frames[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, want = append(sent, data), append(want, data.Materialize())
+		}
+		for i, data := range sent {
+			second := &Deliveries{Packed: packed}
+			if _, err := second.Frames(deliveries('b')); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(data.Materialize(), want[i]) {
+				t.Errorf("packed=%v: frame %d changed before gRPC freed it", packed, i)
+			}
+			data.Free()
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -167,7 +168,7 @@ func (in *Intake) failure(err error) error {
 
 // decode fills in the request, unless its counts are too large. It frees the data.
 func decode(data mem.BufferSlice, request proto.Message) (refused, err error) {
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := data.MaterializeToBuffer(protomem.Pool)
 	data.Free()
 	defer buf.Free()
 	if refused := checkSize(request, buf.ReadOnlyData()); refused != nil {

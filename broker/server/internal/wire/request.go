@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that ours hands on to
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -13,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -94,11 +93,8 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 	return nil
 }
 
-// A Codec is gRPC's for protobuf, but takes a *Frame as it is, and a Placed.
-type Codec struct{ encoding.CodecV2 }
-
-// NewCodec returns the codec of a server, which goroutines may share.
-func NewCodec() Codec { return Codec{encoding.GetCodecV2("proto")} }
+// A Codec is that of protomem, but takes a *Frame as it is, and a Placed. Goroutines may share it.
+type Codec struct{ protomem.Codec }
 
 // A Placed is a message of a response, which keeps the request's place until gRPC has written it.
 type Placed struct {
@@ -123,7 +119,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	case *Frame:
 		return v.data, nil
 	}
-	return c.CodecV2.Marshal(v)
+	return c.Codec.Marshal(v)
 }
 
 // placed is the content of the empty buffer that shows when gRPC has written a message: gRPC
