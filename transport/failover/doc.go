@@ -21,10 +21,13 @@
 //
 // # Receiving
 //
-// Consumers receive from all endpoints, because other programs may have switched at other moments
-// and messages wait where they were stored. [Transport.Queues] returns the queues of all endpoints,
-// each for a Receive of its own. A delivery is settled at its endpoint; Delivery.Endpoint begins
-// with the endpoint's name.
+// Consumers receive from all endpoints as long as they run, also from one that is empty and that
+// sends do not use. No endpoint can be taken for drained: other programs may switch at other
+// moments, a retry can be due hours after the last new message, and operators send dead letters
+// back. The price is one waiting receive for each queue of each endpoint. Receives from an endpoint
+// that is down fail and are repeated at the pace of the consumer, at most about every 36 s by
+// default. [Transport.Queues] returns the queues of all endpoints, each for a Receive of its own. A
+// delivery is settled at its endpoint; Delivery.Endpoint begins with the endpoint's name.
 //
 // A message group is in order within one endpoint. Messages on two endpoints around a switch have
 // no order. A send whose response was lost can be stored on both, with the same message ID.
