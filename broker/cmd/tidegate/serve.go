@@ -141,6 +141,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 		defer signal.Stop(hangUp)
 	}
 	limitMemory(logger)
+	defer paceCollector()()
 	who, err := cfg.resolve(os.ReadFile, os.LookupEnv)
 	if err != nil {
 		return err
