@@ -46,6 +46,8 @@ func (d *demo) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tide
 	return nil, context.Cause(ctx)
 }
 
+func (d *demo) DeadLetter(context.Context, *tidegate.Delivery, string) error { return nil }
+
 func (d *demo) Ack(_ context.Context, ds []*tidegate.Delivery) []error { return make([]error, len(ds)) }
 
 // One consumer of several topics, each with its filter, as with several calls of
@@ -80,4 +82,46 @@ func ExampleNewPush_topics() {
 	// Unordered output:
 	// orders: 3 apples
 	// returns: 1 apple
+}
+
+// The lines of all messages of a batch are written at once. A message that cannot be read is the
+// only one that fails.
+func ExampleNewBatch() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	t := &demo{messages: map[string]string{"orders": "3 apples", "returns": "no number"}}
+	write := func(_ context.Context, lines []string) error { // such as one INSERT
+		fmt.Println("wrote", lines)
+		return nil
+	}
+	c, err := consumer.NewBatch(t, consumer.Subscription{
+		Group: "billing", Topics: map[string]consumer.Filter{"orders": {}, "returns": {}},
+	}, func(ctx context.Context, ds []*tidegate.Delivery) error {
+		defer cancel()
+		var lines []string
+		result := make(consumer.BatchResult, len(ds))
+		for i, d := range ds {
+			var n int
+			if _, err := fmt.Sscan(string(d.Body), &n); err != nil {
+				result[i] = consumer.DeadLetter(fmt.Errorf("%s: %q has no number", d.Topic, d.Body))
+				fmt.Println(result)
+				continue
+			}
+			lines = append(lines, string(d.Body))
+		}
+		if err := write(ctx, lines); err != nil {
+			return err // all messages are retried
+		}
+		return result // nil for the messages that were written
+	}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 2, MaxWait: 5 * time.Second}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := c.Run(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// 1 of 2 messages of the batch failed, the first one with: returns: "no number" has no number
+	// wrote [3 apples]
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -47,6 +48,7 @@ type item struct {
 	// Owned by the goroutine that carries the verdict out.
 	settlement
 	duration  time.Duration // of the handler
+	batchTook atomic.Int64  // the duration of a batch handler, which other goroutines set
 	err       error         // that the handler returned
 	cancelled bool          // the handler's context ended with the run
 }

@@ -2,14 +2,13 @@ package consumer
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/fault"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -103,9 +102,12 @@ type Subscription struct {
 
 // PushOptions are the settings of a push consumer. The zero value is sound.
 type PushOptions struct {
-	// Concurrency is how many handlers run at the same time, at most 1 048 576.
-	// Default: 20.
+	// Concurrency is how many handlers run at the same time, at most 1 048 576. With [NewBatch] it
+	// is the number of batches. Default: 20, and 4 with NewBatch.
 	Concurrency int
+
+	// Batch has the limits of the batches of [NewBatch]. NewPush refuses it.
+	Batch BatchOptions
 
 	// MaxBuffered is how many messages may wait for a handler, beyond those being handled. As many
 	// are received ahead as the handlers are expected to begin with within 200 ms, so slow handlers
@@ -232,85 +234,47 @@ func (o PushOptions) withDefaults() PushOptions {
 	return o
 }
 
-func (o PushOptions) validate() []error {
-	var f faults
-	f.notNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
+// faults are the faults of options.
+type faults struct{ fault.List }
+
+func (f *faults) push(o PushOptions) {
+	f.NotNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
 	if o.Concurrency > maxConcurrency {
-		f.add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
+		f.Add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
 	}
-	f.notNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
+	f.NotNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
 	f.killSwitch(o.KillSwitch)
 	f.invisible(o.InvisibleDuration)
-	f.notNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
-	f.notNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
-	f.notNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
+	f.NotNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
+	f.NotNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
+	f.NotNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
 	if o.OnStuck != nil && o.StuckAfter == 0 {
-		f.add("OnStuck", "it is never called without StuckAfter; set that too")
+		f.Add("OnStuck", "it is never called without StuckAfter; set that too")
 	}
-	f.policy("ReceiveBackoff", o.ReceiveBackoff)
-	return f
+	f.Policy("ReceiveBackoff", o.ReceiveBackoff)
 }
 
-func (s Subscription) validate() []error {
-	var f faults
+func (f *faults) subscription(s Subscription) {
 	if err := tidegate.ValidateGroup(s.Group); err != nil {
-		f.wrap("Subscription.Group", err)
+		f.Wrap("Subscription.Group", err)
 	}
 	f.validateTopics(&s)
-	f.policy("Subscription.Retry", s.Retry)
-	return f
-}
-
-// faults collects what is wrong with options.
-type faults []error
-
-func (f *faults) add(field, format string, args ...any) {
-	*f = append(*f, &tidegate.Error{
-		Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...),
-	})
-}
-
-func (f *faults) wrap(field string, err error) { *f = append(*f, fmt.Errorf("%s: %w", field, err)) }
-
-func (f *faults) notNegative(field string, n int64, value any) {
-	if n < 0 {
-		f.add(field, "%v is negative; give a positive value, or 0 for the default", value)
-	}
+	f.Policy("Subscription.Retry", s.Retry)
 }
 
 func (f *faults) invisible(d time.Duration) {
-	f.notNegative("InvisibleDuration", int64(d), d)
+	f.NotNegative("InvisibleDuration", int64(d), d)
 	if d > maxInvisibleDuration {
-		f.add("InvisibleDuration", "%v is too long, at most %v are allowed", d, maxInvisibleDuration)
+		f.Add("InvisibleDuration", "%v is too long, at most %v are allowed", d, maxInvisibleDuration)
 	}
 }
 
 func (f *faults) killSwitch(k KillSwitch) {
 	if !(k.FailureRatio >= 0 && k.FailureRatio <= 1) {
-		f.add("KillSwitch.FailureRatio", "%v is not between 0 and 1", k.FailureRatio)
+		f.Add("KillSwitch.FailureRatio", "%v is not between 0 and 1", k.FailureRatio)
 	}
-	f.notNegative("KillSwitch.DeadLetters", int64(k.DeadLetters), k.DeadLetters)
-	f.notNegative("KillSwitch.MinMessages", int64(k.MinMessages), k.MinMessages)
-	f.notNegative("KillSwitch.Window", int64(k.Window), k.Window)
-	f.notNegative("KillSwitch.Probe", int64(k.Probe), k.Probe)
-}
-
-func (f *faults) policy(field string, p backoff.Policy) {
-	if v, ok := p.(interface{ Validate() error }); ok {
-		if err := v.Validate(); err != nil {
-			*f = append(*f, &tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
-		}
-	}
-}
-
-// joinFaults makes one error of all of them; nil of none.
-func joinFaults(lists ...[]error) error {
-	var all []error
-	for _, l := range lists {
-		all = append(all, l...)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	return fmt.Errorf("consumer: %w", errors.Join(all...))
+	f.NotNegative("KillSwitch.DeadLetters", int64(k.DeadLetters), k.DeadLetters)
+	f.NotNegative("KillSwitch.MinMessages", int64(k.MinMessages), k.MinMessages)
+	f.NotNegative("KillSwitch.Window", int64(k.Window), k.Window)
+	f.NotNegative("KillSwitch.Probe", int64(k.Probe), k.Probe)
 }

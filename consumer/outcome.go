@@ -66,7 +66,7 @@ type Outcome struct {
 
 	Disposition Disposition
 	Delay       time.Duration // of a retry: the server's, where it reports that (Capabilities.RetryResult), else the one asked for, which a RocketMQ exceeds by 2.5 s to 7 s
-	Duration    time.Duration // of the handler; 0 if it was not called
+	Duration    time.Duration // of the handler, which may be that of a batch; 0 if it was not called
 
 	// AttemptSpent reports that the handler returned Snooze and the server cannot
 	// postpone a message without counting the attempt.

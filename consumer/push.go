@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tidegate/tidegate/consumer/internal/gather"
 	"github.com/tidegate/tidegate/consumer/internal/pool"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
@@ -25,11 +26,13 @@ type Transport interface {
 // A Push consumer receives messages and hands them to a handler. Its methods may be called by
 // several goroutines at once. Create one with [NewPush]. It needs no closing.
 type Push struct {
-	transport Transport
-	sub       Subscription
-	handler   Handler
-	opts      PushOptions
-	policies  *policy.Set
+	transport    Transport
+	sub          Subscription
+	handler      Handler
+	opts         PushOptions
+	policies     *policy.Set
+	batchHandler BatchHandler // nil if handler gets single messages
+	limits       gather.Limits
 
 	mu     sync.Mutex
 	paused bool
@@ -40,17 +43,27 @@ type Push struct {
 // It does nothing before [Push.Run]. The error joins all faults of the arguments.
 func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
 	var f faults
-	if t == nil {
-		f.add("transport", "it is nil; give the one to receive through")
-	}
 	if handler == nil {
-		f.add("handler", "it is nil; give the function that consumes a delivery")
+		f.Add("handler", "it is nil; give the function that consumes a delivery")
+	}
+	if opts.Batch != (BatchOptions{}) {
+		f.Add("Batch", "it has an effect only with NewBatch")
+	}
+	return newPush(f, t, sub, handler, opts)
+}
+
+// newPush returns a consumer, or an error that joins f with all other faults.
+func newPush(f faults, t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
+	if t == nil {
+		f.Add("transport", "it is nil; give the one to receive through")
 	}
 	policies, err := policy.NewSet(opts.Policies...)
 	if err != nil {
-		f = append(f, err)
+		f.Append(err)
 	}
-	if err := joinFaults(f, sub.validate(), opts.validate()); err != nil {
+	f.subscription(sub)
+	f.push(opts)
+	if err := f.Err(); err != nil {
 		return nil, err
 	}
 	sub.Topics = maps.Clone(sub.Topics)
@@ -105,6 +118,7 @@ type run struct {
 	receivers sync.WaitGroup
 	effects   sync.WaitGroup // workers, requests that settle, and the keeper
 	spent     sync.Once
+	gatherer  *gather.Gatherer[batched]
 
 	mu sync.Mutex // guards the refusals of the topics
 }
@@ -127,6 +141,7 @@ type run struct {
 // consumer of its own.
 func (p *Push) Run(ctx context.Context) error {
 	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts), topics: p.sub.newTopics()}
+	r.gatherer = gather.New(p.limits, r.handleBatch)
 	r.running, r.fatal = context.WithCancelCause(ctx)
 	defer r.fatal(nil)
 	r.detached = context.WithoutCancel(ctx)

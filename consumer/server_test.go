@@ -354,6 +354,12 @@ func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runPush(t, p)
+}
+
+// runPush runs a push consumer until stop is called, which returns the result of Run.
+func runPush(t *testing.T, p *Push) (stop func() error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()

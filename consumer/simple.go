@@ -50,20 +50,21 @@ type Simple struct {
 func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple, error) {
 	var f faults
 	if t == nil {
-		f.add("transport", "it is nil; give the one to receive through")
+		f.Add("transport", "it is nil; give the one to receive through")
 	}
 	if sub.Retry != nil {
-		f.add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
+		f.Add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
 	}
 	if len(sub.Topics) > 0 {
-		f.add("Subscription.Topics", "a simple consumer receives from one topic, so that each receive can wait for its messages; give Topic, and use one simple consumer for each topic")
+		f.Add("Subscription.Topics", "a simple consumer receives from one topic, so that each receive can wait for its messages; give Topic, and use one simple consumer for each topic")
 	}
 	f.invisible(opts.InvisibleDuration)
-	f.notNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
+	f.NotNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
 	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {
-		f.add("BatchSize", "%d is not between 1 and %d, nor 0 for 1", opts.BatchSize, maxBatch)
+		f.Add("BatchSize", "%d is not between 1 and %d, nor 0 for 1", opts.BatchSize, maxBatch)
 	}
-	if err := joinFaults(f, sub.validate()); err != nil {
+	f.subscription(sub)
+	if err := f.Err(); err != nil {
 		return nil, err
 	}
 	if opts.InvisibleDuration == 0 {

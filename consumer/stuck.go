@@ -17,11 +17,11 @@ type StuckHandler struct {
 
 // watchStuck reports the delivery after StuckAfter, until stop is called. The handler's goroutine
 // calls both; stop waits for a report that has begun.
-func (r *run) watchStuck(it *item) (stop func()) {
+func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 	if r.opts.StuckAfter <= 0 {
 		return func() {}
 	}
-	number, start, d := stack.Goroutine(), time.Now(), *it.d
+	number, start, d := stack.Goroutine(), time.Now(), *of
 	d.Properties = maps.Clone(d.Properties) // the others are the handler's own
 	reported := make(chan struct{})
 	timer := time.AfterFunc(r.opts.StuckAfter, func() {
@@ -31,6 +31,9 @@ func (r *run) watchStuck(it *item) (stop func()) {
 			return
 		}
 		r.follow(c)
+		if r.hand.wasReplaced(it) {
+			r.gatherer.Replace(func(b batched) bool { return b.it == it })
+		}
 		s := StuckHandler{Delivery: d, Took: time.Since(start), Stack: stack.Of(number)}
 		r.log.Warn("handler is stuck, another one takes its place", "topic", d.Topic, "group", r.sub.Group,
 			"message_id", d.ID, "attempt", d.Attempt, "took", s.Took, "stack", s.Stack)

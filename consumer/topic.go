@@ -58,10 +58,10 @@ func (r *run) topicNames() string {
 // validateTopics checks the topics of a subscription.
 func (f *faults) validateTopics(s *Subscription) {
 	if _, twice := s.Topics[s.Topic]; twice && s.Topic != "" {
-		f.add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
+		f.Add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
 	}
 	if s.Topic == "" && s.Filter != (Filter{}) && len(s.Topics) > 0 {
-		f.add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; give the filters of Topics there")
+		f.Add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; give the filters of Topics there")
 	}
 	if s.Topic != "" || len(s.Topics) == 0 {
 		f.topic("Subscription.Topic", s.Topic)
@@ -107,6 +107,6 @@ func (it *item) count(n int) {
 
 func (f *faults) topic(field, name string) {
 	if err := tidegate.ValidateTopic(name); err != nil {
-		f.wrap(field, err)
+		f.Wrap(field, err)
 	}
 }

@@ -44,7 +44,10 @@ func (r *run) handleNext(replaced *bool) bool {
 	}
 	it.choice = r.policies.Choose(&it.d.Message)
 	res, start := &result{}, time.Now()
-	stop := r.watchStuck(it)
+	stop := func() {}
+	if r.batchHandler == nil { // a batch is watched as a whole
+		stop = r.watchStuck(it, it.d)
+	}
 	defer func() {
 		took := time.Since(start)
 		stop()
@@ -57,7 +60,10 @@ func (r *run) handleNext(replaced *bool) bool {
 
 // handled decides about a delivery whose handler returned, or ended its goroutine.
 func (r *run) handled(it *item, res *result, took time.Duration) {
-	it.duration, it.err, it.failure = took, res.err, res.failure
+	if it.duration = took; r.batchHandler != nil {
+		it.duration = time.Duration(it.batchTook.Load())
+	}
+	it.err, it.failure = res.err, res.failure
 	it.d = nil // the program's alone from here on
 	h := handled{took: took, failed: res.failure != nil && !res.failure.Snooze}
 	switch {

@@ -1,4 +1,4 @@
-package brokertest_test
+package retries
 
 import (
 	"context"

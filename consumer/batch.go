@@ -1,0 +1,261 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/gather"
+)
+
+// The defaults of batches. Those of bytes and time are Apache Pulsar's (BatchReceivePolicy).
+const (
+	DefaultBatchMessages    = 100
+	DefaultBatchBytes       = 10 << 20
+	DefaultBatchWait        = 100 * time.Millisecond
+	DefaultBatchConcurrency = 4
+)
+
+// A BatchHandler consumes a batch of at least one delivery. Its result is one of these:
+//
+//   - nil acknowledges all messages;
+//   - a [BatchResult] has a verdict for each message;
+//   - any other error is the verdict for all messages; see [Handler].
+//
+// A panic is a failure of all messages, and so is a runtime.Goexit.
+//
+// A batch has at most one message of each message group of a FIFO group. The later messages of the
+// message group are handled in later batches, after that message was consumed or became a dead
+// letter. If it fails, they wait for its retry; other message groups go on.
+//
+// The invisible time of all messages is extended while they wait for a batch and while the handler
+// works. The handler's ctx ends when that of one of its messages ends; its cause is [ErrLeaseLost]
+// or [ErrShutdown] then. [BatchContext] returns the ctx of one message. The deliveries are the
+// handler's own, except for the bytes of their bodies.
+type BatchHandler func(ctx context.Context, ds []*tidegate.Delivery) error
+
+// A BatchResult is the error of a [BatchHandler] with an own verdict for each message of the batch,
+// in the order of the batch. nil acknowledges the message, and every other error means what it
+// means as the result of a [Handler]. A BatchResult of nils acknowledges all messages. A message
+// that the handler did not reach can have [Snooze](0): it is delivered again without the cost of an
+// attempt. The BatchResult may be wrapped.
+//
+// A BatchResult whose length is not that of the batch is a failure of all messages.
+type BatchResult []error
+
+// Error returns the number of failed messages and the first of their errors.
+func (r BatchResult) Error() string {
+	failed, first := 0, error(nil)
+	for _, err := range r {
+		if err != nil {
+			if failed++; failed == 1 {
+				first = err
+			}
+		}
+	}
+	if failed == 0 {
+		return fmt.Sprintf("all %d messages of the batch succeeded", len(r))
+	}
+	return fmt.Sprintf("%d of %d messages of the batch failed, the first one with: %v", failed, len(r), first)
+}
+
+// Unwrap returns the errors that are not nil.
+func (r BatchResult) Unwrap() (errs []error) {
+	for _, err := range r {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// BatchOptions are the limits of the batches of [NewBatch]. A batch is handled when it reaches
+// MaxMessages or MaxBytes, or MaxWait after its first message, as soon as fewer than
+// PushOptions.Concurrency batches are being handled.
+type BatchOptions struct {
+	// MaxMessages is the largest number of messages in a batch. Default: 100.
+	MaxMessages int
+
+	// MaxBytes bounds the bodies of a batch, in bytes. A larger message is a batch of its own. It
+	// is at most PushOptions.MaxBytes. Default: 10 MiB, or PushOptions.MaxBytes if that is less.
+	MaxBytes int
+
+	// MaxWait is the time for which a message waits for a fuller batch. A long one delays the later
+	// messages of a message group. Negative means none. Default: 100 ms.
+	MaxWait time.Duration
+}
+
+// NewBatch returns a consumer like [NewPush] whose handler gets several messages at once, within
+// the limits of opts.Batch. PushOptions.Concurrency is the number of batches that are handled at
+// the same time, 4 by default. Meanwhile the consumer gathers the messages of one more batch.
+//
+// Everything else is for each message, as without batches: leases, verdicts, policies, outcomes,
+// the limiter, the kill switch, StuckAfter, and PushOptions.Middleware, which is called for each
+// message around its wait for the batch.
+func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOptions) (*Push, error) {
+	var f faults
+	if handler == nil {
+		f.Add("handler", "it is nil; give the function that consumes a batch")
+	}
+	if opts.Concurrency == 0 {
+		opts.Concurrency = DefaultBatchConcurrency
+	}
+	limits := opts.Batch.limits(opts)
+	if f.batch(opts, limits); f.Empty() {
+		opts.Concurrency = limits.Items * (limits.Batches + 1) // the next batch is gathered meanwhile
+	}
+	p, err := newPush(f, t, sub, gathered, opts)
+	if err != nil {
+		return nil, err
+	}
+	p.batchHandler, p.limits = handler, limits
+	return p, nil
+}
+
+// limits returns the limits with their defaults.
+func (b BatchOptions) limits(o PushOptions) gather.Limits {
+	l := gather.Limits{Items: b.MaxMessages, Bytes: b.MaxBytes, Wait: b.MaxWait, Batches: o.Concurrency}
+	o = o.withDefaults()
+	if l.Items == 0 {
+		l.Items = DefaultBatchMessages
+	}
+	if l.Bytes == 0 {
+		l.Bytes = min(DefaultBatchBytes, o.MaxBytes)
+	}
+	if l.Wait == 0 {
+		l.Wait = DefaultBatchWait
+	}
+	return l
+}
+
+func (f *faults) batch(o PushOptions, l gather.Limits) {
+	f.NotNegative("Concurrency", int64(l.Batches), l.Batches)
+	f.NotNegative("Batch.MaxMessages", int64(l.Items), l.Items)
+	f.NotNegative("Batch.MaxBytes", int64(l.Bytes), l.Bytes)
+	if most := maxConcurrency / (max(l.Batches, 1) + 1); l.Items > most {
+		f.Add("Batch.MaxMessages", "%d are too many for a Concurrency of %d, at most %d are allowed", l.Items, l.Batches, most)
+	}
+	o = o.withDefaults()
+	if l.Bytes > o.MaxBytes && o.MaxBytes > 0 {
+		f.Add("Batch.MaxBytes", "%d is more than MaxBytes (%d), which bounds all messages in hand", l.Bytes, o.MaxBytes)
+	}
+	lease, field := o.MaxExtension, "MaxExtension"
+	if lease < 0 {
+		lease, field = o.InvisibleDuration, "InvisibleDuration"
+	}
+	if l.Wait >= lease {
+		f.Add("Batch.MaxWait", "%v is not less than %s (%v), after which the messages are delivered again", l.Wait, field, lease)
+	}
+}
+
+// A batched is a message that waits for a batch.
+type batched struct {
+	ctx context.Context //nolint:containedctx // of the handler that waits
+	d   *tidegate.Delivery
+	it  *item
+}
+
+// errLostContext is the failure of a message whose batch cannot be found.
+var errLostContext = errors.New("a middleware has called its next handler with a ctx that is not derived from its own")
+
+// gathered is the handler of a message of a batch consumer. It waits for the message's batch.
+func gathered(ctx context.Context, d *tidegate.Delivery) error {
+	c, ok := ctx.Value(deliveryKey{}).(*deliveryContext)
+	if !ok {
+		return errLostContext
+	}
+	return c.run.gatherer.Do(ctx, c.run.running.Done(), batched{ctx, d, c.it}, len(d.Body))
+}
+
+// handleBatch calls the batch handler and sets the result of each message.
+func (r *run) handleBatch(batch []batched, results []error) {
+	ctx, cancel := context.WithCancelCause(&batchContext{r.handlers, batch})
+	defer cancel(nil)
+	ds := make([]*tidegate.Delivery, len(batch))
+	var stops []func()
+	for i, b := range batch {
+		ds[i] = b.d
+		stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
+		stops = append(stops, func() { stop() }, r.watchStuck(b.it, b.d))
+	}
+	start := time.Now()
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+		for _, b := range batch {
+			b.it.batchTook.Store(int64(time.Since(start)))
+		}
+	}()
+	r.callBatch(ctx, ds, results)
+}
+
+// callBatch calls the batch handler. Like call, it begins with a failure, because the goroutine may
+// end in any function of the program, also while the error is read.
+func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []error) {
+	returned := false
+	var err error // of the handler
+	p := &PanicError{Value: goexit}
+	fill := func(err error) {
+		for i := range results {
+			results[i] = err
+		}
+	}
+	fill(p)
+	first := ds[0].ID // the deliveries are the handler's own
+	defer func() {
+		if p == nil {
+			return
+		}
+		v := recover()
+		p.Stack = debug.Stack()
+		if returned {
+			v = unreadable(err, v)
+		}
+		if v != nil {
+			p.Value = v
+		}
+		r.log.LogAttrs(ctx, slog.LevelError, "batch handler panicked", slog.Int("messages", len(results)), slog.String("first_message_id", first),
+			slog.String("panic", decision.Show(p.Value)), slog.String("stack", string(p.Stack)))
+	}()
+	err = r.batchHandler(ctx, ds)
+	returned = true
+	verdicts, ok := errors.AsType[BatchResult](err)
+	switch {
+	case ok && len(verdicts) == len(results):
+		copy(results, verdicts)
+	case ok:
+		fill(fmt.Errorf("the BatchResult has %d verdicts for %d messages: %w", len(verdicts), len(results), err))
+	default:
+		fill(err)
+	}
+	p = nil
+}
+
+type batchKey struct{}
+
+// A batchContext is a batch handler's context, which knows the contexts of its messages.
+type batchContext struct {
+	context.Context //nolint:containedctx // it is one
+	batch           []batched
+}
+
+// Value returns the context itself for batchKey.
+func (c *batchContext) Value(key any) any {
+	if key == (batchKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// BatchContext returns the context of message i of a batch, from 0: that of PushOptions.Middleware,
+// with its values, and for [FinalAttempt]. ctx is that of the [BatchHandler]. BatchContext panics
+// if ctx is no batch handler's, or has no message i.
+func BatchContext(ctx context.Context, i int) context.Context {
+	return ctx.Value(batchKey{}).(*batchContext).batch[i].ctx
+}

@@ -1,0 +1,374 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// startBatch runs a batch consumer of topic orders until stop is called.
+func startBatch(t *testing.T, s Transport, h BatchHandler, o PushOptions) (stop func() error) {
+	t.Helper()
+	p, err := NewBatch(s, Subscription{Group: "billing", Topic: "orders"}, h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runPush(t, p)
+}
+
+// batches collects the message IDs of batches, with their times.
+type batches struct {
+	mu    sync.Mutex
+	begin time.Time
+	list  []string
+	at    []time.Duration
+}
+
+func (b *batches) add(ds []*tidegate.Delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids := make([]string, len(ds))
+	for i, d := range ds {
+		ids[i] = d.ID
+	}
+	slices.Sort(ids)
+	b.list, b.at = append(b.list, strings.Join(ids, " ")), append(b.at, time.Since(b.begin))
+}
+
+var errBroken = errors.New("broken")
+
+// Each message has the end that its verdict asks for, and a single error, a panic and a Goexit are
+// the end of all messages.
+func TestBatchResults(t *testing.T) {
+	retried, dead := Outcome{Disposition: Retried, Delay: time.Second}, Outcome{Disposition: DeadLettered}
+	for _, tt := range []struct {
+		name   string
+		result func() error
+		want   []Outcome // of m0, m1, …: their dispositions and delays
+		err    string    // in Outcome.Err of a message that failed
+	}{
+		{"success", func() error { return nil }, make([]Outcome, 4), ""},
+		{"no failure in a result", func() error { return make(BatchResult, 4) }, make([]Outcome, 4), ""},
+		{"one error", func() error { return errBroken }, []Outcome{retried, retried, retried, retried}, "broken"},
+		{"one verdict", func() error { return fmt.Errorf("load: %w", DeadLetter(errBroken)) }, []Outcome{dead, dead, dead, dead}, "load: broken"},
+		{"partial results", func() error {
+			return BatchResult{nil, errBroken, DeadLetter(errBroken), RetryAfter(time.Minute, errBroken)}
+		}, []Outcome{{}, retried, dead, {Disposition: Retried, Delay: time.Minute}}, "broken"},
+		{"a wrapped result", func() error { return fmt.Errorf("load: %w", BatchResult{errBroken, nil, nil, nil}) }, []Outcome{retried, {}, {}, {}}, "broken"},
+		{"the first messages alone", func() error { return BatchResult{nil, errBroken, Snooze(0), Snooze(0)} },
+			[]Outcome{{}, retried, {Disposition: Snoozed}, {Disposition: Snoozed}}, ""},
+		{"a result that is too short", func() error { return BatchResult{nil} }, []Outcome{retried, retried, retried, retried},
+			"the BatchResult has 1 verdicts for 4 messages"},
+		{"a result that is too long", func() error { return make(BatchResult, 5) }, []Outcome{retried, retried, retried, retried}, "5 verdicts for 4"},
+		{"a panic", func() error { panic("boom") }, []Outcome{retried, retried, retried, retried}, "handler panicked: boom"},
+		{"a Goexit", func() error { runtime.Goexit(); return nil }, []Outcome{retried, retried, retried, retried}, "handler panicked: " + goexit},
+		{"an error that panics", func() error { return (*nilPanics)(nil) }, []Outcome{retried, retried, retried, retried}, "cannot be read"},
+		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{{}, retried, {}, {}}, "cannot be read"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = ours
+				s.settings = transport.ConsumerSettings{Retry: backoff.Steps{time.Second}}
+				s.fill(4)
+				var seen outcomes
+				var once sync.Once
+				stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) (err error) {
+					slices.SortFunc(ds, func(a, b *tidegate.Delivery) int { return strings.Compare(a.ID, b.ID) })
+					first := false
+					once.Do(func() { first = true })
+					if !first {
+						return nil
+					}
+					if len(ds) != 4 {
+						t.Errorf("a batch of %d messages", len(ds))
+					}
+					time.Sleep(time.Second)
+					return tt.result()
+				}, PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: BatchOptions{MaxMessages: 4}})
+				time.Sleep(10 * time.Minute)
+				stop()
+				got := map[string]Outcome{}
+				for _, o := range seen.all() {
+					if _, later := got[o.MessageID]; !later {
+						got[o.MessageID] = o
+					}
+				}
+				for i, want := range tt.want {
+					o := got[fmt.Sprint("m", i)]
+					if o.Disposition != want.Disposition || o.Delay != want.Delay || o.Attempt != 1 || o.Duration != time.Second {
+						t.Errorf("m%d: %+v, want %v after %v", i, o, want.Disposition, want.Delay)
+					}
+					if (o.Err == nil) != (want.Disposition == Acked) || o.Err != nil && want.Disposition != Snoozed && !strings.Contains(errText(o.Err), tt.err) {
+						t.Errorf("m%d: the error is %s, want %q", i, errText(o.Err), tt.err)
+					}
+				}
+				if s.left() != 0 {
+					t.Errorf("%d messages are left", s.left())
+				}
+			})
+		})
+	}
+}
+
+// nilPanics panics as a nil pointer.
+type nilPanics struct{ text string }
+
+func (e *nilPanics) Error() string { return e.text }
+
+func errText(err error) string { return fmt.Sprint(err) }
+
+// A batch begins when it is full, in messages or bytes, or when its first message has waited.
+func TestBatchLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		b := batches{begin: time.Now()}
+		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
+			b.add(ds)
+			return nil
+		}, PushOptions{Concurrency: 1, Batch: BatchOptions{MaxMessages: 3, MaxBytes: 10, MaxWait: time.Minute}})
+		add := func(id string, size int) {
+			s.add(0, &tidegate.Message{ID: id, Topic: "orders", Body: make([]byte, size)})
+			time.Sleep(time.Second)
+		}
+		for _, id := range []string{"a", "b", "c", "d"} {
+			add(id, 1)
+		}
+		time.Sleep(time.Minute)
+		add("e", 6)
+		add("f", 6)
+		add("g", 11)
+		time.Sleep(2 * time.Minute)
+		stop()
+		if got := strings.Join(b.list, ", "); got != "a b c, d, e, f, g" {
+			t.Errorf("batches %s", got)
+		}
+		want := []time.Duration{2 * time.Second, 63 * time.Second, 65 * time.Second, 66 * time.Second, 66 * time.Second}
+		if !slices.Equal(b.at, want) {
+			t.Errorf("the batches came at %v, want %v", b.at, want)
+		}
+	})
+}
+
+// Messages that wait for a batch, because it is not full or because others are being handled, keep
+// their leases. The handler's ctx ends with the first lease that is lost.
+func TestBatchLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(5)
+		var seen outcomes
+		var gone atomic.Bool
+		s.onChange = func(d *tidegate.Delivery) error {
+			if gone.Load() {
+				return &tidegate.Error{Subject: d.ID, Code: tidegate.CodeInvalidReceiptHandle}
+			}
+			return nil
+		}
+		var causes []error
+		var mu sync.Mutex
+		startBatch(t, s, func(ctx context.Context, ds []*tidegate.Delivery) error {
+			for _, d := range ds {
+				if d.ID[0] == 'm' && d.Attempt != 1 {
+					t.Errorf("%s comes in attempt %d", d.ID, d.Attempt)
+				}
+			}
+			select {
+			case <-time.After(10 * time.Minute):
+			case <-ctx.Done():
+				mu.Lock()
+				defer mu.Unlock()
+				causes = append(causes, context.Cause(ctx))
+			}
+			return nil
+		}, PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: BatchOptions{MaxMessages: 4, MaxWait: 5 * time.Minute}})
+		time.Sleep(24 * time.Minute)
+		if n := len(seen.all()); n != 5 || s.left() != 0 {
+			t.Errorf("%d outcomes, %d left: %+v", n, s.left(), seen.all())
+		}
+		for _, id := range []string{"x", "y"} {
+			s.add(0, &tidegate.Message{ID: id, Topic: "orders", Body: []byte("x")})
+		}
+		time.Sleep(6 * time.Minute)
+		gone.Store(true)
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(causes) != 1 || !errors.Is(causes[0], ErrLeaseLost) {
+			t.Errorf("the batch's context ended with %v", causes)
+		}
+	})
+}
+
+// A batch has one message of a message group. Its successors wait until it was consumed, and so for
+// its retry; other message groups go on.
+func TestBatchesOfFIFOGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{time.Minute}}
+		for i := range 3 {
+			for _, g := range []string{"a", "b", "c"} {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(g, i), Topic: "orders", MessageGroup: g, Body: fmt.Append(nil, i)})
+			}
+		}
+		b := batches{begin: time.Now()}
+		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
+			b.add(ds)
+			res := make(BatchResult, len(ds))
+			for i, d := range ds {
+				switch {
+				case d.ID == "a0" && d.Attempt == 1:
+					res[i] = errBroken
+				case d.ID == "b1":
+					res[i] = RetryAfter(3*time.Minute, errBroken)
+				}
+			}
+			return res
+		}, PushOptions{Concurrency: 1, Batch: BatchOptions{MaxMessages: 10, MaxWait: time.Second}})
+		time.Sleep(10 * time.Minute)
+		stop()
+		want := strings.Join([]string{"a0 b0 c0", "b1 c1", "c2", "a0", "a1", "a2", "b1", "b1", "b2"}, ", ")
+		if got := strings.Join(b.list, ", "); got != want || s.left() != 0 || s.dead["b1"] == "" {
+			t.Errorf("batches %s, want %s; %d left, dead letters %v", got, want, s.left(), s.dead)
+		}
+	})
+}
+
+// Whatever fails, message groups keep their order in batches.
+func TestBatchOrderProperty(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 1000, Retry: backoff.Steps{time.Second}}
+			for i := range 10 {
+				for g := range 5 {
+					s.add(0, &tidegate.Message{ID: fmt.Sprint(g, "/", i), Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i)})
+				}
+			}
+			w := &orderWatch{t: t, next: map[string]int{}, working: map[string]bool{}}
+			rnd := newRandom(t)
+			stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
+				res := make(BatchResult, len(ds))
+				for _, d := range ds {
+					w.begin(d)
+				}
+				time.Sleep(time.Duration(rnd.below(int(10 * time.Second))))
+				whole := rnd.below(10)
+				for i, d := range ds {
+					if rnd.below(4) == 0 {
+						res[i] = errBroken
+					}
+					w.end(d, res[i] == nil && whole > 1)
+				}
+				switch whole {
+				case 0:
+					return errBroken
+				case 1:
+					panic("boom")
+				}
+				return res
+			}, PushOptions{Concurrency: 1 + rnd.below(3), InvisibleDuration: 5 * time.Second, Batch: BatchOptions{MaxMessages: 1 + rnd.below(8)}})
+			time.Sleep(3 * time.Hour)
+			stop()
+			if s.left() != 0 {
+				t.Errorf("%d messages are left", s.left())
+			}
+		})
+	}
+}
+
+// random is a random source that several goroutines share.
+type random struct {
+	mu  sync.Mutex
+	rnd *rand.Rand
+}
+
+func newRandom(t *testing.T) *random {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return &random{rnd: rand.New(rand.NewPCG(seed, 3))}
+}
+
+func (r *random) below(n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rnd.IntN(n)
+}
+
+// Middleware and policies are for each message, and its context is known in the batch.
+func TestBatchMiddleware(t *testing.T) {
+	type key struct{}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.settings = transport.ConsumerSettings{MaxAttempts: 9, Retry: backoff.Steps{time.Second}}
+		s.fill(3)
+		var mu sync.Mutex
+		calls := map[string]error{}
+		note := func(next Handler) Handler {
+			return func(ctx context.Context, d *tidegate.Delivery) error {
+				err := next(context.WithValue(ctx, key{}, d.ID), d)
+				mu.Lock()
+				defer mu.Unlock()
+				calls[fmt.Sprint(d.ID, "#", d.Attempt)] = err
+				return err
+			}
+		}
+		var final []Finality
+		stop := startBatch(t, s, func(ctx context.Context, ds []*tidegate.Delivery) error {
+			if ctx.Value(key{}) != nil {
+				t.Error("the batch has the value of a message")
+			}
+			res := make(BatchResult, len(ds))
+			for i, d := range ds {
+				if id := BatchContext(ctx, i).Value(key{}); id != d.ID {
+					t.Errorf("the context of %s is that of %v", d.ID, id)
+				}
+				if d.ID == "m1" {
+					final = append(final, FinalAttempt(BatchContext(ctx, i)))
+					res[i] = errBroken
+				}
+			}
+			return res
+		}, PushOptions{Middleware: []Middleware{note}, Policies: []policy.Policy{{MaxAttempts: 2}}, Batch: BatchOptions{MaxWait: -1}})
+		time.Sleep(time.Minute)
+		stop()
+		want := map[string]error{"m0#1": nil, "m1#1": errBroken, "m1#2": errBroken, "m2#1": nil}
+		if fmt.Sprint(calls) != fmt.Sprint(want) || !slices.Equal(final, []Finality{NotFinal, Final}) || s.dead["m1"] != "broken" {
+			t.Errorf("calls %v, want %v; %v, dead letters %v", calls, want, final, s.dead)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // one that loses the context
+		s := newServer(t)
+		s.fill(1)
+		var seen outcomes
+		stop := startBatch(t, s, func(context.Context, []*tidegate.Delivery) error { return nil }, PushOptions{
+			OnDelivery: seen.add,
+			Middleware: []Middleware{func(next Handler) Handler {
+				return func(_ context.Context, d *tidegate.Delivery) error { return next(context.Background(), d) } //nolint:contextcheck // the fault
+			}},
+		})
+		time.Sleep(time.Second)
+		stop()
+		if o := seen.all(); len(o) == 0 || !errors.Is(o[0].Err, errLostContext) {
+			t.Errorf("outcomes %+v", o)
+		}
+	})
+}
