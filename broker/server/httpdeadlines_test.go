@@ -92,3 +92,41 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 		}
 	}
 }
+
+// A client that does not read has a minute from when the response is there.
+func TestHTTPResponseIsReadInTime(t *testing.T) {
+	for request, prefix := range map[string]string{
+		"GET /v1/topics HTTP/1.1\r\nHost: broker.test\r\n\r\n":                                                                                   "HTTP/1.1 200 OK\r\n",
+		"GET /v1/topics/missing HTTP/1.1\r\nHost: broker.test\r\n\r\n":                                                                           "HTTP/1.1 404 Not Found\r\n",
+		"POST /v1/groups/g/topics/normal/receive HTTP/1.1\r\nHost: broker.test\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}": "HTTP/1.1 200 OK\r\n",
+	} {
+		for after, want := range map[time.Duration]string{59 * time.Second: prefix, 61 * time.Second: ""} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Options{})
+				lis := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
+				server := &http.Server{Handler: e.s.Handler()}
+				served := make(chan struct{})
+				go func() {
+					defer close(served)
+					server.Serve(lis)
+				}()
+				c, err := lis.dial(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(c, request); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(after)
+				_ = c.SetReadDeadline(time.Now().Add(time.Second)) // fails if the server has closed it
+				got, _ := io.ReadAll(c)
+				if text := string(got[:min(len(got), len(prefix))]); text != want {
+					t.Errorf("%q after %v: the response begins with %q, want %q", request, after, text, want)
+				}
+				c.Close()
+				server.Close()
+				<-served
+			})
+		}
+	}
+}

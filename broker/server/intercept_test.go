@@ -218,3 +218,11 @@ func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
 		})
 	}
 }
+
+// A request that ends with a gRPC status is logged with it.
+func TestGRPCErrorText(t *testing.T) {
+	err := error(&grpcError{status.Error(codes.Unavailable, "the broker is closed")})
+	if want := "rpc error: code = Unavailable desc = the broker is closed"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+}

@@ -95,6 +95,68 @@ func TestSilentAdminConnections(t *testing.T) {
 	}
 }
 
+// A client that does not read has a minute for a response.
+func TestUnreadAdminResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan time.Duration, 1)
+		admin := adminServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			began := time.Now()
+			_, _ = w.Write(make([]byte, 1<<20))
+			ended <- time.Since(began)
+		}), slog.New(slog.DiscardHandler))
+		lis := bufconn.Listen(1 << 16)
+		go admin.Serve(lis)
+		defer admin.Close()
+		c, err := lis.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case took := <-ended:
+			if took != time.Minute {
+				t.Errorf("the response was given up after %v, want 1m0s", took)
+			}
+		case <-time.After(time.Hour):
+			t.Error("the response still waits for its reader after an hour")
+		}
+	})
+}
+
+// The help shows the default of each flag, and a name for the value of those that take one.
+func TestHelpShowsDefaults(t *testing.T) {
+	var stdout, stderr strings.Builder
+	if code := run(t.Context(), []string{"serve", "--help"}, &stdout, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(stdout.String()) {
+		if f := strings.Fields(line); len(f) > 1 {
+			lines[f[0]] = line
+		}
+	}
+	for flag, want := range map[string]struct{ value, preset string }{
+		"--grpc":         {"address", "127.0.0.1:8081"},
+		"--stop-timeout": {"duration", "10s"},
+		"--log-format":   {"format", "text"},
+		"--max-backlog":  {"messages", ""},
+		"--insecure":     {},
+	} {
+		line := lines[flag]
+		value, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), flag), "  ")
+		preset, ok := "", strings.HasSuffix(line, ")\n")
+		if _, after, found := strings.Cut(line, " (default "); found && ok {
+			preset = strings.TrimSuffix(after, ")\n")
+		}
+		if strings.TrimSpace(value) != want.value || preset != want.preset {
+			t.Errorf("%q: value %q and default %q, want %q and %q", line, value, preset, want.value, want.preset)
+		}
+	}
+}
+
 func TestAdminOverHTTP(t *testing.T) {
 	p := start(t)
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -26,5 +27,17 @@ func TestProblemStatus(t *testing.T) {
 	}
 	if p := ProblemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != broker.Duration(time.Minute) {
 		t.Errorf("an estimate of 1m is told as %v", p.RetryAfter)
+	}
+}
+
+// An error of readiness names its cause and matches it.
+func TestNotReady(t *testing.T) {
+	cause := errors.New("the log is broken")
+	err := error(&NotReady{cause})
+	if err.Error() != "not ready: the log is broken" || !errors.Is(err, cause) {
+		t.Errorf("%v", err)
+	}
+	if p := ProblemOf(err); p.Status != 503 {
+		t.Errorf("problem %+v, want status 503", p)
 	}
 }
