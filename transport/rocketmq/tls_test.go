@@ -10,7 +10,9 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +104,41 @@ func TestTLS(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A resetting connection fails the first write, as TCP does when a TLS port has closed the
+// connection before the client read anything.
+type resetting struct{ net.Conn }
+
+func (resetting) Write([]byte) (int, error) {
+	return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.ECONNRESET)}
+}
+
+// A TLS port that resets a plain-text connection before anything was read is recognized too.
+func TestTLSFaultOfAFailedWrite(t *testing.T) {
+	cert, _ := selfSigned(t)
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		l := bufconn.Listen(1 << 20)
+		n.ports[testAddr] = l
+		g := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&cert)))
+		go g.Serve(l)
+		defer g.Stop()
+		dials := 0
+		c := newClient(t, n, func(o *Options) {
+			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+				conn, err := n.dial(ctx, addr)
+				if dials++; dials == 1 && err == nil {
+					conn = resetting{conn}
+				}
+				return conn, err
+			}
+		})
+		_, err := sendOne(t.Context(), c, message("x"))
+		if err == nil || err.Code != tidegate.CodeIllegalAccessPoint || !strings.Contains(err.Error(), "Options.TLS") {
+			t.Errorf("%v, want an error that names Options.TLS", err)
+		}
+	})
 }
 
 // A server that hangs up in plain text is no TLS server, and a fault ends with what

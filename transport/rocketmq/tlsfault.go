@@ -53,7 +53,7 @@ func alerted(err error) bool {
 type firstRead struct {
 	net.Conn
 	done atomic.Bool
-	look func(err error) // called once
+	look func(err error) // called at most once
 }
 
 // Read reads, and has the result of the first call looked at.
@@ -61,6 +61,16 @@ func (c *firstRead) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if !c.done.Load() && c.done.CompareAndSwap(false, true) {
 		c.look(firstFault(b[:n], err))
+	}
+	return n, err
+}
+
+// Write writes, and has the result looked at if the other side hung up before the first call of
+// Read had a result: a TLS port that resets the connection can fail either.
+func (c *firstRead) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && hungUp(err) && c.done.CompareAndSwap(false, true) {
+		c.look(err)
 	}
 	return n, err
 }
@@ -97,7 +107,11 @@ func (n numbering) lookAt(addr string, err error) {
 // hungUp reports whether the other side closed the connection, as a TLS server does
 // when it reads plain text.
 func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || !errors.Is(err, net.ErrClosed) && strings.Contains(err.Error(), "connection reset")
+	if errors.Is(err, io.EOF) {
+		return true
+	}
+	text := err.Error()
+	return !errors.Is(err, net.ErrClosed) && (strings.Contains(text, "connection reset") || strings.Contains(text, "broken pipe"))
 }
 
 // expectsTLS asks the server at addr, at most once in tlsProbeGap: a server that stops
