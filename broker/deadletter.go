@@ -32,7 +32,8 @@ type deadLetter struct {
 	place   store.Place
 	from    State    // of the lease, to which it goes back if it cannot be written
 	attempt int      // of the lease then, whatever the consumer says that it has counted
-	topics  []string // that it goes to; none: it is removed
+	topics  []string // that it goes to; none: it is removed, or stays
+	stays   bool     // it is a dead letter already, in this topic
 	reason  string
 	tries   int
 	asked   bool // by a consumer
@@ -53,6 +54,7 @@ func (s *subscription) dying(l *lease, e event, reason string) *deadLetter {
 	d := s.leaving(l, reason)
 	d.asked = e == eventDeadLetter || e == eventRedrive
 	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, p.keeps(e, l.Attempt))
+	d.stays = len(d.topics) == 0 && p.ownDeadLetterTopic(s.group.name, s.topic.name) == s.topic.name
 	return d
 }
 
@@ -304,7 +306,7 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 		s.acked++
 	case d.expired:
 		s.expired++
-	case len(d.topics) == 0:
+	case len(d.topics) == 0 && !d.stays:
 		s.discarded++
 	default:
 		s.deadLetters++
@@ -353,6 +355,8 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 		log, text = b.logger.Debug, "a message went to the retry topic"
 	case d.expired:
 		log, text = b.logger.Info, "a message has expired"
+	case d.stays:
+		text = "a dead letter failed again and stays in its topic"
 	case len(d.topics) == 0:
 		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
 	}

@@ -102,8 +102,9 @@
 // They go to the topic %DLQ%group, which is made for the first and can be received from as any
 // other: with the same message ID, body and properties, and properties that begin with DLQ_ and say
 // where it came from, after how many attempts, and why. They are kept for ever unless the topic
-// says otherwise. Address settings and retry topics have topics of their own for them;
-// [Group].DeadLetterTopics lists all that there are.
+// says otherwise. A dead letter that fails in the group's own %DLQ%group stays there and is not
+// delivered to the group again. Address settings and retry topics have topics of their own for dead
+// letters; [Group].DeadLetterTopics lists all that there are.
 //
 // # Address settings
 //

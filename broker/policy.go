@@ -106,13 +106,14 @@ func (p policy) keeps(e event, attempt int) bool {
 }
 
 // deadLetterTopics returns the topics that a message of group, in topic, goes
-// to when it is given up; none: it is removed, unless keep is set.
+// to when it is given up; none: it is removed, unless keep is set. A dead letter does not go to the
+// topic that it is in: a group that consumes its own dead letters, and fails, would go on for ever.
 func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
-	own := p.ownDeadLetterTopic(group, topic)
+	topics := []string{p.ownDeadLetterTopic(group, topic)}
 	if r := p.address.redelivery; r != nil {
-		return r.DeadLetterTopics(own, topic, keep)
+		topics = r.DeadLetterTopics(topics[0], topic, keep)
 	}
-	return []string{own}
+	return slices.DeleteFunc(topics, func(to string) bool { return to == topic })
 }
 
 // ownDeadLetterTopic returns the topic that it goes to where address settings say nothing.
