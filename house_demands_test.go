@@ -58,11 +58,17 @@ var demands = map[int]string{
 	40: "one layer retries",
 	41: "a long delay occupies no worker",
 	42: "expected failures do not flood the log",
+	43: "dead letters are sent back, each once",
+	44: "a redrive has a rate, a filter, a dry run and an audit",
+	45: "every dead letter is reachable",
+	46: "a message keeps its parts on every way back",
 	47: "a dead letter has a reason",
 	48: "metadata of failures is bounded",
+	49: "generated names do not collide",
 	50: "a message that nobody keeps is not lost",
 	51: "the last attempt is announced",
 	52: "the dead letter comes at once",
+	53: "dead letters do not go round",
 	54: "a flood of dead letters stops the consumer",
 	55: "a lease is extended while its handler works",
 	56: "an extension is no failure",
@@ -78,6 +84,7 @@ var demands = map[int]string{
 	66: "starts and stops leak nothing",
 	67: "messages flow again after a restart",
 	68: "a bad server causes no panic",
+	69: "a stuck handler is reported and replaced",
 }
 
 // lastDemand is the largest number of the collection.

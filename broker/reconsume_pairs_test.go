@@ -15,6 +15,8 @@ import (
 
 // The names of two topics and groups may make one name of a retry topic. Each
 // group gets its own retries from it, and no other ones.
+//
+// Demand 49.
 func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

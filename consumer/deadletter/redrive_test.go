@@ -134,6 +134,8 @@ func bodies(ds []*tidegate.Delivery) (all []string) {
 
 // Both sources send every letter back once, at the rate that was asked for, with the count of
 // redrives, and write what they do.
+//
+// Demand 44: rate and audit of a redrive.
 func TestRedrive(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },
@@ -181,7 +183,9 @@ func TestRedrive(t *testing.T) {
 	}
 }
 
-// A dry run says what would be done and does nothing.
+// A dry run with a filter reports the letters that would be sent back, and does nothing.
+//
+// Demand 44: filter and dry run of a redrive.
 func TestDryRun(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
@@ -234,6 +238,8 @@ func TestEdit(t *testing.T) {
 
 // A job that is run again sends nothing twice. A message that came back waits for another job, and
 // after three redrives it stays.
+//
+// Demand 53: the number of redrives is bounded.
 func TestGenerations(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },
@@ -267,6 +273,8 @@ func TestGenerations(t *testing.T) {
 }
 
 // A redrive stops when too many letters cannot be sent: their topic is gone.
+//
+// Demand 44: the share of failures that stops a redrive.
 func TestTooManyFailures(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },
