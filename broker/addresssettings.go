@@ -109,9 +109,9 @@ type AddressSettings struct {
 	// DeadLetterQueueSuffix. Default: empty.
 	DeadLetterQueueSuffix *string `json:"dead-letter-queue-suffix,omitempty"`
 
-	// PersistDeliveryCountBeforeDelivery has the attempt of a first delivery on
-	// disk before it is handed out, so that a power failure cannot take it
-	// back. Without it that holds for the end of the process only. Default: false.
+	// PersistDeliveryCountBeforeDelivery delivers a message for the first time only when the
+	// attempt is on disk. Without it a crash or power failure can take the attempt back, so that
+	// the message is delivered as attempt 1 again. Default: false.
 	PersistDeliveryCountBeforeDelivery *bool `json:"persist-delivery-count-before-delivery,omitempty"`
 
 	// AutoDeleteQueues has an automatic dead-letter queue that the pattern

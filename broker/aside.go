@@ -128,14 +128,14 @@ func (s *subscription) block(l *lease) {
 	mg := s.fifo[l.Group]
 	if !l.Blocked {
 		l.Blocked = true
-		s.save(l)
+		s.saveLazily(l)
 	}
 	if mg.rest != nil && mg.rest.away {
 		return
 	}
 	full := s.counts[stateHeld] >= maxHeld
 	if moved := s.closeOff(mg, ""); len(moved) > 0 {
-		s.broker.store.Groups.Add(func(w *store.Batch) { s.moveAside(w, moved) }, nil)
+		s.broker.store.Groups.AddLazy(func(w *store.Batch) { s.moveAside(w, moved) })
 	}
 	if full {
 		s.wakeRest()
@@ -261,12 +261,12 @@ func (s *subscription) takeBack(w wanted, recs []store.Lease, offsets []int64) {
 	if w.mg.head == nil {
 		s.advance(w.name, w.mg)
 	}
-	s.broker.store.Groups.Add(func(b *store.Batch) {
+	s.broker.store.Groups.AddLazy(func(b *store.Batch) {
 		for _, l := range ls {
 			b.DeleteAside(s.group.id, s.place(l), w.name)
 			b.PutLease(s.group.id, s.place(l), &l.Lease)
 		}
-	}, nil)
+	})
 }
 
 // restoreAside brings back that a message is set aside, after all leases.

@@ -117,7 +117,7 @@ func (b *Broker) endSome(ds []*deadLetter) []error {
 // are on disk: after a power failure the mark finds the lease, or the message would be
 // delivered as if nobody had ever had it.
 func (b *Broker) startDying(ds []*deadLetter) {
-	err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced()
+	err := b.store.Groups.Add(func(*store.Batch) {}, nil).Wait()
 	for _, d := range ds {
 		if d.err = err; err == nil {
 			d.start(b)
@@ -245,7 +245,7 @@ func (d *deadLetter) join(ctx context.Context, b *Broker) error {
 	if d.err != nil {
 		return storeError(d.err)
 	}
-	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSyncedContext(ctx); err != nil {
+	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
 		return unsettled(ctx, err)
 	}
 	return nil
@@ -345,7 +345,7 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 	if d.lost {
 		return nil // which was told, if somebody is to know
 	}
-	if err := removed.WaitSynced(); err != nil {
+	if err := removed.Wait(); err != nil {
 		return storeError(err)
 	}
 	s := d.sub

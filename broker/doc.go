@@ -73,9 +73,8 @@
 // wait. An acknowledgement, a failure, a change of the invisible duration, and a
 // message that was given up, are on disk before they are answered; so is the attempt
 // number of every delivery after the first before it is handed out. That of a first
-// delivery is written before, and fsynced within 20 ms: a power failure, not the end
-// of the process, can have a message delivered for the first time again. In
-// memory (no Dir) the same code runs on a file system in memory.
+// delivery is on disk within 20 ms: a crash or power failure before that can have a message
+// delivered as attempt 1 again. In memory (no Dir) the same code runs on a file system in memory.
 //
 // A message is delivered at least once: again if its invisible time ends
 // before it is acknowledged, never earlier. A message whose ID its topic stored within the

@@ -124,7 +124,7 @@ func (s *subscription) disown(owner string, until time.Time) {
 		heap.Fix(&s.timers, l.timer)
 	}
 	if len(changed) > 0 && !s.gone {
-		s.save(changed...)
+		s.saveLazily(changed...)
 		s.arm()
 	}
 }

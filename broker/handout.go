@@ -13,19 +13,18 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// handOut returns deliveries once they are written, unless ctx ended meanwhile. A first delivery
-// that a power failure takes back is one that was not made; a later one is answered when it is on
-// disk, so that attempts never fall. The disk is not waited for longer than ctx lasts; nothing is
-// left half done then, and what is given back is written in its turn.
+// handOut returns deliveries unless ctx has ended. A first delivery does not wait for the disk: a
+// crash can take it back, as if it had not happened. A later delivery is on disk first, so that
+// attempts never decrease. If ctx ends during that wait, the deliveries are released.
 func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
 	ds, admitted, err := s.deliveries(ctx, p, grants)
 	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
 		s.giveBack(refused)
 		grants = grants[:admitted]
 	}
-	wait := flight.WaitContext
+	wait := flight.WaitWritten
 	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
-		wait = flight.WaitSyncedContext
+		wait = flight.WaitContext
 	}
 	werr := wait(ctx)
 	if ctx.Err() != nil {
@@ -165,7 +164,11 @@ func (s *subscription) passOver(handles []handle.Receipt) {
 		}
 	}
 	if len(done) > 0 {
-		s.remove(done...)
+		s.broker.store.Groups.AddLazy(func(w *store.Batch) {
+			for _, l := range done {
+				w.DeleteLease(s.group.id, s.place(l))
+			}
+		})
 	}
 }
 

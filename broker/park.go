@@ -72,7 +72,7 @@ type parking struct {
 
 // end waits until it is on disk.
 func (p *parking) end(b *Broker) error {
-	if err := p.flight.WaitSynced(); err != nil {
+	if err := p.flight.Wait(); err != nil {
 		return storeError(err)
 	}
 	b.logger.Warn("a message group is parked", "group", p.sub.group.name, "topic", p.sub.topic.name, "message_group", p.messageGroup,
@@ -278,7 +278,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 			done.Messages -= 1 + behind[i]
 		}
 	}
-	if werr := flight.WaitSynced(); werr != nil {
+	if werr := flight.Wait(); werr != nil {
 		return done, storeError(werr)
 	}
 	return done, err

@@ -66,7 +66,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 		s.overtaken += lost.Messages
 	}
 	if len(gone) > 0 || len(moved) > 0 || len(aside) > 0 {
-		s.broker.store.Groups.Add(func(b *store.Batch) {
+		s.broker.store.Groups.AddLazy(func(b *store.Batch) {
 			for _, l := range gone {
 				b.DeleteLease(s.group.id, s.place(l))
 				if l.Group != "" {
@@ -79,7 +79,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 			for _, c := range moved {
 				b.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
 			}
-		}, nil)
+		})
 	}
 	s.arm()
 	return lost

@@ -33,7 +33,7 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 		flights = append(flights, s.giveBack(grants))
 	}
 	for _, f := range flights {
-		_ = f.WaitSynced() // a store that fails tells everybody else
+		_ = f.Wait() // a store that fails tells everybody else
 	}
 }
 
@@ -59,5 +59,5 @@ func (s *subscription) giveBack(grants []grant) *store.Flight {
 	if len(changed) == 0 {
 		return nil
 	}
-	return s.save(changed...)
+	return s.saveLazily(changed...)
 }

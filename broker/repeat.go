@@ -111,7 +111,7 @@ func (s *subscription) replay(p *Poll) ([]grant, *store.Flight) {
 		delete(s.replays, p.AttemptID)
 		return nil, nil
 	}
-	return out, s.save(ls...)
+	return out, s.saveLazily(ls...)
 }
 
 // alive reports whether one of the grants is still the current delivery. mu is held.

@@ -116,6 +116,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: new(true)}) // deliveries wait for the store
 		sends("a:1", "b:1", "c:1", "d:1")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, AttemptID: "x"}
 		release := hold(b.store.Groups)

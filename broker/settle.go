@@ -45,7 +45,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 			continue
 		}
 		if waited == nil || f != waited {
-			if waited, werr = f, f.WaitSyncedContext(ctx); werr != nil {
+			if waited, werr = f, f.WaitContext(ctx); werr != nil {
 				werr = withOp("AckMessage", unsettled(ctx, werr))
 			}
 		}
@@ -232,7 +232,7 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, ch
 	case out.rest != nil:
 		return out, s.broker.finish(ctx, out.rest)
 	}
-	if err := out.flight.WaitSyncedContext(ctx); err != nil {
+	if err := out.flight.WaitContext(ctx); err != nil {
 		return out, unsettled(ctx, err)
 	}
 	return out, nil

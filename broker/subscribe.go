@@ -120,7 +120,7 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 		for _, c := range s.cursors {
 			w.PutCursor(g.id, t.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
 		}
-	}, nil).WaitSynced(); err != nil {
+	}, nil).Wait(); err != nil {
 		return nil, storeError(err)
 	}
 	if err := b.noteSubscription(ctx, g, t); err != nil {

@@ -236,17 +236,24 @@ func (s *subscription) describe() Subscription {
 
 // save writes leases. mu is held, so that the writes are in the order of the changes.
 func (s *subscription) save(ls ...*lease) *store.Flight {
-	return s.broker.store.Groups.Add(func(w *store.Batch) {
-		for _, l := range ls {
-			w.PutLease(s.group.id, s.place(l), &l.Lease)
-		}
-	}, nil)
+	return s.broker.store.Groups.Add(func(w *store.Batch) { s.putLeases(w, ls) }, nil)
 }
 
-// saveAdmitted writes that a cursor has moved over messages: leases, of which
+// saveLazily is save for changes that a crash may take back. mu is held.
+func (s *subscription) saveLazily(ls ...*lease) *store.Flight {
+	return s.broker.store.Groups.AddLazy(func(w *store.Batch) { s.putLeases(w, ls) })
+}
+
+func (s *subscription) putLeases(w *store.Batch, ls []*lease) {
+	for _, l := range ls {
+		w.PutLease(s.group.id, s.place(l), &l.Lease)
+	}
+}
+
+// saveAdmitted writes, lazily, that a cursor has moved over messages: leases, of which
 // some are set aside. mu is held.
 func (s *subscription) saveAdmitted(c *cursor, aside, ls []*lease) *store.Flight {
-	return s.broker.store.Groups.Add(func(w *store.Batch) {
+	return s.broker.store.Groups.AddLazy(func(w *store.Batch) {
 		for _, l := range ls {
 			w.PutLease(s.group.id, s.place(l), &l.Lease)
 		}
@@ -254,7 +261,7 @@ func (s *subscription) saveAdmitted(c *cursor, aside, ls []*lease) *store.Flight
 			w.PutAside(s.group.id, s.place(l), &l.Lease)
 		}
 		w.PutCursor(s.group.id, s.topic.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
-	}, nil)
+	})
 }
 
 // remove writes that leases are no more. mu is held.

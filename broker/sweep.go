@@ -242,7 +242,7 @@ func (w *sweep) run(b *Broker) error {
 	}
 	if w.keepsMore() {
 		// Nothing but the groups' progress knows what is kept, so it is on disk first.
-		if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitSynced(); err != nil {
+		if err := b.store.Groups.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
 			return err
 		}
 	}

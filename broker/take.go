@@ -139,7 +139,7 @@ func (s *subscription) takeReady(grants []grant, limit int, p *Poll, budget *int
 	if len(ls) == 0 {
 		return grants, nil
 	}
-	return grants, s.save(ls...)
+	return grants, s.saveLazily(ls...)
 }
 
 // budget returns how many bytes of bodies a receive may bring; the first message may have more.

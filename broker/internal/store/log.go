@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,135 +10,103 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// A Log gathers the writes of many goroutines into one batch and commits it
-// while the next one gathers: one fsync serves all that wait. Batches are
-// committed in the order in which their writes were added.
+// lazySyncDelay is how long after a lazy write its fsync begins, unless another write
+// brings one sooner.
+const lazySyncDelay = 20 * time.Millisecond
+
+// maxSyncing is how many batches may wait for their fsync. Lazy writes do not wait for the
+// fsync under way, so each may add a batch.
+const maxSyncing = 16
+
+// A Log gathers the writes of many goroutines into one batch and commits it while the next one
+// gathers: one fsync serves all writes of a batch. Batches are committed in the order in which
+// their writes were added.
+//
+// A batch is committed when the fsync of the batch before it has ended. A lazy write does not
+// wait for that: its batch is written at once.
 type Log struct {
-	db    *pebble.DB
-	name  string
-	store *Store // says whether the database can still write
-
+	db     *pebble.DB
+	name   string
+	store  *Store // reports whether the database can still write
 	meter  *logMeter
-	lazy   *lazyFS             // of a database whose log is synced later; nil: a commit is on disk
-	before func(*pebble.Batch) // sees each batch that is about to be committed; may be nil
+	before func(*pebble.Batch) // sees each batch that is about to be written; may be nil
 
-	gathered atomic.Int64  // bytes in next
-	aside    atomic.Int64  // bytes that Room has set aside in it
+	held     atomic.Int64  // bytes in next and in batches that are not on disk
+	reserved atomic.Int64  // bytes that Room has reserved
 	freed    chan struct{} // size 1: Room may find some
 
-	mu     sync.Mutex
-	next   *Flight // guarded by mu; nil after close
-	closed error   // guarded by mu
+	mu       sync.Mutex
+	changed  sync.Cond   // of mu: something that run waits for has changed
+	next     *Flight     // guarded by mu, as is all below; nil after close
+	syncing  int         // batches that wait for their fsync
+	unsynced bool        // a batch was written without an fsync, and none began since
+	lazily   *time.Timer // requests that fsync; nil: none is needed, or there was never one
+	closing  bool
 
-	kick chan struct{} // size 1: next has something
-	done chan struct{} // closed when the committing goroutine has ended
+	syncs chan *Flight  // batches that wait for their fsync, in order
+	done  chan struct{} // closed when both goroutines have ended
 }
 
 // A Flight is one batch on its way to the disk.
 type Flight struct {
 	log   *Log
 	batch *pebble.Batch
+	size  int64 // of the batch; guarded by log.mu
 	after []func(error)
-	done  chan struct{}
-	err   error // valid once done is closed
-	at    int64 // valid once done is closed: what lazyFS must sync for the batch to be on disk
+	begun time.Time // when the commit began
+
+	added bool // guarded by log.mu: it has a write, or a caller who waits
+	sync  bool // guarded by log.mu: somebody needs it on disk
+	lazy  bool // guarded by log.mu: somebody waits until it is written
+
+	written  chan struct{} // closed when the batch is written, or has failed
+	writeErr error         // valid once written is closed
+	done     chan struct{} // closed when the batch is on disk, or has failed
+	err      error         // valid once done is closed
 }
 
-// Wait returns when the batch is committed, or with the reason why it is not.
-// What is committed survives the end of the process, and, but for the groups'
-// progress, a power failure. A nil Flight was refused: the Log is closed.
-func (f *Flight) Wait() error {
-	if f == nil {
-		return errLogClosed
-	}
-	return f.wait(nil)
-}
+var (
+	errStopped   = errors.New("the wait was stopped")
+	errLogClosed = errors.New("the store is closed")
+)
 
-// WaitSynced returns when the batch, and all before it, is on disk, or with
-// the reason why it is not: no power failure takes it back. Calls that wait at the
-// same time share one fsync, and nothing else waits for that. A nil Flight was
-// refused: the Log is closed.
-func (f *Flight) WaitSynced() error { return f.waitSynced(nil) }
-
-// WaitSyncedContext is WaitSynced, but returns the cause of ctx if that ends
-// first; the batch comes to disk all the same, with a later one at the latest.
-func (f *Flight) WaitSyncedContext(ctx context.Context) error {
-	err := f.waitSynced(ctx.Done())
-	if errors.Is(err, errStopped) {
-		return context.Cause(ctx)
+func newLog(db *pebble.DB, name string, s *Store, meter *logMeter, before func(*pebble.Batch)) *Log {
+	l := &Log{
+		db: db, name: name, store: s, meter: meter, before: before,
+		syncs: make(chan *Flight, maxSyncing), done: make(chan struct{}), freed: make(chan struct{}, 1),
 	}
-	return err
-}
-
-func (f *Flight) waitSynced(stop <-chan struct{}) error {
-	if f == nil {
-		return errLogClosed
-	}
-	if err := f.wait(stop); err != nil || f.log.lazy == nil {
-		return err
-	}
-	r, err := f.log.lazy.sync(f.at)
-	if r == nil {
-		return err
-	}
-	select {
-	case <-r.done:
-		return r.err
-	case <-stop:
-		return errStopped
-	case <-f.log.store.failed:
-		return f.log.store.Broken()
-	}
-}
-
-// wait waits for the batch, for the store to break (a batch may then be stuck
-// within the database), or for stop.
-func (f *Flight) wait(stop <-chan struct{}) error {
-	select {
-	case <-f.done:
-		return f.err
-	case <-stop:
-		return errStopped
-	case <-f.log.store.failed:
-	}
-	select {
-	case <-f.done:
-		return f.err
-	default:
-		return f.log.store.Broken()
-	}
-}
-
-var errStopped = errors.New("the wait was stopped")
-
-var errLogClosed = errors.New("the store is closed")
-
-func newLog(db *pebble.DB, name string, s *Store, meter *logMeter, lazy *lazyFS) *Log {
-	l := &Log{db: db, name: name, store: s, meter: meter, lazy: lazy, kick: make(chan struct{}, 1), done: make(chan struct{}), freed: make(chan struct{}, 1)}
+	l.changed.L = &l.mu
 	l.next = l.newFlight()
-	go l.run()
+	go func() { // ends with close
+		var syncer sync.WaitGroup
+		syncer.Go(l.sync)
+		l.run()
+		close(l.syncs)
+		syncer.Wait()
+		close(l.done)
+	}()
 	return l
 }
 
 func (l *Log) newFlight() *Flight {
-	return &Flight{log: l, batch: l.db.NewBatch(), done: make(chan struct{})}
+	return &Flight{log: l, batch: l.db.NewBatch(), written: make(chan struct{}), done: make(chan struct{})}
 }
 
-// Add puts writes into the next batch. write encodes them and must not wait;
-// the calls of all goroutines are one after another, so write may also give out offsets.
-// after, if not nil, is called once the batch is committed, or with the error
-// why not, before Wait returns; the calls are in the order of the writes.
-// A nil return means that the Log is closed; neither function was called. If write
-// panics the store is broken: a part of what belongs together must not be committed.
+// Add adds writes to the next batch, which an fsync follows. write encodes them and must not
+// wait; the calls of all goroutines are one after another, so write may also assign offsets.
+// after, if not nil, is called once the batch is on disk, or with the error why not, before
+// Wait returns; the calls are in the order of the writes. A nil return means that the Log is
+// closed; neither function was called. If write panics the store is broken: half of a change
+// must not be committed.
 func (l *Log) Add(write func(*Batch), after func(error)) *Flight {
-	f := l.add(write, after)
-	if f != nil {
-		signal(l.kick)
-	}
-	return f
+	return l.add(write, after, false)
 }
 
-func (l *Log) add(write func(*Batch), after func(error)) *Flight {
+// AddLazy is Add for writes that a crash may take back: their fsync follows within 20 ms, or with
+// that of a later write. WaitWritten waits for no fsync, and Wait requests one.
+func (l *Log) AddLazy(write func(*Batch)) *Flight { return l.add(write, nil, true) }
+
+func (l *Log) add(write func(*Batch), after func(error), lazy bool) *Flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.next
@@ -154,78 +121,166 @@ func (l *Log) add(write func(*Batch), after func(error)) *Flight {
 	}()
 	write((*Batch)(f.batch))
 	whole = true
-	l.gathered.Store(int64(f.batch.Len()))
+	size := int64(f.batch.Len())
+	l.held.Add(size - f.size)
+	f.size = size
 	if after != nil {
 		f.after = append(f.after, after)
 	}
+	f.added = true
+	f.lazy = f.lazy || lazy
+	f.sync = f.sync || !lazy
+	l.changed.Signal()
 	return f
 }
 
-// signal wakes one who waits, or comes to.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// synced returns the flight whose end means that f is on disk: f, or the next one if f is
+// written already and no fsync follows.
+func (l *Log) synced(f *Flight) *Flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case f.sync:
+		return f
+	case l.next == nil: // closing, which syncs
+		return f
+	case f != l.next:
+		f = l.next
+		f.added = true
 	}
+	f.sync = true
+	l.changed.Signal()
+	return f
 }
 
+// run writes batches until the Log is closed.
 func (l *Log) run() {
-	defer close(l.done)
-	for range l.kick {
-		l.mu.Lock()
-		f := l.next
-		if l.closed != nil {
-			l.next = nil
-		} else {
-			l.next = l.newFlight()
+	for {
+		f, last := l.take()
+		if f != nil {
+			l.write(f)
 		}
-		l.gathered.Store(0)
-		l.mu.Unlock()
-		signal(l.freed)
-		l.commit(f)
-		if l.next == nil { // only this goroutine changes next, so reading it needs no lock
+		if last {
 			return
 		}
 	}
 }
 
-func (l *Log) commit(f *Flight) {
-	if err := l.store.Broken(); err != nil {
-		f.err = err
-	} else if !f.batch.Empty() {
-		if l.before != nil {
-			l.before(f.batch)
-		}
-		if err := l.meter.apply(l.db, f.batch); err != nil {
-			f.err = fmt.Errorf("writing to %s: %w", l.name, err)
-		} else if err := l.store.Broken(); err != nil {
-			// Pebble reports a failed commit to its logger, not to the caller.
-			f.err = err
-		}
+// take waits for a batch that can be written. last means that the Log is closed.
+func (l *Log) take() (f *Flight, last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closing && (!l.next.added || l.syncing > 0 && !l.next.lazy) {
+		l.changed.Wait()
 	}
-	if l.lazy != nil {
-		f.at = l.lazy.position()
+	f = l.next
+	if l.next = l.newFlight(); l.closing {
+		l.next = nil
+		f.sync = true
 	}
+	if f.sync {
+		l.syncing++
+		l.needSync(false)
+	} else {
+		l.needSync(true)
+	}
+	return f, l.closing
+}
+
+// needSync notes whether batches are written that no fsync follows, and has one follow. mu is
+// held.
+func (l *Log) needSync(needed bool) {
+	if l.unsynced == needed {
+		return
+	}
+	l.unsynced = needed
+	switch {
+	case !needed:
+		l.lazily.Stop()
+	case l.lazily == nil:
+		l.lazily = time.AfterFunc(lazySyncDelay, func() { l.Add(func(*Batch) {}, nil) })
+	default:
+		l.lazily.Reset(lazySyncDelay)
+	}
+}
+
+// write applies a batch to the database, without a wait for its fsync.
+func (l *Log) write(f *Flight) {
+	f.begun = time.Now()
+	if f.writeErr = l.store.Broken(); f.writeErr == nil {
+		f.writeErr = l.apply(f)
+	}
+	f.err = f.writeErr
+	close(f.written)
+	if f.sync {
+		l.syncs <- f
+		return
+	}
+	l.end(f)
+}
+
+func (l *Log) apply(f *Flight) error {
+	if l.before != nil {
+		l.before(f.batch)
+	}
+	l.meter.begin(f.batch)
+	var err error
+	if f.sync {
+		if f.batch.Empty() { // its fsync is for batches before it
+			must(f.batch.LogData(nil, nil))
+		}
+		err = l.db.ApplyNoSyncWait(f.batch, pebble.Sync)
+	} else {
+		err = l.db.Apply(f.batch, pebble.NoSync)
+	}
+	if err != nil {
+		return fmt.Errorf("writing to %s: %w", l.name, err)
+	}
+	return l.store.Broken() // Pebble reports a failed commit to its logger, not to the caller
+}
+
+// sync waits for the fsync of each batch.
+func (l *Log) sync() {
+	for f := range l.syncs {
+		if f.err == nil {
+			if err := f.batch.SyncWait(); err != nil {
+				l.store.fail(fmt.Errorf("syncing %s: %w", l.name, err)) // a later fsync may succeed without this data
+				f.err = l.store.Broken()
+			} else if f.err = l.store.Broken(); f.err == nil {
+				l.meter.end(f)
+			}
+		}
+		l.end(f)
+		l.mu.Lock()
+		l.syncing--
+		l.mu.Unlock()
+		l.changed.Signal()
+	}
+}
+
+// end releases a batch that is on disk, or whose fsync comes later.
+func (l *Log) end(f *Flight) {
 	for _, after := range f.after {
 		after(f.err)
 	}
+	l.held.Add(-f.size)
+	signal(l.freed)
 	close(f.done)
-	// A batch that failed may still be in Pebble's hands: leave it to the collector.
-	if f.err == nil {
-		_ = f.batch.Close() // gives its memory back; it cannot fail
+	if f.err == nil { // a batch that failed may still be in Pebble's hands: the collector frees it
+		_ = f.batch.Close() // it cannot fail
 	}
 }
 
 // stuckAfter is how long closing waits for a write of a broken database.
 const stuckAfter = 5 * time.Second
 
-// close commits what was added, and refuses what comes after. It returns false if
-// the database is broken and a write does not come back from it.
+// close commits all added writes and rejects later ones. It returns false if the database is
+// broken and a write does not return from it.
 func (l *Log) close() bool {
 	l.mu.Lock()
-	l.closed = errLogClosed
+	l.closing = true
 	l.mu.Unlock()
-	signal(l.kick)
+	l.changed.Signal()
 	select {
 	case <-l.done:
 		return true
@@ -239,75 +294,10 @@ func (l *Log) close() bool {
 	}
 }
 
-// WaitContext is Wait, but returns the cause of ctx if that ends first; the
-// batch is committed all the same.
-func (f *Flight) WaitContext(ctx context.Context) error {
-	if f == nil {
-		return errLogClosed
+// signal wakes one who waits, or comes to.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
-	err := f.wait(ctx.Done())
-	if errors.Is(err, errStopped) {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// maxGathered is from how many bytes on a batch is full: memory holds about one
-// that gathers and one that is committed.
-const maxGathered = 32 << 20
-
-// Full reports whether the batch that gathers is full: Room would wait.
-func (l *Log) Full() bool { return l.gathered.Load()+l.aside.Load() >= maxGathered }
-
-// roomLook is how often Room asks whether to go on waiting.
-const roomLook = 50 * time.Millisecond
-
-// Room returns when the batch that gathers is not full, and n bytes of it are set aside
-// for the caller, who calls Release once it has added them, or will not. So
-// the bound is exceeded by what one caller has, however many come. An error, the cause of
-// ctx or what refused has returned, sets nothing aside. refused, if not nil, is asked before
-// and during the wait; an error of it ends that.
-func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
-	waited := false
-	for ; !l.setAside(n); waited = true {
-		if refused != nil {
-			if err := refused(); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-l.freed:
-		case <-time.After(roomLook):
-		case <-l.done:
-			l.aside.Add(n) // it is closed, which Add tells
-			return nil
-		case <-l.store.failed:
-			l.aside.Add(n) // likewise
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	if waited {
-		signal(l.freed) // for the next one
-	}
-	return nil
-}
-
-func (l *Log) setAside(n int64) bool {
-	for {
-		aside := l.aside.Load()
-		if l.gathered.Load()+aside >= maxGathered {
-			return false
-		}
-		if l.aside.CompareAndSwap(aside, aside+n) {
-			return true
-		}
-	}
-}
-
-// Release gives back what Room has set aside. What was added by then counts as gathered.
-func (l *Log) Release(n int64) {
-	l.aside.Add(-n)
-	signal(l.freed)
 }

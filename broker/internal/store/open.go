@@ -138,13 +138,8 @@ func (s *Store) openAll(o Options) (err error) {
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	lazy := newLazyFS(&meteredFS{s.knownFS(groupsDir), groups.fsync}, groupsSyncDelay, s.fail)
-	progress := s.options(cache, o.MemTableBytes/groupsMemTable, lazy)
-	// From FormatWALSyncChunks on the log says of itself how far it was synced, and
-	// a log that was not, in spite of that, is refused as damaged. lazyFS makes it
-	// say so too early; its end is what the last sync left, as before that format.
-	progress.FormatMajorVersion = pebble.FormatWALSyncChunks - 1
-	progress.Experimental.ValueSeparationPolicy = nil // of a later format; the records are small
+	progress := s.options(cache, o.MemTableBytes/groupsMemTable, &meteredFS{logSyncFS{s.knownFS(groupsDir)}, groups.fsync})
+	progress.Experimental.ValueSeparationPolicy = nil // the records are small
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
 	}
@@ -153,9 +148,8 @@ func (s *Store) openAll(o Options) (err error) {
 			return err
 		}
 	}
-	s.Messages = newLog(s.messages, "the message log", s, messages, nil)
-	s.Messages.before = s.tail.apply
-	s.Groups = newLog(s.groups, "the groups' progress", s, groups, lazy)
+	s.Messages = newLog(s.messages, "the message log", s, messages, s.tail.apply)
+	s.Groups = newLog(s.groups, "the groups' progress", s, groups, nil)
 	return nil
 }
 

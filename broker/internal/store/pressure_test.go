@@ -72,7 +72,7 @@ func TestLogHasABound(t *testing.T) {
 			defer cancel()
 			return s.Messages.Room(ctx, 0, nil)
 		}
-		for range maxGathered>>20 - 1 {
+		for range maxHeld>>20 - 2 {
 			add()
 		}
 		if err := room(); err != nil {
@@ -106,7 +106,7 @@ func TestRoomIsForSome(t *testing.T) {
 			t.Fatal(err)
 		}
 		const n, each = 100, 4 << 20
-		if err := s.Messages.Room(t.Context(), maxGathered, nil); err != nil {
+		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
 			t.Fatal(err)
 		}
 		var admitted, given atomic.Int64
@@ -131,19 +131,19 @@ func TestRoomIsForSome(t *testing.T) {
 		if k := admitted.Load(); k != 0 {
 			t.Errorf("%d are let in while there is no room", k)
 		}
-		s.Messages.Release(maxGathered)
+		s.Messages.Release(maxHeld)
 		synctest.Wait()
-		if k := admitted.Load(); k != maxGathered/each {
-			t.Errorf("%d are let in at once, want %d", k, maxGathered/each)
+		if k := admitted.Load(); k != maxHeld/each {
+			t.Errorf("%d are let in at once, want %d", k, maxHeld/each)
 		}
 		cancel()
 		close(leave)
 		synctest.Wait()
-		if a, g := admitted.Load(), given.Load(); a+g != n || a < n/2 || s.Messages.aside.Load() != 0 {
-			t.Errorf("%d were let in and %d have given up, of %d; %d bytes stay aside", a, g, n, s.Messages.aside.Load())
+		if a, g := admitted.Load(), given.Load(); a+g != n || a < n/2 || s.Messages.reserved.Load() != 0 {
+			t.Errorf("%d were let in and %d have given up, of %d; %d bytes stay aside", a, g, n, s.Messages.reserved.Load())
 		}
 		// Who waits when the store closes is let in, to be told by Add.
-		if err := s.Messages.Room(t.Context(), maxGathered, nil); err != nil {
+		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
 			t.Fatal(err)
 		}
 		late := make(chan error)

@@ -92,46 +92,6 @@ func TestFirstThat(t *testing.T) {
 	}
 }
 
-// The power fails while the log of the groups is partly on disk, in any part
-// of it: the store opens with what was synced before.
-func TestUnsyncedGroupsDoNotStandInTheWay(t *testing.T) {
-	for seed := range uint64(30) {
-		rnd := rand.New(rand.NewPCG(seed, 0))
-		fs := vfs.NewCrashableMem()
-		s, err := openDir("data", fs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range int64(1000) {
-			if err := s.Groups.Add(func(b *Batch) {
-				b.PutLease(1, Place{1, 0, i}, &Lease{State: 1, Owner: string(make([]byte, 1+i))})
-			}, nil).Wait(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cut := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if s, err = openDir("data", cut); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		next := int64(0)
-		if err := s.Leases(func(_ uint32, p Place, _ Lease) error {
-			if p.Offset != next {
-				t.Errorf("seed %d: the lease of %d comes after %d", seed, p.Offset, next-1)
-			}
-			next = p.Offset + 1
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // What remains of a queue before its beginning is told apart from what is behind it.
 func TestQueueBeginning(t *testing.T) {
 	fs := vfs.NewMem()

@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 )
 
-// logMeter is what one Log counts. Only its committing goroutine writes, so
-// the atomics are never contended.
+// logMeter is what one Log counts. Only one goroutine writes each, so the atomics are never
+// contended.
 type logMeter struct {
 	seconds, records, fsync *histogram.Histogram
 	bytes                   atomic.Int64
@@ -22,22 +22,18 @@ func newLogMeter() *logMeter {
 	return &logMeter{seconds: histogram.Durations(), records: histogram.Sizes(), fsync: histogram.Durations()}
 }
 
-// apply commits a batch and measures that.
-func (m *logMeter) apply(db *pebble.DB, b *pebble.Batch) error {
-	records, size := int64(b.Count()), int64(b.Len()) // before the batch is Pebble's
-	begin := time.Now()
-	err := db.Apply(b, pebble.Sync)
-	if err == nil {
-		m.seconds.Observe(int64(time.Since(begin)))
-		m.records.Observe(records)
-		m.bytes.Add(size)
-	}
-	return err
+// begin counts a batch that is about to be written.
+func (m *logMeter) begin(b *pebble.Batch) {
+	m.records.Observe(int64(b.Count()))
+	m.bytes.Add(int64(b.Len()))
 }
+
+// end counts a batch that is on disk.
+func (m *logMeter) end(f *Flight) { m.seconds.Observe(int64(time.Since(f.begun))) }
 
 // LogStats is what a Log has done since it was opened.
 type LogStats struct {
-	Commit  histogram.Snapshot // how long commits took, in nanoseconds
+	Commit  histogram.Snapshot // from the write to the end of its fsync, in nanoseconds
 	Records histogram.Snapshot // records in a commit
 	Bytes   int64              // committed
 	Fsync   histogram.Snapshot // how long the fsyncs of the write-ahead log took, in nanoseconds

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// maxHeld is how many bytes of writes the Log holds in memory before Room makes callers wait.
+const maxHeld = 64 << 20
+
+// roomLook is how often Room asks whether to go on waiting.
+const roomLook = 50 * time.Millisecond
+
+// Full reports whether the Log holds as many bytes as it may: Room would wait.
+func (l *Log) Full() bool { return l.held.Load()+l.reserved.Load() >= maxHeld }
+
+// Room returns when the Log may hold more, and reserves n bytes for the caller, who calls Release
+// once it has added them, or will not. So one caller's bytes may exceed the bound, however many
+// callers come. An error, the cause of ctx or the return value of refused, reserves nothing.
+// refused, if not nil, is asked before and during the wait; its error ends the wait.
+func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
+	waited := false
+	for ; !l.reserve(n); waited = true {
+		if refused != nil {
+			if err := refused(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-l.freed:
+		case <-time.After(roomLook):
+		case <-l.done:
+			l.reserved.Add(n) // Add reports that the Log is closed
+			return nil
+		case <-l.store.failed:
+			l.reserved.Add(n) // likewise
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if waited {
+		signal(l.freed) // for the next one
+	}
+	return nil
+}
+
+func (l *Log) reserve(n int64) bool {
+	for {
+		reserved := l.reserved.Load()
+		if l.held.Load()+reserved >= maxHeld {
+			return false
+		}
+		if l.reserved.CompareAndSwap(reserved, reserved+n) {
+			return true
+		}
+	}
+}
+
+// Release ends a reservation of Room. The bytes that were added by then count as held.
+func (l *Log) Release(n int64) {
+	l.reserved.Add(-n)
+	signal(l.freed)
+}
