@@ -219,6 +219,7 @@ type delivered struct {
 // A push is a running push consumer.
 type push struct {
 	x          *target
+	consumer   *consumer.Push
 	deliveries chan delivered
 	outcomes   chan consumer.Outcome
 	stopped    chan consumer.StopReport
@@ -230,25 +231,49 @@ type push struct {
 // consume starts a push consumer, which ends with the test.
 func (x *target) consume(sub consumer.Subscription, handler consumer.Handler, o consumer.PushOptions) *push {
 	x.t.Helper()
+	p := x.newPush(&o)
+	return p.run(consumer.NewPush(x.client, sub, func(ctx context.Context, d *tidegate.Delivery) error {
+		p.deliveries <- delivered{d, time.Now()}
+		return handler(ctx, d)
+	}, o))
+}
+
+// consumeBatches starts a push consumer with batches, which ends with the test.
+func (x *target) consumeBatches(sub consumer.Subscription, handler consumer.BatchHandler, o consumer.PushOptions) *push {
+	x.t.Helper()
+	p := x.newPush(&o)
+	return p.run(consumer.NewBatch(x.client, sub, func(ctx context.Context, ds []*tidegate.Delivery) error {
+		for _, d := range ds {
+			p.deliveries <- delivered{d, time.Now()}
+		}
+		return handler(ctx, ds)
+	}, o))
+}
+
+// newPush returns a push consumer that does not run yet, and sets the hooks that it needs.
+func (x *target) newPush(o *consumer.PushOptions) *push {
 	const room = 1000 // more than any program has deliveries
 	p := &push{x: x, deliveries: make(chan delivered, room), outcomes: make(chan consumer.Outcome, room),
 		stopped: make(chan consumer.StopReport, 1), done: make(chan struct{})}
 	o.OnDelivery = func(out consumer.Outcome) { p.outcomes <- out }
 	o.OnStop = func(r consumer.StopReport) { p.stopped <- r }
-	c, err := consumer.NewPush(x.client, sub, func(ctx context.Context, d *tidegate.Delivery) error {
-		p.deliveries <- delivered{d, time.Now()}
-		return handler(ctx, d)
-	}, o)
+	return p
+}
+
+// run starts the consumer, which ends with the test.
+func (p *push) run(c *consumer.Push, err error) *push {
+	p.x.t.Helper()
 	if err != nil {
-		x.t.Fatal(err)
+		p.x.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(x.ctx)
+	p.consumer = c
+	ctx, cancel := context.WithCancel(p.x.ctx)
 	p.cancel = cancel
 	go func() {
 		defer close(p.done)
 		p.err = c.Run(ctx)
 	}()
-	x.t.Cleanup(func() {
+	p.x.t.Cleanup(func() {
 		cancel()
 		<-p.done
 	})
