@@ -84,10 +84,11 @@ type Subscription struct {
 	//
 	// All topics share the consumer's options: concurrency, buffers, limiter, kill switch and
 	// pause. They take turns, so that a topic with a large backlog does not delay the messages of
-	// the others. Messages of a FIFO group are in order within a topic. A topic that does not exist
-	// does not stop the others; see PushOptions.OnReceiveFailure. All consumers of a group must
-	// have the same topics and filters (RocketMQ: subscription relationship consistency). A simple
-	// consumer refuses them: use one for each topic. Nil means Topic alone.
+	// the others. Messages of a FIFO group are in order within a topic. A batch of [NewBatch] can
+	// have messages of several topics. A topic that does not exist does not stop the others; see
+	// PushOptions.OnReceiveFailure. All consumers of a group must have the same topics and filters
+	// (RocketMQ: subscription relationship consistency). A simple consumer refuses them: use one
+	// for each topic. Nil means Topic alone.
 	Topics map[string]Filter
 
 	// Retry is the group's retry schedule for a push consumer: the message is delivered again

@@ -199,6 +199,45 @@ func TestTopicsKeepTheirOwnOrder(t *testing.T) {
 	})
 }
 
+// The messages of several topics share batches, each with a verdict of its own.
+func TestTopicsShareBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		var seen outcomes
+		var batches []string
+		p, err := NewBatch(s, Subscription{Group: "billing", Topics: ofTopics("orders", "returns")}, func(_ context.Context, ds []*tidegate.Delivery) error {
+			verdicts := make(BatchResult, len(ds))
+			topics := map[string]int{}
+			for i, d := range ds {
+				if topics[d.Topic]++; d.Topic == "returns" && d.Attempt == 1 {
+					verdicts[i] = RetryAfter(time.Second, errors.New("x"))
+				}
+			}
+			batches = append(batches, fmt.Sprint(topics))
+			return verdicts
+		}, PushOptions{Concurrency: 1, OnDelivery: seen.add})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.inTopic(0, "orders", "", 3)
+		s.inTopic(0, "returns", "", 2)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if got, want := fmt.Sprint(batches), "[map[orders:3 returns:2] map[returns:2]]"; got != want {
+			t.Errorf("batches %s, want %s", got, want)
+		}
+		for _, o := range seen.all() {
+			if want := o.Topic == "returns" && o.Attempt == 1; want != (o.Disposition == Retried) {
+				t.Errorf("outcome %+v", o)
+			}
+		}
+	})
+}
+
 // A topic that does not exist, or that the credentials may not read, is reported with its name and
 // does not stop the others. Credentials that are refused for all topics end the consumer after a
 // minute; a filter that the server cannot read ends it at once.
