@@ -104,7 +104,7 @@ func TestMessagesStayWhole(t *testing.T) {
 				}
 				take := func(way string, n int) (list []*tidegate.Delivery) {
 					t.Helper()
-					<-time.After(5 * time.Minute)
+					<-time.After(2 * time.Minute)
 					mu.Lock()
 					defer mu.Unlock()
 					if list, seen = seen, nil; len(list) != n {
