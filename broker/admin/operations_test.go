@@ -23,7 +23,7 @@ import (
 
 // ofData are the operations of openapi.yaml that belong to transport/rest.
 var ofData = []string{
-	"sendMessages", "recallMessage", "receiveMessages", "acknowledge", "changeInvisibleDuration", "retry", "deadLetter", "reconsumeLater", "negativeAcknowledge",
+	"sendMessages", "recallMessage", "receiveMessages", "acknowledge", "changeInvisibleDuration", "snooze", "retry", "deadLetter", "reconsumeLater", "negativeAcknowledge",
 }
 
 func document(t *testing.T) *openapi3.T {

@@ -110,6 +110,7 @@ func TestHandlesOverHTTP(t *testing.T) {
 		{"/v1/groups/g/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, foreign), 403},
 		{"/v1/groups/g/change-invisible-duration", fmt.Sprintf(`{"handle":%q,"invisible_duration":"1m"}`, foreign), 403},
 		{"/v1/groups/g/retry", fmt.Sprintf(`{"handle":%q,"after":"1m"}`, foreign), 403},
+		{"/v1/groups/g/snooze", fmt.Sprintf(`{"handle":%q,"delay":"1m"}`, foreign), 403},
 		{"/v1/groups/g/dead-letter", fmt.Sprintf(`{"handle":%q}`, foreign), 403},
 		{"/v1/groups/h/acknowledge", fmt.Sprintf(`{"handles":[%q]}`, own), 403},
 		{"/v1/groups/g/acknowledge", `{"handles":["odd"]}`, 400},
@@ -177,7 +178,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 				}
 				return got.Messages[0].Handle
 			}
-			for _, settle := range []string{"change-invisible-duration", "retry", "negative-acknowledge", "reconsume-later", "dead-letter", "acknowledge"} {
+			for _, settle := range []string{"change-invisible-duration", "snooze", "retry", "negative-acknowledge", "reconsume-later", "dead-letter", "acknowledge"} {
 				if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: settle, Topic: "orders", Body: []byte("x")}}); r[0].Err != nil {
 					t.Fatal(r[0].Err)
 				}
@@ -188,15 +189,19 @@ func TestRetriesOverHTTP(t *testing.T) {
 					var changed changeResult
 					decode(t, []byte(post(200, settle, `{"handle":%q,"invisible_duration":"1m"}`, h)), &changed)
 					h = changed.Handle
+				case "snooze":
+					post(204, settle, `{"handle":%q,"delay":"1m"}`, h)
+					time.Sleep(time.Minute)
+					h = take()
 				case "retry", "negative-acknowledge":
-					post(204, settle, `{"handle":%q}`, h)
+					post(200, settle, `{"handle":%q}`, h)
 					time.Sleep(time.Minute)
 					h = take()
 				case "reconsume-later":
 					post(200, settle, `{"handle":%q}`, h)
 					h = take()
 				case "dead-letter":
-					post(204, settle, `{"handle":%q}`, h)
+					post(200, settle, `{"handle":%q}`, h)
 					continue
 				}
 				post(200, "acknowledge", `{"handles":[%q]}`, h)

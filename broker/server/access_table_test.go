@@ -36,6 +36,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/groups/{group}/topics/{topic}/receive", "c", ""},
 	{"POST /v1/groups/{group}/acknowledge", "c", ""},
 	{"POST /v1/groups/{group}/change-invisible-duration", "c", ""},
+	{"POST /v1/groups/{group}/snooze", "c", ""},
 	{"POST /v1/groups/{group}/retry", "c", ""},
 	{"POST /v1/groups/{group}/dead-letter", "c", ""},
 	{"POST /v1/groups/{group}/reconsume-later", "c", ""},

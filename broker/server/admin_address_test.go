@@ -76,7 +76,7 @@ func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
 	w := httptest.NewRecorder()
 	begin := time.Now()
 	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
-	if w.Code != http.StatusNoContent {
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"delay": "1ms"`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(8 * time.Second) }))

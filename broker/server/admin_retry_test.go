@@ -49,13 +49,13 @@ func TestRetryOverHTTP(t *testing.T) {
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"level":99}`, 400, "level: it is 99; the group has 1 to 18")
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"20ms"}`, 400, "1s to 240h0m0s")
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"later":1}`, 400, "handle, delay, level")
-	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"30s"}`, 200, `"topic": "normal-g-RETRY"`, `"reconsume_times": 1`, `"dead_letter": false`)
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"30s"}`, 200, `"topic": "normal-g-RETRY"`, `"reconsume_times": 1`, `"dead_letter": false`, `"delay": "0s"`)
 	m = e.one(e.ctx(), receiveRequest("normal"))
 	if p := m.GetUserProperties(); m.GetTopic().GetName() != "normal" || p["REAL_TOPIC"] != "normal" || p["RECONSUMETIMES"] != "1" || p["ORIGIN_MESSAGE_ID"] != "m" {
 		t.Errorf("%s: %q", m.GetTopic(), p)
 	}
 	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`,"delay":"-1s"}`, 400, `"code": 40011`)
-	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`,"delay":"1ns"}`, 204)
+	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`,"delay":"1ns"}`, 200, `"fate": "again"`, `"delay": "1ns"`)
 	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)
 	m = e.one(e.ctx(), receiveRequest("normal"))
 	if n := m.GetSystemProperties().GetDeliveryAttempt(); n != 2 || m.GetUserProperties()["RECONSUMETIMES"] != "1" {

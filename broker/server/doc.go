@@ -47,6 +47,7 @@
 //	POST /v1/groups/{group}/topics/{topic}/receive     receives up to 32, with a long poll, or NDJSON as they come
 //	POST /v1/groups/{group}/acknowledge                {"handles":[...]}: they are consumed
 //	POST /v1/groups/{group}/change-invisible-duration  keeps a message for longer, or gives it back
+//	POST /v1/groups/{group}/snooze                     postpones a message without counting an attempt
 //	POST /v1/groups/{group}/retry                      consuming failed: again after a time, or after the group's interval
 //	POST /v1/groups/{group}/dead-letter                makes it a dead letter
 //	POST /v1/groups/{group}/reconsume-later            acknowledges it, and has it again from the group's retry topic

@@ -45,7 +45,6 @@ type engine interface {
 	Limits() broker.Limits
 	SetLimits(l broker.Limits) error
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
-	NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error
 	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	RetryPolicy(c broker.GroupConfig, topics ...string) broker.RetryPolicy

@@ -271,6 +271,9 @@ func TestHTTPRefusals(t *testing.T) {
 		{"/v1/groups/g/retry", `{"handle":"x","after":"-1s"}`, 400, 40011, nil},
 		{"/v1/groups/g/retry", `{"handle":"x","after":"-2562047h47m16.854775808s"}`, 400, 40011, nil}, // the least that there is
 		{"/v1/groups/g/change-invisible-duration", `{"handle":"x"}`, 400, 40011, []string{"missing"}},
+		{"/v1/groups/g/snooze", `{"handle":"x"}`, 400, 40011, []string{"delay is missing"}},
+		{"/v1/groups/g/snooze", `{"handle":"x","delay":"1s"}`, 400, 40013, nil},
+		{receive, `{"repeat":true}`, 400, 40000, []string{"attempt ID"}},
 		{"/v1/groups/g/dead-letter", `{}`, 400, 40013, nil},
 	} {
 		x.failed(c.path, c.body, c.status, c.code, c.words...)

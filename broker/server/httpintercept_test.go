@@ -151,7 +151,7 @@ func TestHTTPMetrics(t *testing.T) {
 			`tidegate_http_answers_total{operation="sendMessages",status="404"} 1`,
 			`tidegate_http_answers_total{operation="receiveMessages",status="200"} 1`,
 			`tidegate_http_answers_total{operation="acknowledge",status="200"} 0`,
-			`tidegate_http_answers_total{operation="retry",status="204"} 0`,
+			`tidegate_http_answers_total{operation="retry",status="200"} 0`,
 			`tidegate_http_answers_total{operation="deleteTopic",status="204"} 0`,
 			`tidegate_http_duration_seconds_count{operation="sendMessages"} 2`,
 		} {

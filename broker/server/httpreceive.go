@@ -34,6 +34,7 @@ type httpReceive struct {
 		Expression string `json:"expression"` // *
 	} `json:"filter"`
 	AttemptID string `json:"attempt_id"` // none
+	Repeat    bool   `json:"repeat"`     // false: new messages come if the attempt has none in flight
 	Push      bool   `json:"push"`       // false: a time-out makes the message ready at once
 	Text      bool   `json:"text"`       // false: all bodies are base64
 }
@@ -42,7 +43,7 @@ type httpReceive struct {
 // bounds of an invisible duration are least and most.
 func (q *httpReceive) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
 	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
-		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, MaxBytes: q.MaxBytes,
+		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
 		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: transport.Filter{Expression: q.Filter.Expression},
 	}}
 	if q.InvisibleDuration != nil {
@@ -177,6 +178,8 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 	switch {
 	case req.AttemptID != "":
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
+	case req.Repeat:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "repeat", "repeat asks for the messages of one receive, and a stream is many")
 	case req.MaxBytes != 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes bounds one receive, and a stream is many; read the stream as slowly as you need")
 	case req.Max != nil && *req.Max < 1:

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -128,9 +129,55 @@ func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, a
 	return http.StatusOK, out, nil
 }
 
-// changeCall is what both ways to postpone a message are on the other wire.
+// changeCall is what the ways to postpone a message are on the other wire.
 func changeCall(client, group string) Call {
 	return Call{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
+}
+
+// A retryResult is what becomes of a message that was not consumed. Without a fate the group was
+// done with the message before.
+type retryResult struct {
+	Fate  string           `json:"fate,omitempty"`
+	Delay *broker.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
+}
+
+// fates are the texts of those that a client is told.
+var fates = map[transport.Fate]string{
+	transport.FateAgain: "again", transport.FateDeadLetter: "dead_letter", transport.FateParked: "parked",
+}
+
+// retried makes the response of a request whose deliveries end with a result.
+func retried(r transport.RetryResult, err error) (int, any, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	out := retryResult{Fate: fates[r.Fate]}
+	if r.Fate == transport.FateAgain {
+		out.Delay = new(broker.Duration(r.Delay))
+	}
+	return http.StatusOK, out, nil
+}
+
+type snoozeRequest struct {
+	handleRequest
+
+	Delay *broker.Duration `json:"delay"`
+}
+
+// snooze ends a delivery without counting its attempt.
+func (s *Server) snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req snoozeRequest
+	d, client, err := s.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.Delay == nil {
+		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
+			"delay is missing; give the time until the next delivery, or \"0s\" for none")
+	}
+	return noContent(s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+		return s.b.Snooze(ctx, d, time.Duration(*req.Delay))
+	}))
 }
 
 type retryRequest struct {
@@ -138,6 +185,7 @@ type retryRequest struct {
 
 	After   *broker.Duration `json:"after"`
 	Attempt int              `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
+	Reason  string           `json:"reason"`  // of the dead letter, if it becomes one
 }
 
 func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -164,10 +212,12 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 			return 0, nil, err
 		}
 	}
-	return noContent(s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
-		_, err := s.b.Retry(ctx, d, after, "")
+	var result transport.RetryResult
+	err = s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+		result, err = s.b.Retry(ctx, d, after, wire.Bounded(req.Reason))
 		return err
-	}))
+	})
+	return retried(result, err)
 }
 
 type deadLetterRequest struct {
@@ -188,7 +238,12 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, e
 	}
 	d.Attempt = req.Attempt
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	return noContent(s.through(r.Context(), call, func(ctx context.Context) error { return s.b.DeadLetter(ctx, d, req.Reason) }))
+	var result transport.RetryResult
+	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = s.b.DeadLetterResult(ctx, d, req.Reason)
+		return err
+	})
+	return retried(result, err)
 }
 
 type recallRequest struct {
@@ -234,6 +289,12 @@ type reconsumeRequest struct {
 	Level int             `json:"level"`
 }
 
+type reconsumeResult struct {
+	broker.Reconsumed
+
+	Delay broker.Duration `json:"delay"` // until DeliverAt, in the broker's clock
+}
+
 // reconsumeLater has a delivery consumed later through the group's retry
 // topic: after a delay, after a level's delay, or, with neither, after that of
 // the next level (TDMQ for Pulsar: retry and dead letters).
@@ -246,14 +307,17 @@ func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, an
 	if err := s.permitReconsume(r, d); err != nil {
 		return 0, nil, err
 	}
-	var out broker.Reconsumed
+	var out reconsumeResult
 	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		out, err = s.b.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		out.Reconsumed, err = s.b.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
+	}
+	if !out.DeliverAt.IsZero() {
+		out.Delay = broker.Duration(max(time.Until(out.DeliverAt), 0))
 	}
 	return http.StatusOK, out, nil
 }
@@ -273,7 +337,10 @@ func (s *Server) negativeAcknowledge(w http.ResponseWriter, r *http.Request) (in
 		return 0, nil, err
 	}
 	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	return noContent(s.through(r.Context(), call, func(ctx context.Context) error {
-		return s.b.NegativeAck(ctx, d, time.Duration(req.Delay))
-	}))
+	var result transport.RetryResult
+	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = s.b.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
+		return err
+	})
+	return retried(result, err)
 }

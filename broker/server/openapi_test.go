@@ -102,7 +102,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": sendResult{}, "Delivery": web.Delivery{},
 		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
 		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},
-		"ReconsumeRequest": reconsumeRequest{}, "Reconsumed": broker.Reconsumed{}, "NegativeAckRequest": negativeAckRequest{},
+		"ReconsumeRequest": reconsumeRequest{}, "Reconsumed": reconsumeResult{}, "RetryResult": retryResult{}, "SnoozeRequest": snoozeRequest{}, "NegativeAckRequest": negativeAckRequest{},
 		"RetryTopicConfig": broker.RetryTopicConfig{}, "NegativeAckConfig": broker.NegativeAckConfig{},
 		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": topicAddressSettings{},
 		"RecallRequest": recallRequest{}, "RecallResult": recallResult{}, "Status": state{},

@@ -100,6 +100,7 @@ var httpNeeds = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/retry":                     asGroup,
 	"POST /v1/groups/{group}/dead-letter":               asGroup,
 	"POST /v1/groups/{group}/negative-acknowledge":      asGroup,
+	"POST /v1/groups/{group}/snooze":                    asGroup,
 	"POST /v1/groups/{group}/reconsume-later":           asGroup, // permitReconsume asks for the topics that it sends to
 
 	"GET /v1/topics":                               onServer(access.Observe),

@@ -72,10 +72,11 @@ func (s *Server) routes() []route {
 		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", http.StatusOK, bodyInput, s.receiveMessages},
 		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", http.StatusOK, bodyInput, s.acknowledge},
 		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", http.StatusOK, bodyInput, s.changeInvisible},
-		{"retry", "POST", "/v1/groups/{group}/retry", http.StatusNoContent, bodyInput, s.retry},
-		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusNoContent, bodyInput, s.deadLetter},
+		{"snooze", "POST", "/v1/groups/{group}/snooze", http.StatusNoContent, bodyInput, s.snooze},
+		{"retry", "POST", "/v1/groups/{group}/retry", http.StatusOK, bodyInput, s.retry},
+		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusOK, bodyInput, s.deadLetter},
 		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", http.StatusOK, bodyInput, s.reconsumeLater},
-		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusNoContent, bodyInput, s.negativeAcknowledge},
+		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusOK, bodyInput, s.negativeAcknowledge},
 
 		// Administration.
 		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, s.listTopics},

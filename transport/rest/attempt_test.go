@@ -286,7 +286,7 @@ func TestRefusedBeforeTheWire(t *testing.T) {
 		}
 		for name, r := range map[string]transport.ReceiveRequest{
 			"group": {Group: "..", Topic: "t", Queue: transport.AnyQueue}, "topic": {Group: "g", Topic: "", Queue: transport.AnyQueue},
-			"queue": {Group: "g", Topic: "t", Queue: 1}, "repeat": {Group: "g", Topic: "t", Queue: transport.AnyQueue, AttemptID: "a", Repeat: true},
+			"queue": {Group: "g", Topic: "t", Queue: 1},
 		} {
 			if _, err := c.Receive(t.Context(), r); transport.Classify(err) != transport.Permanent {
 				t.Errorf("receive with a bad %s: %v, want a permanent error", name, err)

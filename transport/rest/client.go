@@ -20,6 +20,9 @@ var (
 	_ transport.EndpointConfigurer = (*Client)(nil)
 	_ transport.Recaller           = (*Client)(nil)
 	_ transport.Pinger             = (*Client)(nil)
+	_ transport.Snoozer            = (*Client)(nil)
+	_ transport.Reconsumer         = (*Client)(nil)
+	_ transport.DeadLetterReporter = (*Client)(nil)
 )
 
 // Credentials are an access key of the broker and its secret. Over https they are sent as they are;
@@ -116,7 +119,10 @@ func (c *Client) Capabilities() transport.Capabilities {
 	if !c.known.Load() {
 		return transport.Capabilities{}
 	}
-	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true}
+	return transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
+		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+	}
 }
 
 // EndpointCapabilities implements transport.EndpointConfigurer: there is one endpoint.

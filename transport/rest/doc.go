@@ -21,9 +21,8 @@
 //
 // The HTTP API has no counterpart for some of what gRPC carries:
 //
-//   - Retry has no result, and the broker uses a reason of its own for a message
-//     that is given up (no transport.Capabilities.RetryResult). DeadLetter keeps the reason.
-//   - There is no Snooze, and a receive cannot be repeated with ReceiveRequest.Repeat.
+//   - A change of an invisible duration whose response was lost cannot be repeated
+//     (no transport.ChangeRepeater): the delivery is over with its lease.
 //   - There are no transactions, since a broker asks about them over a stream.
 //   - Settings of topics and groups need the right to observe them. Without it, defaults hold.
 //   - The broker's address for producers and consumers is the one given to New: there

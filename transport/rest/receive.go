@@ -23,6 +23,7 @@ type receiveRequest struct {
 	InvisibleDuration string  `json:"invisible_duration"`
 	Filter            *filter `json:"filter,omitempty"`
 	AttemptID         string  `json:"attempt_id,omitempty"`
+	Repeat            bool    `json:"repeat,omitempty"`
 	Push              bool    `json:"push,omitempty"`
 }
 
@@ -58,10 +59,7 @@ type delivery struct {
 // otherwise.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	const op = "ReceiveMessage"
-	switch {
-	case r.Repeat:
-		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Code: tidegate.CodeNotImplemented, Message: "a receive cannot be repeated over HTTP; leave Repeat out"}
-	case r.Queue != transport.AnyQueue:
+	if r.Queue != transport.AnyQueue {
 		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Code: tidegate.CodeNotImplemented,
 			Message: fmt.Sprintf("queue %d cannot be received from alone over HTTP; give transport.AnyQueue", r.Queue)}
 	}
@@ -69,7 +67,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		return nil, err
 	}
 	req := receiveRequest{
-		Max: min(max(r.Max, 1), maxReceive), MaxBytes: max(r.MaxBytes, 0), Wait: max(r.Wait, 0).String(), InvisibleDuration: r.InvisibleDuration.String(), AttemptID: r.AttemptID, Push: r.Push,
+		Max: min(max(r.Max, 1), maxReceive), MaxBytes: max(r.MaxBytes, 0), Wait: max(r.Wait, 0).String(), InvisibleDuration: r.InvisibleDuration.String(), AttemptID: r.AttemptID, Repeat: r.Repeat, Push: r.Push,
 	}
 	if r.Filter.Expression != "" {
 		req.Filter = &filter{Expression: r.Filter.Expression}

@@ -75,16 +75,80 @@ func (c *Client) settle(ctx context.Context, op string, d *tidegate.Delivery, pa
 type retryRequest struct {
 	Handle string  `json:"handle"`
 	After  *string `json:"after,omitempty"` // nil: the group's interval
+	Reason string  `json:"reason,omitempty"`
 }
 
-// Retry implements transport.Settler. The result is zero, since HTTP does not tell it, and the
-// reason is lost. A delay of transport.ByLadder is the broker's own.
-func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, _ string) (transport.RetryResult, error) {
-	r := retryRequest{Handle: d.Handle}
+// A retryResult is what becomes of a message.
+type retryResult struct {
+	Fate  string           `json:"fate"`
+	Delay httpapi.Duration `json:"delay"`
+}
+
+func (r retryResult) result() transport.RetryResult {
+	switch r.Fate {
+	case "again":
+		return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(r.Delay)}
+	case "dead_letter":
+		return transport.RetryResult{Fate: transport.FateDeadLetter}
+	case "parked":
+		return transport.RetryResult{Fate: transport.FateParked}
+	}
+	return transport.RetryResult{}
+}
+
+// settled makes a request about one delivery whose response is a retryResult.
+func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, path string, body any) (transport.RetryResult, error) {
+	var out retryResult
+	if f := c.settle(ctx, op, d, path, body, &out); f != nil {
+		return transport.RetryResult{}, f.Err
+	}
+	return out.result(), nil
+}
+
+// Retry implements transport.Settler. A delay of transport.ByLadder is the broker's own.
+func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+	r := retryRequest{Handle: d.Handle, Reason: reason}
 	if after != transport.ByLadder {
 		r.After = new(after.String())
 	}
-	return transport.RetryResult{}, errOf(c.settle(ctx, "ChangeInvisibleDuration", d, "retry", r, nil))
+	return c.settled(ctx, "ChangeInvisibleDuration", d, "retry", r)
+}
+
+type delayRequest struct {
+	Handle string `json:"handle"`
+	Delay  string `json:"delay,omitempty"`
+	Level  int    `json:"level,omitempty"`
+}
+
+// Snooze implements transport.Snoozer.
+func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	return errOf(c.settle(ctx, "ChangeInvisibleDuration", d, "snooze", delayRequest{Handle: d.Handle, Delay: dur.String()}, nil))
+}
+
+// Reconsume implements transport.Reconsumer.
+func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	const op = "Reconsume"
+	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
+		return transport.RetryResult{}, bad(op, d.Topic, "a level excludes a delay and a negative acknowledgement; give one of them")
+	}
+	r := delayRequest{Handle: d.Handle, Level: mode.Level}
+	if mode.Delay != 0 {
+		r.Delay = mode.Delay.String()
+	}
+	if mode.Negative {
+		return c.settled(ctx, op, d, "negative-acknowledge", r)
+	}
+	var out struct {
+		DeadLetter bool             `json:"dead_letter"`
+		Delay      httpapi.Duration `json:"delay"`
+	}
+	if f := c.settle(ctx, op, d, "reconsume-later", r, &out); f != nil {
+		return transport.RetryResult{}, f.Err
+	}
+	if out.DeadLetter {
+		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(out.Delay)}, nil
 }
 
 type changeRequest struct {
@@ -109,5 +173,11 @@ type deadLetterRequest struct {
 
 // DeadLetter implements transport.Settler.
 func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return errOf(c.settle(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, reason, d.Attempt}, nil))
+	_, err := c.DeadLetterResult(ctx, d, reason)
+	return err
+}
+
+// DeadLetterResult implements transport.DeadLetterReporter.
+func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	return c.settled(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, reason, d.Attempt})
 }

@@ -52,5 +52,6 @@ func TestTransport(t *testing.T) {
 		}
 	}, transporttest.Options{Virtual: true, Guarantees: keeps, Capabilities: transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
+		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
 	}})
 }

@@ -129,11 +129,16 @@ func Reason(ctx context.Context) (string, bool) {
 	if err != nil {
 		text = v[0]
 	}
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "")
+	return Bounded(text), true
+}
+
+// Bounded returns a reason as it is kept: valid UTF-8 of at most 1 KiB.
+func Bounded(reason string) string {
+	reason = strings.ToValidUTF8(reason, "\uFFFD")
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
-	return text, true
+	return reason
 }
 
 // Before503 reports whether a client's version is below 5.0.3, which is when

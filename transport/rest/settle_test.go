@@ -1,0 +1,115 @@
+package rest_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// A delivery over HTTP ends in the ways of Apache Pulsar as over gRPC: through the retry topic
+// after a delay, a level or the next level, up to the group's maximum, or by a negative
+// acknowledgement. The result says what becomes of the message.
+func TestReconsume(t *testing.T) {
+	retries := broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true, MaxRetries: 2}}
+	again := func(d time.Duration) transport.RetryResult {
+		return transport.RetryResult{Fate: transport.FateAgain, Delay: d}
+	}
+	dead := transport.RetryResult{Fate: transport.FateDeadLetter}
+	type mode = transport.ReconsumeMode
+	for name, tt := range map[string]struct {
+		group broker.GroupConfig
+		modes []mode
+		want  []transport.RetryResult
+	}{
+		"next level":  {retries, []mode{{}, {}, {}}, []transport.RetryResult{again(time.Second), again(5 * time.Second), dead}},
+		"a level":     {retries, []mode{{Level: 3}}, []transport.RetryResult{again(10 * time.Second)}},
+		"a delay":     {retries, []mode{{Delay: time.Hour}}, []transport.RetryResult{again(time.Hour)}},
+		"negative":    {retries, []mode{{Negative: true}}, []transport.RetryResult{again(time.Minute)}},
+		"its own":     {retries, []mode{{Negative: true, Delay: 7 * time.Second}}, []transport.RetryResult{again(7 * time.Second)}},
+		"its maximum": {broker.GroupConfig{NegativeAck: broker.NegativeAckConfig{MaxRedeliveries: 1}}, []mode{{Negative: true}, {Negative: true}}, []transport.RetryResult{again(time.Minute), dead}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				b.CreateTopic("orders", broker.TopicConfig{})
+				b.CreateGroup("billing", tt.group)
+				b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+				c := over(t, b, rest.Options{})
+				for i, mode := range tt.modes {
+					d := receiveOne(t, c)
+					got, err := c.Reconsume(t.Context(), d, mode)
+					got.Delay = got.Delay.Round(time.Millisecond)
+					if err != nil || got != tt.want[i] {
+						t.Fatalf("failure %d: %+v, %v; want %+v", i+1, got, err, tt.want[i])
+					}
+					if _, err := c.Reconsume(t.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
+						t.Errorf("failure %d, again: %v, want ErrInvalidHandle", i+1, err)
+					}
+					if got.Fate == transport.FateAgain {
+						time.Sleep(got.Delay)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A retry topic that the group has not, and modes that exclude one another, are refused, and the
+// delivery goes on.
+func TestReconsumeIsRefused(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateGroup("billing", broker.GroupConfig{})
+		b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+		c := over(t, b, rest.Options{})
+		d := receiveOne(t, c)
+		for _, mode := range []transport.ReconsumeMode{{}, {Level: 1}, {Delay: time.Minute}, {Level: 1, Delay: time.Minute}, {Level: 1, Negative: true}} {
+			_, err := c.Reconsume(t.Context(), d, mode)
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeBadRequest {
+				t.Errorf("%+v: %v, want code %d", mode, err, tidegate.CodeBadRequest)
+			}
+		}
+		if err := c.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A dead letter that is asked for in the last attempt of a FIFO group is what the group says, and
+// the result tells it.
+func TestDeadLetterResult(t *testing.T) {
+	for policy, want := range map[broker.OnExhausted]transport.RetryResult{
+		broker.OnExhaustedDeadLetter: {Fate: transport.FateDeadLetter},
+		broker.OnExhaustedPark:       {Fate: transport.FateParked},
+		broker.OnExhaustedBlock:      {Fate: transport.FateAgain, Delay: time.Minute},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+				b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 1, FIFORetryInterval: broker.Duration(time.Minute), OnExhausted: policy})
+				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")})
+				c := over(t, b, rest.Options{})
+				if got, err := c.DeadLetterResult(t.Context(), receiveOne(t, c), "hopeless"); err != nil || got != want {
+					t.Errorf("%+v, %v; want %+v", got, err, want)
+				}
+			})
+		})
+	}
+}
+
+// receiveOne receives the message that is ready.
+func receiveOne(t *testing.T, c *rest.Client) *tidegate.Delivery {
+	t.Helper()
+	ds, err := c.Receive(t.Context(), transport.ReceiveRequest{
+		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second,
+	})
+	if err != nil || len(ds) != 1 {
+		t.Fatalf("%d deliveries, %v; want one", len(ds), err)
+	}
+	return ds[0]
+}
