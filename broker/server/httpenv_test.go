@@ -46,6 +46,15 @@ func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty)
 		// As the binary has it: what lasts longer has to move its deadlines.
 		server: &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute},
 	}
+	var conns sync.WaitGroup // whose handlers have not returned
+	x.server.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			conns.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			conns.Done()
+		}
+	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -55,6 +64,7 @@ func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty)
 		x.client.CloseIdleConnections()
 		x.server.Close()
 		<-served
+		conns.Wait() // net/http does not wait for handlers
 	})
 	return x
 }
