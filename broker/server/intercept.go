@@ -110,7 +110,11 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
-	if resp, err = r.carryOut(s, ctx, client, req); err == nil {
+	resp, err = r.carryOut(s, ctx, client, req)
+	if s.o.Intercept == nil { // which could use the request for longer
+		in.Free()
+	}
+	if err == nil {
 		err = keep(ctx, &in.Hold, proto.Size(resp))
 	}
 	if err != nil {

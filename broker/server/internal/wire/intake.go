@@ -17,7 +17,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -51,6 +50,8 @@ type Intake struct {
 	MaxSend int          // bytes of a SendMessage
 	Slow    func()       // called when a client is slower than transit.Pace; it must not block
 	Streams bool         // more requests may follow
+
+	shared mem.Buffer // memory that the bodies of the last request lie in; nil: they have their own
 }
 
 // Read reads the next request of the RPC whose context ctx is. refused is what the client is told
@@ -79,7 +80,7 @@ func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err
 		raw.Free()
 		return refused, err
 	}
-	return decode(raw, request)
+	return in.decode(raw, request)
 }
 
 // body reads n bytes in pieces, each as large as all before it, and holds memory for each piece
@@ -164,18 +165,4 @@ func (in *Intake) failure(err error) error {
 		return err
 	}
 	return status.Error(codes.Unavailable, err.Error())
-}
-
-// decode fills in the request, unless its counts are too large. It frees the data.
-func decode(data mem.BufferSlice, request proto.Message) (refused, err error) {
-	buf := data.MaterializeToBuffer(protomem.Pool)
-	data.Free()
-	defer buf.Free()
-	if refused := checkSize(request, buf.ReadOnlyData()); refused != nil {
-		return refused, nil
-	}
-	if err := proto.Unmarshal(buf.ReadOnlyData(), request); err != nil {
-		return nil, status.Error(codes.Internal, "the request cannot be read: "+err.Error())
-	}
-	return nil, nil
 }
