@@ -35,7 +35,7 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	}
 	p := b.RetryPolicy(c, topic)
 	return transport.ConsumerSettings{
-		FIFO: c.FIFO, MaxAttempts: p.MaxAttempts, Retry: p.Ladder, ReceiveBatchSize: maxReceive, LongPolling: 20 * time.Second,
+		FIFO: c.FIFO, MaxAttempts: p.MaxAttempts, Retry: p.Ladder, ReceiveBatchSize: settingReceive, LongPolling: 20 * time.Second,
 	}, nil
 }
 

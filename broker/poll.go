@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// maxReceive is the largest batch of one receive (RocketMQ's proxy: 32).
-	maxReceive = 32
+	// maxReceive is the largest batch of one receive. RocketMQ's proxy has 32, and so have the
+	// settings of consumers in the same process; a server can allow its clients more.
+	maxReceive     = 128
+	settingReceive = 32
 
 	// maxReceiveBytes bounds the bodies of one receive, in bytes; the first may be larger.
 	maxReceiveBytes = 16 << 20

@@ -146,7 +146,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		defer stop()
 		held := transit.Of(r.Context())
 		held.Release() // what the batch before had
-		f.poll.Admit = admit(held, jsonFactor)
+		f.poll.Admit = admit(held, f.poll.Max, jsonFactor)
 		ds, err = f.s.b.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 			return nil

@@ -127,3 +127,46 @@ func TestBriefAcknowledgements(t *testing.T) {
 		t.Errorf("to a client that announces nothing: %v", r)
 	}
 }
+
+// A client that reads packed deliveries is told to ask for more of them in one receive, and gets
+// them, also after a heartbeat.
+func TestPackedReceivesAreLarger(t *testing.T) {
+	for announced, want := range map[string]int{"": receiveBatchSize, "packed": packedBatchSize} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, Options{})
+			for i := range packedBatchSize + 1 {
+				e.send(msg("normal", fmt.Sprint(i)))
+			}
+			ctx := e.ctx()
+			if announced != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, announced)
+			}
+			st, got := e.telemetry(ctx, consumer(rmqpb.ClientType_PUSH_CONSUMER))
+			if n := got.GetSubscription().GetReceiveBatchSize(); int(n) != want {
+				t.Errorf("%q: the settings have %d messages in a receive, want %d", announced, n, want)
+			}
+			if r, err := e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatal(r, err)
+			}
+			fs, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1000 })))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for _, f := range fs {
+				if n += len(f.GetPacked()); f.GetMessage() != nil {
+					n++
+				}
+			}
+			if n != want {
+				t.Errorf("%q: a receive brought %d messages, want %d", announced, n, want)
+			}
+			if err := st.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			if cmd, err := st.Recv(); !errors.Is(err, io.EOF) { // the heartbeat changed no settings
+				t.Errorf("%q: %v, %v after the settings", announced, cmd, err)
+			}
+		})
+	}
+}

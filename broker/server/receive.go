@@ -190,7 +190,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		return nil, err
 	}
 	f.Forget()
-	p.Prepare, p.Admit = f.Prepare, admit(h, 1)
+	p.Prepare, p.Admit = f.Prepare, admit(h, p.Max, 1)
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
@@ -202,6 +202,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 
 // pollOf checks a receive and says it in the engine's words.
 func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+	most := batchSize(wire.Announces(ctx, wire.FeaturePacked))
 	if req.GetAutoRenew() {
 		c.AutoRenews()
 	}
@@ -210,7 +211,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			Group:             req.GetGroup().GetName(),
 			Topic:             req.GetMessageQueue().GetTopic().GetName(),
 			Queue:             transport.AnyQueue,
-			Max:               min(int(req.GetBatchSize()), receiveBatchSize),
+			Max:               int(min(req.GetBatchSize(), most)),
 			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
 			AttemptID:         req.GetAttemptId(),
 			Repeat:            wire.Header(ctx, wire.HeaderRepeat) != "",
@@ -232,7 +233,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	}
 	if req.GetBatchSize() < 0 {
 		return out, refusal.New(tidegate.CodeBadRequest, "batch_size",
-			fmt.Sprintf("the batch_size is %d; give 1 to %d", req.GetBatchSize(), receiveBatchSize))
+			fmt.Sprintf("the batch_size is %d; give 1 to %d", req.GetBatchSize(), most))
 	}
 	if req.GetAutoRenew() {
 		out.Owner = client

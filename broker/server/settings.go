@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate/broker/server/internal/session"
@@ -12,8 +11,22 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
-const receiveBatchSize = 32
+const (
+	// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
+	receiveBatchSize = 32
+
+	// packedBatchSize is that of clients that read packed deliveries: a receive costs them and the
+	// broker as much as some 20 messages of 1 KiB.
+	packedBatchSize = 128
+)
+
+// batchSize returns the most messages in one receive of a client.
+func batchSize(packed bool) int32 {
+	if packed {
+		return packedBatchSize
+	}
+	return receiveBatchSize
+}
 
 // settings returns the client's settings merged with what the server wants of it.
 func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Settings, error) {
@@ -37,7 +50,7 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 	}
 	sub := out.GetSubscription()
 	sub.Fifo = &c.FIFO
-	sub.ReceiveBatchSize = proto.Int32(receiveBatchSize)
+	sub.ReceiveBatchSize = new(batchSize(p.Packed))
 	sub.LongPollingTimeout = durationpb.New(s.o.MaxLongPolling)
 	topics := make([]string, len(sub.GetSubscriptions()))
 	for i, e := range sub.GetSubscriptions() {

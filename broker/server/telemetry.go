@@ -96,7 +96,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		}
 	})
-	language := wire.Header(ctx, wire.HeaderLanguage)
+	language, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Announces(ctx, wire.FeaturePacked)
 	var last *session.Profile // what it said last
 	for {
 		select {
@@ -116,7 +116,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if _, err := s.admitSettings(ctx, began, in); err != nil {
 				return refuseStream(stream, err)
 			}
-			p, err := session.ProfileOf(in, language)
+			p, err := session.ProfileOf(in, language, packed)
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ func (s *session) stream() *tidegate.Error {
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
 	on := s.ep.link.Load()
-	st, err := on.api.Telemetry(s.c.headers.outgoing(ctx, s.id))
+	st, err := on.api.Telemetry(s.c.headers.outgoing(ctx, s.id, featuresKey, packed))
 	if err != nil {
 		return s.streamError(err)
 	}

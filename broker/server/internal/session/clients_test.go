@@ -109,7 +109,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 		defer r.Close()
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
 			t.Helper()
-			p, err := ProfileOf(in, "GO")
+			p, err := ProfileOf(in, "GO", false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 type Profile struct {
 	clientType rmqpb.ClientType
 	Language   string // x-mq-language
+	Packed     bool   // it announced wire.FeaturePacked
 	Group      string // of a consumer
 	timeout    time.Duration
 	settings   []byte // a rmqpb.Settings
@@ -53,8 +54,8 @@ func (p *Profile) RequestTimeout() time.Duration {
 
 // ProfileOf checks a client's settings. Its error is a gRPC status, which ends
 // the stream, as RocketMQ's proxy does.
-func ProfileOf(in *rmqpb.Settings, language string) (*Profile, error) {
-	p := &Profile{clientType: in.GetClientType(), Language: language}
+func ProfileOf(in *rmqpb.Settings, language string, packed bool) (*Profile, error) {
+	p := &Profile{clientType: in.GetClientType(), Language: language, Packed: packed}
 	bad := func(format string, args ...any) (*Profile, error) {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("settings: "+format, args...))
 	}
