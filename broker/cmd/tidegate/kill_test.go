@@ -40,7 +40,7 @@ func newLedger() *ledger {
 // kill -9 in the middle of sends, receives and acknowledgements, again and
 // again on one directory: every answered message is there, once per group;
 // what was acknowledged does not come back; the attempt number goes on from
-// where it was.
+// where it was, but a first delivery may be lost with the process.
 func TestKilledProcessLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := newLedger()
@@ -60,7 +60,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		stop()
 		wg.Wait()
 		c.Close()
-		l.before = maps.Clone(l.attempts)
+		l.killed()
 	}
 	p := start(t, "--data", dir, "--min-invisible-duration", "0", "--min-long-polling", "0")
 	c := dial(t, p)
@@ -165,6 +165,20 @@ func (l *ledger) receive(t *testing.T, ctx context.Context, c *rocketmq.Client, 
 		t.Errorf("receive: %v", err)
 	}
 	return ds
+}
+
+// killed notes the attempts at the end of a process. A first delivery is not on disk at once, so a
+// message that was delivered once and not acknowledged may come as attempt 1 again.
+func (l *ledger) killed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.before = maps.Clone(l.attempts)
+	for id, attempt := range l.attempts {
+		if attempt == 1 && l.acked[id] == 0 {
+			delete(l.before, id)
+			delete(l.seen, id)
+		}
+	}
 }
 
 // check holds a delivery against what was answered before.
