@@ -1,11 +1,14 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -21,7 +24,8 @@ const (
 	DefaultBatchConcurrency = 4
 )
 
-// A BatchHandler consumes a batch of at least one delivery. Its result is one of these:
+// A BatchHandler consumes a batch of at least one delivery, sorted by topic, queue and offset. Its
+// result is one of these:
 //
 //   - nil acknowledges all messages;
 //   - a [BatchResult] has a verdict for each message;
@@ -29,23 +33,23 @@ const (
 //
 // A panic is a failure of all messages, and so is a runtime.Goexit.
 //
-// A batch has at most one message of each message group of a FIFO group. The later messages of the
-// message group are handled in later batches, after that message was consumed or became a dead
-// letter. If it fails, they wait for its retry; other message groups go on.
+// A batch of a FIFO group has at most one message of each message group. The next message of the
+// message group comes in a later batch, after this one was consumed or became a dead letter. If
+// this one fails, the next one waits for its retry. Other message groups continue.
 //
-// The invisible time of all messages is extended while they wait for a batch and while the handler
-// works. The handler's ctx ends when that of one of its messages ends; its cause is [ErrLeaseLost]
-// or [ErrShutdown] then. [BatchContext] returns the ctx of one message. The deliveries are the
-// handler's own, except for the bytes of their bodies.
+// The consumer extends the invisible time of messages that wait for a batch, and while the handler
+// works. The handler's ctx ends when the ctx of one of its messages ends, with the same cause:
+// [ErrLeaseLost] or [ErrShutdown]. [BatchContext] returns the ctx of a message. The handler may
+// change the deliveries, but not the bytes of their bodies.
 type BatchHandler func(ctx context.Context, ds []*tidegate.Delivery) error
 
-// A BatchResult is the error of a [BatchHandler] with an own verdict for each message of the batch,
-// in the order of the batch. nil acknowledges the message, and every other error means what it
-// means as the result of a [Handler]. A BatchResult of nils acknowledges all messages. A message
-// that the handler did not reach can have [Snooze](0): it is delivered again without the cost of an
-// attempt. The BatchResult may be wrapped.
+// A BatchResult is the error of a [BatchHandler] with a verdict for each message of the batch, in
+// the order in which the handler got them. nil acknowledges the message; other errors have the
+// meaning that they have for a [Handler]. A BatchResult of nils acknowledges all messages. Use
+// [Snooze](0) for messages that the handler did not reach: they are delivered again without
+// spending an attempt. The BatchResult may be wrapped.
 //
-// A BatchResult whose length is not that of the batch is a failure of all messages.
+// A BatchResult of another length than the batch is a failure of all messages.
 type BatchResult []error
 
 // Error returns the number of failed messages and the first of their errors.
@@ -74,9 +78,9 @@ func (r BatchResult) Unwrap() (errs []error) {
 	return errs
 }
 
-// BatchOptions are the limits of the batches of [NewBatch]. A batch is handled when it reaches
-// MaxMessages or MaxBytes, or MaxWait after its first message, as soon as fewer than
-// PushOptions.Concurrency batches are being handled.
+// BatchOptions are the limits of the batches of [NewBatch]. A batch is complete when it has
+// MaxMessages or MaxBytes, or when its first message has waited for MaxWait. It is handled at once,
+// or waits while PushOptions.Concurrency batches are being handled.
 type BatchOptions struct {
 	// MaxMessages is the largest number of messages in a batch. Default: 100.
 	MaxMessages int
@@ -85,8 +89,8 @@ type BatchOptions struct {
 	// is at most PushOptions.MaxBytes. Default: 10 MiB, or PushOptions.MaxBytes if that is less.
 	MaxBytes int
 
-	// MaxWait is the time for which a message waits for a fuller batch. A long one delays the later
-	// messages of a message group. Negative means none. Default: 100 ms.
+	// MaxWait is the time for which a message waits for a fuller batch. In a FIFO group a long wait
+	// delays the later messages of the message group. Negative means none. Default: 100 ms.
 	MaxWait time.Duration
 }
 
@@ -94,9 +98,9 @@ type BatchOptions struct {
 // the limits of opts.Batch. PushOptions.Concurrency is the number of batches that are handled at
 // the same time, 4 by default. Meanwhile the consumer gathers the messages of one more batch.
 //
-// Everything else is for each message, as without batches: leases, verdicts, policies, outcomes,
-// the limiter, the kill switch, StuckAfter, and PushOptions.Middleware, which is called for each
-// message around its wait for the batch.
+// All other features apply to each message, as without batches: leases, verdicts, policies,
+// outcomes, limiter, kill switch and StuckAfter. PushOptions.Middleware is called for each message
+// too, around its wait for the batch.
 func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOptions) (*Push, error) {
 	var f faults
 	if handler == nil {
@@ -172,14 +176,18 @@ func gathered(ctx context.Context, d *tidegate.Delivery) error {
 	return c.run.gatherer.Do(ctx, c.run.running.Done(), batched{ctx, d, c.it}, len(d.Body))
 }
 
-// handleBatch calls the batch handler and sets the result of each message.
-func (r *run) handleBatch(batch []batched, results []error) {
+// handleBatch calls the batch handler with the messages in order, and sets the result of each.
+func (r *run) handleBatch(arrived []batched, results []error) {
+	batch := slices.SortedFunc(slices.Values(arrived), func(a, b batched) int {
+		return cmp.Or(strings.Compare(a.d.Topic, b.d.Topic), cmp.Compare(a.d.Queue, b.d.Queue), cmp.Compare(a.d.Offset, b.d.Offset))
+	})
 	ctx, cancel := context.WithCancelCause(&batchContext{r.handlers, batch})
 	defer cancel(nil)
-	ds := make([]*tidegate.Delivery, len(batch))
+	ds, verdicts := make([]*tidegate.Delivery, len(batch)), make([]error, len(batch))
+	of := make(map[*item]*error, len(batch))
 	var stops []func()
 	for i, b := range batch {
-		ds[i] = b.d
+		ds[i], of[b.it] = b.d, &verdicts[i]
 		stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
 		stops = append(stops, func() { stop() }, r.watchStuck(b.it, b.d))
 	}
@@ -188,11 +196,12 @@ func (r *run) handleBatch(batch []batched, results []error) {
 		for _, stop := range stops {
 			stop()
 		}
-		for _, b := range batch {
+		for i, b := range arrived {
+			results[i] = *of[b.it]
 			b.it.batchTook.Store(int64(time.Since(start)))
 		}
 	}()
-	r.callBatch(ctx, ds, results)
+	r.callBatch(ctx, ds, verdicts)
 }
 
 // callBatch calls the batch handler. Like call, it begins with a failure, because the goroutine may
@@ -253,9 +262,9 @@ func (c *batchContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// BatchContext returns the context of message i of a batch, from 0: that of PushOptions.Middleware,
-// with its values, and for [FinalAttempt]. ctx is that of the [BatchHandler]. BatchContext panics
-// if ctx is no batch handler's, or has no message i.
+// BatchContext returns the context of message i of a batch, counted from 0, for example for
+// [FinalAttempt]. It has the values that PushOptions.Middleware added. ctx is the context of the
+// [BatchHandler]. BatchContext panics if ctx belongs to no batch, or the batch has no message i.
 func BatchContext(ctx context.Context, i int) context.Context {
 	return ctx.Value(batchKey{}).(*batchContext).batch[i].ctx
 }

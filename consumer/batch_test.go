@@ -45,7 +45,6 @@ func (b *batches) add(ds []*tidegate.Delivery) {
 	for i, d := range ds {
 		ids[i] = d.ID
 	}
-	slices.Sort(ids)
 	b.list, b.at = append(b.list, strings.Join(ids, " ")), append(b.at, time.Since(b.begin))
 }
 
@@ -88,7 +87,6 @@ func TestBatchResults(t *testing.T) {
 				var seen outcomes
 				var once sync.Once
 				stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) (err error) {
-					slices.SortFunc(ds, func(a, b *tidegate.Delivery) int { return strings.Compare(a.ID, b.ID) })
 					first := false
 					once.Do(func() { first = true })
 					if !first {

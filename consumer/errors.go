@@ -14,13 +14,13 @@ var (
 	// receipt handle. The server delivers the message again. The handler's result is ignored.
 	ErrLeaseLost = errors.New("the delivery's invisible time is over")
 
-	// ErrShutdown is the cause of a handler's context when Run's ctx ended and
-	// the handler took longer than PushOptions.ShutdownTimeout to return.
+	// ErrShutdown is the cause of a handler's context when the handler is still running nine tenths
+	// of PushOptions.ShutdownTimeout after the end of Run's ctx.
 	ErrShutdown = errors.New("the consumer is shutting down")
 )
 
-// A PanicError is a panic of a handler, or of the error that it returned, for example because of a
-// nil pointer in the error. It is a failure like any other: the message is delivered again.
+// A PanicError is a panic of a handler, or of a method of the error that the handler returned, for
+// example of a typed nil. It is a failure like any other: the message is retried.
 type PanicError struct {
 	// Value is the value of the panic. It is a text if the value's own methods panic or end the
 	// goroutine.
@@ -37,33 +37,34 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// RetryAfter returns an error with which a handler has the message delivered again after d,
-// instead of the retry schedule's delay. It may be wrapped or joined. The attempt counts: after
-// the last one the message is given up all the same. Where a tidegate broker has address settings
-// about redelivery for the message's topic, their delay holds and Outcome.Delay reports it. A
-// negative d means 0; more than 12 h, which no server accepts, means 12 h. err, which may be
-// nil, is the failure.
+// RetryAfter returns an error for a handler that retries the message after d instead of the retry
+// schedule's delay. The attempt counts, and after the last attempt the message is not retried. The
+// returned error may be wrapped or joined. err is the failure; it may be nil.
+//
+// Address settings of a tidegate broker about redelivery override d, and Outcome.Delay reports
+// their delay. A negative d means 0. A d of more than 12 h, which no server accepts, means 12 h.
 func RetryAfter(d time.Duration, err error) error {
 	return &decision.RetryAfter{Delay: max(0, d), Err: err}
 }
 
-// RetryLevel is [RetryAfter] with the delay of one of RocketMQ's 18 delay levels: 1s 5s 10s 30s 1m
-// 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h. A level below 1 means 1, one above 18 means 18.
+// RetryLevel returns the error of [RetryAfter] for one of RocketMQ's 18 delay levels: 1s 5s 10s 30s
+// 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h. A level below 1 means 1, one above 18 means 18.
 func RetryLevel(level int, err error) error {
 	return RetryAfter(decision.LevelDelay(level), err)
 }
 
-// Snooze returns an error with which a handler postpones the message: it is delivered again after d
-// with the same attempt number. It may be wrapped or joined. Servers without
-// [transport.Capabilities].Snooze, such as RocketMQ, cannot do that: the message is delivered again
-// after d with the next attempt number, and Outcome.AttemptSpent reports it. A negative d means 0;
-// more than 12 h means 12 h.
+// Snooze returns an error for a handler that postpones the message: it is delivered again after d
+// with the same attempt number. The returned error may be wrapped or joined. A negative d means 0,
+// and more than 12 h means 12 h.
+//
+// Servers without [transport.Capabilities].Snooze, such as RocketMQ, deliver the message after d
+// with the next attempt number. Outcome.AttemptSpent is true then.
 func Snooze(d time.Duration) error { return &decision.Snooze{Delay: max(0, d)} }
 
-// DeadLetter returns an error with which a handler makes the message a dead letter at once, even if
-// attempts are left. The error may be wrapped or joined. The text of err is the reason; err may be
-// nil.
+// DeadLetter returns an error for a handler that makes the message a dead letter at once, even if
+// attempts are left. The returned error may be wrapped or joined. The text of err is the reason of
+// the dead letter; err may be nil.
 //
-// In the last attempt a FIFO group of a tidegate broker blocks or parks the message if the group is
-// configured so. Outcome.Disposition is Retried or Parked then.
+// After the last attempt a FIFO group of a tidegate broker can block or park the message instead,
+// as its on_exhausted sets. Outcome.Disposition is Retried or Parked then.
 func DeadLetter(err error) error { return &decision.DeadLetter{Err: err} }

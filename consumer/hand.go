@@ -19,9 +19,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// hand holds the deliveries of a run that are in hand, from their arrival until they are
-// settled, and decides who does what next. It calls neither the transport nor the program,
-// and only take and reserve wait.
+// hand holds the deliveries of a run from their arrival until they are settled, and decides about
+// the next step of each. It calls neither the transport nor the program. Only take and reserve
+// wait.
 //
 // Its lock is never held together with another one of this package.
 type hand struct {
@@ -42,14 +42,14 @@ type hand struct {
 
 	unread    int // in line or ready
 	running   int
-	stuck     int // handlers whose places others have
+	stuck     int // handlers that were replaced
 	workers   int
 	idle      int // of them, waiting
 	gate      *gate.Gate
 	polls     map[*poll]struct{} // receives under way
 	reminders remind.Reminders[*source]
-	stopped   bool // release what is unread where that costs no attempt
-	leaving   bool // release what is unread anywhere
+	stopped   bool // release unread deliveries where that costs no attempt
+	leaving   bool // release all unread deliveries
 	closed    bool // nothing arrives any more
 	empty     chan struct{}
 	report    StopReport
@@ -135,7 +135,7 @@ func (h *hand) drop(it *item) []*item {
 	return nil
 }
 
-// A change is what follows a change of the gate or the end of deliveries.
+// A change lists the actions that follow a change of the gate or the end of deliveries.
 type change struct {
 	release   []*item              // to give back
 	interrupt []context.CancelFunc // receives to interrupt
@@ -143,7 +143,7 @@ type change struct {
 	fetch     []*source            // queues with a retry that is due
 }
 
-// gateChanged applies the gate's state to what is unread and to the receives under way.
+// gateChanged applies the gate's state to the unread deliveries and to the receives under way.
 func (h *hand) gateChanged(now time.Time) (c change) {
 	if h.gate.Shut() {
 		c = h.dropUnread()
@@ -157,8 +157,8 @@ func (h *hand) gateChanged(now time.Time) (c change) {
 	return c
 }
 
-// dropUnread gives back what is unread and not wanted, and interrupts the receives that can
-// be repeated.
+// dropUnread releases the unread deliveries that are not wanted, and interrupts the receives that
+// can be repeated.
 func (h *hand) dropUnread() (c change) {
 	for _, it := range h.all() {
 		if it.unread() && h.unwanted(it) {

@@ -79,10 +79,9 @@ type handled struct {
 	snooze  bool // the server can postpone it
 }
 
-// returned ends the running phase of a delivery with its verdict, and reports whether to carry it
-// out now. If the lease was lost, the verdict is replaced by that. release are the deliveries to
-// give back and stop the receives to interrupt, if the kill switch tripped, and hire is how many
-// workers to start.
+// returned ends the running phase of a delivery with its verdict, and reports whether to carry the
+// verdict out now. If the lease is lost, the delivery is forgotten instead. c has the actions that
+// follow if the kill switch tripped.
 func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 // An item is one delivery in hand, from its arrival until it is settled.
 type item struct {
 	d       *tidegate.Delivery // as received: it belongs to the handler, so it is not read after that began
-	current tidegate.Delivery  // the same with the valid handle: what settlements use
+	current tidegate.Delivery  // the same with the valid handle, for settlements
 	caps    transport.Capabilities
 	source  *source
 	choice  policy.Choice     // of the consumer's policies; made before the handler begins

@@ -96,7 +96,8 @@ func (r *run) watchQueues(t *topic) {
 			}
 			failures++
 		default:
-			// The settings that were read before hold. The loops see for themselves what matters.
+			// The settings that were read before hold. The receiving loops notice every other
+			// fault.
 			r.log.Debug("reading the group's settings again failed",
 				"topic", t.name, "group", r.sub.Group, "error", err)
 		}

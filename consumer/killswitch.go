@@ -6,26 +6,25 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
-// A KillSwitch stops a consumer whose handlers fail in large numbers, as in the outage of a
-// dependency: polling stops, messages that no handler has begun with are released, and failures
-// cost no attempt where the server can release a message without counting it
-// ([transport.Capabilities].Suspend). After Probe one message is tried. Once that succeeds, the
-// concurrency grows to its full value within a few seconds. The zero value never stops the
-// consumer.
+// A KillSwitch stops a consumer whose handlers fail in large numbers, for example during the outage
+// of a database. The consumer stops receiving. On servers with [transport.Capabilities].Suspend it
+// releases the messages that wait for a handler, and failures cost no attempt from then on. After
+// Probe the consumer handles one message. If that succeeds, the concurrency doubles each second up
+// to its full value. The zero value never stops the consumer.
 type KillSwitch struct {
-	// FailureRatio is the part of the messages handled last, from above 0 to 1, whose failure
-	// trips the switch. Zero means that failures do not trip it.
+	// FailureRatio is the share of failures, at most 1, among the messages handled last that trips
+	// the switch. Zero means that failures do not trip it.
 	FailureRatio float64
 
-	// DeadLetters is how many dead letters within Window trip the switch. Zero means that they do
-	// not.
+	// DeadLetters is the number of dead letters within Window that trips the switch. Zero means
+	// that dead letters do not trip it.
 	DeadLetters int
 
-	// MinMessages is how many messages FailureRatio is taken of: the last MinMessages at least, and
-	// twice as many at most. Default: 20.
+	// MinMessages is the number of messages handled last that FailureRatio refers to. The switch
+	// counts up to twice as many. Default: 20.
 	MinMessages int
 
-	// Window is how long results and dead letters count. Default: 30 s.
+	// Window is the time for which results and dead letters count. Default: 30 s.
 	Window time.Duration
 
 	// Probe is the time from a trip or a failed probe to the next probe. Default: 5 s.

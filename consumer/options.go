@@ -39,29 +39,35 @@ var receiveBackoff = backoff.Exponential{
 //
 //   - nil acknowledges the message;
 //   - [DeadLetter] makes it a dead letter at once;
-//   - [RetryAfter] and [RetryLevel] have it delivered again after their delay;
+//   - [RetryAfter] and [RetryLevel] retry it after their delay;
 //   - [Snooze] postpones it without counting the attempt;
 //   - [ReconsumeAfter], [ReconsumeLevel] and [ReconsumeNext] send it to the group's retry topic,
 //     and [NegativeAck] has it delivered again, as Apache Pulsar's clients do;
-//   - any other error has it delivered again by the retry schedule. After the last attempt the
-//     message becomes a dead letter, or its message group is parked if the group is configured so.
+//   - any other error retries it by the retry schedule. After the last attempt the message becomes
+//     a dead letter, or its message group is parked if the group is configured so.
 //
-// These errors may be wrapped and joined. A panic is a failure like any other, also one of the
-// error's own methods, as of a nil pointer in it, and so is a runtime.Goexit in either.
+// These errors may be wrapped and joined. A panic of the handler or of a method of its error, and a
+// runtime.Goexit, are failures like any other error.
 //
-// The handler may work longer than the invisible time, which is extended meanwhile. Its ctx ends
-// with the cause [ErrLeaseLost] when that failed, before the server may deliver the message again,
-// and with [ErrShutdown] when the consumer cannot wait for it any longer; the end of Run's ctx
-// alone does not end it. The delivery is the handler's own, except for the bytes of its body.
+// The handler may work longer than the invisible time: the consumer extends it. The handler's ctx
+// ends in two cases:
+//
+//   - with the cause [ErrLeaseLost], before the server may deliver the message again, if the
+//     invisible time could not be extended;
+//   - with the cause [ErrShutdown], if the handler is still running when the consumer stops and
+//     ShutdownTimeout is nearly over. The end of Run's ctx alone does not end it.
+//
+// The handler may change the delivery, but not the bytes of its body.
 type Handler func(ctx context.Context, d *tidegate.Delivery) error
 
-// A Middleware wraps a handler, as to measure, log or limit it.
+// A Middleware wraps a handler, for example to measure or log its calls. The ctx that it passes to
+// next must be derived from its own.
 type Middleware func(next Handler) Handler
 
-// A Filter chooses messages; see [Tags] and [SQL]. The zero value takes all.
+// A Filter selects messages; see [Tags] and [SQL]. The zero value selects all.
 type Filter = transport.Filter
 
-// Tags returns a filter for messages with one of the tags; without a tag it takes all.
+// Tags returns a filter for messages with one of the tags. Without tags it selects all messages.
 func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, "||")} }
 
 // SQL returns a filter by a SQL92 expression over properties, such as "region = 'eu' AND amount >
@@ -91,118 +97,125 @@ type Subscription struct {
 	// for each topic. Nil means Topic alone.
 	Topics map[string]Filter
 
-	// Retry is the group's retry schedule for a push consumer: the message is delivered again
-	// Retry.Delay(n) after its delivery number n+1 failed. Nil means the intervals that a tidegate
-	// broker has for the message when it failed; elsewhere the schedule that the server pushed, or
-	// else backoff.RetryLadder(), which also replaces the table that a RocketMQ pushes by default.
-	// A delay above 12 h, which no server accepts, means 12 h. Where a tidegate broker has address
-	// settings about redelivery for the message's topic, theirs holds instead. A simple consumer
-	// does not use it and refuses one.
+	// Retry is the retry schedule of a push consumer: a message is delivered again Retry.Delay(n)
+	// after its delivery number n+1 failed. A delay above 12 h, which no server accepts, means 12
+	// h. Address settings of a tidegate broker about redelivery override it. A simple consumer
+	// refuses it.
+	//
+	// Nil means the server's schedule: a tidegate broker uses its current settings, and other
+	// servers get the schedule that they pushed. The default table of a RocketMQ is replaced by
+	// [backoff.RetryLadder], which also holds if the server pushed none.
 	Retry backoff.Policy
 }
 
-// PushOptions are the settings of a push consumer. The zero value is sound.
+// PushOptions are the settings of a push consumer. The zero value is valid.
 type PushOptions struct {
-	// Concurrency is how many handlers run at the same time, at most 1 048 576. With [NewBatch] it
-	// is the number of batches. Default: 20, and 4 with NewBatch.
+	// Concurrency is the number of handlers that run at the same time, at most 1 048 576. With
+	// [NewBatch] it is the number of batches. Default: 20, and 4 with NewBatch.
 	Concurrency int
 
 	// Batch has the limits of the batches of [NewBatch]. NewPush refuses it.
 	Batch BatchOptions
 
-	// MaxBuffered is how many messages may wait for a handler, beyond those being handled. As many
-	// are received ahead as the handlers are expected to begin with within 200 ms, so slow handlers
-	// keep few messages from other consumers. Of several topics, each that has none in hand may
-	// have one more. Negative means none. Default: 1024.
+	// MaxBuffered is the number of messages that may wait for a handler. The consumer receives as
+	// many ahead as the handlers probably begin within 200 ms, so slow handlers keep few messages
+	// from other consumers. A topic that has no message in hand may exceed it by one message.
+	// Negative means none. Default: 1024.
 	MaxBuffered int
 
-	// MaxBytes bounds the bodies of all messages in hand, in bytes; at least one message is
-	// received whatever its size. A server that does not know the bound of a single receive, such
-	// as RocketMQ, may exceed MaxBytes by one batch whose bodies are larger than the ones before.
-	// Default: 64 MiB.
+	// MaxBytes bounds the bodies of all messages in hand, in bytes. One message may exceed it if no
+	// other is in hand. RocketMQ does not know a bound in bytes for a receive, so there one receive
+	// with larger bodies than before may exceed it. Default: 64 MiB.
 	MaxBytes int
 
-	// InvisibleDuration is how long a message is kept from other consumers, and so how soon another
-	// one gets it after this program was killed. It is extended while the message is in hand, when
-	// a third of it is over. If extensions take longer than a third of it, three times their time
-	// is asked for. At most 12 h; a real RocketMQ refuses less than 10 s. Default: 30 s.
+	// InvisibleDuration is the time for which the server keeps a received message from other
+	// consumers. After a crash of this program, another consumer gets the message when it is over.
+	// The consumer extends it after a third of it, as long as the message is in hand. If an
+	// extension takes longer than that third, the consumer requests three times the duration of
+	// the extension. At most 12 h; RocketMQ rejects less than 10 s. Default: 30 s.
 	InvisibleDuration time.Duration
 
-	// MaxExtension is how long after its receipt a delivery is extended. A handler that takes
-	// longer loses it. The server's own maximum holds too: 12 h by default on a tidegate broker.
-	// Negative means that deliveries are never extended. Default: 1 h.
+	// MaxExtension is the time after the receipt of a message for which its invisible time is
+	// extended. A handler that takes longer loses the message ([ErrLeaseLost]). The server's own
+	// maximum holds too: 12 h by default on a tidegate broker. Negative means that the consumer
+	// extends no message. Default: 1 h.
 	MaxExtension time.Duration
 
-	// Limiter delays receiving: it is asked for one event for each message. While there is a
-	// backlog and the limiter has a method Allow, as many messages come at once as it permits. The
-	// messages above the rate wait at the server, where other consumers can have them, and none of
-	// them fails. Several consumers may share a limiter, such as a
+	// Limiter limits the rate of received messages, one event for each message. Messages above the
+	// rate wait at the server, where other consumers can receive them, and cost no attempt. While
+	// there is a backlog, a receive takes as many messages as the limiter's method Allow permits;
+	// without that method it takes one. Several consumers may share a limiter, for example a
 	// [golang.org/x/time/rate.Limiter]. Source: "RocketMQ: consumption retry", usage notes. Nil
 	// means no limit.
 	Limiter ratelimit.Limiter
 
-	// LongPolling is how long the server may hold a receive when there is no message. On servers
-	// without [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most, as the
-	// polls have to end before the consumer stops. Zero means the server's setting, or else 20 s.
+	// LongPolling is the time for which the server holds a receive while there is no message. On
+	// servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, it is 5 s at most,
+	// because the consumer waits for its receives when it stops. Zero means the server's setting,
+	// or 20 s if it has none.
 	LongPolling time.Duration
 
-	// ReceiveBackoff is the wait before receiving again after that failed for the n+1st time in a
-	// row. Default: 1 s × 1.6 up to 30 s, ± 20 %.
+	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row.
+	// Default: 1 s × 1.6 up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
-	// tenths of it the contexts of the handlers end. Default: 30 s.
+	// tenths of it the contexts of the handlers end with [ErrShutdown]. Default: 30 s.
 	ShutdownTimeout time.Duration
 
 	// KillSwitch stops the consumer while its handlers fail in large numbers. Zero means never.
 	KillSwitch KillSwitch
 
-	// StuckAfter is the time after which a call of the handler counts as stuck: OnStuck is called,
-	// and another handler takes its place, so that Concurrency calls go on beside it. At most
-	// Concurrency calls are replaced at the same time. The delivery stays the stuck handler's,
-	// which settles it when it returns or loses it with its lease. Zero means never.
+	// StuckAfter is the time after which a call of the handler counts as stuck. The consumer then
+	// calls OnStuck and starts another handler in its place, for at most Concurrency stuck calls at
+	// the same time. The result of the stuck call still settles its message if the invisible time
+	// is not over. Zero means never.
 	StuckAfter time.Duration
 
-	// OnStuck is called once for each stuck call of the handler. A panic in it is logged and
-	// otherwise ignored; Run does not return before OnStuck does. It needs StuckAfter. Nil means
-	// none.
+	// OnStuck is called once for each stuck call of the handler. Run waits for it. A panic in it is
+	// logged and otherwise ignored. It needs StuckAfter. Nil means none.
 	OnStuck func(context.Context, StuckHandler)
 
-	// Policies set the retries of some messages apart from others, by topic, tag or property; see
-	// package [policy] for their precedence. They beat Subscription.Retry and the server's
-	// settings. A verdict of the handler, such as [RetryAfter] or [DeadLetter], beats the policies.
-	// [Push.EffectivePolicy] returns the values that hold for a message. Nil means none.
+	// Policies set the retries of messages by their topic, tag or properties; package [policy] has
+	// their precedence. They override Subscription.Retry, and a handler's verdict, such as
+	// [RetryAfter] or [DeadLetter], overrides them. [Push.EffectivePolicy] returns the values that
+	// hold for a message. Nil means none.
 	Policies []policy.Policy
 
-	// Middleware wraps the handler; the first one is the outermost.
+	// Middleware wraps the handler; the first one is the outermost. Nil means none.
 	Middleware []Middleware
 
-	// Classify translates a handler's error before the verdict is read from it, for example
-	// sql.ErrNoRows into DeadLetter. It returns the error itself if it has no opinion, and nil to
-	// acknowledge the message. Outcome.Err is the handler's own error. Nil means no translation.
+	// Classify translates the error of a handler into a verdict, for example sql.ErrNoRows into
+	// [DeadLetter]. It returns other errors unchanged, and nil to acknowledge the message.
+	// Outcome.Err is the error before the translation. Nil means no translation.
 	Classify func(error) error
 
-	// OnDelivery is called with the outcome of every delivery after it was settled, by several
-	// goroutines at the same time. The delivery counts as in hand until it returns, and further
-	// acknowledgements may wait for it. A panic in it is logged and otherwise ignored. Nil means
-	// none.
+	// OnDelivery is called with the outcome of each delivery after the delivery was settled, by
+	// several goroutines at the same time. It should return quickly: the message counts as in hand
+	// until then, and further acknowledgements may wait. A panic in it is logged and otherwise
+	// ignored. Nil means none.
 	OnDelivery func(Outcome)
 
-	// OnDeadLetter is called for each message that this consumer made a dead letter, before
-	// OnDelivery and under the same conditions. cause is the handler's last error. Nil means none.
+	// OnDeadLetter is called before OnDelivery, and in the same way, for each delivery that ended
+	// as DeadLettered. cause is the handler's error. Nil means none.
 	OnDeadLetter func(ctx context.Context, d *tidegate.Delivery, cause error)
 
-	// OnReceiveFailure is called when receiving fails, as for a topic that does not exist or a
-	// filter that the server cannot read, by several goroutines at the same time; the next attempt
-	// waits for it. Nil means none.
+	// OnReceiveFailure is called for each failed receive, for example of a topic that does not
+	// exist or with a filter that the server cannot read. Several goroutines call it at the same
+	// time. The next receive waits for it. Nil means none.
 	OnReceiveFailure func(ReceiveFailure)
 
 	// OnStop is called once before Run returns. Nil means none.
 	OnStop func(StopReport)
 
-	// Logger gets panics as errors; failures of receiving and settling, lost leases, dead letters
-	// and parked message groups as warnings; what was settled by a request whose response was lost,
-	// and the end of Run, at info level; retries at debug level. Nil means silence.
+	// Logger gets
+	//   - errors: panics;
+	//   - warnings: failed receives and settlements, lost leases, dead letters, discarded messages,
+	//     and parked message groups;
+	//   - infos: the end of Run, and deliveries that a request with a lost response has settled;
+	//   - debug messages: retries and acknowledgements.
+	//
+	// Nil means silence.
 	Logger *slog.Logger
 }
 

@@ -65,7 +65,7 @@ type Outcome struct {
 	Attempt      int // the delivery's number, 1 the first time
 
 	Disposition Disposition
-	Delay       time.Duration // of a retry: the server's, where it reports that (Capabilities.RetryResult), else the one asked for, which a RocketMQ exceeds by 2.5 s to 7 s
+	Delay       time.Duration // before the next delivery: as the server reports it, or as requested; RocketMQ takes 2.5 s to 7 s longer
 	Duration    time.Duration // of the handler, which may be that of a batch; 0 if it was not called
 
 	// AttemptSpent reports that the handler returned Snooze and the server cannot
@@ -75,9 +75,9 @@ type Outcome struct {
 	// Err is the handler's error; a [*PanicError] if it panicked.
 	Err error
 
-	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, as far as known, and of a
-	// retry in the place of DeadLetter, ReconsumeAfter and the like, if the server refused these or
-	// does not have them.
+	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, if it is known. It is
+	// also set if the message was retried because the server rejected a DeadLetter, ReconsumeAfter,
+	// ReconsumeLevel, ReconsumeNext or NegativeAck.
 	SettleErr error
 }
 
@@ -158,14 +158,14 @@ func (r *run) logPanic(ctx context.Context, text, messageID string, value any, s
 		slog.String("message_id", messageID), slog.String("panic", decision.Show(value)), slog.String("stack", string(stack)))
 }
 
-// A StopReport counts the deliveries that ended after Run's context did.
+// A StopReport counts the deliveries that ended after Run's context had ended.
 type StopReport struct {
 	Acked     int           // consumed
 	Retried   int           // failed, postponed, discarded or dead letters
 	Released  int           // returned to the queue unhandled
 	Cancelled int           // returned to the queue because their handlers did not finish in time
 	Unsettled int           // not settled in time; delivered again when their invisible times end
-	Took      time.Duration // from the end of Run's context to that of Run
+	Took      time.Duration // from the end of Run's context to the return of Run
 }
 
 func (s *StopReport) count(it *item) {

@@ -23,8 +23,9 @@ type Transport interface {
 	transport.Configurer
 }
 
-// A Push consumer receives messages and hands them to a handler. Its methods may be called by
-// several goroutines at once. Create one with [NewPush]. It needs no closing.
+// A Push consumer receives messages and calls a handler for each, or for batches of them. Several
+// goroutines may call its methods at the same time. Create one with [NewPush] or [NewBatch]. It
+// needs no Close.
 type Push struct {
 	transport    Transport
 	sub          Subscription
@@ -39,8 +40,8 @@ type Push struct {
 	runs   map[*run]struct{}
 }
 
-// NewPush returns a consumer of sub that receives through t and calls handler.
-// It does nothing before [Push.Run]. The error joins all faults of the arguments.
+// NewPush returns a consumer of sub that receives through t and calls handler for each message. It
+// sends no request before [Push.Run]. The error joins all faults of the arguments.
 func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
 	var f faults
 	if handler == nil {
@@ -73,9 +74,10 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: policies, runs: map[*run]struct{}{}}, nil
 }
 
-// Pause stops receiving and handling until [Push.Resume]. Messages that no handler has begun with
-// are released where the server does not count that as an attempt. Handlers that run go on. It
-// returns at once. Pausing a paused consumer does nothing.
+// Pause stops receiving and handling until [Push.Resume]. Running handlers continue. Messages that
+// wait for a handler are released on servers that do not count this as an attempt
+// ([transport.Capabilities].Suspend), and wait on others. Pause returns at once. Pausing a paused
+// consumer has no effect.
 func (p *Push) Pause() { p.setPaused(true) }
 
 // Resume ends a [Push.Pause].
@@ -96,8 +98,8 @@ func (p *Push) isPaused() bool {
 	return p.paused
 }
 
-// A run is one call of Run. Its locks, those of hand, batches and pools, and the Push's are
-// never held together, but that the Push's is held while runs are told to look at it.
+// A run is one call of Run. No goroutine holds two of the locks of run, hand, batches, pools and
+// Push, with one exception: Push.mu is held while a pause is announced to the runs.
 type run struct {
 	*Push
 	log  *slog.Logger
@@ -123,22 +125,26 @@ type run struct {
 	mu sync.Mutex // guards the refusals of the topics
 }
 
-// Run consumes until ctx ends and then returns nil: it stops receiving, returns the messages to the
-// queue that no handler has begun with, waits for the handlers, and settles their messages. All of
-// this takes ShutdownTimeout at most, if the handlers return when their contexts end, which is
-// after nine tenths of it. Run waits for handlers nevertheless, and so a handler that ignores its
-// context is a blocked call of Run and not a leak. On servers without
-// [transport.Capabilities].RepeatReceive, such as RocketMQ, Run waits up to 5 s for the polls under
-// way, and has handled the messages that they bring.
+// Run consumes until ctx ends. Then it stops receiving, waits for the running handlers, settles
+// their messages, and returns nil. Messages that wait for a handler are released on servers with
+// [transport.Capabilities].Suspend. On others, such as RocketMQ, a release would count as an
+// attempt, so these messages are handled.
 //
-// A failure to receive is waited out and retried, also that of a topic or group that does not exist
-// yet; see PushOptions.OnReceiveFailure. Run returns an error, after the same orderly end, if
-// before the end of ctx the transport was closed, the server refused the arguments of the
-// subscription to one of its topics, or it refused the credentials for all topics for more than a
-// minute.
+// The stop takes PushOptions.ShutdownTimeout at most, if the handlers return when their contexts
+// end, after nine tenths of that time. Run does not return before all handlers have returned. On
+// servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, the stop waits up to 5
+// s for the receives under way, and the messages of these receives are handled.
 //
-// Run may be called again after it has returned, and several times at once: each call is a
-// consumer of its own.
+// Run repeats failed receives, also those of a topic or group that does not exist yet; see
+// PushOptions.OnReceiveFailure. Before the end of ctx it stops in the same way and returns an error
+// in three cases:
+//
+//   - the transport was closed;
+//   - the server rejected the arguments of the subscription to one of its topics;
+//   - the server has rejected the credentials for all topics for more than a minute.
+//
+// Run may be called again after it has returned, and several times at once: each call is a consumer
+// of its own.
 func (p *Push) Run(ctx context.Context) error {
 	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.gatherer = gather.New(p.limits, r.handleBatch)
@@ -227,7 +233,7 @@ func (r *run) reportStop(took time.Duration) {
 	}
 }
 
-// follow carries out what follows a change of the deliveries in hand.
+// follow carries out the actions that follow a change of the deliveries in hand.
 func (r *run) follow(c change) {
 	r.hire(c.hire)
 	for _, cancel := range c.interrupt {

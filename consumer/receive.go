@@ -118,7 +118,7 @@ func (r *run) help(s *source) {
 // errInterrupted ends a receive that the run interrupted, as it ends or is paused.
 var errInterrupted = errors.New("interrupted")
 
-// receiveOnce makes one receive, and takes what it brings.
+// receiveOnce makes one receive, and takes its deliveries.
 func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool) (int, error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
@@ -151,7 +151,7 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 }
 
 // recall repeats a cancelled receive, and returns the deliveries that were on their way: the server
-// counts them as in flight, and nobody else would see them before their invisible time ends.
+// counts them as in flight, so no consumer would get them before their invisible time ends.
 func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 	q.Repeat, q.Wait = true, 0
 	for n := range maxRecalls {

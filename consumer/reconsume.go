@@ -14,40 +14,41 @@ import (
 // [Simple.Reconsume].
 type ReconsumeMode = transport.ReconsumeMode
 
-// A RetryResult is what becomes of a message that could not be consumed.
+// A RetryResult is the server's decision about a message that could not be consumed.
 type RetryResult = transport.RetryResult
 
-// ReconsumeAfter returns an error with which a handler sends the message to the group's retry
-// topic, from which it is delivered as a new message after d, 1 s to 864 000 s. The delivery is
-// acknowledged. After the number of retries that the group allows the message becomes a dead
-// letter. The group needs retry topics (RetryTopic.Enabled), and the consumer's credentials the
-// right to send to them. It may be wrapped or joined. err, which may be nil, is the failure.
+// ReconsumeAfter returns an error for a handler that sends the message to the group's retry topic.
+// The delivery is acknowledged, and the message is delivered as a new message of the retry topic
+// after d, 1 s to 864 000 s. After the group's maximum of retries it becomes a dead letter. The
+// returned error may be wrapped or joined. err is the failure; it may be nil.
 //
-// If the server cannot or will not do that, as a RocketMQ, or a group without retry topics, the
-// message is retried in its own topic after the same delay, 12 h at most; Outcome.Disposition is
-// Retried and Outcome.SettleErr the reason.
+// The group needs retry topics (RetryTopic.Enabled), and the consumer's credentials need the right
+// to send to them. If the group has none, or the server is a RocketMQ, the message is retried in
+// its own topic after the same delay, 12 h at most. Outcome.Disposition is Retried then, and
+// Outcome.SettleErr has the reason.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater.
 func ReconsumeAfter(d time.Duration, err error) error {
 	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 1)}, Err: err} // too short ones are the server's to refuse
 }
 
-// ReconsumeLevel is [ReconsumeAfter] with the delay of one of the group's levels, the first of them
-// 1. By default these are RocketMQ's 18 delay levels; see [RetryLevel]. A level below 1 means 1.
+// ReconsumeLevel returns the error of [ReconsumeAfter] for one of the group's delay levels, from 1.
+// By default these are RocketMQ's 18 delay levels; see [RetryLevel]. A level below 1 means 1.
 func ReconsumeLevel(level int, err error) error {
 	return &decision.Reconsume{Mode: ReconsumeMode{Level: max(level, 1)}, Err: err}
 }
 
-// ReconsumeNext is [ReconsumeLevel] with level 1 for a message's first retry, level 2 for its
-// second, and so on up to the last level.
+// ReconsumeNext returns the error of [ReconsumeLevel] with level 1 for a message's first retry,
+// level 2 for its second, and so on up to the last level.
 func ReconsumeNext(err error) error { return &decision.Reconsume{Err: err} }
 
-// NegativeAck returns an error with which a handler has the same message delivered again after d,
-// 864 000 s at most, with the next attempt number. Zero or less means the group's delay, which is 1
-// min by default. Neither the group's maximum of attempts nor the redelivery delay of address
-// settings count; the group's NegativeAck settings can have a maximum of their own. Where the
-// server cannot do that, as a RocketMQ, the message is retried after the same delay as by
-// [RetryAfter], and Outcome.SettleErr is the reason. It may be wrapped or joined. err may be nil.
+// NegativeAck returns an error for a handler that gets the same message again after d, 864 000 s at
+// most, with the next attempt number. Zero or less means the group's delay, 1 min by default. The
+// returned error may be wrapped or joined. err is the failure; it may be nil.
+//
+// The group's maximum of attempts and the redelivery delay of address settings do not apply; the
+// group's NegativeAck settings can have a maximum of their own. On a RocketMQ the message is
+// retried after the same delay as by [RetryAfter], and Outcome.SettleErr has the reason.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: negativeAcknowledge.
 func NegativeAck(d time.Duration, err error) error {
@@ -62,12 +63,13 @@ func errReconsume(d *tidegate.Delivery) error {
 	}
 }
 
-// Reconsume ends the delivery of a message that could not be consumed: through the group's retry
-// topic, or, with mode.Negative, by delivering the same message again. It makes one attempt, and
-// returns what becomes of the message. d is not valid afterwards. The error matches
-// tidegate.ErrInvalidHandle if the invisible time was over; its code is 50100 if the server has
-// neither, as a RocketMQ, 40000 if the group has no retry topics, and 40300 if the credentials may
-// not send to them.
+// Reconsume sends a message that could not be consumed to the group's retry topic, or with
+// mode.Negative has the same message delivered again. It makes one attempt and returns the server's
+// decision. The receipt handle of d is not valid afterwards.
+//
+// The error matches tidegate.ErrInvalidHandle if the invisible time is over. Its code is 50100 if
+// the server has no retry topics and no negative acknowledgements, such as RocketMQ, 40000 if the
+// group has no retry topics, and 40300 if the credentials may not send to them.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
 func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error) {

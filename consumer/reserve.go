@@ -14,7 +14,7 @@ type bid struct {
 	ended  chan struct{} // closed under hand.mu
 }
 
-// reserve waits until a receive of the queue may begin, and returns what it may bring; false if
+// reserve waits until a receive of the queue may begin, and returns its grant; false if
 // there is none to be made any more. Only the first receive of a queue waits.
 func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
@@ -41,7 +41,7 @@ func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open()}, limit > 0
 }
 
-// grant reserves what a receive of the queue may bring, zero if it has to wait.
+// grant reserves the messages of a receive of the queue, none if it has to wait.
 func (h *hand) grant(s *source, batch int) (g credit.Grant) {
 	if ask, ok := h.ask(s, batch); ok && !h.stopped && !s.removed {
 		g = h.credits.Grant(ask)
@@ -54,8 +54,9 @@ func (h *hand) grant(s *source, batch int) (g credit.Grant) {
 	return g
 }
 
-// offer grants the receives that wait what is free. The next one is always of the topic whose last
-// turn is the longest ago: a topic with many queues and a large backlog does not delay the others.
+// offer grants the free credits to the receives that wait. The next one is always of the topic
+// whose last turn is the longest ago: a topic with many queues and a large backlog does not delay
+// the others.
 func (h *hand) offer() {
 	h.bids = slices.DeleteFunc(h.bids, func(b *bid) bool {
 		over := h.stopped || b.source.removed

@@ -29,7 +29,7 @@ var settleBackoff = backoff.Exponential{
 // errPerhaps reports that a delivery may have been settled by an earlier attempt.
 var errPerhaps = errors.New("an earlier attempt, whose response was lost, may have settled it")
 
-// A settlement is how far the server has been brought to settle a delivery.
+// A settlement is the state of the requests that settle a delivery.
 type settlement struct {
 	verdict decision.Verdict
 	failure *decision.Failure // of the handler, nil for none
@@ -44,7 +44,7 @@ type settlement struct {
 	settleErr   error
 }
 
-// A step is what follows an attempt to settle.
+// A step is the action after an attempt to settle.
 type step int
 
 const (
@@ -55,9 +55,9 @@ const (
 	failed
 )
 
-// after decides what follows an attempt that ended with err. harmless reports that a repetition
-// does nothing more where an earlier attempt worked. unsure reports that the handle may have been
-// replaced.
+// after decides about the step after an attempt that ended with err. harmless reports that a
+// repetition does nothing more where an earlier attempt worked. unsure reports that the handle may
+// have been replaced.
 func (s *settlement) after(err error, harmless, unsure bool) step {
 	s.last = err
 	if err == nil {
@@ -79,7 +79,7 @@ func (s *settlement) after(err error, harmless, unsure bool) step {
 	return failed
 }
 
-// found decides what follows an attempt to find the valid handle that ended with err.
+// found decides about the step after an attempt to find the valid handle that ended with err.
 func (s *settlement) found(err error) step {
 	switch {
 	case err == nil:
@@ -92,7 +92,7 @@ func (s *settlement) found(err error) step {
 	return again
 }
 
-// conclude sets what became of the delivery.
+// conclude sets the disposition of the delivery.
 func (s *settlement) conclude(res transport.RetryResult, err error) {
 	if err != nil && s.settled != nil {
 		err = s.settled
@@ -208,7 +208,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next step) {
 	}
 }
 
-// find finds out which handle is valid, by repeating the extension whose response was lost. The
+// find finds the valid handle by repeating the extension whose response was lost. The
 // lease becomes no longer.
 func (r *run) find(it *item) error {
 	ctx, cancel := r.tryContext()
@@ -236,7 +236,7 @@ func (r *run) tryContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.settling, settleTimeout)
 }
 
-// late reports whether the time to shut down is over: what is not settled is tried once.
+// late reports whether the time to shut down is over. Each open settlement is then tried once.
 func (r *run) late() bool { return r.settling.Err() != nil }
 
 // conclude ends a delivery.

@@ -11,7 +11,7 @@ import (
 // A StuckHandler describes a call of the handler that takes longer than PushOptions.StuckAfter.
 type StuckHandler struct {
 	Delivery tidegate.Delivery // as it was received
-	Took     time.Duration     // so far
+	Took     time.Duration     // since the handler was called
 	Stack    string            // of the handler's goroutine; empty if it could not be found
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/failure"
 )
 
-// A task is what the keeper has to do about a delivery.
+// A task is the work of the keeper on a delivery.
 type task struct {
 	it     *item
 	do     taskKind
@@ -30,7 +30,7 @@ const (
 // idleWatch is when the keeper looks again if there is nothing to watch.
 const idleWatch = time.Hour
 
-// due returns what is to be done at now, and when to look again.
+// due returns the tasks at now, and the time of the next ones.
 func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +147,7 @@ func (h *hand) later(it *item, t time.Time) {
 type poll struct {
 	source     *source
 	cancel     context.CancelFunc
-	repeatable bool // cancelled, it can be repeated for what it missed
+	repeatable bool // after its cancellation it can be repeated for the deliveries on their way
 }
 
 // begin notes a receive, and reports whether it may be sent.
@@ -200,8 +200,7 @@ func (h *hand) close() {
 	h.checkEmpty()
 }
 
-// postponed returns the deliveries whose settlements wait to be tried again, which they are not any
-// more.
+// postponed removes and returns the deliveries whose settlements wait for a repetition.
 func (h *hand) postponed() (list []*item) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -87,19 +87,19 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 	r.follow(c)
 }
 
-// A result is what a handler returned, and what that says.
+// A result is the error of a handler and its content.
 type result struct {
 	err     error
 	failure *decision.Failure
 }
 
-// goexit is what a handler did whose goroutine ended without a panic, which
-// nothing can stop.
+// goexit is the failure of a handler whose goroutine ended without a panic. No function can prevent
+// that.
 const goexit = "runtime.Goexit was called"
 
-// call runs the handler and reads its error. It returns by a pointer because the goroutine
-// may end in any function of the program, also while its error is read: so res is a failure from
-// the beginning, and becomes something else only by an error that was read to its end.
+// call runs the handler and reads its error. It stores the result in res, because the goroutine can
+// end in any function of the program, also while its error is read. res is therefore a failure
+// until the error has been read.
 func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 	returned, read, id := false, false, d.ID
 	var err error // of the handler
@@ -134,8 +134,8 @@ func readPanic(p *PanicError) (f *decision.Failure) {
 	return decision.Read(p)
 }
 
-// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil, which
-// happened in the handler, or after it returned err.
+// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil. It
+// happened in the handler, or after the handler had returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
 	p := &PanicError{Value: goexit, Stack: debug.Stack()}
 	fail := func(f *decision.Failure) { res.err, res.failure = p, f }

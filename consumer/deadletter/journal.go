@@ -25,12 +25,12 @@ const (
 type Event struct {
 	Time       time.Time `json:"time"`
 	Event      string    `json:"event"`
-	Group      string    `json:"group,omitempty"`      // of begin: whose dead letters they are
+	Group      string    `json:"group,omitempty"`      // of begin: the group of the dead letters
 	Actor      string    `json:"actor,omitempty"`      // of begin: Options.Actor
-	MessageID  string    `json:"message_id,omitempty"` // of the letter
+	MessageID  string    `json:"message_id,omitempty"` // of the dead letter
 	Generation int       `json:"generation"`           // how often it was sent back before
 	SentAs     string    `json:"sent_as,omitempty"`    // the ID that it is sent with, if that is another one
-	Topic      string    `json:"topic,omitempty"`      // that it is sent to
+	Topic      string    `json:"topic,omitempty"`      // the topic of the send
 	Edited     bool      `json:"edited,omitempty"`
 	Reason     string    `json:"reason,omitempty"` // why it is a dead letter
 	Why        string    `json:"why,omitempty"`    // why it was skipped, failed, or the run ended

@@ -18,8 +18,8 @@ type Letter struct {
 	// the letter was listed without bodies.
 	Message tidegate.Message
 
-	// Origin is where the message comes from and why it is a dead letter. A RocketMQ keeps
-	// no origin; then all but Redrives is zero.
+	// Origin has the origin of the message and the reason why it is a dead letter. RocketMQ keeps
+	// neither; there all fields except Redrives are zero.
 	Origin tidegate.DeadLetter
 
 	StoredAt time.Time // when it became a dead letter
@@ -32,24 +32,24 @@ type Letter struct {
 // Generation returns how often the message was sent back before.
 func (l *Letter) Generation() int { return l.Origin.Redrives }
 
-// Fingerprint returns a short text that dead letters have in common which come from one topic and
-// failed for the same reason. Parts of the reason that differ from message to message do not count:
-// numbers, identifiers and quoted texts.
+// Fingerprint returns a short text that is equal for dead letters of the same topic and the same
+// reason. Numbers, identifiers and quoted texts in the reason do not count, because they differ
+// from message to message.
 func (l *Letter) Fingerprint() string {
 	sum := sha256.Sum256([]byte(l.Origin.Topic + "\x00" + normal(l.Origin.Reason)))
 	return hex.EncodeToString(sum[:6])
 }
 
-// variable matches what differs between reasons: quoted texts, then words with a digit in them.
+// variable matches the parts that differ between reasons: quoted texts, then words with a digit in
+// them.
 var variable = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`" + `|[\p{L}_-]*\d[\p{L}\d_.:-]*`)
 
 func normal(reason string) string {
-	line, _, _ := strings.Cut(reason, "\n") // what follows is a stack
+	line, _, _ := strings.Cut(reason, "\n") // a stack follows
 	return strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
 }
 
-// A Filter chooses dead letters: those that match every field which is not zero. The zero value
-// chooses all.
+// A Filter chooses the dead letters that match all of its fields. A zero field matches letter.
 type Filter struct {
 	Topic       string    // that the message was sent to
 	MessageIDs  []string  // any of these
@@ -58,7 +58,8 @@ type Filter struct {
 	Since       time.Time // it became a dead letter then or later
 	Before      time.Time // it became a dead letter earlier
 
-	// Match is called for dead letters that match all else. Nil means none.
+	// Match is called for dead letters that match all other fields, and reports whether to choose
+	// them. Nil means no further condition.
 	Match func(*Letter) bool
 }
 

@@ -54,10 +54,10 @@ func List(ctx context.Context, src Source, f Filter, bodies bool) iter.Seq2[*Let
 	}
 }
 
-// A Class is what dead letters with one fingerprint have in common.
+// A Class describes the dead letters with one fingerprint.
 type Class struct {
 	Fingerprint string
-	Topic       string         // that they were sent to
+	Topic       string         // of their original sends
 	Reason      string         // of the latest of them
 	Reasons     map[string]int // how many have each reason, up to 100 reasons
 	Count       int

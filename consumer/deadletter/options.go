@@ -136,13 +136,13 @@ func (o Options) withDefaults(src Source) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// A Report is what a run of a redrive did.
+// A Report counts the results of a run of a redrive.
 type Report struct {
-	Seen     int            `json:"seen"`     // letters that were looked at
+	Seen     int            `json:"seen"`     // dead letters of the source
 	Redriven int            `json:"redriven"` // sent back; with DryRun, that would be
-	Failed   int            `json:"failed"`   // that stay; a later run tries them again
-	Returned int            `json:"returned"` // that came back during the job
-	Skipped  map[string]int `json:"skipped"`  // by the rule
+	Failed   int            `json:"failed"`   // not sent back; a later run tries them again
+	Returned int            `json:"returned"` // sent back, and dead letters again during the job
+	Skipped  map[string]int `json:"skipped"`  // the number of letters that each rule skipped
 
 	// Recovered counts letters that a run before a crash sent back without noting it. Unresolved
 	// counts letters of a Queue that are leased to another run, or whose lease ended before they
@@ -150,6 +150,6 @@ type Report struct {
 	Recovered  int `json:"recovered"`
 	Unresolved int `json:"unresolved"`
 
-	Stopped string `json:"stopped,omitempty"` // why the run ended before the last letter; empty: it did not
+	Stopped string `json:"stopped,omitempty"` // the reason, if the run ended before the last letter
 	DryRun  bool   `json:"dry_run,omitempty"`
 }

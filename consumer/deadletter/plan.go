@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// An action is what a redrive does with a letter.
+// An action is the treatment of a letter by a redrive.
 type action int
 
 const (
@@ -88,7 +88,7 @@ type plan struct {
 	recent []bool          // the last results; true: failed
 }
 
-// decide returns what to do with the next letter. Its order of rules: done before, returned,
+// decide returns the action for the next letter. Its order of rules: done before, returned,
 // filter, generation, message group, failures, limit.
 func (p *plan) decide(l *Letter) decision {
 	k := keyOf(l)
@@ -117,7 +117,7 @@ func (p *plan) decide(l *Letter) decision {
 	return decision{action: take}
 }
 
-// result notes what became of a letter that was taken.
+// result notes the result of an action.
 func (p *plan) result(l *Letter, ok bool) {
 	if ok {
 		p.sent[keyOf(l)] = true

@@ -30,7 +30,7 @@ type Queue struct {
 		transport.Settler
 		Queues(ctx context.Context, group, topic string) ([]int, error)
 	}
-	Group string // whose dead letters they are
+	Group string // the group of the dead letters
 	As    string // the consumer group that receives them
 
 	// Lease is how long a letter is kept from other consumers of As. After a crash the letters
@@ -145,7 +145,7 @@ func letterOf(d *tidegate.Delivery) *Letter {
 	return l
 }
 
-// release gives back the letters that were not removed. One whose release fails is visible again
+// release releases the letters that were not removed. One whose release fails is visible again
 // after its lease.
 func (q Queue) release(ctx context.Context, held map[string]*Letter) {
 	for _, l := range held {

@@ -16,11 +16,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Redrive sends dead letters back, in the order of the source, and returns what it did, also with
-// an error. It blocks until all letters were looked at, a rule stops it, or ctx ends. Throttled
-// sends wait for as long as the server asks and are no failures. The error matches
-// ErrTooManyFailures, wraps context.Cause(ctx), or is that of the source or the journal; run it
-// again with the same journal to continue.
+// Redrive sends dead letters back in the order of the source, and returns a report, also with an
+// error. It blocks until it has seen all letters, a rule stops it, or ctx ends. Throttled sends
+// wait for as long as the server asks and are no failures. The error matches ErrTooManyFailures,
+// wraps context.Cause(ctx), or is an error of the source or the journal. To continue after an
+// error, call Redrive again with the same journal.
 func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	o, err := o.withDefaults(src)
 	if err != nil {
@@ -148,8 +148,9 @@ func (r *runner) all(ctx context.Context) error {
 	return nil
 }
 
-// recover settles what an earlier run began. Every letter was looked at, so a broker's letter that
-// is not there any more was sent back. One of a queue may be leased to the process that crashed.
+// recover finishes the letters that an earlier run began with. Every letter was looked at, so a
+// broker's letter that is not there any more was sent back. One of a queue may be leased to the
+// process that crashed.
 func (r *runner) recover() error {
 	if r.report.Stopped != "" || r.o.DryRun {
 		return nil
@@ -210,7 +211,7 @@ func (r *runner) sendBack(ctx context.Context, batch []*Letter) error {
 	for n := 0; len(batch) > 0; n++ {
 		stay, err := r.broker.sendBack(ctx, batch, r.o.To)
 		if err != nil && !errors.Is(err, tidegate.ErrThrottled) {
-			return err // what was done is found by the next run
+			return err // the next run finds the results
 		}
 		var again []*Letter
 		var events []Event

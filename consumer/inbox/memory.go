@@ -19,7 +19,7 @@ const DefaultCapacity = 100_000
 type Memory struct {
 	capacity int
 
-	mu      sync.Mutex // guards what follows; never held while waiting
+	mu      sync.Mutex // guards the fields below; never held while waiting
 	running map[key]chan struct{}
 	done    map[key]*list.Element
 	order   list.List // of keys, consumed first at the front

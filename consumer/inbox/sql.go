@@ -102,7 +102,7 @@ func (s *SQL) CreateTable(ctx context.Context) error {
 }
 
 // A TxHandler consumes a delivery within a database transaction. It must neither
-// commit nor roll back tx; effects outside of tx are not part of the promise.
+// commit nor roll back tx. Effects outside of tx can happen more than once.
 type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
 
 // Handler returns a handler that calls next in a transaction that also records
@@ -112,7 +112,7 @@ type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
 // for one another in the database.
 //
 // If the response to the commit is lost, the handler returns an error, the
-// message comes again, and the record tells whether it was consumed.
+// message comes again, and the record shows whether it was consumed.
 func (s *SQL) Handler(next TxHandler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		tx, err := s.db.BeginTx(ctx, s.tx)

@@ -37,7 +37,7 @@ func (b *Batcher[T]) Add(x T) {
 	}
 }
 
-// run sends what is pending, and ends when nothing is.
+// run sends the pending items, and ends when there are none.
 func (b *Batcher[T]) run() {
 	var list []T
 	for {

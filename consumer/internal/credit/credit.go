@@ -27,7 +27,7 @@ type Credits struct {
 	filling                         bool
 }
 
-// What is expected before the first messages: bodies of RocketMQ's limit, and slow handlers.
+// The expectations before the first messages: bodies of RocketMQ's limit, and slow handlers.
 const (
 	firstPeak     = 4 << 20
 	firstHandling = time.Second
@@ -58,7 +58,7 @@ func (c *Credits) buffer() int {
 	return int(min(n, float64(c.maxBuffered)))
 }
 
-// A Grant is what one receive may ask for.
+// A Grant is the most that one receive may ask for.
 type Grant struct{ Messages, Bytes int }
 
 // An Ask is a receive that is to begin.
@@ -68,7 +68,7 @@ type Ask struct {
 	Spare    bool // its topic has no message in hand, beside others that have
 }
 
-// Grant returns what the next receive of a queue may bring, and reserves it; zero if it has to
+// Grant returns the grant of the next receive of a queue, and reserves it; zero if it has to
 // wait.
 func (c *Credits) Grant(a Ask) Grant {
 	n := c.room(a)

@@ -1,4 +1,4 @@
-// Package decision decides what becomes of a delivery after its handler. It has no clock, locks or
+// Package decision decides about the end of a delivery after its handler. It has no clock, locks or
 // goroutines.
 package decision
 

@@ -1,5 +1,5 @@
-// Package failure decides what a consumer does after a failed request: whether a failure to receive
-// ends it, and whether a settlement may be repeated. It has no clock, locks or goroutines.
+// Package failure decides about the next step after a failed request: whether a failed receive ends
+// the consumer, and whether a settlement may be repeated. It has no clock, locks or goroutines.
 package failure
 
 import (

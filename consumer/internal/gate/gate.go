@@ -32,7 +32,7 @@ const (
 // A tally counts results.
 type tally struct{ handled, failed int }
 
-// recent counts what happened lately: in the current half of a window and in the one before.
+// recent counts the latest results: those of the current half of a window and in the one before.
 type recent struct {
 	begun  time.Time // of the current half
 	halves [2]tally
@@ -170,7 +170,7 @@ func (g *Gate) Wake() time.Time {
 	return time.Time{}
 }
 
-// Tick carries out what is due at now, and returns whether the state changed. full is the
+// Tick makes the changes that are due at now, and returns whether the state changed. full is the
 // concurrency.
 func (g *Gate) Tick(now time.Time, full int) (changed bool) {
 	if w := g.Wake(); w.IsZero() || now.Before(w) {

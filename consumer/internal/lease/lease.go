@@ -16,7 +16,7 @@ type Lease struct {
 // The server counts an invisible time from the moment at which it handed the message out or
 // made the change, which is somewhere between request and response. The lease counts from
 // the earliest of these moments and ends a little sooner, so that it is over before the
-// server may deliver the message again, whatever the network's delay.
+// server may deliver the message again, at any delay of the network.
 
 // First returns the lease of a delivery that was asked for at sent, arrived at now, and
 // is invisible for left from now on if the network took no time. A receive may have been parked for
@@ -32,7 +32,7 @@ func First(sent, now time.Time, left, maxExtension time.Duration) Lease {
 	return l
 }
 
-// margin is what is held back of an invisible time: timers fire late, and a handler needs a
+// margin is the part of an invisible time that is not used: timers fire late, and a handler needs a
 // moment to see that its context has ended.
 func margin(d time.Duration) time.Duration { return min(d/50, time.Second) }
 
@@ -42,7 +42,7 @@ func (l Lease) Extended(sent time.Time, d time.Duration) Lease {
 	return l
 }
 
-// Renewal returns when to extend the lease: after a third of what is left of it, less up to
+// Renewal returns when to extend the lease: after a third of its remaining time, less up to
 // a tenth of that by random, 0 ≤ random < 1, so that messages received together are not
 // extended together. Without an extension that is the end of the lease.
 func (l Lease) Renewal(now time.Time, random float64) time.Time {
@@ -50,7 +50,7 @@ func (l Lease) Renewal(now time.Time, random float64) time.Time {
 	return l.allowed(now.Add(third - time.Duration(random*float64(third)/10)))
 }
 
-// Retry returns when to try an extension again that failed: after a tenth of what is left.
+// Retry returns when to try an extension again that failed: after a tenth of the remaining time.
 func (l Lease) Retry(now time.Time, inv time.Duration) time.Time {
 	return l.allowed(now.Add(max(l.Until.Sub(now)/10, inv/100)))
 }
