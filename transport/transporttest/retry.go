@@ -109,7 +109,6 @@ var retryCases = []testCase{
 			start = time.Now()
 		}
 		r.Wait = 3 * e.unit // beyond the end of the last lease, when the dead letter is written
-		r.Wait = 3 * e.unit // beyond the end of the last invisible duration
 		if ds := e.receive(r); len(ds) != 0 {
 			e.Fatalf("after %d attempts received %s", attempts, describe(ds))
 		}
