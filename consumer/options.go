@@ -76,7 +76,7 @@ func SQL(expression string) Filter { return Filter{Expression: expression, SQL: 
 
 // A Subscription describes the messages that a consumer receives.
 type Subscription struct {
-	Group  string // the consumer group
+	Group  string // the consumer group; required
 	Topic  string // may be empty if Topics is not
 	Filter Filter // of Topic; Zero means all messages
 

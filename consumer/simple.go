@@ -19,7 +19,7 @@ type SimpleOptions struct {
 	// 30 s.
 	InvisibleDuration time.Duration
 
-	// LongPolling is the time that the server waits for a message. Default: 20 s.
+	// LongPolling is the time that the server waits for a message. Servers bound it. Default: 20 s.
 	LongPolling time.Duration
 
 	// BatchSize is the number of messages that [Simple.All] receives in one request, at most 32.

@@ -147,7 +147,8 @@ type Options struct {
 	// else ResolutionUnknown, upon which the server asks again later. It should look at
 	// the same database as the local transaction, for example for a row with the
 	// message's ID. Several goroutines call it at the same time. A panic in it is
-	// logged and counts as ResolutionUnknown. Begin and ServeChecks need it.
+	// logged and counts as ResolutionUnknown. Begin and ServeChecks need it. Nil
+	// means that this producer has no transactions.
 	Checker func(ctx context.Context, check transport.TransactionCheck) transport.Resolution
 
 	// OnAttempt is called after every attempt, before any wait; its duration is

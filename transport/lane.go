@@ -28,6 +28,7 @@ type Lane struct {
 
 // A LaneRequest asks for the lane of one message.
 type LaneRequest struct {
+	// Topic is the topic of the message. It is required.
 	Topic string
 
 	// MessageGroup is the message's group. A group keeps its lane while the
@@ -35,21 +36,26 @@ type LaneRequest struct {
 	// ignores Avoid. Empty means that any server of the topic will do.
 	MessageGroup string
 
-	// Avoid lists endpoints that the lane should not lead to because an earlier
-	// attempt failed there. They are used nevertheless if there is no other.
+	// Avoid lists endpoints, as in Lane.Endpoint, that the lane should not lead to
+	// because an earlier attempt failed there. They are used nevertheless if there is
+	// no other. Empty means that all will do.
 	Avoid []string
 }
 
 // A LaneSender lets the caller plan which messages share a request. It is
 // optional for a [Sender]: without it a producer sends each message with Send.
+// Several goroutines may call its methods at the same time.
 type LaneSender interface {
-	// Lane returns the lane for the next message. It blocks while the servers of
-	// the topic are unknown, until ctx ends. The errors are those of Send.
+	// Lane returns the lane for the next message. It reserves nothing and sends no
+	// message. It blocks while the servers of the topic are unknown. If ctx ends
+	// before they are known, the error wraps context.Cause(ctx). The errors are those
+	// of a result of Send, with MaybeStored false.
 	Lane(ctx context.Context, r LaneRequest) (Lane, error)
 
 	// SendLane sends msgs in one request and returns a result for each, in their
 	// order. There are at most lane.MaxMessages of them, all of lane.Topic, each
-	// with an ID. SendLane neither changes nor keeps them.
+	// with an ID. SendLane neither changes nor keeps them. It blocks until there is a
+	// response or ctx ends. The errors are those of Send.
 	//
 	// If the lane is no longer what it was, for example because the connection in
 	// use does not support several messages in one request, no message is sent, and
@@ -62,7 +68,8 @@ type awaitKey struct{}
 
 // AwaitConnection returns a ctx with which a call waits for a connection until
 // ctx ends, where it would otherwise fail at once because there is none. While a
-// call waits, a transport tries to connect about once a second.
+// call waits, a transport tries to connect about once a second. A request that had
+// a connection is not repeated.
 func AwaitConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, awaitKey{}, true)
 }

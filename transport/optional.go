@@ -9,7 +9,10 @@ import (
 )
 
 // The interfaces of this file are optional: a transport implements those that
-// its protocol can carry, and the SDK finds them with a type assertion.
+// its protocol can carry, and the SDK finds them with a type assertion. What the
+// package comment says of all methods holds for them: unless another thing is
+// documented, a method makes one attempt, blocks until there is a response or ctx
+// ends, and may be called by several goroutines.
 
 // ErrLaneChanged is matched by the results of [LaneSender].SendLane if the lane is
 // not what it was: the connection to its endpoint did not announce that it takes
@@ -25,7 +28,7 @@ type EndpointConfigurer interface {
 	// in Delivery.Endpoint, announced on its current connection. Until the first
 	// response on a new connection it returns those of the connection before,
 	// without Batch. It returns the zero value for a server that never responded or
-	// is unknown.
+	// is unknown. It does not block.
 	EndpointCapabilities(endpoint string) Capabilities
 }
 
@@ -33,7 +36,8 @@ type EndpointConfigurer interface {
 type Pinger interface {
 	// Ping checks that the server responds, accepts the credentials and knows the
 	// topics, with one request for each topic, or one in all if there is none.
-	// It waits for a connection until ctx ends. The errors are those of Send.
+	// It waits for a connection until ctx ends. The errors are those of Send; the
+	// error of a topic that does not exist matches tidegate.ErrTopicNotFound.
 	Ping(ctx context.Context, topics ...string) error
 }
 
@@ -42,29 +46,34 @@ type Recaller interface {
 	// Recall removes a message whose delivery time has not come, by the
 	// RecallHandle of its receipt, in one attempt. It returns the message's ID.
 	// The error matches tidegate.ErrNotFound if the message was delivered or
-	// recalled before.
+	// recalled before, and has CodeNotImplemented if the server cannot recall.
 	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
 }
 
 // A Transactor sends transactional messages.
 type Transactor interface {
 	// SendHalf stores msg as a half message, which no consumer sees before
-	// EndTransaction commits it, in one attempt. The receipt has a TransactionID.
+	// EndTransaction commits it, in one attempt. The receipt has a TransactionID. msg
+	// is of a topic of the type TRANSACTION and has an ID; SendHalf neither changes
+	// nor keeps it. The errors are those of Send.
 	SendHalf(ctx context.Context, msg *tidegate.Message) SendResult
 
 	// EndTransaction commits or rolls back a half message in one attempt. Repeating
 	// it changes nothing; the error then matches tidegate.ErrNotFound, as it does for
-	// a transaction that the server gave up or never had.
+	// a transaction that the server gave up or never had. It matches
+	// tidegate.ErrInvalid if r is neither Commit nor Rollback.
 	EndTransaction(ctx context.Context, t Transaction, r Resolution) error
 
 	// ServeChecks calls check when a server asks for the resolution of a half
 	// message of the topics, several calls at once, until ctx ends, and sends
 	// the resolution back; Unknown sends none, and the server asks again later.
-	// It returns once all calls of check have returned: nil if ctx ended.
+	// It returns once all calls of check have returned: nil if ctx ended. The ctx of
+	// check ends with ctx.
 	ServeChecks(ctx context.Context, topics []string, check func(context.Context, TransactionCheck) Resolution) error
 }
 
-// A Transaction names a half message.
+// A Transaction names a half message. All fields are required; the receipt of the half message
+// has them.
 type Transaction struct {
 	ID        string // Receipt.TransactionID
 	MessageID string
@@ -74,11 +83,11 @@ type Transaction struct {
 
 // A TransactionCheck is a server's question for the resolution of a half message.
 type TransactionCheck struct {
-	Transaction Transaction
-	Message     *tidegate.Message
+	Transaction Transaction       // for EndTransaction
+	Message     *tidegate.Message // the half message; never nil
 }
 
-// A Resolution is the end of a transaction.
+// A Resolution is the end of a transaction. The zero value is ResolutionUnknown.
 type Resolution int
 
 // The resolutions.
@@ -107,7 +116,8 @@ type ChangeRepeater interface {
 	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose
 	// response was lost. If that call replaced d.Handle, the server makes the
 	// change again and returns the same new handle. Without a server that
-	// supports it, RepeatChange is ChangeInvisibleDuration.
+	// supports it, RepeatChange is ChangeInvisibleDuration. The error matches
+	// tidegate.ErrInvalidHandle if the lease has ended.
 	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 }
 
@@ -116,15 +126,17 @@ type DeadLetterReporter interface {
 	// DeadLetterResult is DeadLetter of [Settler] and returns what became of the message. That
 	// is FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if the
 	// group is configured so. FateUntold: the server does not report it, or the group was done
-	// with the message before.
+	// with the message before. The errors are those of DeadLetter.
 	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
 }
 
 // A Snoozer postpones deliveries without counting an attempt.
 type Snoozer interface {
 	// Snooze ends the delivery. The message is delivered again after dur with the
-	// same attempt number. It fails with CodeNotImplemented, and does nothing,
-	// unless the delivering server has [Capabilities].Snooze.
+	// same attempt number; zero means at once. It fails with CodeNotImplemented, and
+	// does nothing, unless the delivering server has [Capabilities].Snooze. The error
+	// matches tidegate.ErrInvalidHandle if the lease has ended, and has
+	// CodeIllegalInvisibleTime if dur is negative or above the server's maximum.
 	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
 }
 
@@ -132,7 +144,8 @@ type Snoozer interface {
 // topic, or by a negative acknowledgement.
 type Reconsumer interface {
 	// Reconsume ends the delivery of a message that could not be consumed, in one attempt, and
-	// returns what becomes of the message. The handle is not valid afterwards. It fails with
+	// returns what becomes of the message. The handle is not valid afterwards; if it was not
+	// valid before, the error matches tidegate.ErrInvalidHandle. It fails with
 	// CodeNotImplemented, and does nothing, unless the delivering server has
 	// [Capabilities].Reconsume; with CodeBadRequest if the group has no retry topics or no such
 	// level; and with CodeForbidden if the credentials may not send to the group's retry topic and

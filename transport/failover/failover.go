@@ -20,44 +20,48 @@ import (
 // An Endpoint is one of the transports to choose from.
 type Endpoint struct {
 	// Name names the endpoint in events and errors, for example "primary": letters,
-	// digits, '-' and '_'.
+	// digits, '-' and '_'. It is required, and no two endpoints have the same.
 	Name string
 
 	// Transport is a transport.Pinger too. It belongs to the [Transport], which closes it.
+	// It is required.
 	Transport transport.Transport
 }
 
 // An Event is a switch from one endpoint to another.
 type Event struct {
 	At       time.Time
-	From, To string // names
-	Reason   Reason
-	Err      error // the last failure of From; nil for Recovered
+	From, To string // names of endpoints
+	Reason   Reason // never NoSwitch
+	Err      error  // the last failure of From; nil for Recovered
 }
 
 // Options are the choices of a [Transport]. The zero value is the defaults.
 type Options struct {
-	// Failures is how many sends in a row fail before the endpoint is left. Default: 3.
+	// Failures is the number of sends in a row that fail with a transient error before the
+	// endpoint is left. Negative values are refused. Default: 3.
 	Failures int
 
 	// ThrottleGrace is how long an endpoint may throttle without accepting anything
-	// before it is left. Negative: throttling is never a reason. Default: 30 s.
+	// before it is left. Negative means that throttling is never a reason. Default: 30 s.
 	ThrottleGrace time.Duration
 
 	// SwitchBack is how long an earlier endpoint has to be well before sends return to
-	// it. Default: 60 s.
+	// it. It doubles after each early relapse, up to 32 times. Negative values are
+	// refused. Default: 60 s.
 	SwitchBack time.Duration
 
 	// ProbeInterval is how often endpoints that are not active are probed, and an active
 	// one after a failed send; ProbeTimeout is how long a probe may take. One failed
-	// probe is enough to leave an endpoint. Defaults: 1 s, 1 s.
+	// probe is enough to leave an endpoint. Negative values are refused. Default of
+	// each: 1 s.
 	ProbeInterval, ProbeTimeout time.Duration
 
 	// OnSwitch is called after each switch, in order, by one goroutine. It may block;
-	// later events wait. Nil: none.
+	// later events wait, and Close waits for it. Nil means none.
 	OnSwitch func(Event)
 
-	// Logger takes each switch. Nil: silent.
+	// Logger gets a warning for each switch. Nil means silence.
 	Logger *slog.Logger
 }
 
@@ -204,7 +208,7 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 	return t, nil
 }
 
-// Active returns the name of the endpoint that sends go to.
+// Active returns the name of the endpoint that sends go to. It does not block.
 func (t *Transport) Active() string { return t.now().Name }
 
 func (t *Transport) now() *end { return t.ends[t.active.Load()] }

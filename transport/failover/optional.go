@@ -8,15 +8,17 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// ProducerSettings returns those of the active endpoint.
+// ProducerSettings returns the settings of the active endpoint, in one attempt. The errors are
+// those of its transport.
 func (t *Transport) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
 	e := t.now()
 	s, err := e.Transport.ProducerSettings(ctx, topic)
 	return s, e.wrap(err)
 }
 
-// ConsumerSettings returns those of the active endpoint, or of the first other one that
-// responds.
+// ConsumerSettings returns the settings of the active endpoint, or, if that fails with a
+// transient error, those of the first other one that responds. It asks one after the other until
+// ctx ends. The error is that of the active endpoint.
 func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (s transport.ConsumerSettings, err error) {
 	active := t.now()
 	if s, err = active.Transport.ConsumerSettings(ctx, group, topic); err == nil || transport.Classify(err) != transport.Transient {
@@ -32,7 +34,8 @@ func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (
 	return s, active.wrap(err)
 }
 
-// Capabilities returns those that all endpoints have. See EndpointCapabilities.
+// Capabilities returns the capabilities that all endpoints have. It does not block. See
+// EndpointCapabilities for those of one server.
 func (t *Transport) Capabilities() transport.Capabilities {
 	all := t.ends[0].Transport.Capabilities()
 	for _, e := range t.ends[1:] {
@@ -49,7 +52,8 @@ func (t *Transport) Capabilities() transport.Capabilities {
 	return all
 }
 
-// EndpointCapabilities returns those of one server.
+// EndpointCapabilities returns the capabilities of one server, named as in Delivery.Endpoint. It
+// does not block, and returns the zero value for a server of none of the endpoints.
 func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities {
 	e, server := t.inner(endpoint)
 	if e == nil {
@@ -61,8 +65,9 @@ func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities
 	return e.Transport.Capabilities()
 }
 
-// Ping succeeds if one of the endpoints responds and knows the topics. The error is that
-// of the first.
+// Ping succeeds if one of the endpoints responds and knows the topics. It asks all of them at the
+// same time and returns when the first one has succeeded, all have failed, or ctx ends. The error
+// is that of the first endpoint.
 func (t *Transport) Ping(ctx context.Context, topics ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,7 +85,9 @@ func (t *Transport) Ping(ctx context.Context, topics ...string) error {
 	return errs[0]
 }
 
-// Recall recalls a message where it was sent.
+// Recall recalls a message at the endpoint that it was sent to, in one attempt. The error has
+// CodeBadRequest if the handle names none of the endpoints, CodeNotImplemented if the endpoint's
+// transport cannot recall; the others are those of its transport.
 func (t *Transport) Recall(ctx context.Context, topic, handle string) (string, error) {
 	e, inner := t.inner(handle)
 	if e == nil {
@@ -95,7 +102,9 @@ func (t *Transport) Recall(ctx context.Context, topic, handle string) (string, e
 	return id, e.wrap(err)
 }
 
-// SendHalf stores a half message at the active endpoint.
+// SendHalf stores a half message at the active endpoint, in one attempt, whose result counts for
+// switching. The error has CodeNotImplemented if the endpoint's transport has no transactions; the
+// others are those of its transport.
 func (t *Transport) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
 	e := t.now()
 	x, ok := e.Transport.(transport.Transactor)
@@ -108,7 +117,10 @@ func (t *Transport) SendHalf(ctx context.Context, msg *tidegate.Message) transpo
 	return e.results(list)[0]
 }
 
-// EndTransaction ends a transaction at the endpoint that stored the half message.
+// EndTransaction ends a transaction at the endpoint that stored the half message, also if another
+// one is active, in one attempt. The error has CodeIllegalAccessPoint if tx.Endpoint is at none of
+// the endpoints, CodeNotImplemented if the endpoint's transport has no transactions; the others are
+// those of its transport.
 func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
 	e, server := t.inner(tx.Endpoint)
 	if e == nil {
@@ -123,7 +135,8 @@ func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction
 	return e.wrap(x.EndTransaction(ctx, tx, r))
 }
 
-// ServeChecks serves the checks of all endpoints that have transactions.
+// ServeChecks serves the checks of all endpoints that have transactions, until ctx ends or one of
+// them fails, which ends the others. It returns once all calls of check have returned.
 func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

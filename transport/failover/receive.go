@@ -35,8 +35,8 @@ func queueOf(number, n int) (q, i int) {
 }
 
 // Queues returns the queues of all endpoints. Those of an endpoint that cannot be asked
-// are the last known ones. The error is that of the first endpoint, if none responded
-// and none is known.
+// are the last known ones. It asks all endpoints at the same time and waits for each of them,
+// until ctx ends. The error is that of the first endpoint, if none responded and none is known.
 func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	key := groupTopic{group, topic}
 	lists, errs := make([][]int, len(t.ends)), make([]error, len(t.ends))
@@ -92,7 +92,8 @@ func (t *Transport) each(f func(*end)) {
 
 // Receive receives from the endpoint of the queue. From any queue it receives from the
 // active endpoint, and before that, without waiting, from one of the others that may
-// have messages: one that brought some last time, or was not asked for 5 s.
+// have messages: one that brought some last time, or was not asked for 5 s. The errors are those
+// of the endpoint's transport.
 func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if r.Queue != transport.AnyQueue {
 		q, i := queueOf(r.Queue, len(t.ends))

@@ -51,7 +51,10 @@ func (e *end) results(list []transport.SendResult) []transport.SendResult {
 	return list
 }
 
-// Send sends to the active endpoint, in one attempt.
+// Send sends to the active endpoint, in one attempt, whose results count for switching. While a
+// send waits for a connection (transport.AwaitConnection) and the endpoint is left, it ends with an
+// error that matches tidegate.ErrUnavailable. The other errors are those of the endpoint's
+// transport.
 func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	if len(msgs) == 0 {
 		return nil
@@ -66,7 +69,7 @@ func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transp
 }
 
 // Lane returns a lane of the active endpoint. Where its transport has no lanes, the
-// endpoint is one, for one message.
+// endpoint is one, for one message. It blocks and fails as the endpoint's transport does.
 func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	e := t.now()
 	s, ok := e.Transport.(transport.LaneSender)
@@ -93,8 +96,8 @@ func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transpor
 	return lane, nil
 }
 
-// SendLane sends to the lane's endpoint if that is still the active one. The results
-// match transport.ErrLaneChanged if it is not.
+// SendLane sends to the lane's endpoint if that is still the active one, as Send does. If it is
+// not, nothing is sent, and the results match transport.ErrLaneChanged.
 func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
 	e, server := t.inner(lane.Endpoint)
 	if e == nil || e != t.now() {

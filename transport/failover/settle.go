@@ -21,7 +21,9 @@ func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Deliv
 	return e, &inner, nil
 }
 
-// Ack acknowledges each delivery at the endpoint that it came from.
+// Ack acknowledges each delivery at the endpoint that it came from, at all endpoints at the same
+// time. The error of a delivery has CodeIllegalAccessPoint if it came from none of the endpoints;
+// the others are those of the endpoint's transport.
 func (t *Transport) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	lists, places := make([][]*tidegate.Delivery, len(t.ends)), make([][]int, len(t.ends))
@@ -44,7 +46,7 @@ func (t *Transport) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// Retry says at the delivery's endpoint that consuming failed.
+// Retry reports a failed consumption to the endpoint of the delivery. Its errors are those of Ack.
 func (t *Transport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
@@ -54,7 +56,8 @@ func (t *Transport) Retry(ctx context.Context, d *tidegate.Delivery, after time.
 	return r, e.wrap(err)
 }
 
-// ChangeInvisibleDuration changes it at the delivery's endpoint.
+// ChangeInvisibleDuration changes the invisible duration at the endpoint of the delivery. Its
+// errors are those of Ack.
 func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
@@ -64,7 +67,8 @@ func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Del
 	return handle, e.wrap(err)
 }
 
-// RepeatChange repeats a change at the delivery's endpoint.
+// RepeatChange repeats a change at the endpoint of the delivery. Where the endpoint's transport is
+// no transport.ChangeRepeater, it is ChangeInvisibleDuration. Its errors are those of Ack.
 func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
@@ -78,7 +82,8 @@ func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur 
 	return handle, e.wrap(err)
 }
 
-// DeadLetter makes the message a dead letter at the delivery's endpoint.
+// DeadLetter makes the message a dead letter at the endpoint of the delivery. Its errors are those
+// of Ack.
 func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
 	if err != nil {
@@ -87,8 +92,8 @@ func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason
 	return e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
 }
 
-// DeadLetterResult is DeadLetter and returns what became of the message, where the endpoint's
-// transport knows it.
+// DeadLetterResult is DeadLetter and returns what became of the message. The result is zero where
+// the endpoint's transport is no transport.DeadLetterReporter.
 func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
 	if err != nil {
@@ -102,7 +107,8 @@ func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, 
 	return result, e.wrap(err)
 }
 
-// Snooze postpones the delivery at its endpoint.
+// Snooze postpones the message at the endpoint of the delivery. Its errors are those of Ack, and
+// CodeNotImplemented where the endpoint's transport is no transport.Snoozer.
 func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	e, inner, err := t.from("Snooze", d)
 	if err != nil {
@@ -115,7 +121,8 @@ func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.D
 	return e.wrap(s.Snooze(ctx, inner, dur))
 }
 
-// Reconsume has the message consumed later at the delivery's endpoint.
+// Reconsume has the message consumed later at the endpoint of the delivery. Its errors are those of
+// Ack, and CodeNotImplemented where the endpoint's transport is no transport.Reconsumer.
 func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	e, inner, err := t.from("Reconsume", d)
 	if err != nil {

@@ -48,41 +48,42 @@ type Options struct {
 	// ConnectBackoff paces attempts to connect, and to re-open a session that
 	// was lost. A consumer that asks is not kept waiting by it: its own waits
 	// between receives say when to try, at most about twice a second for each server.
-	// Zero: backoff.Default().
+	// Zero means backoff.Default().
 	ConnectBackoff backoff.Exponential
 
 	// Dialer makes connections, for in-memory networks and the like; addr is
-	// host:port. Nil: TCP.
+	// host:port. Nil means TCP.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 
-	// HeartbeatInterval is how often a session says that it lives. 0: 10 s.
+	// HeartbeatInterval is how often a session sends a heartbeat. Default: 10 s.
 	HeartbeatInterval time.Duration
 
-	// RouteRefresh is how often the route of a topic in use is asked for. 0: 30 s.
+	// RouteRefresh is how often the route of a topic in use is asked for. Default: 30 s.
 	RouteRefresh time.Duration
 
 	// SettingsSync is how often a session repeats its settings. For twice that
 	// it remembers a topic that is not used, and for twice that, or until what it
-	// received cannot be settled any more, it stays when nobody uses it. 0: 5 min.
+	// received cannot be settled any more, the session stays when no call uses it.
+	// Default: 5 min.
 	SettingsSync time.Duration
 
 	// MaxReceiveSize bounds, in bytes, a received body, before and after
 	// decompression, and every answer but a receive's. A message whose body is
 	// larger is logged and not returned; if it is larger than 64 MiB too, the
-	// receive fails, and what was behind it comes later. 0: 32 MiB.
+	// receive fails, and the messages behind it come later. Default: 32 MiB.
 	MaxReceiveSize int
 
 	// Compression is the size in bytes above which bodies are sent gzipped,
-	// if that makes them smaller. 0: never.
+	// if that makes them smaller. Zero means never.
 	Compression int
 
 	// FixedEndpoint sends everything to the endpoints given to New, whatever
 	// addresses a route names: for servers behind NAT or mapped ports, whose
-	// routes name addresses that cannot be reached. False: as the route says.
+	// routes name addresses that cannot be reached. False means the addresses of the route.
 	FixedEndpoint bool
 
-	// Logger gets what no caller is told: lost sessions, corrupted messages.
-	// Nil: silent.
+	// Logger gets the events that no call returns: lost sessions, corrupt messages.
+	// Nil means silence.
 	Logger *slog.Logger
 }
 
