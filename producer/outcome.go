@@ -22,6 +22,7 @@ type outcome struct {
 	ended    time.Time // of the attempt
 	skipped  bool      // the message had gone before
 	waiting  bool      // the message was not in the request, but waited for it
+	gone     bool      // a waiting message that ended here, and did not move to the spool
 }
 
 // decide fills in the decisions. A throttled attempt first waits for the server's
@@ -234,7 +235,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		if o.decision.Stop == StopDeadline {
 			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
 		}
-		t.endQueued(it, e, now)
+		o.gone = t.endQueued(it, e, now)
 		ended = append(ended, o)
 	}
 	return ended

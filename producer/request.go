@@ -252,8 +252,8 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	var late []*item
 	for i := range waited {
 		t.observe(len(r.Items), &waited[i], began)
-		if it := waited[i].it; !it.spooling {
-			late = append(late, it)
+		if waited[i].gone {
+			late = append(late, waited[i].it)
 		}
 	}
 	t.p.complete(late)
