@@ -41,8 +41,10 @@ type held struct {
 type entrant struct {
 	place   list.Link[*entrant]
 	it      *item
+	spools  bool // it may be admitted on its way to the spool
 	granted chan struct{}
-	err     error // guarded by ledger.mu until granted is closed
+	forced  bool // guarded by ledger.mu until granted is closed, as is err: it moves to the spool
+	err     error
 }
 
 // A batch is the messages that were accepted between two calls of Flush.
@@ -75,10 +77,10 @@ func (l *ledger) enter(it *item, policy FullPolicy, blocked func()) *SendError {
 	case policy == SpoolWhenFull && it.Message.MessageGroup == "" && l.backlog < l.maxMessages:
 		l.admit(it)
 		l.mu.Unlock()
-		it.forced, it.wake = true, make(chan struct{})
+		it.force()
 		return nil
 	}
-	e := &entrant{it: it, granted: make(chan struct{})}
+	e := &entrant{it: it, spools: policy == SpoolWhenFull && it.Message.MessageGroup == "", granted: make(chan struct{})}
 	e.place.Value = e
 	if it.ctx.Err() == nil {
 		l.queue.PushBack(&e.place)
@@ -104,8 +106,14 @@ func (l *ledger) enter(it *item, policy FullPolicy, blocked func()) *SendError {
 	if e.err != nil {
 		return it.fail(StopClosed, e.err)
 	}
+	if e.forced {
+		it.force()
+	}
 	return nil
 }
+
+// force has the message move to the spool without an attempt.
+func (it *item) force() { it.forced, it.wake = true, make(chan struct{}) }
 
 // fits and the functions below are called with mu held.
 func (l *ledger) fits(it *item) bool {
@@ -137,6 +145,17 @@ func (l *ledger) grant() {
 		e.place.Leave()
 		l.admit(e.it)
 		close(e.granted)
+	}
+	for e := range l.queue.All {
+		if l.backlog >= l.maxMessages {
+			return
+		}
+		if e.spools {
+			e.place.Leave()
+			l.admit(e.it)
+			e.forced = true
+			close(e.granted)
+		}
 	}
 }
 
