@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -50,7 +51,7 @@ type wanted struct {
 
 // setAside puts a message at the end of a rest; the caller writes it. mu is held.
 func (s *subscription) setAside(mg *messageGroup, l *lease) {
-	l.State = uint8(stateHeld)
+	l.State = uint8(consume.Held)
 	s.extend(mg.rest, l.cursor, l.offset, l.Size)
 }
 
@@ -84,7 +85,7 @@ func (s *subscription) closeOff(mg *messageGroup, reason string) (moved []*lease
 	r := &rest{away: true, reason: reason}
 	for _, l := range mg.held {
 		s.drop(l)
-		s.counts[stateHeld]--
+		s.counts[consume.Held]--
 		s.extend(r, l.cursor, l.offset, l.Size)
 	}
 	moved, mg.held = mg.held, nil
@@ -133,7 +134,7 @@ func (s *subscription) block(l *lease) {
 	if mg.rest != nil && mg.rest.away {
 		return
 	}
-	full := s.counts[stateHeld] >= maxHeld
+	full := s.counts[consume.Held] >= maxHeld
 	if moved := s.closeOff(mg, ""); len(moved) > 0 {
 		s.broker.store.Groups.AddLazy(func(w *store.Batch) { s.moveAside(w, moved) })
 	}
@@ -217,7 +218,7 @@ func (s *subscription) nextWanted() (wanted, stretch, int) {
 			continue
 		}
 		limit := fetched
-		if s.counts[stateHeld] >= maxHeld {
+		if s.counts[consume.Held] >= maxHeld {
 			limit = 1
 		}
 		sp := w.rest.stretches[0]
@@ -244,7 +245,7 @@ func (s *subscription) takeBack(w wanted, recs []store.Lease, offsets []int64) {
 		l.Group, l.State, l.Keep = w.name, 0, true
 		s.leasedBytes.Add(-l.Size)
 		s.keep(l)
-		s.set(l, stateHeld)
+		s.set(l, consume.Held)
 		w.mg.held = append(w.mg.held, l)
 		sp.messages--
 		sp.bytes -= l.Size

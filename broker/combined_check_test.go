@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -143,7 +144,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 	who := s.group.name + " in " + s.topic.name
 	var want Backlog
 	var leased, timed int64
-	var counts [stateHeld + 1]int64
+	var counts [consume.Held + 1]int64
 	headed, held := map[string]int{}, map[string]int{}
 	for _, cur := range s.cursors {
 		q := cur.queue
@@ -169,12 +170,12 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 				timed++
 			case StateReady:
 				ready++
-			case stateHeld:
+			case consume.Held:
 				held[l.Group]++
 			default:
 				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.state())
 			}
-			if l.Group != "" && l.state() != stateHeld {
+			if l.Group != "" && l.state() != consume.Held {
 				headed[l.Group]++
 			}
 			m, there, err := c.b.store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
@@ -211,7 +212,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 		c.t.Errorf("%s: its timer is set to %v, the first lease is due at %v", who, s.armed, s.timers[0].Due)
 	}
 	for name, mg := range s.fifo {
-		if mg.head.cursor.leases[mg.head.offset] != mg.head || mg.head.state() == stateHeld || len(mg.held) != held[name] {
+		if mg.head.cursor.leases[mg.head.offset] != mg.head || mg.head.state() == consume.Held || len(mg.held) != held[name] {
 			c.t.Errorf("%s: message group %s has the head %+v and %d held, of %d", who, name, mg.head.Lease, len(mg.held), held[name])
 		}
 		delete(headed, name)

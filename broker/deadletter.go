@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -49,10 +50,10 @@ type deadLetter struct {
 }
 
 // dying takes a lease out of circulation that e has made a dead letter. s.mu is held.
-func (s *subscription) dying(l *lease, e event, reason string) *deadLetter {
+func (s *subscription) dying(l *lease, e consume.Event, reason string) *deadLetter {
 	p := s.policy()
 	d := s.leaving(l, reason)
-	d.asked = e == eventDeadLetter || e == eventRedrive
+	d.asked = e == consume.EventDeadLetter || e == consume.EventRedrive
 	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, p.keeps(e, l.Attempt))
 	d.stays = len(d.topics) == 0 && p.ownDeadLetterTopic(s.group.name, s.topic.name) == s.topic.name
 	return d

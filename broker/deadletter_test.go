@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,7 +30,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		}
 		s := b.subscription(h)
 		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[0], eventTimeout, "the end is near")
+		dying := s.dying(s.cursors[0].leases[0], consume.EventTimeout, "the end is near")
 		s.mu.Unlock()
 		dying.start(b)
 		if err := dying.flight.Wait(); err != nil {

@@ -50,12 +50,12 @@
 //	WaitingRetry  dead-letter   DeadLetter    -
 //	Parked        redrive       Ready         -
 //	Parked        dead-letter   DeadLetter    -
-//	Held          turn          Ready         -
+//	Held          promote       Ready         -
 //
 // The events: deliver, a consumer receives it; ack, fail, change and
 // dead-letter, what a consumer says; timeout, the invisible duration is over
 // without an answer; release, it did not reach the consumer, or was given back;
-// due, the retry interval is over, or the snooze; turn, the message before it in its message
+// due, the retry interval is over, or the snooze; promote, the message before it in its message
 // group is done; redrive, [Broker.RedriveParked], which is also the only one to
 // make a dead letter of what is parked.
 //

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
 )
 
 // arm sets the timer to the first due time. mu is held.
@@ -56,15 +58,15 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parkin
 	policy := s.policy()
 	for len(s.timers) > 0 && !s.timers[0].Due.After(now) {
 		l := s.timers[0]
-		e := eventTimeout
+		e := consume.EventTimeout
 		if l.state() == StateWaitingRetry {
-			e = eventDue
+			e = consume.EventDue
 		} else if s.renew(l, now) {
 			continue
 		}
 		x := policy.exhaustion(e, l)
-		to, _ := l.state().next(e, x, l.Push)
-		if x == thenBlock {
+		to, _ := l.state().Next(e, x, l.Push)
+		if x == consume.ThenBlock {
 			s.block(l)
 		}
 		switch to {
@@ -72,7 +74,7 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parkin
 			l.Due = l.Due.Add(policy.interval(l.Attempt, s.draw(l))) // from the time-out on, whenever it is noticed
 			s.set(l, to)
 		case StateReady:
-			if e == eventDue {
+			if e == consume.EventDue {
 				s.broker.counters.lateness.Observe(int64(now.Sub(l.Due)))
 			}
 			s.set(l, to)
@@ -87,9 +89,9 @@ func (s *subscription) due(now time.Time) (dying []*deadLetter, parked []*parkin
 }
 
 // lastDelivery says why a message is given up.
-func lastDelivery(l *lease, e event) string {
+func lastDelivery(l *lease, e consume.Event) string {
 	return fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s",
-		l.Attempt, map[event]string{eventTimeout: "was not answered in time", eventDue: "failed"}[e])
+		l.Attempt, map[consume.Event]string{consume.EventTimeout: "was not answered in time", consume.EventDue: "failed"}[e])
 }
 
 // renew puts off the end of a lease in flight whose owner lives, and reports

@@ -36,7 +36,7 @@ func fill(t *testing.T, b *Broker, name string) (stored []string) {
 }
 
 // consume receives and settles n messages, some at the second attempt.
-func consume(t *testing.T, b *Broker, n int) (ids []string) {
+func consumeFailing(t *testing.T, b *Broker, n int) (ids []string) {
 	t.Helper()
 	for len(ids) < n {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
@@ -86,7 +86,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 			if b.counters.throttled[slices.Index(throttleLimits[:], limitDiskFull)].Load() < 2 {
 				t.Error("the refusals were not counted")
 			}
-			for _, id := range consume(t, b, len(stored)) {
+			for _, id := range consumeFailing(t, b, len(stored)) {
 				all[id] = true
 			}
 			if len(all) < len(stored) || b.Healthy() != nil {
@@ -107,7 +107,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			id := fmt.Sprint("after", round)
 			mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte("x")})
-			if got := consume(t, b, 1); got[0] != id {
+			if got := consumeFailing(t, b, 1); got[0] != id {
 				t.Errorf("%s came, want %s", got, id)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -160,7 +161,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		}
 		s := b.subscription(h)
 		s.mu.Lock()
-		first := s.dying(s.cursors[h.Place.Queue].leases[h.Place.Offset], eventDeadLetter, "r")
+		first := s.dying(s.cursors[h.Place.Queue].leases[h.Place.Offset], consume.EventDeadLetter, "r")
 		s.mu.Unlock()
 		repeated := make(chan error, 1)
 		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()

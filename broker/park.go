@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -85,7 +86,7 @@ func (s *subscription) park(l *lease, reason string, now time.Time) *parking {
 	if reason = shortReason(reason); reason == "" {
 		reason = "no reason was given"
 	}
-	full := s.counts[stateHeld] >= maxHeld
+	full := s.counts[consume.Held] >= maxHeld
 	moved := s.closeOff(s.fifo[l.Group], reason)
 	s.set(l, StateParked)
 	l.Due, l.Owner, l.Blocked = now, "", false // parked since
@@ -298,12 +299,12 @@ func (s *subscription) callParked(sel ParkedSelection, now time.Time) (done Park
 		done.MessageGroups++
 		done.Messages += 1 + mg.rest.messages
 		if sel.DeadLetter { // the others are called back once it is one
-			dying = append(dying, s.dying(l, eventRedrive, mg.rest.reason))
+			dying = append(dying, s.dying(l, consume.EventRedrive, mg.rest.reason))
 			behind = append(behind, mg.rest.messages)
 			continue
 		}
 		s.callBack(mg)
-		to, _ := l.state().next(eventRedrive, attemptsLeft, false)
+		to, _ := l.state().Next(consume.EventRedrive, consume.AttemptsLeft, false)
 		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
 		l.renumber()
 		s.set(l, to)

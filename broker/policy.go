@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
@@ -66,43 +67,43 @@ func (p policy) exhausted(attempt int) bool {
 
 // exhaustedBy is exhausted for an event: a negative acknowledgement, and the
 // wait after one, do not have the group's maximum but one of their own.
-func (p policy) exhaustedBy(e event, l *lease) bool {
+func (p policy) exhaustedBy(e consume.Event, l *lease) bool {
 	switch {
-	case e == eventNegativeAck:
+	case e == consume.EventNegativeAck:
 		most := p.group.NegativeAck.MaxRedeliveries
 		return most > 0 && l.Attempt > most
-	case e == eventDue && l.Negative:
+	case e == consume.EventDue && l.Negative:
 		return false
 	}
 	return p.exhausted(l.Attempt)
 }
 
 // exhaustion returns what holds when e happens to a message.
-func (p policy) exhaustion(e event, l *lease) exhaustion {
+func (p policy) exhaustion(e consume.Event, l *lease) consume.Exhaustion {
 	if !p.exhaustedBy(e, l) {
-		return attemptsLeft
+		return consume.AttemptsLeft
 	}
 	return p.group.then(l.Group)
 }
 
 // then returns what a group does after the last attempt of a message of that message group.
-func (c GroupConfig) then(messageGroup string) exhaustion {
+func (c GroupConfig) then(messageGroup string) consume.Exhaustion {
 	switch {
 	case !c.FIFO || messageGroup == "":
-		return thenDeadLetter // no order to keep
+		return consume.ThenDeadLetter // no order to keep
 	case c.OnExhausted == OnExhaustedPark:
-		return thenPark
+		return consume.ThenPark
 	case c.OnExhausted == OnExhaustedBlock:
-		return thenBlock
+		return consume.ThenBlock
 	}
-	return thenDeadLetter
+	return consume.ThenDeadLetter
 }
 
 // keeps reports whether a message that e makes a dead letter is never merely
 // removed, whatever address settings say of those that had their last delivery
 // attempt: somebody made it one before that, or by another maximum.
-func (p policy) keeps(e event, attempt int) bool {
-	return e == eventNegativeAck || e == eventRedrive || e == eventDeadLetter && !p.exhausted(attempt)
+func (p policy) keeps(e consume.Event, attempt int) bool {
+	return e == consume.EventNegativeAck || e == consume.EventRedrive || e == consume.EventDeadLetter && !p.exhausted(attempt)
 }
 
 // deadLetterTopics returns the topics that a message of group, in topic, goes

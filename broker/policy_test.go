@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
@@ -17,21 +18,21 @@ func TestExhaustion(t *testing.T) {
 		config       GroupConfig
 		attempt      int
 		messageGroup string
-		want         exhaustion
+		want         consume.Exhaustion
 	}{
-		{GroupConfig{}, 16, "", attemptsLeft},
-		{GroupConfig{}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true}, 17, "a", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 16, "a", attemptsLeft},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 18, "a", thenPark},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "a", thenBlock},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "", thenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, 1000, "a", attemptsLeft},
+		{GroupConfig{}, 16, "", consume.AttemptsLeft},
+		{GroupConfig{}, 17, "", consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true}, 17, "a", consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 16, "a", consume.AttemptsLeft},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 18, "a", consume.ThenPark},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, "", consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "a", consume.ThenBlock},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "", consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, 1000, "a", consume.AttemptsLeft},
 	} {
 		config, l := c.config.withDefaults(), &lease{}
 		l.Attempt, l.Group = c.attempt, c.messageGroup
-		if got := (policy{&config, &addressPolicy{}}).exhaustion(eventFail, l); got != c.want {
+		if got := (policy{&config, &addressPolicy{}}).exhaustion(consume.EventFail, l); got != c.want {
 			t.Errorf("%+v, attempt %d, message group %q: %d, want %d", c.config, c.attempt, c.messageGroup, got, c.want)
 		}
 	}

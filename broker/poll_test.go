@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -395,7 +396,7 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
 		s := b.subs.all()[0]
 		s.mu.Lock()
-		s.counts[stateHeld] += maxHeld - 1 // one is held, the others are pretended
+		s.counts[consume.Held] += maxHeld - 1 // one is held, the others are pretended
 		s.mu.Unlock()
 		start := time.Now()
 		done := make(chan int)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -104,7 +105,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[h.Place.Offset], eventTimeout, "r")
+		dying := s.dying(s.cursors[0].leases[h.Place.Offset], consume.EventTimeout, "r")
 		c := s.claim(-1)
 		s.mu.Unlock()
 		dying.start(b)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -89,7 +90,7 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 		if l, err = s.current(h, now); err != nil {
 			return
 		}
-		if _, ok := l.state().next(eventReconsume, attemptsLeft, l.Push); !ok {
+		if _, ok := l.state().Next(consume.EventReconsume, consume.AttemptsLeft, l.Push); !ok {
 			err = invalidHandle("the message is %s", l.state())
 			return
 		}
@@ -223,7 +224,7 @@ func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	return s.settle(ctx, h, eventNegativeAck, func(l *lease, now time.Time) error {
+	return s.settle(ctx, h, consume.EventNegativeAck, func(l *lease, now time.Time) error {
 		l.Due, l.Negative = now.Add(delay), true
 		return nil
 	}, "")

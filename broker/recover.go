@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -293,7 +294,7 @@ func (s *subscription) restore(p store.Place, rec store.Lease) {
 	if l.Group != "" && s.group.config.Load().FIFO {
 		if mg := s.fifo[l.Group]; mg != nil {
 			mg.held = append(mg.held, l)
-			s.set(l, stateHeld)
+			s.set(l, consume.Held)
 			return
 		}
 		s.fifo[l.Group] = &messageGroup{head: l}

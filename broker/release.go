@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -48,7 +49,7 @@ func (s *subscription) giveBack(grants []grant) *store.Flight {
 		if err != nil {
 			continue
 		}
-		to, _ := l.state().next(eventRelease, attemptsLeft, l.Push)
+		to, _ := l.state().Next(consume.EventRelease, consume.AttemptsLeft, l.Push)
 		l.Attempt--
 		l.renumber()
 		l.Due = now

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -109,7 +110,7 @@ func (l *lease) holds(keep time.Duration, now time.Time) bool {
 	switch {
 	case l.Keep || l.Blocked:
 		return true
-	case l.state() == stateHeld:
+	case l.state() == consume.Held:
 		return false
 	case l.state() == StateReady:
 		return l.Attempt > 0 && now.Before(l.Due.Add(min(readyGrace, keep)))

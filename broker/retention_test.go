@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -414,7 +415,7 @@ func TestHolds(t *testing.T) {
 		{StateInflight, 1, -time.Hour, time.Second, true, false}, // its timer has not come to it yet
 		{StateWaitingRetry, 3, time.Hour, time.Second, true, false},
 		{StateDeadLetter, 17, -time.Hour, time.Second, true, false}, // on its way there
-		{stateHeld, 0, 0, time.Hour, false, false},
+		{consume.Held, 0, 0, time.Hour, false, false},
 		{StateReady, 0, 0, time.Hour, false, false}, // never delivered: its turn has just come
 		{StateReady, 1, 0, time.Hour, true, false},
 		{StateReady, 1, 1 - time.Hour, 72 * time.Hour, true, false},
@@ -424,7 +425,7 @@ func TestHolds(t *testing.T) {
 		{StateReady, 1, -time.Minute, time.Minute, false, false},
 		{StateReady, 0, -time.Hour, time.Minute, true, true}, // sent on, and nobody came for it yet
 		{StateReady, 3, -time.Hour, time.Minute, true, true},
-		{stateHeld, 0, 0, time.Minute, true, true},
+		{consume.Held, 0, 0, time.Minute, true, true},
 	} {
 		l := lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
 		if got := l.holds(c.keep, now); got != c.want {

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -186,7 +187,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 		b := parkedTopic(t, fs, Retention{}, 3)
 		s := (*b.topics["t"].subs.Load())[0]
 		s.mu.Lock()
-		d := s.dying(s.fifo["a"].head, eventRedrive, "r")
+		d := s.dying(s.fifo["a"].head, consume.EventRedrive, "r")
 		s.mu.Unlock()
 		d.start(b)
 		if err := d.flight.Wait(); err != nil {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -98,7 +100,7 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
 	}
-	out, err := b.settle(ctx, d, eventFail, func(l *lease, now time.Time) error {
+	out, err := b.settle(ctx, d, consume.EventFail, func(l *lease, now time.Time) error {
 		if l.Due = now.Add(after); after == transport.ByLadder {
 			l.Due = time.Time{} // apply knows
 		}
@@ -153,9 +155,9 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 		return "", withOp("ChangeInvisibleDuration", illegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
 	h, _ := handle.ParseReceipt(d.Handle) // settle says if it is none
-	e := eventChange
+	e := consume.EventChange
 	if dur == 0 {
-		e = eventGiveBack
+		e = giveBackEvent
 	}
 	current := *d
 	current.Handle = valid
@@ -166,7 +168,7 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 			return consumptionTooLong(dur, max(end.Sub(now), 0), longest)
 		}
 		l.Due, l.Owner = now.Add(dur), ""
-		l.Serial, l.Changed = h.Serial, e == eventChange
+		l.Serial, l.Changed = h.Serial, e == consume.EventChange
 		if dur == 0 && l.Push {
 			l.Attempt--
 		}
@@ -177,6 +179,9 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	}
 	return h.String(), nil
 }
+
+// giveBackEvent is EventRelease for push consumers and EventTimeout for simple ones.
+const giveBackEvent = consume.Event(math.MaxUint8)
 
 // maxClaimedAttempt is how many attempts a consumer is believed to have made.
 const maxClaimedAttempt = 1 << 20
@@ -194,7 +199,7 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 // last attempt of a FIFO group the fate that [GroupConfig].OnExhausted chooses. The fate is
 // FateUntold if the group was done with the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	out, err := b.settle(ctx, d, eventDeadLetter, func(l *lease, _ time.Time) error {
+	out, err := b.settle(ctx, d, consume.EventDeadLetter, func(l *lease, _ time.Time) error {
 		// A consumer that retries by itself has counted further than we did.
 		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
 		return nil
@@ -206,7 +211,7 @@ func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, rea
 }
 
 // settle applies an event to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
 		return settled{}, err
@@ -222,7 +227,7 @@ func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e event, chan
 // settle applies an event to the delivery that h names, and waits until that is on disk. change,
 // called under the lock, sets what the event changes beside the state, or refuses the event with an
 // error and changes nothing.
-func (s *subscription) settle(ctx context.Context, h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
+func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	out, err := s.apply(h, e, change, reason)
 	switch {
 	case err != nil:
@@ -304,12 +309,12 @@ func (s *subscription) doneBefore(l *lease) settled {
 	return out
 }
 
-func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time.Time) error, reason string) (settled, error) {
+func (s *subscription) apply(h handle.Receipt, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	l, err := s.current(h, now)
-	if e == eventDeadLetter {
+	if e == consume.EventDeadLetter {
 		l, err = s.forDeadLetter(h, l, err)
 		if errors.Is(err, errDone) {
 			return s.doneBefore(l), nil
@@ -319,28 +324,28 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 		return settled{}, err
 	}
 	attempt := l.Attempt
-	if e == eventDeadLetter {
+	if e == consume.EventDeadLetter {
 		if err := change(l, now); err != nil {
 			return settled{}, err
 		}
 	}
-	if e == eventGiveBack {
-		if e = eventTimeout; l.Push {
-			e = eventRelease
+	if e == giveBackEvent {
+		if e = consume.EventTimeout; l.Push {
+			e = consume.EventRelease
 		}
 	}
 	policy := s.policy()
 	x := policy.exhaustion(e, l)
-	to, ok := l.state().next(e, x, l.Push)
+	to, ok := l.state().Next(e, x, l.Push)
 	if !ok {
 		return settled{}, invalidHandle("the message is %s", l.state())
 	}
 	if from := l.state(); from == StateReady && to != from {
 		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
-	} else if from == to && e == eventDeadLetter { // blocked: it waits for its retry already
+	} else if from == to && e == consume.EventDeadLetter { // blocked: it waits for its retry already
 		return settled{flight: s.save(l), to: to, wait: max(l.Due.Sub(now), 0)}, nil
 	}
-	if x == thenBlock && (e == eventFail || e == eventNegativeAck || e == eventTimeout || e == eventDeadLetter) {
+	if x == consume.ThenBlock && (e == consume.EventFail || e == consume.EventNegativeAck || e == consume.EventTimeout || e == consume.EventDeadLetter) {
 		s.block(l)
 	}
 	if reason == "" && (to == StateParked || to == StateDeadLetter) {
@@ -358,12 +363,12 @@ func (s *subscription) apply(h handle.Receipt, e event, change func(*lease, time
 		s.acked++
 		return settled{flight: s.remove(l), to: to}, nil
 	}
-	if e == eventDeadLetter { // blocked: the request stands for a failure
+	if e == consume.EventDeadLetter { // blocked: the request stands for a failure
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
 	} else if err := change(l, now); err != nil {
 		return settled{}, err
 	}
-	if e == eventFail && (l.Due.IsZero() || l.Push && policy.overrides()) {
+	if e == consume.EventFail && (l.Due.IsZero() || l.Push && policy.overrides()) {
 		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
 	}
 	s.set(l, to)

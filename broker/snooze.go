@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,7 +21,7 @@ func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
-	_, err := b.settle(ctx, d, eventSnooze, func(l *lease, now time.Time) error {
+	_, err := b.settle(ctx, d, consume.EventSnooze, func(l *lease, now time.Time) error {
 		l.Due, l.Owner = now.Add(dur), ""
 		l.Attempt--
 		l.Negative = true // no maximum that was lowered meanwhile makes it a dead letter

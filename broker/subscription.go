@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -43,7 +44,7 @@ type subscription struct {
 	timers    leaseHeap                // Inflight and WaitingRetry, by due time
 	timer     *time.Timer              // fires when the first of timers is due
 	armed     time.Time                // what timer is set to; zero if it is not
-	counts    [stateHeld + 1]int64     // leases by state
+	counts    [consume.Held + 1]int64  // leases by state
 	fifo      map[string]*messageGroup // FIFO groups: message groups with a message that is not done
 	aside     asides
 	waiters   []*waiter
@@ -184,9 +185,9 @@ func (s *subscription) advance(name string, mg *messageGroup) {
 		s.callBack(mg)
 	}
 	if len(mg.held) > 0 {
-		full := s.counts[stateHeld] >= maxHeld
+		full := s.counts[consume.Held] >= maxHeld
 		mg.head, mg.held = mg.held[0], mg.held[1:]
-		to, _ := mg.head.state().next(eventTurn, attemptsLeft, false)
+		to, _ := mg.head.state().Next(consume.EventPromote, consume.AttemptsLeft, false)
 		s.set(mg.head, to)
 		s.wake(1, mg.head.cursor.queue.number)
 		if full {
@@ -220,7 +221,7 @@ func (s *subscription) describe() Subscription {
 	defer s.mu.Unlock()
 	d := Subscription{
 		Topic:        s.topic.name,
-		Ready:        s.counts[StateReady] + s.counts[stateHeld] + s.aside.messages - s.aside.parked,
+		Ready:        s.counts[StateReady] + s.counts[consume.Held] + s.aside.messages - s.aside.parked,
 		Inflight:     s.counts[StateInflight] + s.counts[StateDeadLetter],
 		WaitingRetry: s.counts[StateWaitingRetry],
 		Parked:       s.counts[StateParked] + s.aside.parked, ParkedGroups: s.counts[StateParked], BlockedGroups: s.aside.blocked,
@@ -290,7 +291,7 @@ func (s *subscription) wake(n int64, queue uint16) {
 // wakeRest ends waits for what is there and nobody takes: messages that are
 // ready, and one receive for each queue that has new ones. mu is held.
 func (s *subscription) wakeRest() {
-	full := s.counts[stateHeld] >= maxHeld
+	full := s.counts[consume.Held] >= maxHeld
 	for _, c := range s.cursors {
 		if len(s.waiters) == 0 {
 			return

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -163,7 +164,7 @@ func spend(budget *int64, size int64, n int) bool {
 
 // claimable reports whether a receive from queue can read new messages there. mu is held.
 func (s *subscription) claimable(c *cursor, queue int) bool {
-	return (queue < 0 || int(c.queue.number) == queue) && !c.claimed && c.next < c.queue.end.Load() && s.counts[stateHeld] < maxHeld
+	return (queue < 0 || int(c.queue.number) == queue) && !c.claimed && c.next < c.queue.end.Load() && s.counts[consume.Held] < maxHeld
 }
 
 // claim chooses a queue with new messages that no other receive reads. mu is held.
@@ -222,7 +223,7 @@ func (s *subscription) admit(grants []grant, c *cursor, ms []store.Message, offs
 				mg.held = append(mg.held, l)
 				s.keep(l)
 				ls = append(ls, l)
-				s.set(l, stateHeld)
+				s.set(l, consume.Held)
 				continue
 			}
 			s.fifo[l.Group] = &messageGroup{head: l}
@@ -247,7 +248,7 @@ func firstSerial(now time.Time, rewound int64) uint32 {
 
 // deliver makes one delivery of a message that is ready. mu is held.
 func (s *subscription) deliver(l *lease, p *Poll, now time.Time) grant {
-	to, _ := l.state().next(eventDeliver, attemptsLeft, p.Push)
+	to, _ := l.state().Next(consume.EventDeliver, consume.AttemptsLeft, p.Push)
 	l.Attempt++
 	l.renumber()
 	l.Push, l.Negative, l.Owner = p.Push, false, p.Owner

@@ -1,4 +1,4 @@
-package broker
+package consume
 
 import (
 	"os"
@@ -12,45 +12,45 @@ import (
 // logic of messages in the retry process"
 func TestStateMachine(t *testing.T) {
 	t.Parallel()
-	exhaustions := []exhaustion{attemptsLeft, thenDeadLetter, thenPark, thenBlock}
-	type results [4]State // by exhaustion, in that order
+	exhaustions := []Exhaustion{AttemptsLeft, ThenDeadLetter, ThenPark, ThenBlock}
+	type results [4]State // by Exhaustion, in that order
 	always := func(to State) results { return results{to, to, to, to} }
 	type pair struct {
 		from State
-		e    event
+		e    Event
 	}
 	// What is not in it cannot happen, whatever the consumer and the attempts.
 	want := map[pair]results{
-		{StateReady, eventDeliver}:           always(StateInflight),
-		{StateReady, eventDeadLetter}:        {StateDeadLetter, StateDeadLetter, StateParked, StateReady},
-		{StateInflight, eventAck}:            always(StateCommit),
-		{StateInflight, eventReconsume}:      always(StateCommit),
-		{StateInflight, eventSnooze}:         always(StateWaitingRetry),
-		{StateInflight, eventFail}:           {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
-		{StateInflight, eventNegativeAck}:    {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
-		{StateInflight, eventTimeout}:        {StateReady, StateDeadLetter, StateParked, StateReady},
-		{StateInflight, eventChange}:         always(StateInflight),
-		{StateInflight, eventRelease}:        always(StateReady),
-		{StateInflight, eventDeadLetter}:     {StateDeadLetter, StateDeadLetter, StateParked, StateWaitingRetry},
-		{StateWaitingRetry, eventDue}:        {StateReady, StateDeadLetter, StateParked, StateReady},
-		{StateWaitingRetry, eventDeadLetter}: {StateDeadLetter, StateDeadLetter, StateParked, StateWaitingRetry},
-		{StateParked, eventRedrive}:          always(StateReady),
-		{StateParked, eventDeadLetter}:       always(StateDeadLetter),
-		{stateHeld, eventTurn}:               always(StateReady),
+		{Ready, EventDeliver}:           always(Inflight),
+		{Ready, EventDeadLetter}:        {DeadLetter, DeadLetter, Parked, Ready},
+		{Inflight, EventAck}:            always(Commit),
+		{Inflight, EventReconsume}:      always(Commit),
+		{Inflight, EventSnooze}:         always(WaitingRetry),
+		{Inflight, EventFail}:           {WaitingRetry, DeadLetter, Parked, WaitingRetry},
+		{Inflight, EventNegativeAck}:    {WaitingRetry, DeadLetter, Parked, WaitingRetry},
+		{Inflight, EventTimeout}:        {Ready, DeadLetter, Parked, Ready},
+		{Inflight, EventChange}:         always(Inflight),
+		{Inflight, EventRelease}:        always(Ready),
+		{Inflight, EventDeadLetter}:     {DeadLetter, DeadLetter, Parked, WaitingRetry},
+		{WaitingRetry, EventDue}:        {Ready, DeadLetter, Parked, Ready},
+		{WaitingRetry, EventDeadLetter}: {DeadLetter, DeadLetter, Parked, WaitingRetry},
+		{Parked, EventRedrive}:          always(Ready),
+		{Parked, EventDeadLetter}:       always(DeadLetter),
+		{Held, EventPromote}:            always(Ready),
 	}
 	// What is otherwise for push consumers: a timeout waits as a failure does.
 	wantPush := map[pair]results{
-		{StateInflight, eventTimeout}: {StateWaitingRetry, StateDeadLetter, StateParked, StateWaitingRetry},
+		{Inflight, EventTimeout}: {WaitingRetry, DeadLetter, Parked, WaitingRetry},
 	}
-	for from := StateReady; from <= stateHeld; from++ {
-		for e := eventDeliver; e <= eventRedrive; e++ {
+	for from := Ready; from <= Held; from++ {
+		for e := EventDeliver; e <= EventRedrive; e++ {
 			for i, x := range exhaustions {
 				for _, push := range []bool{false, true} {
 					to, can := want[pair{from, e}]
 					if other, ok := wantPush[pair{from, e}]; ok && push {
 						to = other
 					}
-					if got, ok := from.next(e, x, push); ok != can || ok && got != to[i] {
+					if got, ok := from.Next(e, x, push); ok != can || ok && got != to[i] {
 						t.Errorf("%v, event %v, exhaustion %d, push %v: %v, %v; want %v, %v", from, e, x, push, got, ok, to[i], can)
 					}
 				}
@@ -64,7 +64,7 @@ func TestStateMachine(t *testing.T) {
 func TestStateMachineIsDocumented(t *testing.T) {
 	t.Parallel()
 	var code []string
-	add := func(m map[State]map[event]State, condition string) {
+	add := func(m map[State]map[Event]State, condition string) {
 		for from, events := range m {
 			for e, to := range events {
 				code = append(code, strings.Join([]string{from.String(), e.String(), to.String(), condition}, " "))
@@ -73,12 +73,12 @@ func TestStateMachineIsDocumented(t *testing.T) {
 	}
 	add(transitions, "-")
 	add(pushTransitions, "push consumer")
-	add(exhaustedTransitions[thenDeadLetter], "exhausted: "+string(OnExhaustedDeadLetter))
-	add(exhaustedTransitions[thenPark], "exhausted: "+string(OnExhaustedPark))
-	add(exhaustedTransitions[thenBlock], "exhausted: "+string(OnExhaustedBlock))
+	add(exhaustedTransitions[ThenDeadLetter], "exhausted: "+"dead-letter")
+	add(exhaustedTransitions[ThenPark], "exhausted: "+"park")
+	add(exhaustedTransitions[ThenBlock], "exhausted: "+"block")
 	slices.Sort(code)
 
-	text, err := os.ReadFile("doc.go")
+	text, err := os.ReadFile("../../doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,171 @@
+package consume
+
+// A State is where a message is in a group's consumption (RocketMQ: consumption retry).
+type State uint8
+
+// The states. A message that was never delivered has no record and is Ready.
+const (
+	Ready State = iota + 1
+	Inflight
+	WaitingRetry
+	Commit
+	DeadLetter
+
+	// Parked waits, with all later messages of its message group, until an operator redrives
+	// them. Only in FIFO groups that park.
+	Parked
+
+	// Held is Ready, except that an earlier message of its message group is not done. Only in
+	// FIFO groups.
+	Held
+)
+
+// String returns the name used by RocketMQ.
+func (s State) String() string {
+	switch s {
+	case Ready:
+		return "Ready"
+	case Inflight:
+		return "Inflight"
+	case WaitingRetry:
+		return "WaitingRetry"
+	case Commit:
+		return "Commit"
+	case DeadLetter:
+		return "DeadLetter"
+	case Parked:
+		return "Parked"
+	case Held:
+		return "Held"
+	}
+	return "unknown"
+}
+
+// An Event is something that happens to a message.
+type Event uint8
+
+const (
+	EventDeliver     Event = iota // a consumer receives it
+	EventAck                      // the consumer has consumed it
+	EventFail                     // the consumer says that consuming failed
+	EventTimeout                  // the invisible duration is over without an answer
+	EventChange                   // the consumer changes the invisible duration
+	EventRelease                  // it did not reach the consumer, or was not looked at
+	EventDue                      // the retry interval is over
+	EventDeadLetter               // the consumer wants it among the dead letters
+	EventNegativeAck              // the consumer wants it again later; it has a maximum of its own
+	EventSnooze                   // the consumer wants it again later; the attempt does not count
+	EventReconsume                // the consumer wants it again later, as a message of the retry topic
+	EventPromote                  // the message before it in its message group is done
+	EventRedrive                  // an operator redrives the parked message group
+)
+
+// String returns the name in the table of the package's doc.
+func (e Event) String() string {
+	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "due", "dead-letter", "negative-ack", "snooze", "reconsume", "promote", "redrive"}[e]
+}
+
+// An Exhaustion is what happens to a message after its last attempt.
+type Exhaustion uint8
+
+const (
+	AttemptsLeft Exhaustion = iota // it was not the last one
+	ThenDeadLetter
+	ThenPark  // with its message group
+	ThenBlock // its message group, retried for ever
+)
+
+// transitions is the state machine of consumption retry. A pair that is not in it
+// cannot happen: a request for it is refused with INVALID_RECEIPT_HANDLE.
+// Where attempts are exhausted, one of exhaustedTransitions comes first; where
+// the consumer is a push consumer, pushTransitions does. The package's doc has
+// the same as a table for people, and a test compares them.
+var transitions = map[State]map[Event]State{
+	Ready: {
+		EventDeliver:    Inflight,
+		EventDeadLetter: DeadLetter, // late, but nobody else received it
+	},
+	Inflight: {
+		EventAck:         Commit,
+		EventReconsume:   Commit, // TDMQ for Pulsar: retry and dead letters: "the original message in the topic is acknowledged"
+		EventFail:        WaitingRetry,
+		EventNegativeAck: WaitingRetry,
+		EventSnooze:      WaitingRetry,
+		EventTimeout:     Ready, // RocketMQ: consumption retry, SimpleConsumer: "the retry interval is 0 ms"
+		EventChange:      Inflight,
+		EventRelease:     Ready,
+		EventDeadLetter:  DeadLetter,
+	},
+	WaitingRetry: {
+		EventDue:        Ready,
+		EventDeadLetter: DeadLetter,
+	},
+	Parked: {
+		EventRedrive:    Ready,
+		EventDeadLetter: DeadLetter, // asked for by who sends the message group on
+	},
+	Held: {
+		EventPromote: Ready,
+	},
+}
+
+var pushTransitions = map[State]map[Event]State{
+	Inflight: {
+		EventTimeout: WaitingRetry, // RocketMQ: consumption retry, PushConsumer: failure and timeout alike
+	},
+}
+
+// A consumer that retries by itself (RocketMQ's push consumers of FIFO groups)
+// tells that attempts are exhausted by asking for a dead letter.
+var exhaustedTransitions = map[Exhaustion]map[State]map[Event]State{
+	ThenDeadLetter: {
+		Inflight: {
+			EventFail:        DeadLetter,
+			EventNegativeAck: DeadLetter,
+			EventTimeout:     DeadLetter,
+		},
+		WaitingRetry: {
+			EventDue: DeadLetter, // the maximum was lowered meanwhile
+		},
+	},
+	ThenPark: {
+		Ready: {
+			EventDeadLetter: Parked,
+		},
+		Inflight: {
+			EventFail:        Parked,
+			EventNegativeAck: Parked,
+			EventTimeout:     Parked,
+			EventDeadLetter:  Parked,
+		},
+		WaitingRetry: {
+			EventDue:        Parked,
+			EventDeadLetter: Parked,
+		},
+	},
+	ThenBlock: { // as if attempts were left
+		Ready: {
+			EventDeadLetter: Ready,
+		},
+		Inflight: {
+			EventDeadLetter: WaitingRetry,
+		},
+		WaitingRetry: {
+			EventDeadLetter: WaitingRetry,
+		},
+	},
+}
+
+// Next returns the state after e, and false if e cannot happen in s.
+func (s State) Next(e Event, x Exhaustion, push bool) (State, bool) {
+	if to, ok := exhaustedTransitions[x][s][e]; ok {
+		return to, true
+	}
+	if push {
+		if to, ok := pushTransitions[s][e]; ok {
+			return to, true
+		}
+	}
+	to, ok := transitions[s][e]
+	return to, ok
+}
