@@ -105,6 +105,18 @@ var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "githu
 // maxLines is the length of the longest file that a person reads in one go.
 const maxLines = 500
 
+// maxPackageLines bounds a package without its tests: one person should know all of it.
+const maxPackageLines = 3500
+
+// largePackages are the packages above maxPackageLines, each with the bound that it must keep. The
+// list and its numbers may only shrink.
+var largePackages = map[string]int{
+	"broker":             12900,
+	"broker/server":      4860,
+	"producer":           3540,
+	"transport/rocketmq": 5500,
+}
+
 // A source is one Go file of the repository, nested modules included.
 type source struct {
 	path, dir string // relative to the root, with slashes; the root's dir is ""
@@ -357,6 +369,28 @@ func TestFileLength(t *testing.T) {
 	for _, s := range load(t, sources) {
 		if n := len(s.lines) - 1; !s.generated && n > maxLines { // a file ends with a line break
 			t.Errorf("%s has %d lines, the limit is %d: split it by concern", s.path, n, maxLines)
+		}
+	}
+}
+
+func TestPackageLength(t *testing.T) {
+	lines := map[string]int{}
+	for _, s := range load(t, sources) {
+		if !s.test() && !s.generated {
+			lines[s.dir] += len(s.lines) - 1
+		}
+	}
+	for dir, n := range lines {
+		limit := max(maxPackageLines, largePackages[dir])
+		if n > limit {
+			t.Errorf("package %q has %d lines without its tests, the limit is %d: move a subject of its own into a package below its internal/", dir, n, limit)
+		}
+	}
+	for dir, limit := range largePackages {
+		if lines[dir] <= maxPackageLines {
+			t.Errorf("package %q has %d lines, no more than %d: take it off largePackages", dir, lines[dir], maxPackageLines)
+		} else if slack := limit - lines[dir]; slack > maxPackageLines {
+			t.Errorf("package %q has %d lines, %d fewer than its bound: lower that in largePackages", dir, lines[dir], slack)
 		}
 	}
 }

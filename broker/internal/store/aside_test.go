@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -12,33 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 )
-
-// Invariants: reading a key never panics, and one that is read is written as the same.
-func FuzzAsideKey(f *testing.F) {
-	f.Add(asideKey(7, Place{1, 2, 3}, "mg"))
-	f.Add(asideKey(0, Place{}, ""))
-	f.Fuzz(func(t *testing.T, k []byte) {
-		g, p, mg, ok := splitAsideKey(k)
-		if ok && (len(k) == 0 || !bytes.Equal(asideKey(g, p, mg)[1:], k[1:])) {
-			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
-		}
-	})
-}
-
-// Invariants: reading never panics; what is refused says so with errCorrupt.
-func FuzzSmallRecords(f *testing.F) {
-	f.Add(make([]byte, 24))
-	f.Add(bytes.Repeat([]byte{1}, 32))
-	f.Add([]byte{0xff})
-	f.Fuzz(func(t *testing.T, v []byte) {
-		if _, err := decodeCursor(v); err != nil && !errors.Is(err, errCorrupt) {
-			t.Error(err)
-		}
-		if r, err := decodeRemoved(v); err != nil && !errors.Is(err, errCorrupt) || err == nil && (r.Messages < 0 || r.End < r.Messages) {
-			t.Errorf("%+v, %v", r, err)
-		}
-	})
-}
 
 // What is set aside comes back by message group and queue, in order, whole,
 // and goes with the group's progress.
@@ -58,12 +30,12 @@ func TestAside(t *testing.T) {
 		for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
 			for queue := range uint16(2) {
 				for _, offset := range []int64{300, 2, 1} {
-					b.PutAside(7, Place{3, queue, offset}, &Lease{State: 7, Size: offset, Group: mg})
+					b.PutAside(7, Place{Topic: 3, Queue: queue, Offset: offset}, &Lease{State: 7, Size: offset, Group: mg})
 				}
 			}
 		}
-		b.PutParked(7, Place{3, 0, 9}, "why")
-		b.PutLease(7, Place{3, 0, 9}, &Lease{State: 6})
+		b.PutParked(7, Place{Topic: 3, Queue: 0, Offset: 9}, "why")
+		b.PutLease(7, Place{Topic: 3, Queue: 0, Offset: 9}, &Lease{State: 6})
 	})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -95,7 +67,7 @@ func TestAside(t *testing.T) {
 				return nil
 			}),
 			s.AllParked(func(g uint32, p Place, reason string) error {
-				if parked++; g != 7 || p != (Place{3, 0, 9}) || reason != "why" {
+				if parked++; g != 7 || p != (Place{Topic: 3, Queue: 0, Offset: 9}) || reason != "why" {
 					t.Errorf("%d %+v %q", g, p, reason)
 				}
 				return nil
@@ -113,7 +85,7 @@ func TestAside(t *testing.T) {
 		}
 	}
 	expect(30, 1, 1)
-	add(func(b *Batch) { b.DeleteAside(7, Place{3, 1, 2}, "ab") })
+	add(func(b *Batch) { b.DeleteAside(7, Place{Topic: 3, Queue: 1, Offset: 2}, "ab") })
 	expect(29, 1, 1)
 	add(func(b *Batch) { b.DeleteProgress(7, 3, 1) })
 	expect(15, 1, 1)
@@ -140,9 +112,9 @@ func TestSeekAgainstCounting(t *testing.T) {
 			m := Message{Message: tidegate.Message{Body: make([]byte, rnd.IntN(9))}, StoredAt: at}
 			stored[i], before[i+1] = at, before[i]+int64(len(m.Body))
 			m.Cumulative = before[i+1]
-			b.PutMessage(Place{1, 0, int64(i)}, &m)
+			b.PutMessage(Place{Topic: 1, Queue: 0, Offset: int64(i)}, &m)
 		}
-		b.PutMessage(Place{1, 1, 0}, &Message{StoredAt: start})
+		b.PutMessage(Place{Topic: 1, Queue: 1, Offset: 0}, &Message{StoredAt: start})
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +124,7 @@ func TestSeekAgainstCounting(t *testing.T) {
 			from := rnd.Int64N(n)
 			to := from + rnd.Int64N(n-from+1)
 			when := start.Add(time.Duration(rnd.IntN(2*n)) * time.Second)
-			got, err := s.FirstThat(Range{1, 0, from, to}, func(m Stored) bool { return !m.At.Before(when) })
+			got, err := s.FirstThat(Range{Topic: 1, Queue: 0, From: from, To: to}, func(m Stored) bool { return !m.At.Before(when) })
 			if err != nil || got < from || got > to {
 				t.Fatalf("%d to %d: %d, %v", from, to, got, err)
 			}
@@ -174,26 +146,26 @@ func TestSeekAgainstCounting(t *testing.T) {
 			for range 30 {
 				i := rnd.Int64N(n)
 				gone[i] = true
-				b.DeleteMessage(Place{1, 0, i})
+				b.DeleteMessage(Place{Topic: 1, Queue: 0, Offset: i})
 			}
 			b.PutRemoved(1, 0, Removed{Messages: int64(len(gone)), End: n, Sum: before[n]})
 		}, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
 		q, err := s.Queue(1, 0)
-		if err != nil || q.End != (Mark{n, before[n]}) || q.Removed.Messages != int64(len(gone)) {
+		if err != nil || q.End != (Mark{Offset: n, Bytes: before[n]}) || q.Removed.Messages != int64(len(gone)) {
 			t.Errorf("%+v, %v", q, err)
 		}
 	}
 	if err := s.Messages.Add(func(b *Batch) {
 		for i := range int64(n) {
-			b.DeleteMessage(Place{1, 0, i})
+			b.DeleteMessage(Place{Topic: 1, Queue: 0, Offset: i})
 		}
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	q, err := s.Queue(1, 0)
-	if err != nil || q.First != (Mark{}) || q.End != (Mark{n, before[n]}) || q.Removed.Messages != int64(len(gone)) {
+	if err != nil || q.First != (Mark{}) || q.End != (Mark{Offset: n, Bytes: before[n]}) || q.Removed.Messages != int64(len(gone)) {
 		t.Errorf("an empty queue is %+v, %v", q, err)
 	}
 	if _, ok, err := s.BytesBefore(1, 0, 5); ok || err != nil {

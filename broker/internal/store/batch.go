@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // A Batch takes the writes of one Add. Its methods cannot fail: they write to memory.
@@ -20,32 +22,32 @@ func must(err error) {
 
 // PutMessage writes a message to the log.
 func (b *Batch) PutMessage(p Place, m *Message) {
-	op := b.pebble().SetDeferred(messageKeyLen, m.size())
-	appendMessageKey(op.Key[:0], p)
-	m.encode(op.Value[:0])
+	op := b.pebble().SetDeferred(record.MessageKeyLen, m.EncodedSize())
+	record.AppendMessageKey(op.Key[:0], p)
+	m.AppendTo(op.Value[:0])
 	must(op.Finish())
 }
 
 // PutLease writes a lease.
 func (b *Batch) PutLease(group uint32, p Place, l *Lease) {
-	op := b.pebble().SetDeferred(leaseKeyLen, l.size())
-	appendLeaseKey(op.Key[:0], prefixLease, group, p)
-	l.encode(op.Value[:0])
+	op := b.pebble().SetDeferred(record.LeaseKeyLen, l.EncodedSize())
+	record.AppendLeaseKey(op.Key[:0], record.PrefixLease, group, p)
+	l.AppendTo(op.Value[:0])
 	must(op.Finish())
 }
 
 // DeleteLease removes a lease: the message is consumed, or given up.
 func (b *Batch) DeleteLease(group uint32, p Place) {
-	op := b.pebble().DeleteDeferred(leaseKeyLen)
-	appendLeaseKey(op.Key[:0], prefixLease, group, p)
+	op := b.pebble().DeleteDeferred(record.LeaseKeyLen)
+	record.AppendLeaseKey(op.Key[:0], record.PrefixLease, group, p)
 	must(op.Finish())
 }
 
 // PutCursor writes how far a group is in a queue: the offset of the next
 // message that was never handed out, and the queue's bytes before it.
 func (b *Batch) PutCursor(group, topic uint32, queue uint16, c Cursor) {
-	op := b.pebble().SetDeferred(cursorKeyLen, 24)
-	appendCursorKey(op.Key[:0], prefixCursor, group, topic, queue)
+	op := b.pebble().SetDeferred(record.CursorKeyLen, 24)
+	record.AppendCursorKey(op.Key[:0], record.PrefixCursor, group, topic, queue)
 	binary.BigEndian.PutUint64(op.Value, uint64(c.Next))
 	binary.BigEndian.PutUint64(op.Value[8:], uint64(c.Bytes))
 	binary.BigEndian.PutUint64(op.Value[16:], uint64(c.Rewound))
@@ -56,59 +58,59 @@ func (b *Batch) PutCursor(group, topic uint32, queue uint16, c Cursor) {
 // that it does not become another one if the process ends before its lease is removed.
 // rewound is its cursor's: a message that is consumed anew may die anew.
 func (b *Batch) MarkDeadLetter(group uint32, p Place, rewound int64) {
-	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), binary.BigEndian.AppendUint64(nil, uint64(rewound)), nil))
+	must(b.pebble().Set(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, p), binary.BigEndian.AppendUint64(nil, uint64(rewound)), nil))
 }
 
 // PutTopic writes a topic's settings.
 func (b *Batch) PutTopic(name string, v []byte) {
-	must(b.pebble().Set(append([]byte{prefixTopic}, name...), v, nil))
+	must(b.pebble().Set(append([]byte{record.PrefixTopic}, name...), v, nil))
 }
 
 // PutGroup writes a group's settings.
 func (b *Batch) PutGroup(name string, v []byte) {
-	must(b.pebble().Set(append([]byte{prefixGroup}, name...), v, nil))
+	must(b.pebble().Set(append([]byte{record.PrefixGroup}, name...), v, nil))
 }
 
 // PutAddressSettings writes the address settings of a pattern.
 func (b *Batch) PutAddressSettings(match string, v []byte) {
-	must(b.pebble().Set(append([]byte{prefixAddress}, match...), v, nil))
+	must(b.pebble().Set(append([]byte{record.PrefixAddress}, match...), v, nil))
 }
 
 // DeleteAddressSettings removes them.
 func (b *Batch) DeleteAddressSettings(match string) {
-	must(b.pebble().Delete(append([]byte{prefixAddress}, match...), nil))
+	must(b.pebble().Delete(append([]byte{record.PrefixAddress}, match...), nil))
 }
 
 // PutNumber writes the last number given to a topic or group.
 func (b *Batch) PutNumber(n uint32) {
-	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
+	must(b.pebble().Set([]byte{record.PrefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
 }
 
 // DeleteTopic removes a topic's settings and messages, but for what groups left behind
 // (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
-	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs} {
+	must(b.pebble().Delete(append([]byte{record.PrefixTopic}, name...), nil))
+	for _, prefix := range []byte{record.PrefixMessage, record.PrefixMark, record.PrefixRemoved, record.PrefixWaiting, record.PrefixRecentIDs} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
-		must(b.pebble().DeleteRange(p, after(p), nil))
+		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 	}
 	b.deleteHalves(topic)
 }
 
 // DeleteGroup removes a group's settings, its dead letters' marks, and what it receives from.
 func (b *Batch) DeleteGroup(name string, group uint32) {
-	must(b.pebble().Delete(append([]byte{prefixGroup}, name...), nil))
-	for _, prefix := range []byte{prefixDeadLetter, prefixSubscription} {
+	must(b.pebble().Delete(append([]byte{record.PrefixGroup}, name...), nil))
+	for _, prefix := range []byte{record.PrefixDeadLetter, record.PrefixSubscription} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
-		must(b.pebble().DeleteRange(p, after(p), nil))
+		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 	}
 }
 
 // DeleteSubscription removes all that a group has in a topic.
 func (b *Batch) DeleteSubscription(group, topic uint32) {
-	for _, prefix := range append([]byte{prefixCursor}, progressPrefixes...) {
+	for _, prefix := range append([]byte{record.PrefixCursor}, record.ProgressPrefixes...) {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
 		p = binary.BigEndian.AppendUint32(p, topic)
-		must(b.pebble().DeleteRange(p, after(p), nil))
+		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 	}
 }

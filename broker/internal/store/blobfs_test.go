@@ -10,6 +10,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // valuesDir makes a directory whose messages are in one file of values, which it returns.
@@ -22,8 +25,8 @@ func valuesDir(t *testing.T) (fs *vfs.MemFS, file string) {
 	}
 	for i := range int64(20) {
 		m := sampleMessage()
-		m.Body = bytes.Repeat([]byte{byte(i)}, 2*minSeparated)
-		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, i}, &m) }, nil).Wait(); err != nil {
+		m.Body = bytes.Repeat([]byte{byte(i)}, 2*record.MinSeparated)
+		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &m) }, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,10 +79,10 @@ func TestCorruptFooterOfValues(t *testing.T) {
 			if d, ok := errors.AsType[*Damaged](err); !ok || d.From != 0 || d.To != 20 {
 				t.Errorf("reading: %v", err)
 			}
-			if _, _, err := s.Get(Place{1, 0, 7}); !IsDamage(err) {
+			if _, _, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 7}); !IsDamage(err) {
 				t.Errorf("reading one message: %v", err)
 			}
-			if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{1, 0, 10}), nil); err != nil {
+			if err := s.messages.DeleteRange([]byte{0}, record.AppendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
 				t.Error(err)
 			}
 			_ = s.messages.Compact(t.Context(), []byte{0}, []byte{0xff}, false) // it may keep the file as it is
@@ -102,7 +105,7 @@ func TestReadingAClosedStoreIsNoDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, read := range map[string]func() error{
-		"Get":  func() error { _, _, err := s.Get(Place{1, 0, 3}); return err },
+		"Get":  func() error { _, _, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 3}); return err },
 		"Read": func() error { _, _, err := s.Read(1, 0, 0, 20, 32, 1<<20); return err },
 	} {
 		func() {
@@ -147,13 +150,13 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 						t.Fatal(start, err)
 					}
 				}
-				if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{1, 0, 10}), nil); err != nil {
+				if err := s.messages.DeleteRange([]byte{0}, record.AppendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
 					t.Fatal(start, err)
 				}
 				for i := range int64(50) {
 					m := sampleMessage()
 					m.Body = make([]byte, 300)
-					if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, 5 + i%3}, &m) }, nil).Wait(); err != nil {
+					if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: 5 + i%3}, &m) }, nil).Wait(); err != nil {
 						t.Fatal(start, err)
 					}
 					if err := s.messages.Flush(); err != nil {
@@ -188,7 +191,7 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 			if s, err = openDir("data", fs); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := fs.Stat("data/" + damagedFile); err == nil || s.damage.garbageRatio() != targetGarbage {
+			if _, err := fs.Stat("data/" + diskfs.DamagedFile); err == nil || s.damage.GarbageRatio() != diskfs.TargetGarbage {
 				t.Errorf("the file is gone, and the note of it is there: %v", err)
 			}
 			if err := s.Close(); err != nil {

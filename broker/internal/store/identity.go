@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // identityFile names the data directory, and in each database the directory and
@@ -62,7 +64,7 @@ func (s *Store) writeIdentity(id string) error {
 // readIdentity returns what follows the program's name in a file; nothing if there is no such file.
 func (s *Store) readIdentity(name string) (string, error) {
 	path := s.fs.PathJoin(s.dir, name)
-	text, err := readFile(s.fs, path)
+	text, err := diskfs.ReadFile(s.fs, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // crashedDir makes a directory with tables in both databases, whose process ended.
@@ -20,7 +22,7 @@ func crashedDir(t *testing.T) *vfs.MemFS {
 	}
 	for i := range int64(20) {
 		m := sampleMessage()
-		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, i}, &m) }, nil).Wait(); err != nil {
+		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &m) }, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Groups.Add(func(b *Batch) { b.PutCursor(9, 1, 0, Cursor{Next: i}) }, nil).Wait(); err != nil {
@@ -104,7 +106,7 @@ func TestIncompleteDirectoryIsRefused(t *testing.T) {
 				}
 			},
 			"no manifest": func(t *testing.T, fs *vfs.MemFS) {
-				if err := fs.Remove(fileWith(t, fs, dir, manifestPrefix)); err != nil {
+				if err := fs.Remove(fileWith(t, fs, dir, diskfs.ManifestPrefix)); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -118,7 +120,7 @@ func TestIncompleteDirectoryIsRefused(t *testing.T) {
 				copyAll(t, crashedDirIn(t, fs), "elsewhere/"+db, dir)
 			},
 			"manifest cut": func(t *testing.T, fs *vfs.MemFS) {
-				path := fileWith(t, fs, dir, manifestPrefix)
+				path := fileWith(t, fs, dir, diskfs.ManifestPrefix)
 				data, err := fs.UnsafeGetFileDataBuffer(path)
 				if err != nil {
 					t.Fatal(err)
@@ -178,7 +180,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 func TestWrongByteInAManifestIsRefused(t *testing.T) {
 	whole := crashedDir(t)
 	for _, db := range []string{messagesDir, groupsDir} {
-		path := fileWith(t, whole, "data/"+db, manifestPrefix)
+		path := fileWith(t, whole, "data/"+db, diskfs.ManifestPrefix)
 		data, err := whole.UnsafeGetFileDataBuffer(path)
 		if err != nil {
 			t.Fatal(err)
@@ -210,7 +212,7 @@ func TestOldDirectoryGetsAnIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := s.Get(Place{1, 0, 19}); !ok || err != nil {
+	if _, ok, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 19}); !ok || err != nil {
 		t.Errorf("its last message: %v, %v", ok, err)
 	}
 	if err := s.Close(); err != nil {

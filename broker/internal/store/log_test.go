@@ -36,7 +36,7 @@ func leasesAfter(t *testing.T, crashed vfs.FS) (offsets []int64) {
 
 func putLease(offset int64) func(*Batch) {
 	return func(b *Batch) {
-		b.PutLease(1, Place{1, 0, offset}, &Lease{State: 1, Owner: string(make([]byte, 1+offset))})
+		b.PutLease(1, Place{Topic: 1, Queue: 0, Offset: offset}, &Lease{State: 1, Owner: string(make([]byte, 1+offset))})
 	}
 }
 

@@ -20,7 +20,7 @@ func TestWrongBitInTheSyncedLogIsRefused(t *testing.T) {
 	for i := range int64(30) { // each of several blocks, with one fsync
 		m := sampleMessage()
 		m.Body = make([]byte, 100_000)
-		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, i}, &m) }, nil).Wait(); err != nil {
+		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &m) }, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // Marks looks up which messages are dead letters already, for callers that
@@ -23,7 +25,7 @@ type Marks struct {
 // Marks returns what looks up marks of dead letters as they are now. The
 // caller closes it.
 func (s *Store) Marks() (*Marks, error) {
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixDeadLetter}, UpperBound: []byte{prefixDeadLetter + 1}})
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{record.PrefixDeadLetter}, UpperBound: []byte{record.PrefixDeadLetter + 1}})
 	if err != nil {
 		return nil, fmt.Errorf("reading the marks of dead letters: %w", err)
 	}
@@ -33,7 +35,7 @@ func (s *Store) Marks() (*Marks, error) {
 // Has reports whether the message was made a dead letter of the group since
 // that was rewound. A failure to read is told by Close.
 func (m *Marks) Has(group uint32, p Place, rewound int64) bool {
-	m.key = appendLeaseKey(m.key[:0], prefixDeadLetter, group, p)
+	m.key = record.AppendLeaseKey(m.key[:0], record.PrefixDeadLetter, group, p)
 	if !m.begun || m.valid && bytes.Compare(m.it.Key(), m.key) < 0 {
 		m.begun, m.valid = true, m.it.SeekGE(m.key)
 	}
@@ -42,7 +44,7 @@ func (m *Marks) Has(group uint32, p Place, rewound int64) bool {
 	}
 	v, err := m.it.ValueAndErr()
 	if err == nil && len(v) != 8 {
-		err = fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
+		err = fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", record.ErrCorrupt, len(v))
 	}
 	m.err = errors.Join(m.err, err)
 	return err == nil && int64(binary.BigEndian.Uint64(v)) >= rewound

@@ -13,6 +13,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 const (
@@ -38,9 +41,6 @@ const (
 	defaultMemTable = 12 << 20
 	groupsMemTable  = 4 // the groups' is that part of it: their records are small
 	compactFrom     = 6
-
-	// minSeparated is from how many bytes on a value goes to a file of values.
-	minSeparated = 256
 )
 
 // Options are the settings of a store.
@@ -67,10 +67,10 @@ type Store struct {
 	abandoned chan struct{}         // closed by abandon
 	abandon   func()
 	lock      *pebble.Lock
-	damage    damageNotes
+	damage    *diskfs.DamageNotes
 	tail      *tail
 	fs        vfs.FS
-	room      *fullFS              // fs; nil in memory
+	room      *diskfs.FullFS       // fs; nil in memory
 	noted     map[string][2]string // by database: its manifest and what was noted of it, while the store is opened
 	dir       string
 }
@@ -78,7 +78,7 @@ type Store struct {
 // Open opens a directory, or makes it. Its errors tell what is wrong with the
 // directory and what to do.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: damageNotes{logger: o.Logger}}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
 	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
 	if s.fs == nil {
 		s.fs = vfs.Default
@@ -98,13 +98,13 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		s.dir = memoryDir
 	} else {
-		s.damage.fs, s.damage.dir = s.fs, s.dir // not room: it is not waited for
-		s.room = newFullFS(s.fs, s.dir, o.Logger)
+		s.damage.KeepIn(s.fs, s.dir, messagesDir) // not in room: it is not waited for
+		s.room = diskfs.NewFullFS(s.fs, s.dir, o.Logger)
 		s.fs = s.room
 	}
 	if err := s.prepare(); err != nil {
 		if s.room != nil {
-			s.room.close()
+			s.room.Close()
 		}
 		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
 	}
@@ -112,7 +112,7 @@ func Open(o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("opening data directory %s: %w", s.dir, explain(err)), s.Close())
 	}
 	if s.room != nil {
-		s.room.opened.Store(true)
+		s.room.SetOpened()
 	}
 	return s, nil
 }
@@ -126,19 +126,19 @@ func (s *Store) openAll(o Options) (err error) {
 		if id, known, err = s.checkIdentity(); err != nil {
 			return err
 		}
-		if err := errors.Join(s.removeClean(), s.damage.read()); err != nil {
+		if err := errors.Join(s.removeClean(), s.damage.Read()); err != nil {
 			return err
 		}
 	}
 	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	options := s.options(cache, o.MemTableBytes, &meteredFS{logSyncFS{s.knownFS(messagesDir)}, messages.fsync})
+	options := s.options(cache, o.MemTableBytes, &diskfs.MeteredFS{FS: diskfs.LogSyncFS{FS: s.knownFS(messagesDir)}, Fsync: messages.fsync})
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	progress := s.options(cache, o.MemTableBytes/groupsMemTable, &meteredFS{logSyncFS{s.knownFS(groupsDir)}, groups.fsync})
+	progress := s.options(cache, o.MemTableBytes/groupsMemTable, &diskfs.MeteredFS{FS: diskfs.LogSyncFS{FS: s.knownFS(groupsDir)}, Fsync: groups.fsync})
 	progress.Experimental.ValueSeparationPolicy = nil // the records are small
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (s *Store) knownFS(db string) vfs.FS {
 	if s.room == nil {
 		return s.fs
 	}
-	return newKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
+	return diskfs.NewKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
 }
 
 // openDB opens a database. Pebble tries what fails in the background for ever,
@@ -195,7 +195,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &pausingFS{FS: markerFS{blobFS{fs, s.damage.found}}, broken: s.Broken, damaged: s.damage.recent},
+		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Found: s.damage.Found}}, Broken: s.Broken, Damaged: s.damage.Recent},
 		Logger: pebbleLogger{s},
 		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
@@ -210,9 +210,9 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
 		return pebble.ValueSeparationPolicy{
 			Enabled:               true,
-			MinimumSize:           minSeparated,
+			MinimumSize:           record.MinSeparated,
 			MaxBlobReferenceDepth: 10,
-			TargetGarbageRatio:    s.damage.garbageRatio(),
+			TargetGarbageRatio:    s.damage.GarbageRatio(),
 		}
 	}
 	return o
@@ -252,7 +252,7 @@ func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
 // does not wait for that: a write may stand behind the table. Damage
 // stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
 func (s *Store) background(err error) {
-	if s.room != nil && isFull(err) && !s.room.stopped() {
+	if s.room != nil && diskfs.IsFull(err) && !s.room.Stopped() {
 		return
 	}
 	if IsDamage(err) {
@@ -264,7 +264,7 @@ func (s *Store) background(err error) {
 
 // damaged notes a corrupt file that Pebble found. Without such a listener Pebble
 // would end the process.
-func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.found(info.Path, info.Details) }
+func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.Found(info.Path, info.Details) }
 
 // Close commits what was added and closes both databases. Adding fails afterwards. A database that
 // is stuck within a write, or that a panic left, stays as it is, and locked.
@@ -296,7 +296,7 @@ func (s *Store) Close() error {
 		}
 	}
 	if s.room != nil {
-		s.room.close() // nothing writes any more that would have it look after the disk
+		s.room.Close() // nothing writes any more that would have it look after the disk
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())

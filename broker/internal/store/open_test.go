@@ -68,7 +68,7 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := sampleMessage()
-			if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{1, 0, 0}, &m) }, nil).Wait(); err != nil {
+			if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: 0}, &m) }, nil).Wait(); err != nil {
 				t.Fatal(err)
 			}
 			if err := errors.Join(s.messages.Flush(), s.Close()); err != nil {
@@ -150,7 +150,7 @@ func TestReopen(t *testing.T) {
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Groups.Add(func(b *Batch) { b.PutLease(9, p, &l); b.PutCursor(9, 3, 1, Cursor{8, 20, 3}) }, nil).Wait(); err != nil {
+	if err := s.Groups.Add(func(b *Batch) { b.PutLease(9, p, &l); b.PutCursor(9, 3, 1, Cursor{Next: 8, Bytes: 20, Rewound: 3}) }, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -167,7 +167,7 @@ func TestReopen(t *testing.T) {
 		t.Errorf("message: %+v, %v, %v", got, ok, err)
 	}
 	q, err := s.Queue(3, 1)
-	if want := (QueueState{End: Mark{8, m.Cumulative}}); err != nil || !reflect.DeepEqual(q, want) {
+	if want := (QueueState{End: Mark{Offset: 8, Bytes: m.Cumulative}}); err != nil || !reflect.DeepEqual(q, want) {
 		t.Errorf("queue: %+v, %v; want %+v", q, err, want)
 	}
 	if dead, err := s.IsDeadLetter(9, p, 5); !dead || err != nil {
@@ -192,7 +192,7 @@ func TestReopen(t *testing.T) {
 	}
 	if err := s.Cursors(func(g, topic uint32, queue uint16, c Cursor) error {
 		cursors++
-		if g != 9 || topic != 3 || queue != 1 || c != (Cursor{8, 20, 3}) {
+		if g != 9 || topic != 3 || queue != 1 || c != (Cursor{Next: 8, Bytes: 20, Rewound: 3}) {
 			t.Errorf("cursor: %d %d %d %+v", g, topic, queue, c)
 		}
 		return nil

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // prepare makes the directory, locks it and checks its format.
@@ -30,15 +31,15 @@ func (s *Store) prepare() (err error) {
 	}()
 	if free, known := s.free(); known && free < minFreeDisk {
 		// What is consumed can free more than what is kept in reserve for that.
-		if _, err := s.fs.Stat(s.room.ballast()); err == nil {
-			s.room.giveBack()
+		if _, err := s.fs.Stat(s.room.Ballast()); err == nil {
+			s.room.GiveBack()
 		}
 		if free, _ = s.free(); free < minFreeDisk {
 			return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; make room", free, minFreeDisk)
 		}
 	}
 	if s.room != nil {
-		if err := s.room.prepare(); err != nil {
+		if err := s.room.Prepare(); err != nil {
 			return err
 		}
 	}
@@ -67,7 +68,7 @@ func (s *Store) checkOurs() error {
 	slices.Sort(names)
 	for _, name := range names {
 		switch base, _, _ := strings.Cut(name, "."); base {
-		case "", "LOCK", formatFile, ballastFile, cleanFile, "messages", "groups", "lost+found":
+		case "", "LOCK", formatFile, diskfs.BallastFile, cleanFile, "messages", "groups", "lost+found":
 		default:
 			return fmt.Errorf("it has no file %s but others, such as %s: give an empty directory, or one that is not there yet", formatFile, name)
 		}
@@ -123,17 +124,9 @@ func (s *Store) makeDir() error {
 		return err
 	}
 	for _, d := range parents {
-		if err := syncDir(s.fs, d); err != nil {
+		if err := diskfs.SyncDir(s.fs, d); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func syncDir(fs vfs.FS, name string) error {
-	d, err := fs.OpenDir(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

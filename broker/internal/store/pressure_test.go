@@ -60,7 +60,7 @@ func TestLogHasABound(t *testing.T) {
 		offset := int64(0)
 		add := func() {
 			s.Messages.Add(func(w *Batch) {
-				w.PutMessage(Place{1, 0, offset}, &Message{Message: tidegate.Message{Body: make([]byte, 1<<20)}, StoredAt: time.Now()})
+				w.PutMessage(Place{Topic: 1, Queue: 0, Offset: offset}, &Message{Message: tidegate.Message{Body: make([]byte, 1<<20)}, StoredAt: time.Now()})
 			}, nil)
 			offset++
 		}
@@ -192,13 +192,13 @@ func TestFirstIn(t *testing.T) {
 	defer s.Close()
 	if err := s.Messages.Add(func(w *Batch) {
 		for _, offset := range []int64{3, 5} {
-			w.PutMessage(Place{1, 2, offset}, &Message{StoredAt: time.Unix(offset, 0)})
+			w.PutMessage(Place{Topic: 1, Queue: 2, Offset: offset}, &Message{StoredAt: time.Unix(offset, 0)})
 		}
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ from, to, want int64 }{{0, 9, 3}, {3, 9, 3}, {4, 9, 5}, {6, 9, 0}, {0, 3, 0}, {4, 5, 0}} {
-		if got, ok, err := s.FirstIn(Range{1, 2, c.from, c.to}); err != nil || ok != (c.want > 0) || ok && !got.At.Equal(time.Unix(c.want, 0)) {
+		if got, ok, err := s.FirstIn(Range{Topic: 1, Queue: 2, From: c.from, To: c.to}); err != nil || ok != (c.want > 0) || ok && !got.At.Equal(time.Unix(c.want, 0)) {
 			t.Errorf("from %d to %d: %v, %v, %v; want %d s", c.from, c.to, got.At, ok, err, c.want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // Read returns up to limit messages of a queue whose offsets are at least from and
@@ -24,15 +26,15 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 	if len(ms) > 0 {
 		return ms, offsets, nil // what is damaged comes first the next time
 	}
-	if m, ok, gerr := s.Get(Place{topic, queue, from}); ok && gerr == nil {
+	if m, ok, gerr := s.Get(Place{Topic: topic, Queue: queue, Offset: from}); ok && gerr == nil {
 		return []Message{m}, []int64{from}, nil // something else on the way is damaged
 	}
 	return nil, nil, s.damagedFrom(topic, queue, from, to, err)
 }
 
 func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
-	lower := appendMessageKey(nil, Place{topic, queue, from})
-	upper := appendMessageKey(nil, Place{topic, queue, to})
+	lower := record.AppendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: from})
+	upper := record.AppendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: to})
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading messages: %w", err)
@@ -45,12 +47,12 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 			return ms, offsets, fmt.Errorf("reading messages: %w", err)
 		}
 		var m Message
-		if err := decodeMessage(v, &m); err != nil {
-			return ms, offsets, fmt.Errorf("reading the message at offset %d: %w", offsetOfMessageKey(it.Key()), err)
+		if err := record.DecodeMessage(v, &m); err != nil {
+			return ms, offsets, fmt.Errorf("reading the message at offset %d: %w", record.MessageOffset(it.Key()), err)
 		}
 		maxBytes -= int64(len(m.Body))
 		ms = append(ms, m)
-		offsets = append(offsets, offsetOfMessageKey(it.Key()))
+		offsets = append(offsets, record.MessageOffset(it.Key()))
 	}
 	if err := it.Error(); err != nil {
 		return ms, offsets, fmt.Errorf("reading messages: %w", err)
@@ -59,19 +61,19 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 }
 
 // Get returns one message, and false if there is none at that place.
-func (s *Store) Get(p Place) (Message, bool, error) { return s.message(p, decodeMessage) }
+func (s *Store) Get(p Place) (Message, bool, error) { return s.message(p, record.DecodeMessage) }
 
 // Header is Get without the body.
 func (s *Store) Header(p Place) (Message, bool, error) {
 	return s.message(p, func(v []byte, m *Message) error {
-		_, err := decodeHeader(v, m)
+		_, err := record.DecodeHeader(v, m)
 		return err
 	})
 }
 
 func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, bool, error) {
 	var m Message
-	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(record.AppendMessageKey(nil, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -101,25 +103,25 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 		return q, fmt.Errorf("the beginning of queue %d: %w", queue, err)
 	}
 	q.End = q.First
-	lower := appendQueue(nil, topic, queue)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: after(lower)})
+	lower := record.AppendQueueKey(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower)})
 	if err != nil {
 		return q, err
 	}
 	defer it.Close()
 	read := func() (int64, Stored, error) {
-		offset := offsetOfMessageKey(it.Key())
+		offset := record.MessageOffset(it.Key())
 		v, err := it.ValueAndErr()
 		var m Stored
 		if err == nil {
-			m, err = decodeStored(v)
+			m, err = record.DecodeStored(v)
 		}
 		if err != nil {
 			return 0, m, fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, queue, err)
 		}
 		return offset, m, nil
 	}
-	for ok := it.First(); ok && offsetOfMessageKey(it.Key()) < q.First.Offset; ok = it.Next() {
+	for ok := it.First(); ok && record.MessageOffset(it.Key()) < q.First.Offset; ok = it.Next() {
 		offset, m, err := read()
 		if err != nil {
 			return q, err
@@ -135,7 +137,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 			return q, err
 		}
 		if offset >= q.First.Offset {
-			q.End = Mark{offset + 1, m.Cumulative}
+			q.End = Mark{Offset: offset + 1, Bytes: m.Cumulative}
 		}
 	}
 	if err := it.Error(); err != nil {
@@ -147,8 +149,8 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 
 // readRemoved adds to q what was removed from its middle, and from its end.
 func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
-	k := appendQueue(nil, topic, queue)
-	k[0] = prefixRemoved
+	k := record.AppendQueueKey(nil, topic, queue)
+	k[0] = record.PrefixRemoved
 	v, closer, err := s.messages.Get(k)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil
@@ -157,11 +159,11 @@ func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 		return fmt.Errorf("reading what was removed from queue %d: %w", queue, err)
 	}
 	defer closer.Close()
-	if q.Removed, err = decodeRemoved(v); err != nil {
+	if q.Removed, err = record.DecodeRemoved(v); err != nil {
 		return err
 	}
 	if q.Removed.End >= q.End.Offset { // the last ones are among them
-		q.End = Mark{q.Removed.End, max(q.End.Bytes, q.Removed.Sum)}
+		q.End = Mark{Offset: q.Removed.End, Bytes: max(q.End.Bytes, q.Removed.Sum)}
 	}
 	return nil
 }
@@ -175,12 +177,12 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 	}
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
-		offset := offsetOfMessageKey(it.Key())
+		offset := record.MessageOffset(it.Key())
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("reading messages: %w", err)
 		}
-		id, at, err := decodeID(v)
+		id, at, err := record.DecodeID(v)
 		if err != nil {
 			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, r.Queue, err)
 		}
@@ -194,7 +196,7 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 // IsDeadLetter reports whether the message was made a dead letter of the group
 // since it was rewound to before it.
 func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error) {
-	v, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
+	v, closer, err := s.messages.Get(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -203,22 +205,24 @@ func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error)
 	}
 	defer closer.Close()
 	if len(v) != 8 {
-		return false, fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
+		return false, fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", record.ErrCorrupt, len(v))
 	}
 	return int64(binary.BigEndian.Uint64(v)) >= rewound, nil
 }
 
 // Topics calls f with the name and settings of each topic.
-func (s *Store) Topics(f func(name string, v []byte) error) error { return s.settings(prefixTopic, f) }
+func (s *Store) Topics(f func(name string, v []byte) error) error {
+	return s.settings(record.PrefixTopic, f)
+}
 
 // AllGroups calls f with the name and settings of each group.
 func (s *Store) AllGroups(f func(name string, v []byte) error) error {
-	return s.settings(prefixGroup, f)
+	return s.settings(record.PrefixGroup, f)
 }
 
 // AddressSettings calls f with each pattern and its address settings.
 func (s *Store) AddressSettings(f func(match string, v []byte) error) error {
-	return s.settings(prefixAddress, f)
+	return s.settings(record.PrefixAddress, f)
 }
 
 func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error {
@@ -227,7 +231,7 @@ func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error
 
 // LastNumber returns the last number given to a topic or group.
 func (s *Store) LastNumber() (uint32, error) {
-	v, closer, err := s.messages.Get([]byte{prefixNumber})
+	v, closer, err := s.messages.Get([]byte{record.PrefixNumber})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
@@ -236,19 +240,19 @@ func (s *Store) LastNumber() (uint32, error) {
 	}
 	defer closer.Close()
 	if len(v) != 4 {
-		return 0, fmt.Errorf("%w: the last number has %d bytes", errCorrupt, len(v))
+		return 0, fmt.Errorf("%w: the last number has %d bytes", record.ErrCorrupt, len(v))
 	}
 	return binary.BigEndian.Uint32(v), nil
 }
 
 // Cursors calls f with every cursor.
 func (s *Store) Cursors(f func(group, topic uint32, queue uint16, c Cursor) error) error {
-	return scan(s.groups, prefixCursor, func(k, v []byte) error {
-		g, t, q, ok := splitCursorKey(k)
-		if !ok || len(k) != cursorKeyLen {
-			return fmt.Errorf("%w: the key of a cursor", errCorrupt)
+	return scan(s.groups, record.PrefixCursor, func(k, v []byte) error {
+		g, t, q, ok := record.SplitCursorKey(k)
+		if !ok || len(k) != record.CursorKeyLen {
+			return fmt.Errorf("%w: the key of a cursor", record.ErrCorrupt)
 		}
-		c, err := decodeCursor(v)
+		c, err := record.DecodeCursor(v)
 		if err != nil {
 			return err
 		}
@@ -258,13 +262,13 @@ func (s *Store) Cursors(f func(group, topic uint32, queue uint16, c Cursor) erro
 
 // Leases calls f with every lease, by queue and offset.
 func (s *Store) Leases(f func(group uint32, p Place, l Lease) error) error {
-	return scan(s.groups, prefixLease, func(k, v []byte) error {
-		g, p, ok := splitLeaseKey(k)
+	return scan(s.groups, record.PrefixLease, func(k, v []byte) error {
+		g, p, ok := record.SplitLeaseKey(k)
 		if !ok {
-			return fmt.Errorf("%w: the key of a lease", errCorrupt)
+			return fmt.Errorf("%w: the key of a lease", record.ErrCorrupt)
 		}
 		var l Lease
-		if err := decodeLease(v, &l); err != nil {
+		if err := record.DecodeLease(v, &l); err != nil {
 			return fmt.Errorf("the lease of offset %d: %w", p.Offset, err)
 		}
 		return f(g, p, l)

@@ -6,93 +6,51 @@ import (
 	"errors"
 	"fmt"
 	"sort"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
-
-// A Mark is where a queue begins: what is before it was removed, but for
-// single messages that were kept. It is what an empty queue remembers of its offsets.
-type Mark struct {
-	Offset int64
-	Bytes  int64 // of the bodies before Offset
-}
-
-// Stored is what a message's record says besides the message.
-type Stored struct {
-	At         time.Time
-	Size       int64 // of the body, in bytes
-	Cumulative int64 // see Message
-}
-
-// A Range is the messages of a queue from From on and before To.
-type Range struct {
-	Topic    uint32
-	Queue    uint16
-	From, To int64
-}
-
-// Without returns the parts of r in which none of the offsets is. They must be sorted.
-func (r Range) Without(offsets []int64) []Range {
-	var parts []Range
-	add := func(to int64) {
-		if r.From < to {
-			parts = append(parts, Range{r.Topic, r.Queue, r.From, to})
-		}
-	}
-	for _, o := range offsets {
-		if o < r.From {
-			continue
-		}
-		if o >= r.To {
-			break
-		}
-		add(o)
-		r.From = o + 1
-	}
-	add(r.To)
-	return parts
-}
 
 // PutMark writes where a queue begins.
 func (b *Batch) PutMark(topic uint32, queue uint16, m Mark) {
 	v := binary.BigEndian.AppendUint64(nil, uint64(m.Offset))
 	v = binary.BigEndian.AppendUint64(v, uint64(m.Bytes))
-	must(b.pebble().Set(appendMarkKey(nil, topic, queue), v, nil))
+	must(b.pebble().Set(record.AppendMarkKey(nil, topic, queue), v, nil))
 }
 
 // DeleteMessages removes messages.
 func (b *Batch) DeleteMessages(r Range) {
-	must(b.pebble().DeleteRange(appendMessageKey(nil, Place{r.Topic, r.Queue, r.From}), appendMessageKey(nil, Place{r.Topic, r.Queue, r.To}), nil))
+	must(b.pebble().DeleteRange(record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
 }
 
 // DeleteMessage removes one message.
-func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(appendMessageKey(nil, p), nil)) }
+func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(record.AppendMessageKey(nil, p), nil)) }
 
 // DeleteDeadLetterMarks takes back what MarkDeadLetter noted of messages.
 func (b *Batch) DeleteDeadLetterMarks(group uint32, r Range) {
-	must(b.pebble().DeleteRange(appendLeaseKey(nil, prefixDeadLetter, group, Place{r.Topic, r.Queue, r.From}),
-		appendLeaseKey(nil, prefixDeadLetter, group, Place{r.Topic, r.Queue, r.To}), nil))
+	must(b.pebble().DeleteRange(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}),
+		record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
 }
 
 // PutSubscription notes that a group receives from a topic.
 func (b *Batch) PutSubscription(group, topic uint32) {
-	must(b.pebble().Set(appendGroupTopic(nil, prefixSubscription, group, topic), nil, nil))
+	must(b.pebble().Set(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil, nil))
 }
 
 // DeleteSubscriptionOfTopic removes what the message log knows of a group in a
 // topic: that it receives from it, and its dead letters' marks.
 func (b *Batch) DeleteSubscriptionOfTopic(group, topic uint32) {
-	must(b.pebble().Delete(appendGroupTopic(nil, prefixSubscription, group, topic), nil))
-	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
-	must(b.pebble().DeleteRange(p, after(p), nil))
+	must(b.pebble().Delete(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil))
+	p := record.AppendGroupTopic(nil, record.PrefixDeadLetter, group, topic)
+	must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 }
 
 // Subscriptions calls f with every group and topic of PutSubscription.
 func (s *Store) Subscriptions(f func(group, topic uint32) error) error {
-	return scan(s.messages, prefixSubscription, func(k, _ []byte) error {
+	return scan(s.messages, record.PrefixSubscription, func(k, _ []byte) error {
 		if len(k) != 1+4+4 {
-			return fmt.Errorf("%w: the key of a subscription", errCorrupt)
+			return fmt.Errorf("%w: the key of a subscription", record.ErrCorrupt)
 		}
 		return f(binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint32(k[5:]))
 	})
@@ -101,8 +59,8 @@ func (s *Store) Subscriptions(f func(group, topic uint32) error) error {
 // HasDeadLetterMarks reports whether a message of the topic was ever made a
 // dead letter of the group, as far as that is still known.
 func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
-	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: p, UpperBound: after(p)})
+	p := record.AppendGroupTopic(nil, record.PrefixDeadLetter, group, topic)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: p, UpperBound: record.PrefixEnd(p)})
 	if err != nil {
 		return false, fmt.Errorf("reading the marks of dead letters: %w", err)
 	}
@@ -111,7 +69,7 @@ func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
 }
 
 func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
-	v, closer, err := s.messages.Get(appendMarkKey(nil, topic, queue))
+	v, closer, err := s.messages.Get(record.AppendMarkKey(nil, topic, queue))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Mark{}, nil
 	}
@@ -119,18 +77,7 @@ func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
 		return Mark{}, err
 	}
 	defer closer.Close()
-	return decodeMark(v)
-}
-
-func decodeMark(v []byte) (Mark, error) {
-	if len(v) != 16 {
-		return Mark{}, fmt.Errorf("%w: the beginning of a queue has %d bytes, not 16", errCorrupt, len(v))
-	}
-	m := Mark{int64(binary.BigEndian.Uint64(v)), int64(binary.BigEndian.Uint64(v[8:]))}
-	if m.Offset < 0 || m.Bytes < 0 {
-		return Mark{}, fmt.Errorf("%w: the beginning of a queue is negative", errCorrupt)
-	}
-	return m, nil
+	return record.DecodeMark(v)
 }
 
 // maxNeighbours is how far around a damaged message to look, on each side.
@@ -141,7 +88,7 @@ const maxNeighbours = 4096
 func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
 	for _, step := range []int64{1, -1} {
 		for at := p.Offset + step; at >= 0 && (at-p.Offset)*step <= maxNeighbours; at += step {
-			m, err := s.storedAt(Place{p.Topic, p.Queue, at})
+			m, err := s.storedAt(Place{Topic: p.Topic, Queue: p.Queue, Offset: at})
 			if err != nil {
 				continue // damaged too, or not there
 			}
@@ -156,24 +103,12 @@ func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
 }
 
 func (s *Store) storedAt(p Place) (Stored, error) {
-	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(record.AppendMessageKey(nil, p))
 	if err != nil {
 		return Stored{}, err
 	}
 	defer closer.Close()
-	return decodeStored(v)
-}
-
-func decodeStored(v []byte) (Stored, error) {
-	head, body, err := header(v)
-	if err != nil {
-		return Stored{}, err
-	}
-	cumulative, n := binary.Uvarint(head)
-	if n <= 0 || len(head)-n < 8 {
-		return Stored{}, fmt.Errorf("%w: it ends within the times", errCorrupt)
-	}
-	return Stored{At: fromNanos(binary.BigEndian.Uint64(head[n:])), Size: int64(len(body)), Cumulative: int64(cumulative)}, nil
+	return record.DecodeStored(v)
 }
 
 // FirstIn returns what is known of the first message in a range, and false
@@ -198,13 +133,13 @@ func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok 
 	}
 	v, err := it.ValueAndErr()
 	if err == nil {
-		m, err = decodeStored(v)
+		m, err = record.DecodeStored(v)
 	}
 	if IsDamage(err) {
-		m, err = s.likeNeighbours(Place{r.Topic, r.Queue, offsetOfMessageKey(it.Key())}, err)
+		m, err = s.likeNeighbours(Place{Topic: r.Topic, Queue: r.Queue, Offset: record.MessageOffset(it.Key())}, err)
 	}
 	if err != nil {
-		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", offsetOfMessageKey(it.Key()), r.Queue, err)
+		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", record.MessageOffset(it.Key()), r.Queue, err)
 	}
 	return m, true, nil
 }
@@ -258,7 +193,7 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 		if failure != nil {
 			return true
 		}
-		st, ok, err := s.FirstIn(Range{r.Topic, r.Queue, offset, r.To})
+		st, ok, err := s.FirstIn(Range{Topic: r.Topic, Queue: r.Queue, From: offset, To: r.To})
 		failure = err
 		return !ok || f(st)
 	}
@@ -289,7 +224,7 @@ const (
 // queues of whole topics, and of those that were in none. It takes as long as rewriting what is
 // left beside them; the end of ctx stops it.
 func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, unqueued Unqueued) error {
-	for kind, prefix := range map[Unqueued]byte{Delays: prefixDelayed, Halves: prefixHalf} {
+	for kind, prefix := range map[Unqueued]byte{Delays: record.PrefixDelayed, Halves: record.PrefixHalf} {
 		if unqueued&kind == 0 {
 			continue
 		}
@@ -298,14 +233,14 @@ func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, un
 		}
 	}
 	for _, r := range ranges {
-		from, to := appendMessageKey(nil, Place{r.Topic, r.Queue, r.From}), appendMessageKey(nil, Place{r.Topic, r.Queue, r.To})
+		from, to := record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To})
 		if err := s.messages.Compact(ctx, from, to, false); err != nil {
 			return fmt.Errorf("giving back disk: %w", err)
 		}
 	}
 	for _, t := range topics {
-		p := binary.BigEndian.AppendUint32([]byte{prefixMessage}, t)
-		if err := s.messages.Compact(ctx, p, after(p), false); err != nil {
+		p := binary.BigEndian.AppendUint32([]byte{record.PrefixMessage}, t)
+		if err := s.messages.Compact(ctx, p, record.PrefixEnd(p), false); err != nil {
 			return fmt.Errorf("giving back disk: %w", err)
 		}
 	}

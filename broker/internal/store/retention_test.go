@@ -1,8 +1,6 @@
 package store
 
 import (
-	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -12,36 +10,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 )
-
-func TestWithout(t *testing.T) {
-	for _, c := range []struct {
-		from, to int64
-		offsets  []int64
-		want     string
-	}{
-		{0, 0, nil, ""},
-		{3, 7, nil, "3-7"},
-		{3, 7, []int64{1, 2, 7, 9}, "3-7"},
-		{3, 7, []int64{3}, "4-7"},
-		{3, 7, []int64{6}, "3-6"},
-		{3, 7, []int64{3, 4, 5, 6}, ""},
-		{0, 10, []int64{0, 2, 3, 9}, "1-2 4-9"},
-	} {
-		got := ""
-		for i, r := range (Range{1, 2, c.from, c.to}).Without(c.offsets) {
-			if i > 0 {
-				got += " "
-			}
-			got += fmt.Sprintf("%d-%d", r.From, r.To)
-			if r.Topic != 1 || r.Queue != 2 {
-				t.Errorf("%+v", r)
-			}
-		}
-		if got != c.want {
-			t.Errorf("%d-%d without %v is %q, want %q", c.from, c.to, c.offsets, got, c.want)
-		}
-	}
-}
 
 // FirstThat agrees with a look at every message, and reads few.
 func TestFirstThat(t *testing.T) {
@@ -53,7 +21,7 @@ func TestFirstThat(t *testing.T) {
 	const n = 1000
 	if err := s.Messages.Add(func(b *Batch) {
 		for i := range int64(n) {
-			b.PutMessage(Place{1, 2, i}, &Message{Message: tidegate.Message{ID: "x", Body: []byte("12")}, Cumulative: 2 * (i + 1), StoredAt: time.Unix(i, 0)})
+			b.PutMessage(Place{Topic: 1, Queue: 2, Offset: i}, &Message{Message: tidegate.Message{ID: "x", Body: []byte("12")}, Cumulative: 2 * (i + 1), StoredAt: time.Unix(i, 0)})
 		}
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
@@ -62,7 +30,7 @@ func TestFirstThat(t *testing.T) {
 		from := rand.Int64N(n)
 		to, at := from+rand.Int64N(n-from+1), rand.Int64N(n+1)
 		reads := 0
-		got, err := s.FirstThat(Range{1, 2, from, to}, func(m Stored) bool { reads++; return m.At.Unix() >= at && m.Cumulative >= 2*at && m.Size == 2 })
+		got, err := s.FirstThat(Range{Topic: 1, Queue: 2, From: from, To: to}, func(m Stored) bool { reads++; return m.At.Unix() >= at && m.Cumulative >= 2*at && m.Size == 2 })
 		if want := min(max(at, from), to); err != nil || got != want || reads > 22 {
 			t.Fatalf("the first of %d-%d at %d: %d, %v, want %d; %d reads", from, to, at, got, err, want, reads)
 		}
@@ -70,23 +38,23 @@ func TestFirstThat(t *testing.T) {
 	// Where messages were taken out, the next one stands for them.
 	if err := s.Messages.Add(func(b *Batch) {
 		for _, i := range []int64{500, 501, n - 1} {
-			b.DeleteMessage(Place{1, 2, i})
+			b.DeleteMessage(Place{Topic: 1, Queue: 2, Offset: i})
 		}
 	}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	for at, want := range map[int64]int64{499: 499, 500: 500, 502: 500, 503: 503, n - 1: n - 1} {
-		if got, err := s.FirstThat(Range{1, 2, 0, n}, func(m Stored) bool { return m.At.Unix() >= at }); err != nil || got != want {
+		if got, err := s.FirstThat(Range{Topic: 1, Queue: 2, From: 0, To: n}, func(m Stored) bool { return m.At.Unix() >= at }); err != nil || got != want {
 			t.Errorf("the first at %d: %d, %v, want %d", at, got, err, want)
 		}
 	}
-	if holes, err := s.Holes(Range{1, 2, 400, n}, 2*(n-400)); err != nil || holes != (Removed{Messages: 3, Bytes: 6}) {
+	if holes, err := s.Holes(Range{Topic: 1, Queue: 2, From: 400, To: n}, 2*(n-400)); err != nil || holes != (Removed{Messages: 3, Bytes: 6}) {
 		t.Errorf("holes: %+v, %v", holes, err)
 	}
 	for _, c := range []struct{ from, to, enough, bytes, next int64 }{
 		{0, n, 1, 2, 1}, {0, n, 3, 4, 2}, {499, n, 4, 4, 503}, {500, 502, 4, 0, 502}, {498, 504, 100, 8, 504}, {7, 7, 1, 0, 7},
 	} {
-		if bytes, next, err := s.Live(Range{1, 2, c.from, c.to}, c.enough); err != nil || bytes != c.bytes || next != c.next {
+		if bytes, next, err := s.Live(Range{Topic: 1, Queue: 2, From: c.from, To: c.to}, c.enough); err != nil || bytes != c.bytes || next != c.next {
 			t.Errorf("%+v: %d bytes to %d, %v", c, bytes, next, err)
 		}
 	}
@@ -102,16 +70,16 @@ func TestQueueBeginning(t *testing.T) {
 	body := []byte("123")
 	for i := range int64(10) {
 		s.Messages.Add(func(b *Batch) {
-			b.PutMessage(Place{1, 2, i}, &Message{Message: tidegate.Message{ID: "x", Body: body}, Cumulative: 3 * (i + 1), StoredAt: time.Unix(i, 0)})
+			b.PutMessage(Place{Topic: 1, Queue: 2, Offset: i}, &Message{Message: tidegate.Message{ID: "x", Body: body}, Cumulative: 3 * (i + 1), StoredAt: time.Unix(i, 0)})
 		}, nil)
 	}
 	for _, c := range []struct{ from, to int64 }{{0, 4}, {4, 10}} {
 		kept := []int64{3, 7}
 		if err := s.Messages.Add(func(b *Batch) {
-			for _, r := range (Range{1, 2, c.from, c.to}).Without(kept) {
+			for _, r := range (Range{Topic: 1, Queue: 2, From: c.from, To: c.to}).Without(kept) {
 				b.DeleteMessages(r)
 			}
-			b.PutMark(1, 2, Mark{c.to, 3 * c.to})
+			b.PutMark(1, 2, Mark{Offset: c.to, Bytes: 3 * c.to})
 		}, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +90,7 @@ func TestQueueBeginning(t *testing.T) {
 			t.Fatal(err)
 		}
 		q, err := s.Queue(1, 2)
-		if err != nil || q.First != (Mark{c.to, 3 * c.to}) || q.End != (Mark{10, 30}) {
+		if err != nil || q.First != (Mark{Offset: c.to, Bytes: 3 * c.to}) || q.End != (Mark{Offset: 10, Bytes: 30}) {
 			t.Errorf("%+v, %v", q, err)
 		}
 		var got []int64
@@ -139,34 +107,4 @@ func TestQueueBeginning(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func FuzzDecodeMark(f *testing.F) {
-	f.Add([]byte{})
-	f.Add(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, 7), 9))
-	f.Add(slices.Repeat([]byte{0xff}, 16))
-	f.Fuzz(func(t *testing.T, v []byte) {
-		m, err := decodeMark(v)
-		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || m.Offset < 0 || m.Bytes < 0 {
-			t.Errorf("%x: %+v, %v", v, m, err)
-		}
-		_, n, err := decodeWaiting(make([]byte, 5), v)
-		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || err == nil && n != (Waiting{m.Offset, m.Bytes}) {
-			t.Errorf("%x: %+v, %v", v, n, err)
-		}
-	})
-}
-
-func FuzzDecodeStored(f *testing.F) {
-	m := Message{Message: tidegate.Message{ID: "id", Body: []byte("body")}, Cumulative: 300, StoredAt: time.Unix(9, 9)}
-	f.Add(m.encode(make([]byte, 0, m.size())))
-	f.Add([]byte{1})
-	f.Add([]byte{1, 2, 0x80, 0x80})
-	f.Fuzz(func(t *testing.T, v []byte) {
-		got, err := decodeStored(v)
-		var whole Message
-		if decodeMessage(v, &whole) == nil && (err != nil || got.Cumulative != whole.Cumulative || !got.At.Equal(whole.StoredAt) || got.Size != int64(len(whole.Body))) {
-			t.Errorf("%+v, %v, of %+v", got, err, whole)
-		}
-	})
 }

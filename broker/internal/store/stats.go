@@ -1,12 +1,10 @@
 package store
 
 import (
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 )
@@ -73,52 +71,3 @@ func databaseStats(db *pebble.DB) DatabaseStats {
 		CacheHits: m.BlockCache.Hits, CacheMisses: m.BlockCache.Misses,
 	}
 }
-
-// meteredFS measures the fsyncs of a Pebble database's write-ahead log.
-type meteredFS struct {
-	vfs.FS
-	fsync *histogram.Histogram
-}
-
-// Create implements vfs.FS.
-func (fs *meteredFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.Create(name, c)
-	return fs.wrap(name, f, err)
-}
-
-// ReuseForWrite implements vfs.FS.
-func (fs *meteredFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.ReuseForWrite(old, name, c)
-	return fs.wrap(name, f, err)
-}
-
-// Unwrap implements vfs.FS.
-func (fs *meteredFS) Unwrap() vfs.FS { return fs.FS }
-
-func (fs *meteredFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".log") {
-		return f, err
-	}
-	return &meteredFile{File: f, fsync: fs.fsync}, nil
-}
-
-// A meteredFile is a file whose syncs are measured.
-type meteredFile struct {
-	vfs.File
-	fsync *histogram.Histogram
-}
-
-func (f *meteredFile) measure(sync func() error) error {
-	begin := time.Now()
-	err := sync()
-	if err == nil {
-		f.fsync.Observe(int64(time.Since(begin)))
-	}
-	return err
-}
-
-// Sync implements vfs.File.
-func (f *meteredFile) Sync() error { return f.measure(f.File.Sync) }
-
-// SyncData implements vfs.File.
-func (f *meteredFile) SyncData() error { return f.measure(f.File.SyncData) }

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 const (
@@ -67,13 +69,13 @@ func (t *tail) apply(b *pebble.Batch) {
 			return
 		}
 		switch {
-		case len(key) == 0 || key[0] != prefixMessage:
-		case kind == pebble.InternalKeyKindSet && len(key) == messageKeyLen:
+		case len(key) == 0 || key[0] != record.PrefixMessage:
+		case kind == pebble.InternalKeyKindSet && len(key) == record.MessageKeyLen:
 			t.put(splitMessageKey(key), value)
-		case kind == pebble.InternalKeyKindDelete && len(key) == messageKeyLen:
+		case kind == pebble.InternalKeyKindDelete && len(key) == record.MessageKeyLen:
 			p := splitMessageKey(key)
 			t.forget(tailQueue{p.Topic, p.Queue}, p.Offset+1)
-		case kind == pebble.InternalKeyKindRangeDelete && len(key) == messageKeyLen && len(value) == messageKeyLen:
+		case kind == pebble.InternalKeyKindRangeDelete && len(key) == record.MessageKeyLen && len(value) == record.MessageKeyLen:
 			from, to := splitMessageKey(key), splitMessageKey(value)
 			if q := (tailQueue{from.Topic, from.Queue}); q == (tailQueue{to.Topic, to.Queue}) {
 				t.forget(q, to.Offset)
@@ -163,7 +165,7 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 		if i > 0 && maxBytes <= 0 {
 			return ms[:i], offsets
 		}
-		if err := decodeMessage(r.values[from-r.first], &ms[i]); err != nil {
+		if err := record.DecodeMessage(r.values[from-r.first], &ms[i]); err != nil {
 			return ms[:i], offsets // the database says what is wrong with it
 		}
 		maxBytes -= int64(len(ms[i].Body))
@@ -174,5 +176,5 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 }
 
 func splitMessageKey(k []byte) Place {
-	return Place{binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint16(k[5:]), offsetOfMessageKey(k)}
+	return Place{Topic: binary.BigEndian.Uint32(k[1:]), Queue: binary.BigEndian.Uint16(k[5:]), Offset: record.MessageOffset(k)}
 }

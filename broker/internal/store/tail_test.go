@@ -42,7 +42,7 @@ func TestTailIsTheDatabase(t *testing.T) {
 				for range 1 + rnd.IntN(8) {
 					topic, queue := rnd.IntN(topics), rnd.IntN(queues)
 					n := &next[topic][queue]
-					place := Place{uint32(topic + 1), uint16(queue), *n}
+					place := Place{Topic: uint32(topic + 1), Queue: uint16(queue), Offset: *n}
 					switch x := rnd.IntN(100); {
 					case x < 92:
 						size := rnd.IntN(4000)
@@ -100,7 +100,7 @@ func TestTailIsBounded(t *testing.T) {
 	s := openInMemory(t, 0)
 	for q := range uint16(1000) {
 		commit(t, s, func(b *Batch) {
-			b.PutMessage(Place{1, q, 0}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 10_000)}})
+			b.PutMessage(Place{Topic: 1, Queue: q, Offset: 0}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 10_000)}})
 		})
 	}
 	size := 0
@@ -123,7 +123,7 @@ func TestTailFollowsLargeBatches(t *testing.T) {
 	s := openInMemory(t, 256<<10)
 	commit(t, s, func(b *Batch) {
 		for i := range int64(600) {
-			b.PutMessage(Place{1, 0, i}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 1000)}})
+			b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 1000)}})
 		}
 	})
 	if ms, _ := s.tail.read(1, 0, 590, 600, 32, 1<<20); len(ms) != 10 {
@@ -144,7 +144,7 @@ func BenchmarkNewest(b *testing.B) {
 		f := s.Messages.Add(func(w *Batch) {
 			for q := range uint16(queues) {
 				for o := i; o < i+100; o++ {
-					w.PutMessage(Place{1, q, o}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 1024)}})
+					w.PutMessage(Place{Topic: 1, Queue: q, Offset: o}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 1024)}})
 				}
 			}
 		}, nil)

@@ -1,10 +1,7 @@
 package store
 
 import (
-	"errors"
 	"fmt"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 // Damaged is the error of messages that are there and cannot be read any
@@ -22,12 +19,6 @@ func (d *Damaged) Error() string {
 // Unwrap returns what is wrong.
 func (d *Damaged) Unwrap() error { return d.Err }
 
-// IsDamage reports whether an error is that of a damaged file or record, which no
-// second reading will cure.
-func IsDamage(err error) bool {
-	return pebble.IsCorruptionError(err) || errors.Is(err, errCorrupt)
-}
-
 // maxDamaged is how many messages one Damaged names at most.
 const maxDamaged = 256
 
@@ -36,7 +27,7 @@ const maxDamaged = 256
 // it, so each offset is asked for.
 func (s *Store) damagedFrom(topic uint32, queue uint16, from, to int64, cause error) error {
 	damaged := func(offset int64) bool {
-		_, _, err := s.Get(Place{topic, queue, offset})
+		_, _, err := s.Get(Place{Topic: topic, Queue: queue, Offset: offset})
 		return IsDamage(err)
 	}
 	to = min(to, from+maxDamaged)

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/binary"
@@ -45,19 +45,20 @@ func (m *Message) headerSize() int {
 	return n
 }
 
-func (m *Message) size() int {
+// EncodedSize returns how many bytes AppendTo appends.
+func (m *Message) EncodedSize() int {
 	h := m.headerSize()
 	return 1 + uvarintLen(uint64(h)) + h + len(m.Body)
 }
 
-// encode appends the record to b, whose capacity is m.size().
-func (m *Message) encode(b []byte) []byte {
+// AppendTo appends the record to b, whose capacity should be EncodedSize.
+func (m *Message) AppendTo(b []byte) []byte {
 	b = append(b, messageVersion)
 	b = binary.AppendUvarint(b, uint64(m.headerSize()))
 	b = binary.AppendUvarint(b, uint64(m.Cumulative))
-	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.StoredAt)))
-	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.BornAt)))
-	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.DeliverAt)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(m.StoredAt)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(m.BornAt)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(m.DeliverAt)))
 	for _, s := range [...]string{m.ID, m.Tag, m.MessageGroup, m.BornHost, m.TraceContext} {
 		b = appendString(b, s)
 	}
@@ -75,18 +76,18 @@ func (m *Message) encode(b []byte) []byte {
 // header splits a record and returns its header and body.
 func header(v []byte) (head, body []byte, err error) {
 	if len(v) == 0 || v[0] != messageVersion {
-		return nil, nil, fmt.Errorf("%w: it is not a message of version %d", errCorrupt, messageVersion)
+		return nil, nil, fmt.Errorf("%w: it is not a message of version %d", ErrCorrupt, messageVersion)
 	}
 	n, w := binary.Uvarint(v[1:])
 	if w <= 0 || n > uint64(len(v)-1-w) {
-		return nil, nil, fmt.Errorf("%w: its header is longer than the record", errCorrupt)
+		return nil, nil, fmt.Errorf("%w: its header is longer than the record", ErrCorrupt)
 	}
 	return v[1+w : 1+w+int(n)], v[1+w+int(n):], nil
 }
 
-// decodeMessage reads a stored message into m. It keeps nothing of v.
-func decodeMessage(v []byte, m *Message) error {
-	body, err := decodeHeader(v, m)
+// DecodeMessage reads a stored message into m. It keeps nothing of v.
+func DecodeMessage(v []byte, m *Message) error {
+	body, err := DecodeHeader(v, m)
 	if err != nil {
 		return err
 	}
@@ -94,8 +95,8 @@ func decodeMessage(v []byte, m *Message) error {
 	return nil
 }
 
-// decodeHeader reads everything but the body, which it returns as a part of v.
-func decodeHeader(v []byte, m *Message) (body []byte, err error) {
+// DecodeHeader reads everything but the body, which it returns as a part of v.
+func DecodeHeader(v []byte, m *Message) (body []byte, err error) {
 	head, body, err := header(v)
 	if err != nil {
 		return nil, err
@@ -130,8 +131,8 @@ func decodeHeader(v []byte, m *Message) (body []byte, err error) {
 	return body, r.err
 }
 
-// decodeID reads the ID of a stored message and when it was stored.
-func decodeID(v []byte) (id string, at time.Time, err error) {
+// DecodeID reads the ID of a stored message and when it was stored.
+func DecodeID(v []byte) (id string, at time.Time, err error) {
 	head, _, err := header(v)
 	if err != nil {
 		return "", at, err

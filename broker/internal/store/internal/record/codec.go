@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/binary"
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// errCorrupt is wrapped by every failure to read a stored record.
-var errCorrupt = errors.New("the record is damaged")
+// ErrCorrupt is wrapped by every failure to read a stored record.
+var ErrCorrupt = errors.New("the record is damaged")
 
 func uvarintLen(v uint64) int {
 	n := 1
@@ -36,7 +36,7 @@ type reader struct {
 
 func (r *reader) fail(what string) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: %s at byte %d of %d", errCorrupt, what, r.off, len(r.b))
+		r.err = fmt.Errorf("%w: %s at byte %d of %d", ErrCorrupt, what, r.off, len(r.b))
 	}
 	r.off = len(r.b)
 }
@@ -79,14 +79,15 @@ func (r *reader) string() string {
 	return r.s[r.off-n : r.off]
 }
 
-// nanos and fromNanos store a time; 0 stands for the zero time.
-func nanos(t time.Time) int64 {
+// Nanos returns the form in which a time is stored: nanoseconds since 1970, 0 for the zero time.
+func Nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixNano()
 }
 
+// fromNanos reads what Nanos returned.
 func fromNanos(n uint64) time.Time {
 	if n == 0 {
 		return time.Time{}
@@ -94,15 +95,15 @@ func fromNanos(n uint64) time.Time {
 	return time.Unix(0, int64(n))
 }
 
-// keyNanos is nanos within a key, whose order is that of the times from 1970 on. One of before, as
+// keyNanos is Nanos within a key, whose order is that of the times from 1970 on. One of before, as
 // the bound of a search may be, comes first.
-func keyNanos(t time.Time) uint64 { return uint64(max(0, nanos(t))) }
+func keyNanos(t time.Time) uint64 { return uint64(max(0, Nanos(t))) }
 
 // keyTime reads what keyNanos has written within a key; what it never writes is damage.
 func keyTime(b []byte) (time.Time, error) {
 	n := binary.BigEndian.Uint64(b)
 	if n > math.MaxInt64 {
-		return time.Time{}, fmt.Errorf("%w: a key has a time before 1970", errCorrupt)
+		return time.Time{}, fmt.Errorf("%w: a key has a time before 1970", ErrCorrupt)
 	}
 	return fromNanos(n), nil
 }

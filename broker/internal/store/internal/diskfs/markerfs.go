@@ -1,4 +1,4 @@
-package store
+package diskfs
 
 import (
 	"strings"
@@ -6,16 +6,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// markerFS makes the names of new files safe before a marker names one of
+// MarkerFS makes the names of new files safe before a marker names one of
 // them. Pebble makes a manifest, then the marker that says which manifest holds,
 // and then syncs the directory for both: it relies on a file system that keeps the
 // order. On one that does not, a power failure could leave the marker alone.
-type markerFS struct{ vfs.FS }
+type MarkerFS struct{ vfs.FS }
 
 // Create implements vfs.FS.
-func (fs markerFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (fs MarkerFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasPrefix(fs.PathBase(name), "marker.") {
-		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
+		if err := SyncDir(fs.FS, fs.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}
@@ -23,4 +23,4 @@ func (fs markerFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 }
 
 // Unwrap implements vfs.FS.
-func (fs markerFS) Unwrap() vfs.FS { return fs.FS }
+func (fs MarkerFS) Unwrap() vfs.FS { return fs.FS }

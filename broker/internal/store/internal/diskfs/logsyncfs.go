@@ -1,4 +1,4 @@
-package store
+package diskfs
 
 import (
 	"encoding/binary"
@@ -24,27 +24,27 @@ const (
 	walCRCRotated = 15
 )
 
-// logSyncFS makes write-ahead logs say how far they were synced. A reader takes a
+// LogSyncFS makes write-ahead logs say how far they were synced. A reader takes a
 // damaged chunk for the end of the log unless a later one says that the log was synced
 // beyond it. Pebble 2.1.7 writes too small a number (record/log_writer.go counts
 // no full blocks that were waiting), so damage in megabytes that were synced was the end of
 // the log, and messages after it were lost in silence.
-type logSyncFS struct{ vfs.FS }
+type LogSyncFS struct{ vfs.FS }
 
 // Create implements vfs.FS.
-func (fs logSyncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (fs LogSyncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.Create(name, c)
 	return wrapLog(name, f, err)
 }
 
 // ReuseForWrite implements vfs.FS.
-func (fs logSyncFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (fs LogSyncFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.ReuseForWrite(old, name, c)
 	return wrapLog(name, f, err)
 }
 
 // Unwrap implements vfs.FS.
-func (fs logSyncFS) Unwrap() vfs.FS { return fs.FS }
+func (fs LogSyncFS) Unwrap() vfs.FS { return fs.FS }
 
 func wrapLog(name string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil || !strings.HasSuffix(name, ".log") {
@@ -108,6 +108,6 @@ func noteSynced(p []byte, at, synced int64) {
 }
 
 func walChecksum(p []byte) uint32 {
-	c := crc32.Checksum(p, castagnoli)
+	c := crc32.Checksum(p, Castagnoli)
 	return (c>>walCRCRotated | c<<(32-walCRCRotated)) + walCRCAddend
 }

@@ -1,4 +1,4 @@
-package store
+package diskfs
 
 import (
 	"context"
@@ -10,27 +10,29 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable/blob"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// blobFS checks what Pebble reads from files of values. Where such a file is
+// BlobFS checks what Pebble reads from files of values. Where such a file is
 // corrupt or missing Pebble 2.1 panics, in reads as in compactions: it reports
 // the corruption of a file that it has no metadata of. An error that is not
 // Pebble's own corruption error comes back like any other, so that no panic has
 // to be recovered, and none ends the process.
-type blobFS struct {
+type BlobFS struct {
 	vfs.FS
-	found func(file string, err error) // called with each corruption
+	Found func(file string, err error) // called with each corruption
 }
 
 // Open implements vfs.FS.
-func (b blobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+func (b BlobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := b.FS.Open(name, opts...)
 	switch {
 	case !isValues(name):
 		return f, err
 	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("%w: the file %s is missing", errCorrupt, name)
-		b.found(name, err)
+		err = fmt.Errorf("%w: the file %s is missing", record.ErrCorrupt, name)
+		b.Found(name, err)
 		return nil, err
 	case err != nil:
 		return nil, err
@@ -38,15 +40,15 @@ func (b blobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	size, err := checkBlobFooter(f)
 	if err != nil {
 		if IsDamage(err) {
-			b.found(name, err)
+			b.Found(name, err)
 		}
 		return nil, errors.Join(fmt.Errorf("the file %s: %w", name, err), f.Close())
 	}
-	return &blobFile{f, name, size, b.found}, nil
+	return &blobFile{f, name, size, b.Found}, nil
 }
 
 // Unwrap implements vfs.FS.
-func (b blobFS) Unwrap() vfs.FS { return b.FS }
+func (b BlobFS) Unwrap() vfs.FS { return b.FS }
 
 // checkBlobFooter has Pebble read the footer of a file of values, and returns the file's size.
 func checkBlobFooter(f vfs.File) (size int64, err error) {
@@ -64,7 +66,7 @@ func checkBlobFooter(f vfs.File) (size int64, err error) {
 }
 
 // foreign returns a corruption error of Pebble as one that Pebble does not know.
-func foreign(err error) error { return fmt.Errorf("%w: %s", errCorrupt, err.Error()) }
+func foreign(err error) error { return fmt.Errorf("%w: %s", record.ErrCorrupt, err.Error()) }
 
 // A blobFile is a file of values: blocks, and the footer, which is not checked again.
 type blobFile struct {

@@ -1,4 +1,4 @@
-package store
+package diskfs
 
 import (
 	"time"
@@ -9,32 +9,32 @@ import (
 // retryPause is how long a broken store rests before it makes another file.
 const retryPause = 100 * time.Millisecond
 
-// pausingFS keeps Pebble, which tries a failed flush or compaction again at
+// PausingFS keeps Pebble, which tries a failed flush or compaction again at
 // once and for ever, from taking a whole processor for it.
-type pausingFS struct {
+type PausingFS struct {
 	vfs.FS
-	broken  func() error
-	damaged func() bool // a corrupt file was read just now
+	Broken  func() error
+	Damaged func() bool // a corrupt file was read just now
 }
 
 // Create implements vfs.FS.
-func (fs *pausingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.broken(); err != nil {
+func (fs *PausingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Broken(); err != nil {
 		<-time.After(retryPause)
 		return nil, err
 	}
-	if isTable(name) && fs.damaged() {
+	if IsTable(name) && fs.Damaged() {
 		<-time.After(damagePause)
 	}
 	return fs.FS.Create(name, c)
 }
 
 // Unwrap implements vfs.FS.
-func (fs *pausingFS) Unwrap() vfs.FS { return fs.FS }
+func (fs *PausingFS) Unwrap() vfs.FS { return fs.FS }
 
 // GetDiskUsage implements vfs.FS. Pebble can do without it, so a failure is
 // not one of the store.
-func (fs *pausingFS) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+func (fs *PausingFS) GetDiskUsage(path string) (vfs.DiskUsage, error) {
 	u, err := fs.FS.GetDiskUsage(path)
 	if err != nil {
 		err = vfs.ErrUnsupported

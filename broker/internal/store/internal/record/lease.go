@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/binary"
@@ -47,11 +47,13 @@ type Lease struct {
 	Group    string    // the message group; empty for none
 }
 
-func (l *Lease) size() int {
+// EncodedSize returns how many bytes AppendTo appends.
+func (l *Lease) EncodedSize() int {
 	return 3 + uvarintLen(uint64(l.Attempt)) + 4 + 24 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
 }
 
-func (l *Lease) encode(b []byte) []byte {
+// AppendTo appends the lease's record to b.
+func (l *Lease) AppendTo(b []byte) []byte {
 	flags := byte(0)
 	if l.Push {
 		flags |= leasePush
@@ -71,18 +73,19 @@ func (l *Lease) encode(b []byte) []byte {
 	b = append(b, leaseVersion, l.State, flags)
 	b = binary.AppendUvarint(b, uint64(l.Attempt))
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
-	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Due)))
-	b = binary.BigEndian.AppendUint64(b, uint64(nanos(l.Since)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(l.Due)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(l.Since)))
 	b = binary.BigEndian.AppendUint64(b, uint64(l.Stored))
 	b = binary.AppendUvarint(b, uint64(l.Size))
 	b = appendString(b, l.Owner)
 	return appendString(b, l.Group)
 }
 
-func decodeLease(v []byte, l *Lease) error {
+// DecodeLease reads a stored lease into l. It keeps nothing of v.
+func DecodeLease(v []byte, l *Lease) error {
 	r := reader{b: v, s: string(v)}
 	if version := r.byte(); r.err == nil && version != leaseVersion {
-		return fmt.Errorf("%w: it is not a lease of version %d", errCorrupt, leaseVersion)
+		return fmt.Errorf("%w: it is not a lease of version %d", ErrCorrupt, leaseVersion)
 	}
 	l.State = r.byte()
 	flags := r.byte()
@@ -113,15 +116,16 @@ func decodeLease(v []byte, l *Lease) error {
 	return r.err
 }
 
-func decodeCursor(v []byte) (Cursor, error) {
+// DecodeCursor reads a stored cursor: Next, Bytes and Rewound.
+func DecodeCursor(v []byte) (Cursor, error) {
 	if len(v) != 24 {
-		return Cursor{}, fmt.Errorf("%w: a cursor has %d bytes, not 24", errCorrupt, len(v))
+		return Cursor{}, fmt.Errorf("%w: a cursor has %d bytes, not 24", ErrCorrupt, len(v))
 	}
 	c := Cursor{
 		Next: int64(binary.BigEndian.Uint64(v)), Bytes: int64(binary.BigEndian.Uint64(v[8:])), Rewound: int64(binary.BigEndian.Uint64(v[16:])),
 	}
 	if c.Next < 0 || c.Bytes < 0 {
-		return Cursor{}, fmt.Errorf("%w: a cursor is negative", errCorrupt)
+		return Cursor{}, fmt.Errorf("%w: a cursor is negative", ErrCorrupt)
 	}
 	return c, nil
 }

@@ -1,0 +1,262 @@
+package diskfs
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	BallastFile = "BALLAST"
+
+	// ballastSize is what the ballast keeps from others: room for about a million
+	// acknowledgements, and for the tables of both databases.
+	ballastSize = 64 << 20
+
+	// fullLook is how often a full disk is looked at, fullPause how long a
+	// write that finds no room rests before it is tried again.
+	fullLook  = time.Second
+	fullPause = 100 * time.Millisecond
+)
+
+// IsFull reports whether an error says that the disk, or its quota, has no space left.
+func IsFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// FullFS lets a Pebble database outlive a full disk. A write that finds no room
+// gives the ballast back, a file that is there for nothing else, and is made once
+// more; from then on the disk counts as full, until there is room for
+// the ballast again, and as much beside it. If the ballast does not suffice, what writes logs and
+// manifests waits for room, since Pebble would give up if it failed; what writes
+// tables fails, and Pebble tries it again.
+//
+// A sync that fails for want of room, as on network file systems, is not
+// helped: what it was to make safe may be lost.
+type FullFS struct {
+	vfs.FS
+	dir    string
+	logger *slog.Logger
+
+	state   atomic.Pointer[DiskFull]
+	taken   atomic.Bool   // the ballast was given back, and somebody looks after the disk
+	opened  atomic.Bool   // writes wait; before, opening fails instead
+	closing chan struct{} // closed by stop: nothing waits any more
+	watch   sync.WaitGroup
+
+	stop func() // closes closing; may be called again
+}
+
+// NewFullFS returns a FullFS over fs whose ballast lies in the directory dir. It waits for nothing
+// before SetOpened.
+func NewFullFS(fs vfs.FS, dir string, logger *slog.Logger) *FullFS {
+	closing := make(chan struct{})
+	return &FullFS{FS: fs, dir: dir, logger: logger, closing: closing, stop: sync.OnceFunc(func() { close(closing) })}
+}
+
+// A DiskFull tells of a full disk.
+type DiskFull struct {
+	Since   time.Time
+	Missing int64 // bytes until it counts as full no more, when it was looked at last; at least 1
+}
+
+// Full returns nil, or what is known of the disk if it is full.
+func (fs *FullFS) Full() *DiskFull { return fs.state.Load() }
+
+// SetOpened has writes wait for room from now on. Before, a write that finds none fails.
+func (fs *FullFS) SetOpened() { fs.opened.Store(true) }
+
+// StopWaiting has nothing wait for room any more: a write that finds none fails.
+func (fs *FullFS) StopWaiting() { fs.stop() }
+
+// missing returns how many bytes are not free that should be, at least 1.
+func (fs *FullFS) missing() int64 {
+	u, err := fs.FS.GetDiskUsage(fs.dir)
+	if err != nil {
+		return 2 * ballastSize
+	}
+	return max(1, 2*ballastSize-int64(u.AvailBytes))
+}
+
+// Ballast returns the path of the ballast.
+func (fs *FullFS) Ballast() string { return fs.PathJoin(fs.dir, BallastFile) }
+
+// Prepare makes the ballast if it is not there. Without room for it, the
+// disk counts as full from the beginning.
+func (fs *FullFS) Prepare() error {
+	if _, err := fs.FS.Stat(fs.Ballast()); err == nil {
+		return nil
+	}
+	err := fs.makeBallast()
+	if IsFull(err) {
+		fs.GiveBack()
+		return nil
+	}
+	return err
+}
+
+// makeBallast makes the ballast if as much is left beside it.
+func (fs *FullFS) makeBallast() error {
+	if u, err := fs.FS.GetDiskUsage(fs.dir); err == nil && u.TotalBytes > 0 && u.AvailBytes < 2*ballastSize {
+		return syscall.ENOSPC
+	}
+	f, err := fs.FS.Create(fs.Ballast(), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	// Where files cannot be given room beforehand, there is no ballast, and a
+	// full disk is only waited for.
+	err = f.Preallocate(0, ballastSize)
+	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) {
+		err = nil
+	}
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		_ = fs.FS.Remove(fs.Ballast())
+	}
+	return err
+}
+
+// GiveBack removes the ballast, and looks after the disk until there is room
+// for it again. Only the first call does something.
+func (fs *FullFS) GiveBack() {
+	if !fs.taken.CompareAndSwap(false, true) {
+		return
+	}
+	since := time.Now()
+	if err := fs.FS.Remove(fs.Ballast()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		fs.logger.Error("the ballast could not be given back", "file", fs.Ballast(), "error", err)
+	}
+	fs.state.Store(&DiskFull{since, fs.missing()})
+	fs.logger.Error("the disk is full: sends are refused until there is room; what consumers do goes on", "directory", fs.dir, "needed_bytes", 2*ballastSize)
+	fs.watch.Go(func() {
+		for {
+			select {
+			case <-fs.closing:
+				return
+			case <-time.After(fullLook):
+			}
+			if fs.makeBallast() == nil {
+				fs.state.Store(nil)
+				fs.taken.Store(false)
+				fs.logger.Info("the disk has room again: sends are accepted", "directory", fs.dir)
+				return
+			}
+			fs.state.Store(&DiskFull{since, fs.missing()})
+		}
+	})
+}
+
+// Stopped reports whether nothing waits for room any more.
+func (fs *FullFS) Stopped() bool {
+	select {
+	case <-fs.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close ends all waiting.
+func (fs *FullFS) Close() {
+	fs.stop()
+	fs.watch.Wait()
+}
+
+// try makes a change, and again if there was no room.
+func (fs *FullFS) try(name string, change func() error) error {
+	err := change()
+	if !IsFull(err) {
+		return err
+	}
+	fs.GiveBack()
+	err = change()
+	for IsFull(err) && fs.opened.Load() {
+		select {
+		case <-fs.closing:
+			return err
+		case <-time.After(fullPause):
+		}
+		fs.GiveBack() // there may be a new one
+		if err = change(); IsTable(name) {
+			return err
+		}
+	}
+	return err
+}
+
+func (fs *FullFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &fullFile{f, fs, name}, nil
+}
+
+// Create implements vfs.FS.
+func (fs *FullFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	err = fs.try(name, func() error { f, err = fs.FS.Create(name, c); return err })
+	return fs.wrap(name, f, err)
+}
+
+// OpenReadWrite implements vfs.FS.
+func (fs *FullFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (f vfs.File, err error) {
+	err = fs.try(name, func() error { f, err = fs.FS.OpenReadWrite(name, c, o...); return err })
+	return fs.wrap(name, f, err)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (fs *FullFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	err = fs.try(name, func() error { f, err = fs.FS.ReuseForWrite(old, name, c); return err })
+	return fs.wrap(name, f, err)
+}
+
+// Link implements vfs.FS.
+func (fs *FullFS) Link(old, name string) error {
+	return fs.try(name, func() error { return fs.FS.Link(old, name) })
+}
+
+// Rename implements vfs.FS.
+func (fs *FullFS) Rename(old, name string) error {
+	return fs.try(name, func() error { return fs.FS.Rename(old, name) })
+}
+
+// MkdirAll implements vfs.FS.
+func (fs *FullFS) MkdirAll(name string, perm os.FileMode) error {
+	return fs.try(name, func() error { return fs.FS.MkdirAll(name, perm) })
+}
+
+// Unwrap implements vfs.FS.
+func (fs *FullFS) Unwrap() vfs.FS { return fs.FS }
+
+// A fullFile is a file of a FullFS.
+type fullFile struct {
+	vfs.File
+	fs   *FullFS
+	name string
+}
+
+// Write implements vfs.File. A write that was made in part goes on where it stopped.
+func (f *fullFile) Write(p []byte) (n int, err error) {
+	err = f.fs.try(f.name, func() error {
+		m, err := f.File.Write(p[n:])
+		n += m
+		return err
+	})
+	return n, err
+}
+
+// WriteAt implements vfs.File.
+func (f *fullFile) WriteAt(p []byte, at int64) (n int, err error) {
+	err = f.fs.try(f.name, func() error {
+		m, err := f.File.WriteAt(p[n:], at+int64(n))
+		n += m
+		return err
+	})
+	return n, err
+}

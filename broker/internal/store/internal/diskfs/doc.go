@@ -1,0 +1,12 @@
+// Package diskfs has the file systems between the store's databases and the disk. Each one changes
+// a single thing that Pebble does:
+//
+//   - [FullFS] waits at a full disk instead of failing, and keeps a reserve of disk space.
+//   - [BlobFS] checks files of values before Pebble reads them. [DamageNotes] has those that are
+//     corrupt, and [PausingFS] slows the compactions that fail because of them.
+//   - [KnownFS] notes the checksum of each manifest after its fsync.
+//   - [LogSyncFS] and [MarkerFS] correct the order and the extent of what Pebble syncs.
+//   - [MeteredFS] measures fsyncs.
+//
+// Beside them it has small files that are written whole or not at all, with checksums.
+package diskfs

@@ -1,0 +1,34 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+)
+
+// Invariants: reading a key never panics, and one that is read is written as the same.
+func FuzzAsideKey(f *testing.F) {
+	f.Add(AsideKey(7, Place{1, 2, 3}, "mg"))
+	f.Add(AsideKey(0, Place{}, ""))
+	f.Fuzz(func(t *testing.T, k []byte) {
+		g, p, mg, ok := SplitAsideKey(k)
+		if ok && (len(k) == 0 || !bytes.Equal(AsideKey(g, p, mg)[1:], k[1:])) {
+			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
+		}
+	})
+}
+
+// Invariants: reading never panics; what is refused says so with ErrCorrupt.
+func FuzzSmallRecords(f *testing.F) {
+	f.Add(make([]byte, 24))
+	f.Add(bytes.Repeat([]byte{1}, 32))
+	f.Add([]byte{0xff})
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if _, err := DecodeCursor(v); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Error(err)
+		}
+		if r, err := DecodeRemoved(v); err != nil && !errors.Is(err, ErrCorrupt) || err == nil && (r.Messages < 0 || r.End < r.Messages) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+)
+
+const (
+	HalfKeyLen    = 1 + 4 + 8
+	dueHalfKeyLen = 1 + 8 + 4 + 8
+)
+
+// A HalfID names a half message: one whose transaction has not ended.
+type HalfID struct {
+	Topic  uint32
+	Number uint64 // tells those of one topic apart, in the order in which they were stored
+}
+
+// A HalfState is when the producer of a half message is asked next what
+// became of its transaction, and how often it was asked; beside it is what does not change.
+type HalfState struct {
+	Due    time.Time
+	Checks int
+
+	Stored time.Time // when the message was stored
+	IDHash uint64    // see Message
+	Size   int64     // of its body, in bytes
+}
+
+// A DueHalf is an entry of the index by time. It is out of date if the half
+// message is not there any more, or is due at another time.
+type DueHalf struct {
+	HalfID
+	Due time.Time
+}
+
+// AppendKey appends the key of the half message to k, or that of its state: prefix decides.
+func (id HalfID) AppendKey(k []byte, prefix byte) []byte {
+	k = append(k, prefix)
+	k = binary.BigEndian.AppendUint32(k, id.Topic)
+	return binary.BigEndian.AppendUint64(k, id.Number)
+}
+
+// SplitHalfKey reads what HalfID.AppendKey wrote.
+func SplitHalfKey(k []byte) (HalfID, error) {
+	if len(k) != HalfKeyLen {
+		return HalfID{}, fmt.Errorf("%w: the key of a half message", ErrCorrupt)
+	}
+	return HalfID{binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[5:])}, nil
+}
+
+// Key returns the key of the entry. Entries have no value.
+func (d DueHalf) Key() []byte {
+	k := append(make([]byte, 0, dueHalfKeyLen), PrefixHalfDue)
+	k = binary.BigEndian.AppendUint64(k, keyNanos(d.Due))
+	k = binary.BigEndian.AppendUint32(k, d.Topic)
+	return binary.BigEndian.AppendUint64(k, d.Number)
+}
+
+// SplitDueHalfKey reads what DueHalf.Key returned.
+func SplitDueHalfKey(k []byte) (DueHalf, error) {
+	if len(k) != dueHalfKeyLen {
+		return DueHalf{}, fmt.Errorf("%w: the key of a half message's next check", ErrCorrupt)
+	}
+	due, err := keyTime(k[1:])
+	return DueHalf{HalfID{binary.BigEndian.Uint32(k[9:]), binary.BigEndian.Uint64(k[13:])}, due}, err
+}
+
+// Encode returns the record of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks,
+// Size.
+func (s HalfState) Encode() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 30), uint64(Nanos(s.Due)))
+	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(s.Stored)))
+	b = binary.BigEndian.AppendUint64(b, s.IDHash)
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Checks)), uint64(s.Size))
+}
+
+// DecodeHalfState reads what Encode returned.
+func DecodeHalfState(v []byte) (HalfState, error) {
+	if len(v) < 24 {
+		return HalfState{}, fmt.Errorf("%w: the state of a half message has %d bytes", ErrCorrupt, len(v))
+	}
+	r := reader{b: v, off: 24}
+	n, size := r.uvarint(), r.uvarint()
+	if r.err == nil && (r.off != len(v) || n > math.MaxInt32 || size > math.MaxInt32) {
+		r.fail("a state of a half message that cannot be")
+	}
+	return HalfState{
+		Due: fromNanos(binary.BigEndian.Uint64(v)), Checks: int(n),
+		Stored: fromNanos(binary.BigEndian.Uint64(v[8:])), IDHash: binary.BigEndian.Uint64(v[16:]), Size: int64(size),
+	}, r.err
+}

@@ -1,0 +1,142 @@
+package record
+
+import "encoding/binary"
+
+// Keys of the messages database. Numbers are big-endian, so that keys sort by them.
+//
+//	m topic(4) queue(2) offset(8)         a message
+//	t name                                a topic's settings
+//	g name                                a group's settings
+//	a pattern                             the address settings of a pattern
+//	n                                     the last number given to a topic or group
+//	y due(8) topic(4) number(8)           a message to deliver later
+//	r topic(4) stored(8) number(8)        what is known of such a message, by the time at which it was stored
+//	h topic(4) number(8)                  a half message
+//	i topic(4) number(8)                  its state
+//	x due(8) topic(4) number(8)           when its producer is asked next
+//	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
+//	f topic(4) queue(2)                     where a queue begins
+//	s group(4) topic(4)                     the group receives from the topic
+//	e topic(4) queue(2)                     what was removed from the middle of a queue
+//	w topic(4)                              how many messages wait for their delivery time
+//	q topic(4) stored(8) queue(2) end(8)    hashes of the IDs of messages before an offset
+//	k                                       the key of these hashes
+//
+// Keys of the groups database:
+//
+//	c group(4) topic(4) queue(2)            a cursor
+//	l group(4) topic(4) queue(2) offset(8)  a lease
+//	b group(4) topic(4) queue(2) length(1) message group, offset(8)  a lease that is set aside
+//	p group(4) topic(4) queue(2) offset(8)  why the message group of this message is parked
+const (
+	PrefixMessage    = 'm'
+	PrefixTopic      = 't'
+	PrefixGroup      = 'g'
+	PrefixNumber     = 'n'
+	PrefixAddress    = 'a'
+	PrefixDeadLetter = 'd'
+	PrefixDelayed    = 'y'
+	PrefixMark       = 'f'
+	PrefixHalf       = 'h'
+	PrefixHalfState  = 'i'
+	PrefixHalfDue    = 'x'
+	PrefixCursor     = 'c'
+	PrefixLease      = 'l'
+	PrefixAside      = 'b'
+	PrefixParked     = 'p'
+
+	PrefixSubscription  = 's'
+	PrefixDelayedStored = 'r'
+	PrefixRemoved       = 'e'
+	PrefixWaiting       = 'w'
+	PrefixRecentIDs     = 'q'
+	PrefixIDKey         = 'k'
+)
+
+// ProgressPrefixes are of what a group has in a queue beside its cursor.
+var ProgressPrefixes = []byte{PrefixLease, PrefixAside, PrefixParked}
+
+// The lengths of keys, in bytes.
+const (
+	MessageKeyLen = 1 + 4 + 2 + 8
+	CursorKeyLen  = 1 + 4 + 4 + 2
+	LeaseKeyLen   = CursorKeyLen + 8
+)
+
+// A Place names one message: a queue of a topic, and the offset in it.
+type Place struct {
+	Topic  uint32
+	Queue  uint16
+	Offset int64
+}
+
+// AppendQueueKey appends what the keys of all messages of a queue begin with.
+func AppendQueueKey(k []byte, topic uint32, queue uint16) []byte {
+	k = append(k, PrefixMessage)
+	k = binary.BigEndian.AppendUint32(k, topic)
+	return binary.BigEndian.AppendUint16(k, queue)
+}
+
+// AppendMessageKey appends the key of a message, of MessageKeyLen bytes.
+func AppendMessageKey(k []byte, p Place) []byte {
+	return binary.BigEndian.AppendUint64(AppendQueueKey(k, p.Topic, p.Queue), uint64(p.Offset))
+}
+
+// MessageOffset returns the offset in the key of a message.
+func MessageOffset(k []byte) int64 {
+	return int64(binary.BigEndian.Uint64(k[MessageKeyLen-8:]))
+}
+
+// AppendMarkKey appends the key of the beginning of a queue.
+func AppendMarkKey(k []byte, topic uint32, queue uint16) []byte {
+	k = append(k, PrefixMark)
+	k = binary.BigEndian.AppendUint32(k, topic)
+	return binary.BigEndian.AppendUint16(k, queue)
+}
+
+// AppendGroupTopic appends what the keys begin with that a group has in a topic.
+func AppendGroupTopic(k []byte, prefix byte, group, topic uint32) []byte {
+	k = append(k, prefix)
+	k = binary.BigEndian.AppendUint32(k, group)
+	return binary.BigEndian.AppendUint32(k, topic)
+}
+
+// AppendCursorKey appends the key of a cursor, of CursorKeyLen bytes, or what the keys of another
+// prefix begin with in that queue.
+func AppendCursorKey(k []byte, prefix byte, group, topic uint32, queue uint16) []byte {
+	return binary.BigEndian.AppendUint16(AppendGroupTopic(k, prefix, group, topic), queue)
+}
+
+// AppendLeaseKey appends the key of a lease, of LeaseKeyLen bytes, or of another record that a
+// group has of one message.
+func AppendLeaseKey(k []byte, prefix byte, group uint32, p Place) []byte {
+	return binary.BigEndian.AppendUint64(AppendCursorKey(k, prefix, group, p.Topic, p.Queue), uint64(p.Offset))
+}
+
+// SplitCursorKey reads a cursor's key; ok is false if it is not one.
+func SplitCursorKey(k []byte) (group, topic uint32, queue uint16, ok bool) {
+	if len(k) < CursorKeyLen {
+		return 0, 0, 0, false
+	}
+	return binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint32(k[5:]), binary.BigEndian.Uint16(k[9:]), true
+}
+
+// SplitLeaseKey reads a lease's key; ok is false if it is not one.
+func SplitLeaseKey(k []byte) (group uint32, p Place, ok bool) {
+	if len(k) != LeaseKeyLen {
+		return 0, Place{}, false
+	}
+	g, t, q, _ := SplitCursorKey(k)
+	return g, Place{Topic: t, Queue: q, Offset: int64(binary.BigEndian.Uint64(k[CursorKeyLen:]))}, true
+}
+
+// PrefixEnd returns the first key that does not begin with p.
+func PrefixEnd(p []byte) []byte {
+	end := append([]byte(nil), p...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
+}
