@@ -112,6 +112,7 @@ var retryCases = []testCase{
 		if ds := e.receive(r); len(ds) != 0 {
 			e.Fatalf("after %d attempts received %s", attempts, describe(ds))
 		}
+		e.sleep(e.unit) // a server that shortens the wait may end it with the lease
 		e.deadLetter(msg, last, "")
 	}},
 	{name: "PushTimeoutsTakeTheLadder", needs: needLadder, run: func(e *env) {
