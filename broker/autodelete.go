@@ -1,52 +1,21 @@
 package broker
 
 import (
-	"sync"
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// autoDeleteDelay is how long nobody has received from an automatic
-// dead-letter queue before it is deleted, at least, and how often that is looked at.
+// autoDeleteDelay is how long no client has received from an automatic dead-letter queue before it
+// is deleted, and the time between two looks.
 const autoDeleteDelay = 30 * time.Second
 
-// A sweeper deletes automatic dead-letter queues that are done with. It runs
-// only while there is one.
-type sweeper struct {
-	broker *Broker
-
-	mu    sync.Mutex
-	armed bool // guarded by mu
-	timer *time.Timer
-}
-
-func newSweeper(b *Broker) *sweeper {
-	s := &sweeper{broker: b}
-	s.timer = time.AfterFunc(time.Hour, s.sweep)
-	s.timer.Stop()
-	return s
-}
-
-// arm has the sweeper run, if it does not.
-func (s *sweeper) arm() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.armed {
-		s.armed = true
-		s.timer.Reset(autoDeleteDelay)
-	}
-}
-
-func (s *sweeper) sweep() {
-	b := s.broker
-	if !b.begin() {
-		return
-	}
-	defer b.end()
-	s.mu.Lock()
-	s.armed = false
-	s.mu.Unlock()
+// deleteAllUnused deletes the automatic dead-letter queues that are consumed. It runs again while
+// there are others.
+func (b *Broker) deleteAllUnused(_ context.Context, now time.Time) (next time.Time, err error) {
 	var automatic []*topic
 	b.mu.RLock()
 	for _, t := range b.topics {
@@ -55,17 +24,17 @@ func (s *sweeper) sweep() {
 		}
 	}
 	b.mu.RUnlock()
-	left := false
+	var errs []error
 	for _, t := range automatic {
 		deleted, err := b.deleteUnused(t)
 		if err != nil {
-			b.logger.Error("an automatic dead-letter queue could not be deleted; it is tried again", "topic", t.name, "error", err)
+			errs = append(errs, fmt.Errorf("topic %q: %w", t.name, err))
 		}
-		left = left || !deleted
+		if !deleted {
+			next = now.Add(autoDeleteDelay)
+		}
 	}
-	if left {
-		s.arm()
-	}
+	return next, errors.Join(errs...)
 }
 
 // unused reports whether an automatic queue can go: groups have consumed all

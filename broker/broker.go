@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/address"
 )
@@ -142,14 +143,14 @@ func (o Options) Validate() error {
 //
 // The order of locks: a goroutine that holds one takes only such that come after it.
 //
-//  1. Tokens, which are held over waits and I/O: admin, then retention.sweeping,
-//     then one of redriving, delays.moving and halves.checking.
+//  1. Tokens, which are held over waits and I/O: admin, then the task of retention, then one of
+//     redriving and the tasks of delays and halves. A task is held by its step too.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
 //  3. subscription.mu, one at a time.
 //  4. Broker.mu.
 //  5. The lock of the groups' log, in which the functions given to Groups.Add run.
-//  6. All others, which are held for a look or a change: those of limits, alarms,
-//     owners, rates, retention, halves, watchers, and lifeMu.
+//  6. All others, which are held for a look or a change: those of limits, owners,
+//     maintenance, rates, retention, halves, watchers, and lifeMu.
 type Broker struct {
 	opts   Options
 	logger *slog.Logger
@@ -165,14 +166,16 @@ type Broker struct {
 	pressure pressure
 	halves   *halves
 	watchers watchers
-	sweeper  *sweeper
+
+	maintenance *maintain.Loop
+	forgetting  *maintain.Task // of message IDs that are older than the duplicate window
+	autoDelete  *maintain.Task // of automatic dead-letter queues
 
 	addresses atomic.Pointer[address.Set[AddressSettings]] // changed by who holds admin and mu
 
 	retention *retention
 
-	idKey      store.IDKey // of the hashes of message IDs
-	forgetting *alarm      // of message IDs
+	idKey store.IDKey // of the hashes of message IDs
 
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
@@ -199,7 +202,7 @@ type Broker struct {
 	stop      context.CancelCauseFunc
 	lifeMu    sync.RWMutex
 	closing   bool           // guarded by lifeMu
-	operating sync.WaitGroup // the calls and timers under way
+	operating sync.WaitGroup // the calls and timers under way, not those of maintenance
 	closed    chan struct{}
 	closeErr  error // valid once closed is closed
 }
@@ -230,10 +233,17 @@ func Open(o Options) (*Broker, error) {
 		admin: make(chan struct{}, 1), redriving: make(chan struct{}, 1), closed: make(chan struct{}),
 		counters: counters{lateness: histogram.Durations()},
 	}
+	// The broker's own life, not a request's.
+	b.life, b.stop = context.WithCancelCause(context.Background())
+	b.maintenance = maintain.New(b.life, o.Logger, b.guarded)
 	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)
-	b.forgetting = newAlarm(b.forget)
+	b.forgetting = b.maintenance.Add(maintain.TaskConfig{
+		Step: b.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
+	})
+	b.autoDelete = b.maintenance.Add(maintain.TaskConfig{
+		Step: b.deleteAllUnused, Failed: "an automatic dead-letter queue could not be deleted", Pause: autoDeleteDelay, MaxPause: autoDeleteDelay,
+	})
 	b.transactions.Store(&o.Transaction)
-	b.sweeper = newSweeper(b)
 	b.addresses.Store(&address.Set[AddressSettings]{})
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
@@ -241,11 +251,10 @@ func Open(o Options) (*Broker, error) {
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}
-	// The broker's own life, not a request's.
-	b.life, b.stop = context.WithCancelCause(context.Background())
 	if err := b.recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
+	b.maintenance.Start()
 	return b, nil
 }
 
@@ -298,19 +307,33 @@ func (b *Broker) begin() bool {
 	return true
 }
 
-// end ends what begin counted; it is deferred. A panic goes on to the caller, who may
+// end ends what begin counted; it is deferred. A panic goes on to the caller, which may
 // survive it, as servers do. What it left half done is not known then, so the broker is
 // broken first: it refuses everything, and a restart finds what is on disk.
 func (b *Broker) end() {
 	p := recover()
 	if p != nil {
-		b.store.Abandon(fmt.Errorf("a panic in the broker: %v", p))
+		b.abandon(p)
 	}
 	b.operating.Done()
 	if p != nil {
 		panic(p)
 	}
 }
+
+// guarded runs a step of maintenance. A panic breaks the broker, as in end.
+func (b *Broker) guarded(step func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.abandon(p)
+			panic(p)
+		}
+	}()
+	step()
+}
+
+// abandon breaks the broker after a panic.
+func (b *Broker) abandon(p any) { b.store.Abandon(fmt.Errorf("a panic in the broker: %v", p)) }
 
 // beginWith is begin for a call whose ctx may have ended before: the cause is
 // the error then, as it is that the broker is closing. end must be called without one.
@@ -342,11 +365,6 @@ func (b *Broker) Close() error {
 	b.stop(tidegate.ErrClosed)
 	b.store.StopWaiting()
 	b.wait()
-	b.delays.alarm.stop()
-	b.halves.alarm.stop()
-	b.forgetting.stop()
-	b.retention.alarm.stop()
-	b.sweeper.timer.Stop()
 	b.mu.RLock()
 	subs := b.subs.all()
 	b.mu.RUnlock()
@@ -364,6 +382,7 @@ func (b *Broker) Close() error {
 func (b *Broker) wait() {
 	done := make(chan struct{})
 	go func() {
+		b.maintenance.Stop()
 		b.operating.Wait()
 		close(done)
 	}()

@@ -14,13 +14,16 @@ import (
 func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
-	b.retention.lock(c.t.Context())
+	release, err := b.retention.task.Hold(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	b.store.Messages.Add(func(*store.Batch) { // what changes there only stands still
 		b.mu.RLock()
 		defer b.mu.RUnlock()
 		c.auditAll(b)
 	}, nil)
-	b.retention.unlock()
+	release()
 	for _, s := range b.Stats().Topics {
 		t, err := b.topic(s.Topic)
 		if err != nil {

@@ -394,7 +394,7 @@ func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, autom
 	}
 	t, err := b.makeTopic(name, c, automatic)
 	if err == nil && automatic {
-		b.sweeper.arm()
+		b.autoDelete.Wake(time.Now().Add(autoDeleteDelay))
 	}
 	return t, err
 }

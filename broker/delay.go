@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -49,17 +50,15 @@ func (k TopicType) needs() string {
 	return "give it neither"
 }
 
-// delays moves messages to their queues when their delivery time comes. What
-// waits is on disk only; one timer is set to the first of them.
+// delays moves messages to their queues when their delivery time comes. The messages are on disk
+// only; the task is due when the first of them is.
 type delays struct {
 	broker *Broker
 
-	// moving is held, as a token, while messages are moved or recalled, so that
-	// no message is both.
-	moving chan struct{}
+	// Held while messages are recalled or purged, so that no message is also moved.
+	task *maintain.Task
 
-	alarm *alarm
-	from  lowerBound
+	from lowerBound
 
 	// number is random at first, so that it is another one after each start,
 	// whatever the clock says. Changed only within the message log's Add.
@@ -67,8 +66,10 @@ type delays struct {
 }
 
 func newDelays(b *Broker) *delays {
-	d := &delays{broker: b, moving: make(chan struct{}, 1), number: rand.Uint64()}
-	d.alarm = newAlarm(d.due)
+	d := &delays{broker: b, number: rand.Uint64()}
+	d.task = b.maintenance.Add(maintain.TaskConfig{
+		Step: d.move, Failed: "delayed messages could not be moved to their queues", Pause: time.Second, MaxPause: time.Minute,
+	})
 	return d
 }
 
@@ -76,46 +77,16 @@ func newDelays(b *Broker) *delays {
 // is on disk by then.
 func (d *delays) wake(due time.Time) {
 	d.from.note(due)
-	d.alarm.set(due.Round(0))
+	d.task.Wake(due.Round(0))
 }
 
-// due moves every message whose time has come, and arms for the next one.
-// While the disk is short of room it moves none.
-func (d *delays) due() {
+// move moves one batch of the messages whose time has come. While the disk is short of room it
+// moves none.
+func (d *delays) move(_ context.Context, now time.Time) (next time.Time, err error) {
 	b := d.broker
-	if !b.begin() {
-		return
+	if b.shortOfDisk() != nil {
+		return now.Add(shortLook), nil
 	}
-	defer b.end()
-	for {
-		if b.shortOfDisk() != nil {
-			d.alarm.set(time.Now().Add(shortLook))
-			return
-		}
-		moved, next, err := d.move()
-		if err != nil {
-			b.logger.Error("delayed messages could not be moved to their queues; it is tried again in a second", "error", err)
-			next = time.Now().Add(time.Second)
-		}
-		if moved > 0 && err == nil && b.life.Err() == nil {
-			continue
-		}
-		if !next.IsZero() {
-			d.alarm.set(next)
-		}
-		return
-	}
-}
-
-// move moves one batch, and returns how many that were and when to come again.
-func (d *delays) move() (moved int, next time.Time, err error) {
-	select {
-	case d.moving <- struct{}{}:
-		defer func() { <-d.moving }()
-	case <-d.broker.life.Done():
-		return 0, next, nil
-	}
-	b := d.broker
 	from := d.from.take()
 	defer func() {
 		if err != nil {
@@ -124,9 +95,9 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 			d.from.note(next)
 		}
 	}()
-	ds, ms, next, err := b.store.Due(from, time.Now(), dueBatch, dueBytes)
+	ds, ms, next, err := b.store.Due(from, now, dueBatch, dueBytes)
 	if err != nil || len(ds) == 0 {
-		return 0, next, err
+		return next, err
 	}
 	topics := b.topicsByID()
 	for i := range ds {
@@ -137,7 +108,7 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 	}
 	var published []func(error)
 	counts := dueCounts{}
-	err = b.store.Messages.Add(func(w *store.Batch) {
+	if err := b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		for i := range ds {
 			w.DeleteDelayed(ds[i], ms[i].StoredAt)
@@ -158,8 +129,10 @@ func (d *delays) move() (moved int, next time.Time, err error) {
 		for _, f := range published {
 			f(err)
 		}
-	}).Wait()
-	return len(ds), next, err
+	}).Wait(); err != nil {
+		return time.Time{}, err
+	}
+	return next, nil
 }
 
 func (b *Broker) topicsByID() map[uint32]*topic {
@@ -220,12 +193,11 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	if err != nil || d.Topic != t.id {
 		return "", newError(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
 	}
-	select {
-	case b.delays.moving <- struct{}{}:
-		defer func() { <-b.delays.moving }()
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	release, err := b.delays.task.Hold(ctx)
+	if err != nil {
+		return "", err
 	}
+	defer release()
 	m, ok, err := b.store.GetDelayed(d)
 	if err != nil {
 		return "", storeError(err)

@@ -72,7 +72,10 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		before := handles
 		handles = nil
-		b.delays.moving <- struct{}{} // the purge waits for it, once it has begun
+		release, err := b.delays.task.Hold(t.Context()) // the purge waits for it, once it has begun
+		if err != nil {
+			t.Fatal(err)
+		}
 		type result struct {
 			removed Backlog
 			err     error
@@ -84,7 +87,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}()
 		synctest.Wait()
 		sends()
-		<-b.delays.moving
+		release()
 		for range 100_000 { // it may be long before a processor is there for the purge
 			sends()
 			if len(done) > 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -34,16 +35,16 @@ const (
 	giveUpPause = time.Minute
 )
 
-// halves asks the producers of half messages what became of their
-// transactions. What waits is on disk only; one alarm is set to the first
-// check.
+// halves asks the producers of half messages about the state of their transactions. The half
+// messages are on disk only; the task is due when the first check is.
 type halves struct {
 	broker *Broker
-	alarm  *alarm
 
-	// checking is held, as a token, by who claims more than one half message:
-	// two that do would wait for one another.
-	checking chan struct{}
+	// Held while more than one half message is claimed: two claimants would wait for one another.
+	task *maintain.Task
+
+	batch       []*checking // of the last step, until the producers were asked
+	needLetters bool        // the last step lacked the topic AbandonedTransactions
 
 	mu       sync.Mutex
 	claimed  map[store.HalfID]chan struct{}       // guarded by mu: those being ended or checked, until the channel is closed
@@ -64,10 +65,12 @@ type halfCounters struct {
 
 func newHalves(b *Broker) *halves {
 	h := &halves{
-		broker: b, checking: make(chan struct{}, 1), claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(TransactionCheck) bool]int{},
+		broker: b, claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(TransactionCheck) bool]int{},
 		number: uint64(time.Now().UnixNano()),
 	}
-	h.alarm = newAlarm(h.due)
+	h.task = b.maintenance.Add(maintain.TaskConfig{
+		Step: h.check, Follow: h.follow, Failed: "half messages could not be checked", Pause: time.Second, MaxPause: time.Minute,
+	})
 	return h
 }
 
@@ -92,7 +95,7 @@ func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func(
 // wake has half messages checked that are due at that time or later, by the wall clock.
 func (h *halves) wake(due time.Time) {
 	h.from.note(due)
-	h.alarm.set(due.Round(0))
+	h.task.Wake(due.Round(0))
 }
 
 // claim makes the caller the only one who may end or check a half message,
@@ -146,29 +149,6 @@ func (b *Broker) transactionConfig(t *topic) TransactionConfig {
 	return t.config.Load().Transaction.or(*b.transactions.Load())
 }
 
-// due checks every half message whose time has come, and sets the alarm for the next one.
-func (h *halves) due() {
-	b := h.broker
-	if !b.begin() {
-		return
-	}
-	defer b.end()
-	for {
-		done, next, err := h.check()
-		if err != nil {
-			b.logger.Error("half messages could not be checked; it is tried again in a second", "error", err)
-			next = time.Now().Add(time.Second)
-		}
-		if done > 0 && err == nil && b.life.Err() == nil {
-			continue
-		}
-		if !next.IsZero() {
-			h.alarm.set(next)
-		}
-		return
-	}
-}
-
 // A checking is one half message whose time has come.
 type checking struct {
 	ending
@@ -181,23 +161,35 @@ type checking struct {
 	later bool // it is to be given up, and there is no room for that now
 }
 
-// check checks one batch, and returns how many that were and when to come
-// again. The count of checks is written before the producer is asked: the end of the
-// process in between costs a check, and never adds one.
-func (h *halves) check() (done int, next time.Time, err error) {
-	batch, next, err := h.count()
-	for errors.Is(err, errNoLetters) {
-		// Nothing is held here: who purges a topic holds admin, and waits for what count holds.
+// check writes one batch of checks. follow asks the producers afterwards: when the process ends in
+// between, that costs a check, and never adds one.
+func (h *halves) check(ctx context.Context, now time.Time) (next time.Time, err error) {
+	h.batch, next, err = h.count(ctx, now)
+	h.needLetters = errors.Is(err, errNoLetters)
+	switch {
+	case h.needLetters || err == nil && len(h.batch) > 0:
+		return now, nil
+	case err != nil:
+		return time.Time{}, err
+	}
+	return next, nil
+}
+
+// follow asks the producers of the last batch, or creates the topic that the batch needs. The task
+// is not held meanwhile: a purge holds admin and waits for the task, and functions of
+// OnTransactionCheck may purge.
+func (h *halves) follow(context.Context) error {
+	if h.needLetters {
 		ctx, cancel := h.broker.ownContext()
-		_, err = h.broker.ownTopic(ctx, AbandonedTransactions, TopicConfig{Queues: 1}, false)
-		if cancel(); err == nil {
-			batch, next, err = h.count()
-		}
+		defer cancel()
+		_, err := h.broker.ownTopic(ctx, AbandonedTransactions, TopicConfig{Queues: 1}, false)
+		return err
 	}
-	for _, c := range batch {
-		h.follow(c)
+	for _, c := range h.batch {
+		h.announce(c)
 	}
-	return len(batch), next, err
+	h.batch = nil
+	return nil
 }
 
 // errNoLetters tells that the topic of what is given up is to be made first.
@@ -205,14 +197,8 @@ var errNoLetters = errors.New("there is no topic " + AbandonedTransactions)
 
 // count writes one batch of checks. It makes no topic: errNoLetters tells that
 // it would need one, and then nothing was written.
-func (h *halves) count() (batch []*checking, next time.Time, err error) {
+func (h *halves) count(ctx context.Context, now time.Time) (batch []*checking, next time.Time, err error) {
 	b := h.broker
-	select {
-	case h.checking <- struct{}{}:
-		defer func() { <-h.checking }()
-	case <-b.life.Done():
-		return nil, next, nil
-	}
 	from := h.from.take()
 	done := false
 	defer func() {
@@ -220,7 +206,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 			h.from.note(from)
 		}
 	}()
-	due, next, err := b.store.DueHalves(from, time.Now(), checkBatch)
+	due, next, err := b.store.DueHalves(from, now, checkBatch)
 	if err != nil {
 		return nil, next, err
 	}
@@ -231,7 +217,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 		done = true
 		return nil, next, nil
 	}
-	batch, release, err := h.load(due)
+	batch, release, err := h.load(ctx, due)
 	if err != nil || len(batch) == 0 {
 		release()
 		return nil, next, err
@@ -271,7 +257,7 @@ func (h *halves) count() (batch []*checking, next time.Time, err error) {
 
 // load claims and reads what is due: the first, and then as many as have checkBytes
 // of bodies. release gives the claims back.
-func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), err error) {
+func (h *halves) load(ctx context.Context, due []store.DueHalf) (batch []*checking, release func(), err error) {
 	b := h.broker
 	var claims []func()
 	release = func() {
@@ -286,7 +272,7 @@ func (h *halves) load(due []store.DueHalf) (batch []*checking, release func(), e
 		if left <= 0 {
 			break
 		}
-		r, err := h.claim(b.life, d.HalfID)
+		r, err := h.claim(ctx, d.HalfID)
 		if err != nil {
 			return nil, release, nil //nolint:nilerr // the broker closes
 		}
@@ -364,8 +350,8 @@ func (c *checking) properties() map[string]string {
 	return p
 }
 
-// follow does what comes after the write: it asks a producer, or tells of what was given up.
-func (h *halves) follow(c *checking) {
+// announce asks a producer after the check was written, or logs that the transaction was given up.
+func (h *halves) announce(c *checking) {
 	b := h.broker
 	switch {
 	case c.stale || c.later:

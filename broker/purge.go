@@ -37,10 +37,11 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	if err != nil {
 		return removed, err
 	}
-	if !b.retention.lock(ctx) {
-		return removed, context.Cause(ctx)
+	release, err := b.retention.task.Hold(ctx)
+	if err != nil {
+		return removed, err
 	}
-	defer b.retention.unlock()
+	defer release()
 	// First, so that the IDs of what is sent meanwhile, and stays, are remembered.
 	var last, lastDelayed uint64
 	if err := b.store.Messages.Add(func(w *store.Batch) {
@@ -113,12 +114,11 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64) (remo
 // removeSomeDelayed removes some that were stored after from, up to newest, and returns how far it
 // came; from if there was none.
 func (b *Broker) removeSomeDelayed(ctx context.Context, t *topic, from, newest store.StoredDelayed, last uint64) (removed Backlog, to store.StoredDelayed, err error) {
-	select {
-	case b.delays.moving <- struct{}{}:
-		defer func() { <-b.delays.moving }()
-	case <-ctx.Done():
-		return removed, from, context.Cause(ctx)
+	release, err := b.delays.task.Hold(ctx)
+	if err != nil {
+		return removed, from, err
 	}
+	defer release()
 	ds, err := b.store.DelayedOf(t.id, from, delayedBatch)
 	if err != nil {
 		return removed, from, storeError(err)
@@ -176,12 +176,11 @@ func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (remov
 
 func (b *Broker) removeSomeHalves(ctx context.Context, t *topic, ids []store.HalfID) (removed Backlog, err error) {
 	h := b.halves
-	select {
-	case h.checking <- struct{}{}:
-		defer func() { <-h.checking }()
-	case <-ctx.Done():
-		return removed, context.Cause(ctx)
+	resume, err := h.task.Hold(ctx)
+	if err != nil {
+		return removed, err
 	}
+	defer resume()
 	var claims []func()
 	release := func() {
 		for _, r := range claims {

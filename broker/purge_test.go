@@ -357,7 +357,10 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		putTopic(t, b, "purged", TopicConfig{Type: TopicTransaction})
 		sendHalf(t, b, "given up")
 		elapse(DefaultTransactionTimeout)
-		b.halves.checking <- struct{}{}
+		release, err := b.halves.task.Hold(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
 		elapse(DefaultTransactionCheckInterval)
 		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
@@ -370,9 +373,9 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 			}
 			purged <- err
 		}()
-		synctest.Wait() // both want the token, the check first
+		synctest.Wait() // both want the task, the check first
 		begin := time.Now()
-		<-b.halves.checking
+		release()
 		if err := <-purged; err != nil {
 			t.Error(err)
 		}

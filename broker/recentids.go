@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/recent"
@@ -78,11 +79,11 @@ func (t *topic) remember(m *store.Message, l recent.Location, window time.Durati
 	t.forgetLater(window, now)
 }
 
-// forgetLater has the alarm set to when the window is over.
+// forgetLater has IDs forgotten when the window is over.
 func (t *topic) forgetLater(window time.Duration, now time.Time) {
 	if !t.forgets {
 		t.forgets = true
-		t.retention.broker.forgetting.set(now.Add(window))
+		t.retention.broker.forgetting.Wake(now.Add(window))
 	}
 }
 
@@ -122,13 +123,8 @@ func (t *topic) forgetOld(w *store.Batch, now time.Time) time.Time {
 }
 
 // forget forgets the IDs of all topics that are older than the window: memory
-// and disk come back where nothing is sent any more. The alarm calls it.
-func (b *Broker) forget() {
-	if !b.begin() {
-		return
-	}
-	defer b.end()
-	var next time.Time
+// and disk come back where nothing is sent any more.
+func (b *Broker) forget(context.Context, time.Time) (next time.Time, err error) {
 	topics := b.topicsByID()
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
@@ -141,9 +137,7 @@ func (b *Broker) forget() {
 			}
 		}
 	}, nil).Wait(); err != nil {
-		return // the store is broken: nothing is sent any more
+		return time.Time{}, nil //nolint:nilerr // the store is broken: nothing is sent any more
 	}
-	if !next.IsZero() {
-		b.forgetting.set(next)
-	}
+	return next, nil
 }

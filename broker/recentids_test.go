@@ -391,10 +391,8 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
 			}
 		}
-		b.forgetting.mu.Lock()
-		defer b.forgetting.mu.Unlock()
-		if !b.forgetting.at.IsZero() {
-			t.Error("the alarm is set although nothing is remembered")
+		if at := b.forgetting.Due(); !at.IsZero() {
+			t.Errorf("IDs are forgotten at %v although none is remembered", at)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// recover brings back what the store has. Nothing else runs yet.
+// recover brings back what the store has. Nothing else runs yet; maintenance is started later.
 func (b *Broker) recover() error {
 	var err error
 	if b.number, err = b.store.LastNumber(); err != nil {
@@ -59,8 +59,6 @@ func (b *Broker) recover() error {
 		}
 	}
 	forget := forgetRecovered(topics, now)
-	// Before any alarm: what moves messages makes retention look, and that asks which groups need
-	// them.
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
 	}
@@ -75,14 +73,14 @@ func (b *Broker) recover() error {
 		b.delays.wake(next)
 	}
 	if !forget.IsZero() {
-		b.forgetting.set(forget)
+		b.forgetting.Wake(forget)
 	}
-	for _, t := range topics { // only now: which groups need a message is known
+	for _, t := range topics {
 		if t.messages.Load() > t.lowMessages.Load() || t.keptMessages.Load() > 0 {
 			b.retention.arm(t, now)
 		}
 		if t.automatic.Load() {
-			b.sweeper.arm() // last: what it looks at is there
+			b.autoDelete.Wake(now.Add(autoDeleteDelay))
 		}
 	}
 	return nil

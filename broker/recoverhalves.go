@@ -6,9 +6,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// recoverHalves counts the half messages and sets the alarm for the first
-// check. One that is overdue is put off for another Timeout, on disk: producers have to come
-// back first, whatever else is due until then.
+// recoverHalves counts the half messages and has the first check made when it is due. A check that
+// is overdue is postponed by another Timeout, on disk: producers have to reconnect first.
 func (b *Broker) recoverHalves(topics map[uint32]*topic, now time.Time) error {
 	var first time.Time
 	type late struct {
@@ -45,7 +44,7 @@ func (b *Broker) recoverHalves(topics map[uint32]*topic, now time.Time) error {
 		}
 	}
 	if !first.IsZero() {
-		b.halves.alarm.set(first)
+		b.halves.task.Wake(first)
 	}
 	return nil
 }

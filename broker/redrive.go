@@ -279,10 +279,11 @@ func (b *Broker) expectHoles(ctx context.Context, t *topic) error {
 	if t.holed.Load() {
 		return nil
 	}
-	if !b.retention.lock(ctx) { // who did not look is done then
-		return context.Cause(ctx)
+	release, err := b.retention.task.Hold(ctx) // a removal that did not look is over then
+	if err != nil {
+		return err
 	}
-	defer b.retention.unlock()
+	defer release()
 	t.holed.Store(true)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -118,22 +119,22 @@ func (l *lease) holds(keep time.Duration, now time.Time) bool {
 	return true
 }
 
-// retention removes messages of all topics. One alarm is set to the first
-// moment at which there may be something to do.
+// retention removes messages of all topics. Its task is due at the first moment at which there may
+// be something to remove.
 type retention struct {
 	broker *Broker
 
-	// sweeping is held, as a token, by who removes messages.
-	sweeping chan struct{}
+	// Held by everything that removes messages.
+	task *maintain.Task
+	due  []*topic // those of the last look that are not swept yet
 
-	alarm *alarm
+	reclaiming *maintain.Task // gives back the disk of what was removed
 
-	mu         sync.Mutex
-	freed      int64                 // guarded by mu: bytes removed since the store was told to reclaim
-	unqueued   store.Unqueued        // guarded by mu: what was in no queue yet among them
-	ranges     map[rangeKey][2]int64 // guarded by mu: where, in topics that are there
-	topics     map[uint32]struct{}   // guarded by mu: those that were deleted, and had messages
-	reclaiming bool                  // guarded by mu
+	mu       sync.Mutex
+	freed    int64                 // guarded by mu: bytes removed since the store was told to reclaim
+	unqueued store.Unqueued        // guarded by mu: what was in no queue yet among them
+	ranges   map[rangeKey][2]int64 // guarded by mu: where, in topics that are there
+	topics   map[uint32]struct{}   // guarded by mu: those that were deleted, and had messages
 }
 
 // rangeKey is a topic's and a queue's number.
@@ -143,8 +144,13 @@ type rangeKey struct {
 }
 
 func newRetention(b *Broker) *retention {
-	r := &retention{broker: b, sweeping: make(chan struct{}, 1), ranges: map[rangeKey][2]int64{}, topics: map[uint32]struct{}{}}
-	r.alarm = newAlarm(r.due)
+	r := &retention{broker: b, ranges: map[rangeKey][2]int64{}, topics: map[uint32]struct{}{}}
+	r.task = b.maintenance.Add(maintain.TaskConfig{
+		Step: r.sweepNext, Failed: "messages could not be removed", Pause: time.Second, MaxPause: time.Minute,
+	})
+	r.reclaiming = b.maintenance.Add(maintain.TaskConfig{
+		Step: r.reclaim, Failed: "the disk of removed messages is not given back yet", Pause: time.Minute, MaxPause: time.Minute,
+	})
 	return r
 }
 
@@ -160,7 +166,7 @@ func (r *retention) arm(t *topic, at time.Time) {
 			break
 		}
 	}
-	r.alarm.set(at.Round(0)) // stored times are of the wall clock
+	r.task.Wake(at.Round(0)) // stored times are of the wall clock
 }
 
 // stored is told of new messages of a topic that nothing is due for, or that
@@ -199,52 +205,40 @@ func (t *topic) soon(now time.Time) time.Time {
 	return now
 }
 
-// due looks at every topic that it is time for. The alarm calls it.
-func (r *retention) due() {
-	b := r.broker
-	if !b.begin() {
-		return
-	}
-	defer b.end()
-	if !r.lock(b.life) {
-		return
-	}
-	now := time.Now()
-	var next int64 = math.MaxInt64
-	for _, t := range b.topicsByID() {
-		if at := t.sweepAt.Load(); at == 0 || at > now.UnixNano() {
-			if at != 0 {
-				next = min(next, at)
-			}
-			continue
-		}
-		t.sweepAt.Store(0)
-		if err := b.sweep(t, now); err != nil && b.life.Err() == nil && !t.deleted.Load() {
-			b.logger.Error("the messages that retention is past could not be removed; it is tried again in a minute", "topic", t.name, "error", err)
-			r.arm(t, now.Add(time.Minute))
-		}
-		if b.life.Err() != nil {
-			break
+// sweepNext sweeps one topic that is due, and looks for those that are if there is none left.
+func (r *retention) sweepNext(ctx context.Context, now time.Time) (next time.Time, err error) {
+	if len(r.due) == 0 {
+		if r.due, next = r.look(now); len(r.due) == 0 {
+			return next, nil
 		}
 	}
-	r.unlock()
-	if next != math.MaxInt64 {
-		r.alarm.set(time.Unix(0, next))
+	t := r.due[0]
+	r.due = r.due[1:]
+	defer r.reclaimSoon()
+	if t.deleted.Load() {
+		return now, nil
 	}
-	r.reclaim()
+	t.sweepAt.Store(0)
+	if err := r.broker.sweep(t, now); err != nil && ctx.Err() == nil && !t.deleted.Load() {
+		r.arm(t, now.Add(time.Minute))
+		return now, fmt.Errorf("topic %q, tried again in a minute: %w", t.name, err)
+	}
+	return now, nil
 }
 
-// lock takes the token of who removes messages; false if ctx ended.
-func (r *retention) lock(ctx context.Context) bool {
-	select {
-	case r.sweeping <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
+// look returns the topics that are due, and when the first of the others is.
+func (r *retention) look(now time.Time) (due []*topic, next time.Time) {
+	for _, t := range r.broker.topicsByID() {
+		switch at := time.Unix(0, t.sweepAt.Load()); {
+		case at.UnixNano() == 0 || at.UnixNano() == math.MaxInt64:
+		case !at.After(now):
+			due = append(due, t)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
 	}
+	return due, next
 }
-
-func (r *retention) unlock() { <-r.sweeping }
 
 // note remembers what was removed, for reclaim. to is above from.
 func (r *retention) note(topic uint32, queue uint16, from, to, bytes int64) {
@@ -283,45 +277,44 @@ func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
 	r.unqueued |= kind
 }
 
-// reclaimSoon has the alarm call reclaim.
-func (r *retention) reclaimSoon() { r.alarm.set(time.Now()) }
+// reclaimSoon has disk given back if much was removed.
+func (r *retention) reclaimSoon() {
+	r.mu.Lock()
+	enough := r.enough()
+	r.mu.Unlock()
+	if enough {
+		r.reclaiming.Wake(time.Now())
+	}
+}
 
 // enough reports whether so much was removed that the disk is to be given back. mu is held.
 func (r *retention) enough() bool { return r.freed >= reclaimBytes || len(r.topics) >= reclaimTopics }
 
 // reclaim has the store give back disk if much was removed.
-func (r *retention) reclaim() {
+func (r *retention) reclaim(ctx context.Context, now time.Time) (next time.Time, err error) {
 	r.mu.Lock()
-	if !r.enough() || r.reclaiming {
+	if !r.enough() {
 		r.mu.Unlock()
-		return
+		return next, nil
 	}
 	var ranges []store.Range
 	for k, at := range r.ranges {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
 	}
 	freed, unqueued, removed, topics := r.freed, r.unqueued, r.ranges, r.topics
-	r.freed, r.ranges, r.topics, r.unqueued, r.reclaiming = 0, map[rangeKey][2]int64{}, map[uint32]struct{}{}, 0, true
+	r.freed, r.ranges, r.topics, r.unqueued = 0, map[rangeKey][2]int64{}, map[uint32]struct{}{}, 0
 	r.mu.Unlock()
-	err := r.broker.store.Reclaim(r.broker.life, ranges, slices.Collect(maps.Keys(topics)), unqueued)
+	err = r.broker.store.Reclaim(ctx, ranges, slices.Collect(maps.Keys(topics)), unqueued)
+	if err == nil {
+		return now, nil // for what was removed meanwhile
+	}
 	r.mu.Lock()
-	r.reclaiming = false
-	again := r.enough()
-	if err != nil {
-		maps.Copy(r.topics, topics)
-		r.freed += freed
-		r.unqueued |= unqueued
-		for k, at := range removed {
-			r.join(k, at)
-		}
+	defer r.mu.Unlock()
+	maps.Copy(r.topics, topics)
+	r.freed += freed
+	r.unqueued |= unqueued
+	for k, at := range removed {
+		r.join(k, at)
 	}
-	r.mu.Unlock()
-	switch {
-	case r.broker.life.Err() != nil:
-	case err != nil:
-		r.broker.logger.Error("the disk of removed messages is not given back yet; it is tried again in a minute", "error", err)
-		r.alarm.set(time.Now().Add(time.Minute))
-	case again: // what was removed meanwhile, which may be all for long
-		r.reclaimSoon()
-	}
+	return time.Time{}, err
 }

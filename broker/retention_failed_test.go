@@ -42,7 +42,10 @@ func TestFailedSweepIsRepeated(t *testing.T) {
 					originals = append(originals, m)
 				}
 				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
-				b.retention.lock(t.Context())
+				release, err := b.retention.task.Hold(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
 				time.Sleep(time.Minute + time.Second)
 				w, err := b.sweepOf(tp, time.Now(), c.purge)
 				if err != nil {
@@ -66,7 +69,7 @@ func TestFailedSweepIsRepeated(t *testing.T) {
 				if c.restart {
 					b = reopen(t, b, fs)
 				} else {
-					b.retention.unlock()
+					release()
 				}
 				elapse(2 * time.Minute)
 				if n := stored(t, b, "t"); n != c.kept {

@@ -91,10 +91,11 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 // target is before its queue's beginning.
 func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.Flight, error) {
 	t := s.topic
-	if !t.retention.lock(ctx) {
-		return nil, nil, context.Cause(ctx)
+	release, err := t.retention.task.Hold(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	defer t.retention.unlock()
+	defer release()
 	targets, err := s.targets(to)
 	if err != nil {
 		return nil, nil, err
