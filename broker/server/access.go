@@ -2,9 +2,7 @@ package server
 
 import (
 	"fmt"
-	"net/http"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 )
@@ -56,49 +54,3 @@ func (s *Server) SetAccess(c AccessConfig) error {
 	s.sessions.EndPolls(session.ErrNewRules)
 	return nil
 }
-
-// permitHandle lets a request settle a delivery, by what its handle is of: the
-// request itself names only the group. It fills in the topic. A retry belongs
-// to the topic that the receive showed, and to who receives from the retry topic itself.
-func (s *Server) permitHandle(r *http.Request, d *tidegate.Delivery) error {
-	if !s.gate.Restricts(r) {
-		return nil
-	}
-	topic, original, bad := s.b.TopicOf(d.Handle)
-	if bad != nil {
-		d.Topic = noTopic
-		return nil //nolint:nilerr // the engine refuses it, each among many by itself
-	}
-	d.Topic = topic
-	if topic != original && s.gate.Allows(r, access.ToReceive(topic, d.ConsumerGroup)) {
-		return nil
-	}
-	return s.gate.Permit(r, access.ToReceive(original, d.ConsumerGroup))
-}
-
-// permitReconsume permits a request to send a delivery to the group's retry topics if the client
-// may consume it (TDMQ for Pulsar: retry and dead letters).
-func (s *Server) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
-	if !s.gate.Restricts(r) {
-		return nil
-	}
-	if needs := s.reconsumeNeeds(d); needs != nil {
-		return s.gate.Permit(r, needs...)
-	}
-	return nil
-}
-
-// reconsumeNeeds returns what a retry through the retry topic needs; nil for a delivery that the
-// engine refuses.
-func (s *Server) reconsumeNeeds(d *tidegate.Delivery) []access.Need {
-	g, bad := s.b.Group(d.ConsumerGroup)
-	_, original, unknown := s.b.TopicOf(d.Handle)
-	if bad != nil || unknown != nil {
-		return nil
-	}
-	retry, dead := g.RetryTopic.Topics(original, d.ConsumerGroup)
-	return []access.Need{access.ToSend(retry), access.ToSend(dead)}
-}
-
-// noTopic is the name of no topic.
-const noTopic = " "

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -186,7 +187,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 				h := take()
 				switch settle {
 				case "change-invisible-duration":
-					var changed changeResult
+					var changed messages.ChangeResult
 					decode(t, []byte(post(200, settle, `{"handle":%q,"invisible_duration":"1m"}`, h)), &changed)
 					h = changed.Handle
 				case "snooze":

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -102,7 +103,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 	for i := range methods.Len() {
 		name := string(methods.Get(i).Name())
 		rows[name] = true
-		if rpcNeeds[name] == nil {
+		if permission.RPCs[name] == nil {
 			t.Errorf("%s is not in rpcNeeds: what does one need to be allowed it?", name)
 		}
 		at := time.Now().UTC().Format("20060102T150405Z")
@@ -129,15 +130,15 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 		}
 		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing may not")
 	}
-	for name := range rpcNeeds {
+	for name := range permission.RPCs {
 		if !rows[name] {
 			t.Errorf("rpcNeeds has %s, which is no RPC", name)
 		}
 	}
-	if n := needsOf("SomethingNew", nil); len(n) != 1 || n[0] != access.OnServer(access.Admin) {
+	if n := permission.OfRPC("SomethingNew", nil); len(n) != 1 || n[0] != access.OnServer(access.Admin) {
 		t.Errorf("an RPC that is not in the table needs %v", n)
 	}
-	if n := needsOf("SendMessage", &rmqpb.AckMessageRequest{}); n[0] != access.OnServer(access.Admin) {
+	if n := permission.OfRPC("SendMessage", &rmqpb.AckMessageRequest{}); n[0] != access.OnServer(access.Admin) {
 		t.Errorf("a request of the wrong type needs %v", n)
 	}
 }
@@ -149,7 +150,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	for _, rt := range e.s.routes() {
 		pattern := rt.method + " " + rt.path
 		routes[pattern] = true
-		needs, known := httpNeeds[pattern]
+		needs, known := permission.Routes[pattern]
 		if !known {
 			t.Errorf("%q is not in httpNeeds: what does one need to be allowed it?", pattern)
 		}
@@ -168,7 +169,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			}
 		}
 	}
-	for pattern := range httpNeeds {
+	for pattern := range permission.Routes {
 		if !routes[pattern] {
 			t.Errorf("httpNeeds has %q, which is no route", pattern)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -71,7 +72,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "GET", "/v1/groups/h/dead-letters", "", 404, "40403")
 	fail(t, e, "normal", "", 3)
 
-	var page deadLetterPage
+	var page admin.DeadLetterPage
 	if err := json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=consuming&since=2020-01-01T00:00:00Z", "", 200)), &page); err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ func TestReadiness(t *testing.T) {
 func TestAdminSurvivesTheEngine(t *testing.T) {
 	logger, logged := testLog()
 	e := start(t, Options{Logger: logger}, &faulty{})
-	e.s.b = panicking{e.s.b}
+	e.setEngine(panicking{e.s.b})
 	w := httptest.NewRecorder()
 	e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/topics", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), "ouch") || !strings.Contains(logged.String(), "admin_test.go") {

@@ -4,10 +4,11 @@ import (
 	"net"
 	"testing"
 
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // benchClient serves with serve on a port of the loopback and connects to it.

@@ -10,15 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // An env is an engine behind a server on an in-memory network, with a client.
@@ -113,6 +114,12 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 		}
 	})
 	return x
+}
+
+// setEngine has another engine serve the requests over HTTP that begin afterwards.
+func (e *env) setEngine(b engine) {
+	e.s.b = b
+	e.s.http = checkHTTP(e.t, e.s.mux())
 }
 
 // dial returns another connection to the server.

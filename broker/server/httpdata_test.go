@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
@@ -22,7 +23,7 @@ import (
 func TestHTTPMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		var sent sendResult
+		var sent messages.SendResult
 		x.ok("/v1/topics/normal/messages", `{"id":"m1","body":"AP8=","tag":"a","keys":["k1","k2"],"properties":{"colour":"<red>"},
 			"trace_context":"00-1","born_at":"2000-01-01T00:00:00+01:00","born_host":"h"}`, &sent)
 		if sent.ID != "m1" || sent.Topic != "normal" || sent.Queue == nil || *sent.Offset != 0 || sent.RecallHandle != "" {
@@ -48,7 +49,7 @@ func TestHTTPMessage(t *testing.T) {
 			t.Errorf("attempt %d after %v, want 3 after 30s", d.Attempt, time.Since(began))
 		}
 		// More time.
-		var changed changeResult
+		var changed messages.ChangeResult
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
 		if time.Until(changed.InvisibleUntil) != time.Hour || changed.Handle == d.Handle {
 			t.Errorf("changed %+v", changed)
@@ -91,7 +92,7 @@ func TestHTTPTimeout(t *testing.T) {
 func TestHTTPDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		var sent sendResult
+		var sent messages.SendResult
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"15s"}`, &sent)
 		if sent.RecallHandle == "" || sent.Queue != nil {
 			t.Errorf("sent %+v", sent)
@@ -102,7 +103,7 @@ func TestHTTPDelay(t *testing.T) {
 		}
 		at := time.Now().Add(time.Minute).Format(time.RFC3339)
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_at":"`+at+`"}`, &sent)
-		var recalled recallResult
+		var recalled messages.RecallResult
 		x.ok("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, &recalled)
 		if recalled.ID != sent.ID {
 			t.Errorf("recalled %+v, sent %+v", recalled, sent)
@@ -120,13 +121,13 @@ func TestHTTPDelay(t *testing.T) {
 func TestHTTPMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		var all web.Results[sendResult]
+		var all web.Results[messages.SendResult]
 		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
 			t.Errorf("%d %+v", resp.StatusCode, all)
 		}
 		// One is refused alone.
-		var some web.Results[sendResult]
+		var some web.Results[messages.SendResult]
 		resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"3","body":"eA=="},{"id":"4"},{"id":"5","body":"eA==","body_text":"x"},{"id":"6","body":"eA==","tag":"a|b"}]}`, &some)
 		if resp.StatusCode != 207 || len(some.Results) != 4 || some.Results[0].Error != nil || some.Results[0].Offset == nil {
 			t.Fatalf("%d %+v", resp.StatusCode, some)
@@ -142,7 +143,7 @@ func TestHTTPMany(t *testing.T) {
 			t.Errorf("results %+v", p.Results)
 		}
 		ds := x.take("normal", `{"max":32}`, 3)
-		var acks web.Results[ackResult]
+		var acks web.Results[messages.AckResult]
 		resp = x.do("/v1/groups/g/acknowledge", `{"handles":["`+ds[0].Handle+`","nonsense","`+ds[1].Handle+`"]}`, &acks)
 		if resp.StatusCode != 207 || acks.Results[0].Error != nil || acks.Results[1].Error.Code != 40013 || acks.Results[1].Handle != "nonsense" || acks.Results[2].Error != nil {
 			t.Errorf("%d %+v", resp.StatusCode, acks)
@@ -160,7 +161,7 @@ func TestHTTPRepeatedID(t *testing.T) {
 	if _, err := x.b.PutTopic(t.Context(), "once", broker.TopicConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	var first, again sendResult
+	var first, again messages.SendResult
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &first)
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &again)
 	if *first.Offset != *again.Offset || *first.Queue != *again.Queue {

@@ -42,7 +42,7 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := start(t, Options{})
 					slow := redrives{e.s.b, takes, make(chan struct{}, 3)}
-					e.s.b = slow
+					e.setEngine(slow)
 					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
 					configure(protocols)
 					server := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}

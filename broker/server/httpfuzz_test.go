@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
@@ -42,7 +43,7 @@ func FuzzHTTPSend(f *testing.F) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 			for line := range bytes.Lines(w.Body.Bytes()) {
-				if kind == web.TypeNDJSON && json.Unmarshal(line, new(sendResult)) != nil {
+				if kind == web.TypeNDJSON && json.Unmarshal(line, new(messages.SendResult)) != nil {
 					t.Errorf("answered with %q", line)
 				}
 			}

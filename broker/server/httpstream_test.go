@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -53,7 +54,7 @@ func (s *sendStream) write(text string) {
 }
 
 // next returns the next line of the answer.
-func (s *sendStream) next() (r sendResult) {
+func (s *sendStream) next() (r messages.SendResult) {
 	s.t.Helper()
 	if !s.out.Scan() {
 		s.t.Fatalf("the stream ended: %v", s.out.Err())

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -154,8 +155,8 @@ func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q
 }
 
 func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (resp R, _ error) {
-	if g, ok := errors.AsType[*grpcError](err); ok {
-		return resp, g.status
+	if g, ok := errors.AsType[*refusal.Cut](err); ok {
+		return resp, g.Status
 	}
 	st, gerr := s.answer(ctx, r.op, err)
 	if gerr != nil {
@@ -180,18 +181,12 @@ func asStatus(err *error) {
 	}
 }
 
-// A grpcError ends a request with a gRPC status instead of an answer; over
-// HTTP the connection is cut.
-type grpcError struct{ status error }
-
-func (e *grpcError) Error() string { return e.status.Error() }
-
-// read fills in the request. Its error is a *grpcError if it did not come, and
+// read fills in the request. Its error is a *refusal.Cut if it did not come, and
 // a refusal if it is too large or there is no memory for it.
 func read(ctx context.Context, in *wire.Intake, request proto.Message) error {
 	refused, err := in.Read(ctx, request)
 	if err != nil {
-		return &grpcError{err}
+		return &refusal.Cut{Status: err}
 	}
 	return refused
 }
@@ -215,9 +210,9 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 	case errors.Is(err, ErrNoAnswer):
 		select {
 		case <-ctx.Done():
-			return &grpcError{status.FromContextError(ctx.Err()).Err()}
+			return &refusal.Cut{Status: status.FromContextError(ctx.Err()).Err()}
 		case <-s.draining:
-			return &grpcError{status.Error(codes.Unavailable, "the broker is closed")}
+			return &refusal.Cut{Status: status.Error(codes.Unavailable, "the broker is closed")}
 		}
 	case last != nil && errors.Is(err, last):
 		return nil
@@ -225,7 +220,7 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code != 0 {
 		return err
 	}
-	return &grpcError{status.Error(codes.Unavailable, err.Error())}
+	return &refusal.Cut{Status: status.Error(codes.Unavailable, err.Error())}
 }
 
 // answer turns a request's failure into what the client gets: a status inside
@@ -274,4 +269,23 @@ func setPushBack(ctx context.Context, d time.Duration) {
 		// It fails only if the answer is on its way, which is after this.
 		_ = grpc.SetTrailer(ctx, wire.PushBack(d))
 	}
+}
+
+// through carries a request about messages out, through the middleware if
+// there is one. Its error may be a *refusal.Cut: then there is no answer.
+func (s *Server) through(ctx context.Context, call messages.Call, do func(context.Context) error) error {
+	if s.o.Intercept == nil {
+		return do(ctx)
+	}
+	var done bool
+	var failure error
+	err := s.intercept(ctx, Call(call), func(ctx context.Context) error {
+		done = true
+		failure = do(ctx)
+		return failure
+	}, &done)
+	if err == nil {
+		err = failure
+	}
+	return err
 }

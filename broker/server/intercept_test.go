@@ -8,10 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 type middleware = func(ctx context.Context, call Call, next func(context.Context) error) error
@@ -221,7 +223,7 @@ func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
 
 // A request that ends with a gRPC status is logged with it.
 func TestGRPCErrorText(t *testing.T) {
-	err := error(&grpcError{status.Error(codes.Unavailable, "the broker is closed")})
+	err := error(&refusal.Cut{Status: status.Error(codes.Unavailable, "the broker is closed")})
 	if want := "rpc error: code = Unavailable desc = the broker is closed"; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}

@@ -3,10 +3,11 @@ package server
 import (
 	"context"
 
+	"google.golang.org/grpc"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/grpc"
 )
 
 // What RocketMQ 5 has and this broker does not, yet. The answer has a status

@@ -20,6 +20,8 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/admin"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -98,18 +100,18 @@ func TestOpenAPISchemas(t *testing.T) {
 	for name, v := range map[string]any{
 		"TopicConfig": broker.TopicConfig{}, "Topic": broker.Topic{}, "GroupConfig": broker.GroupConfig{}, "Group": broker.Group{},
 		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": broker.Limit{}, "Throttle": broker.Throttle{},
-		"LimitState": broker.LimitState{}, "Limits": broker.Limits{}, "Rate": broker.Rate{}, "Quota": broker.Quota{}, "Pressure": broker.Pressure{}, "ThrottleState": throttleState{},
-		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": sendResult{}, "Delivery": web.Delivery{},
-		"ReceiveRequest": httpReceive{}, "AcknowledgeRequest": ackRequest{}, "ChangeInvisibleDurationRequest": changeRequest{},
-		"ChangeInvisibleDurationResult": changeResult{}, "RetryRequest": retryRequest{}, "DeadLetterRequest": deadLetterRequest{},
-		"ReconsumeRequest": reconsumeRequest{}, "Reconsumed": reconsumeResult{}, "RetryResult": retryResult{}, "SnoozeRequest": snoozeRequest{}, "NegativeAckRequest": negativeAckRequest{},
+		"LimitState": broker.LimitState{}, "Limits": broker.Limits{}, "Rate": broker.Rate{}, "Quota": broker.Quota{}, "Pressure": broker.Pressure{}, "ThrottleState": admin.ThrottleState{},
+		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": web.Delivery{},
+		"ReceiveRequest": messages.ReceiveRequest{}, "AcknowledgeRequest": messages.AckRequest{}, "ChangeInvisibleDurationRequest": messages.ChangeRequest{},
+		"ChangeInvisibleDurationResult": messages.ChangeResult{}, "RetryRequest": messages.RetryRequest{}, "DeadLetterRequest": messages.DeadLetterRequest{},
+		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
 		"RetryTopicConfig": broker.RetryTopicConfig{}, "NegativeAckConfig": broker.NegativeAckConfig{},
-		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": topicAddressSettings{},
-		"RecallRequest": recallRequest{}, "RecallResult": recallResult{}, "Status": state{},
-		"RewindRequest": rewindRequest{}, "RewindResult": rewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
-		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": parkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},
-		"DeadLetterPage": deadLetterPage{}, "DeadLetter": jsonDeadLetter{}, "DeadLetterOrigin": deadLetterOrigin{},
-		"DeadLetterSelection": deadLetterRedriveRequest{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
+		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
+		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
+		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},
+		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": admin.DeadLetterOrigin{},
+		"DeadLetterSelection": admin.DeadLetterRedriveRequest{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
 	} {
 		ref := schemas[name]
 		if ref == nil {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -131,7 +132,7 @@ func TestBriefAcknowledgements(t *testing.T) {
 // A client that reads packed deliveries is told to ask for more of them in one receive, and gets
 // them, also after a heartbeat.
 func TestPackedReceivesAreLarger(t *testing.T) {
-	for announced, want := range map[string]int{"": receiveBatchSize, "packed": packedBatchSize} {
+	for announced, want := range map[string]int{"": refusal.MaxReceive, "packed": packedBatchSize} {
 		synctest.Test(t, func(t *testing.T) {
 			e := start(t, Options{})
 			for i := range packedBatchSize + 1 {

@@ -51,8 +51,8 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	defer func() { transit.PlaceOf(ctx).Keep(&in.Hold, in.Hold.Bytes()) }()
 	ds, err := s.receive(ctx, in, f)
 	if err != nil {
-		if g, ok := errors.AsType[*grpcError](err); ok {
-			return g.status
+		if g, ok := errors.AsType[*refusal.Cut](err); ok {
+			return g.Status
 		}
 		st, gerr := s.answer(ctx, "ReceiveMessage", err)
 		if gerr != nil {
@@ -129,7 +129,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 }
 
 // receive reads a request and asks the engine, through the middleware if there is one.
-// Its error may be a *grpcError.
+// Its error may be a *refusal.Cut.
 func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		return nil, err
 	}
 	f.Forget()
-	p.Prepare, p.Admit = f.Prepare, admit(h, p.Max, 1)
+	p.Prepare, p.Admit = f.Prepare, transit.Admit(h, p.Max, 1)
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)

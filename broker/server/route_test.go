@@ -5,10 +5,11 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/protobuf/proto"
 )
 
 func TestRoutes(t *testing.T) {

@@ -10,7 +10,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/nearest"
+	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/messages"
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
@@ -65,43 +68,49 @@ func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
+	admin := admin.New(s.b, s.gate)
+	data := &messages.Handlers{
+		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
+		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
+		Through: s.through, Park: s.parkHTTP, Release: s.release,
+	}
 	return []route{
 		// Data.
-		{"sendMessages", "POST", "/v1/topics/{topic}/messages", http.StatusOK, anyInput, s.sendMessages},
-		{"recallMessage", "POST", "/v1/topics/{topic}/recall", http.StatusOK, bodyInput, s.recallMessage},
-		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", http.StatusOK, bodyInput, s.receiveMessages},
-		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", http.StatusOK, bodyInput, s.acknowledge},
-		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", http.StatusOK, bodyInput, s.changeInvisible},
-		{"snooze", "POST", "/v1/groups/{group}/snooze", http.StatusNoContent, bodyInput, s.snooze},
-		{"retry", "POST", "/v1/groups/{group}/retry", http.StatusOK, bodyInput, s.retry},
-		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusOK, bodyInput, s.deadLetter},
-		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", http.StatusOK, bodyInput, s.reconsumeLater},
-		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusOK, bodyInput, s.negativeAcknowledge},
+		{"sendMessages", "POST", "/v1/topics/{topic}/messages", http.StatusOK, anyInput, data.SendMessages},
+		{"recallMessage", "POST", "/v1/topics/{topic}/recall", http.StatusOK, bodyInput, data.RecallMessage},
+		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", http.StatusOK, bodyInput, data.ReceiveMessages},
+		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", http.StatusOK, bodyInput, data.Acknowledge},
+		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", http.StatusOK, bodyInput, data.ChangeInvisible},
+		{"snooze", "POST", "/v1/groups/{group}/snooze", http.StatusNoContent, bodyInput, data.Snooze},
+		{"retry", "POST", "/v1/groups/{group}/retry", http.StatusOK, bodyInput, data.Retry},
+		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusOK, bodyInput, data.DeadLetter},
+		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", http.StatusOK, bodyInput, data.ReconsumeLater},
+		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusOK, bodyInput, data.NegativeAcknowledge},
 
 		// Administration.
-		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, s.listTopics},
-		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, s.getTopic},
-		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, s.putTopic},
-		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, s.deleteTopic},
-		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, s.purgeTopic},
-		{"listGroups", "GET", "/v1/groups", http.StatusOK, noInput, s.listGroups},
-		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, s.getGroup},
-		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput, s.putGroup},
-		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, noInput, s.deleteGroup},
-		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, s.getThrottle},
-		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, s.putThrottle},
-		{"listAddressSettings", "GET", "/v1/address-settings", http.StatusOK, noInput, s.listAddressSettings},
-		{"getAddressSettings", "GET", "/v1/address-settings/{match}", http.StatusOK, noInput, s.getAddressSettings},
-		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput, s.putAddressSettings},
-		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", http.StatusNoContent, noInput, s.deleteAddressSettings},
-		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", http.StatusOK, noInput, s.getTopicAddressSettings},
+		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, admin.ListTopics},
+		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, admin.GetTopic},
+		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, admin.PutTopic},
+		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, admin.DeleteTopic},
+		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, admin.PurgeTopic},
+		{"listGroups", "GET", "/v1/groups", http.StatusOK, noInput, admin.ListGroups},
+		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, admin.GetGroup},
+		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput, admin.PutGroup},
+		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, noInput, admin.DeleteGroup},
+		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, admin.GetThrottle},
+		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, admin.PutThrottle},
+		{"listAddressSettings", "GET", "/v1/address-settings", http.StatusOK, noInput, admin.ListAddressSettings},
+		{"getAddressSettings", "GET", "/v1/address-settings/{match}", http.StatusOK, noInput, admin.GetAddressSettings},
+		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput, admin.PutAddressSettings},
+		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", http.StatusNoContent, noInput, admin.DeleteAddressSettings},
+		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", http.StatusOK, noInput, admin.GetTopicAddressSettings},
 
-		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", http.StatusOK, bodyInput, s.rewindGroup},
-		{"listParked", "GET", "/v1/groups/{group}/parked", http.StatusOK, queryInput, s.listParked},
-		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, s.redriveParked},
-		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, s.listDeadLetters},
-		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, s.purgeDeadLetters},
-		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, s.redriveDeadLetters},
+		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", http.StatusOK, bodyInput, admin.RewindGroup},
+		{"listParked", "GET", "/v1/groups/{group}/parked", http.StatusOK, queryInput, admin.ListParked},
+		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, admin.RedriveParked},
+		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.ListDeadLetters},
+		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.PurgeDeadLetters},
+		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},
 
 		// About the server.
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
@@ -196,7 +205,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			}
 			return rt.serve(w, in)
 		}()
-		_, cut := errors.AsType[*grpcError](err)
+		_, cut := errors.AsType[*refusal.Cut](err)
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {
 			cut = true // the client gave up: it reads no answer
 		}
@@ -257,3 +266,16 @@ func (a *answered) Write(b []byte) (int, error) {
 
 // Unwrap lets an http.ResponseController find the connection.
 func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// enter returns a request with who it is from, if it may be served. What that
+// takes stands in package permission: a route that is not there is for administrators alone.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
+	needs, open := permission.OfRoute(rt.pattern())
+	switch {
+	case rt.op == opOther: // it only says that there is nothing
+		needs = permission.OfNoRoute
+	case open:
+		return r, nil
+	}
+	return s.gate.Enter(w, r, rt.pattern(), needs)
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -136,7 +137,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
-		gate:      gate.New(o.Logger, needsOf, headerNeeds, o.hosts()),
+		gate:      gate.New(o.Logger, permission.OfRPC, permission.BeforeBody, o.hosts()),
 		sessions:  session.New(b.Forget),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),

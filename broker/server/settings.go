@@ -6,26 +6,22 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-const (
-	// receiveBatchSize is the most messages in one receive (RocketMQ: 32).
-	receiveBatchSize = 32
-
-	// packedBatchSize is that of clients that read packed deliveries: a receive costs them and the
-	// broker as much as some 20 messages of 1 KiB.
-	packedBatchSize = 128
-)
+// packedBatchSize is the most messages in one receive of clients that read packed deliveries: a
+// receive costs them and the broker as much as some 20 messages of 1 KiB.
+const packedBatchSize = 128
 
 // batchSize returns the most messages in one receive of a client.
 func batchSize(packed bool) int32 {
 	if packed {
 		return packedBatchSize
 	}
-	return receiveBatchSize
+	return refusal.MaxReceive
 }
 
 // settings returns the client's settings merged with what the server wants of it.

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // topicNames returns n names of topics that begin with prefix.

@@ -7,12 +7,14 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/grpc"
 )
 
 // ackMessage marks deliveries as consumed.
@@ -117,7 +119,7 @@ func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header str
 		return err
 	}
 	if !mode.Negative {
-		if needs := s.reconsumeNeeds(d); needs != nil {
+		if needs := permission.OfReconsume(s.b, d); needs != nil {
 			if err := s.gate.PermitRPC(ctx, "ChangeInvisibleDuration", needs...); err != nil {
 				return err
 			}

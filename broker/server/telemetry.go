@@ -66,8 +66,8 @@ func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.S
 func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryCommand, error) {
 	cmd := &rmqpb.TelemetryCommand{}
 	err := read(ctx, in, cmd)
-	if g, ok := errors.AsType[*grpcError](err); ok {
-		return nil, g.status
+	if g, ok := errors.AsType[*refusal.Cut](err); ok {
+		return nil, g.Status
 	} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		return nil, status.Error(codes.InvalidArgument, "settings: "+refusal.Text(e))
 	}

@@ -6,10 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Clients of RocketMQ look for these words in the status texts of its proxy.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/admin"
 )
 
 // GET /v1/throttle tells which limits refuse sends, why and since when, and which are near.
@@ -22,7 +23,7 @@ func TestThrottleIsTold(t *testing.T) {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "full", Body: []byte("x")}
 			return e.b.Send(t.Context(), []*tidegate.Message{m})[0].Err
 		}
-		get := func() (a throttleState) {
+		get := func() (a admin.ThrottleState) {
 			t.Helper()
 			w := httptest.NewRecorder()
 			e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/throttle", nil))

@@ -10,10 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // withTransactions makes an env with a topic "tx" of type TRANSACTION.

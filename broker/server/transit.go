@@ -29,13 +29,6 @@ const (
 	// and its places in the engine.
 	parkedSize = 20 << 10
 
-	// besideBody is about what a delivery of a response takes beside its body.
-	besideBody = 1 << 10
-
-	// jsonFactor is how many times the size of a delivery's body its response over HTTP takes:
-	// the body, its base64 and the JSON around that, which grows by doubling.
-	jsonFactor = 5
-
 	// mostParked is the most that a parked receive takes, with the largest request and headers.
 	mostParked = parkedSize + 3*wire.MaxSmallRequest + maxHeaderSize
 
@@ -213,13 +206,6 @@ func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) 
 	}
 	err := h.Resize(size, true)
 	return h, err
-}
-
-// admit returns what the engine asks before it keeps so many bytes of bodies for a response of at
-// most so many messages, which takes factor times as much.
-func admit(h *transit.Hold, most int, factor int64) func(bytes int64) error {
-	beside := int64(max(most, receiveBatchSize)) * besideBody
-	return func(bytes int64) error { return h.Resize(beside+factor*bytes, false) }
 }
 
 // deliver sends a response that holds memory, and ends the connection if the client reads it more

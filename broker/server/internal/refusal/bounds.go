@@ -6,6 +6,9 @@ const (
 	// MaxMany bounds the messages, entries or handles of one request.
 	MaxMany = 1000
 
+	// MaxReceive is the most messages in one receive (RocketMQ: 32).
+	MaxReceive = 32
+
 	// MaxMessageID, MaxTraceContext and MaxBornHost are lengths that RocketMQ does
 	// not bound, but that are kept with each message, in bytes.
 	MaxMessageID    = 255

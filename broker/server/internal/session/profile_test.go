@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // Settings name topics in namespaces of a length that can be repeated.

@@ -9,11 +9,12 @@ import (
 	"net"
 	"sync"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/connlimit"
 )
 
 const (

@@ -1,4 +1,4 @@
-package server
+package messages
 
 import (
 	"context"
@@ -25,23 +25,23 @@ const (
 // stream stores a message for each line and answers each with a line, in
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	s, out := to.s, web.NewLineWriter(w)
-	lines, err := web.NewLineReader(r.Body, 2*s.maxBody+web.MaxAdminBody, transit.Of(r.Context())) // base64 makes four bytes of three
+	h, out := to.h, web.NewLineWriter(w)
+	lines, err := web.NewLineReader(r.Body, 2*h.MaxBody+web.MaxAdminBody, transit.Of(r.Context())) // base64 makes four bytes of three
 	if err != nil {
 		return 0, nil, err
 	}
 	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the
 	// lines.
 	_ = out.Control.EnableFullDuplex()
-	defer s.endReading(out)()
+	defer h.endReading(out)()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
 		if err := out.Open(); err != nil {
 			return 0, nil, gone(err)
 		}
 	}
 	for {
-		_ = out.Control.SetReadDeadline(time.Now().Add(idleTimeout))
-		if s.isDraining() {
+		_ = out.Control.SetReadDeadline(time.Now().Add(to.h.IdleTimeout))
+		if h.isDraining() {
 			return to.end(out, closing())
 		}
 		lines.Kept = 0
@@ -56,7 +56,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 			return 0, nil, gone(err)
 		}
 		if len(batch.at) > 0 {
-			if err := s.gate.StillAllowed(r); err != nil {
+			if err := h.Gate.StillAllowed(r); err != nil {
 				return 0, nil, gone(out.End(err))
 			}
 			results, err := batch.store(r.Context(), to)
@@ -75,9 +75,9 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 
 // endReading ends what waits for a line when the server ends. The handler has to call stop
 // before it returns: net/http panics if a connection is used after that.
-func (s *Server) endReading(out *web.LineWriter) (stop func()) {
+func (h *Handlers) endReading(out *web.LineWriter) (stop func()) {
 	ended := make(chan struct{})
-	unregister := context.AfterFunc(s.life, func() {
+	unregister := context.AfterFunc(h.Life, func() {
 		defer close(ended)
 		_ = out.Control.SetReadDeadline(time.Now())
 	})
@@ -95,10 +95,10 @@ func (to *sending) end(out *web.LineWriter, err error) (int, any, error) {
 	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
 	case errors.Is(err, io.EOF):
 		return 0, nil, nil
-	case to.s.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
+	case to.h.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
 		err = closing()
 	case late: // net/http has ended the request's context as well
-		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", idleTimeout))
+		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", to.h.IdleTimeout))
 	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
 		return 0, nil, gone(err)
@@ -143,21 +143,21 @@ func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 }
 
 // store stores the batch and returns a result for each line.
-func (b *streamBatch) store(ctx context.Context, to *sending) ([]sendResult, error) {
-	var sent []sendResult
+func (b *streamBatch) store(ctx context.Context, to *sending) ([]SendResult, error) {
+	var sent []SendResult
 	if len(b.messages) > 0 {
 		var err error
-		var cut *grpcError
+		var cut *refusal.Cut
 		if sent, _, err = to.all(ctx, b.messages); errors.As(err, &cut) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil { // the middleware's answer is each message's
-			sent = make([]sendResult, len(b.messages))
+			sent = make([]SendResult, len(b.messages))
 			for i := range sent {
-				sent[i] = sendResult{ID: b.messages[i].ID, Error: web.ProblemOf(err)}
+				sent[i] = SendResult{ID: b.messages[i].ID, Error: web.ProblemOf(err)}
 			}
 		}
 	}
-	results := make([]sendResult, len(b.at))
+	results := make([]SendResult, len(b.at))
 	for i, err := range b.errs {
 		if err != nil {
 			results[i].Error = web.ProblemOf(err)

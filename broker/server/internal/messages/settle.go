@@ -1,4 +1,4 @@
-package server
+package messages
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // settlement reads a request about deliveries of a group, and returns the
 // group and the client.
-func (s *Server) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
+func (h *Handlers) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
 	group = r.PathValue("group")
 	if client, err = httpClient(r); err != nil {
 		return "", "", err
@@ -24,22 +24,24 @@ func (s *Server) settlement(w http.ResponseWriter, r *http.Request, v any) (grou
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return "", "", err
 	}
-	return group, client, s.readRequest(w, r, v)
+	return group, client, h.readRequest(w, r, v)
 }
 
-type ackRequest struct {
+// An AckRequest names the deliveries that were consumed.
+type AckRequest struct {
 	Handles []string `json:"handles"`
 }
 
-// An ackResult is what became of one handle.
-type ackResult struct {
+// An AckResult is what became of one handle.
+type AckResult struct {
 	Handle string       `json:"handle"`
 	Error  *web.Problem `json:"error,omitempty"`
 }
 
-func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req ackRequest
-	group, client, err := s.settlement(w, r, &req)
+// Acknowledge marks deliveries as consumed. Each handle has a result of its own.
+func (h *Handlers) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req AckRequest
+	group, client, err := h.settlement(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -48,16 +50,16 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 	}
 	ds, errs := make([]tidegate.Delivery, len(req.Handles)), make([]error, len(req.Handles))
 	list, at := make([]*tidegate.Delivery, 0, len(ds)), make([]int, 0, len(ds))
-	for i, h := range req.Handles {
-		fill(&ds[i], group, "", "", h)
-		if errs[i] = s.permitHandle(r, &ds[i]); errs[i] == nil { // a refusal is that handle's own
+	for i, handle := range req.Handles {
+		ds[i].ConsumerGroup, ds[i].Handle = group, handle
+		if errs[i] = h.permitHandle(r, &ds[i]); errs[i] == nil { // a refusal is that handle's own
 			list, at = append(list, &ds[i]), append(at, i)
 		}
 	}
 	if len(list) > 0 {
 		call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
-		err = s.through(r.Context(), call, func(ctx context.Context) error {
-			acked := s.b.Ack(ctx, list)
+		err = h.Through(r.Context(), call, func(ctx context.Context) error {
+			acked := h.Engine.Ack(ctx, list)
 			if len(acked) != len(list) {
 				return fmt.Errorf("the engine gave %d results for %d handles", len(acked), len(list))
 			}
@@ -70,9 +72,9 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) (int, any, 
 			return 0, nil, err
 		}
 	}
-	results := make([]ackResult, len(req.Handles))
-	for i, h := range req.Handles {
-		results[i] = ackResult{h, web.ProblemOf(errs[i])}
+	results := make([]AckResult, len(req.Handles))
+	for i, handle := range req.Handles {
+		results[i] = AckResult{handle, web.ProblemOf(errs[i])}
 	}
 	return web.Many(results, errs)
 }
@@ -85,30 +87,32 @@ type handleRequest struct {
 func (r *handleRequest) handle() string { return r.Handle }
 
 // settleOne reads a request about one delivery, which who sends it may settle.
-func (s *Server) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
-	group, client, err := s.settlement(w, r, req)
+func (h *Handlers) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
+	group, client, err := h.settlement(w, r, req)
 	if err != nil {
 		return nil, "", err
 	}
-	d = new(tidegate.Delivery)
-	fill(d, group, "", "", req.handle())
-	return d, client, s.permitHandle(r, d)
+	d = &tidegate.Delivery{ConsumerGroup: group, Handle: req.handle()}
+	return d, client, h.permitHandle(r, d)
 }
 
-type changeRequest struct {
+// A ChangeRequest sets the invisible duration of a delivery.
+type ChangeRequest struct {
 	handleRequest
 
 	InvisibleDuration *broker.Duration `json:"invisible_duration"`
 }
 
-type changeResult struct {
+// A ChangeResult is what holds after a ChangeRequest.
+type ChangeResult struct {
 	Handle         string    `json:"handle"` // in place of the one that was given
 	InvisibleUntil time.Time `json:"invisible_until"`
 }
 
-func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req changeRequest
-	d, client, err := s.settleOne(w, r, &req)
+// ChangeInvisible changes the invisible duration of a delivery.
+func (h *Handlers) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ChangeRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -116,11 +120,11 @@ func (s *Server) changeInvisible(w http.ResponseWriter, r *http.Request) (int, a
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			"invisible_duration is missing; give how long the message is to be kept from others, or \"0s\" to give it back")
 	}
-	var out changeResult
+	var out ChangeResult
 	dur := time.Duration(*req.InvisibleDuration)
-	err = s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+	err = h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		out.InvisibleUntil = time.Now().Add(dur) // or a little later
-		out.Handle, err = s.b.ChangeInvisibleDuration(ctx, d, dur)
+		out.Handle, err = h.Engine.ChangeInvisibleDuration(ctx, d, dur)
 		return err
 	})
 	if err != nil {
@@ -134,9 +138,9 @@ func changeCall(client, group string) Call {
 	return Call{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
 }
 
-// A retryResult is what becomes of a message that was not consumed. Without a fate the group was
+// A RetryResult is what becomes of a message that was not consumed. Without a fate the group was
 // done with the message before.
-type retryResult struct {
+type RetryResult struct {
 	Fate  string           `json:"fate,omitempty"`
 	Delay *broker.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
 }
@@ -151,23 +155,24 @@ func retried(r transport.RetryResult, err error) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	out := retryResult{Fate: fates[r.Fate]}
+	out := RetryResult{Fate: fates[r.Fate]}
 	if r.Fate == transport.FateAgain {
 		out.Delay = new(broker.Duration(r.Delay))
 	}
 	return http.StatusOK, out, nil
 }
 
-type snoozeRequest struct {
+// A SnoozeRequest ends a delivery without counting its attempt.
+type SnoozeRequest struct {
 	handleRequest
 
 	Delay *broker.Duration `json:"delay"`
 }
 
-// snooze ends a delivery without counting its attempt.
-func (s *Server) snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req snoozeRequest
-	d, client, err := s.settleOne(w, r, &req)
+// Snooze ends a delivery without counting its attempt.
+func (h *Handlers) Snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req SnoozeRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -175,12 +180,13 @@ func (s *Server) snooze(w http.ResponseWriter, r *http.Request) (int, any, error
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
 			"delay is missing; give the time until the next delivery, or \"0s\" for none")
 	}
-	return noContent(s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
-		return s.b.Snooze(ctx, d, time.Duration(*req.Delay))
+	return noContent(h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+		return h.Engine.Snooze(ctx, d, time.Duration(*req.Delay))
 	}))
 }
 
-type retryRequest struct {
+// A RetryRequest reports that a delivery failed.
+type RetryRequest struct {
 	handleRequest
 
 	After   *broker.Duration `json:"after"`
@@ -188,9 +194,11 @@ type retryRequest struct {
 	Reason  string           `json:"reason"`  // of the dead letter, if it becomes one
 }
 
-func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req retryRequest
-	d, client, err := s.settleOne(w, r, &req)
+// Retry ends a failed delivery: the message is delivered again, becomes a dead letter, or parks its
+// message group.
+func (h *Handlers) Retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req RetryRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -204,32 +212,34 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request) (int, any, error)
 	case req.Attempt < 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
 	default:
-		if _, err := s.b.Group(d.ConsumerGroup); err != nil {
+		if _, err := h.Engine.Group(d.ConsumerGroup); err != nil {
 			return 0, nil, err
 		}
 		d.Attempt = req.Attempt
-		if after, err = s.b.RetryInterval(d); err != nil {
+		if after, err = h.Engine.RetryInterval(d); err != nil {
 			return 0, nil, err
 		}
 	}
 	var result transport.RetryResult
-	err = s.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
-		result, err = s.b.Retry(ctx, d, after, wire.Bounded(req.Reason))
+	err = h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+		result, err = h.Engine.Retry(ctx, d, after, wire.Bounded(req.Reason))
 		return err
 	})
 	return retried(result, err)
 }
 
-type deadLetterRequest struct {
+// A DeadLetterRequest reports that no further delivery can succeed.
+type DeadLetterRequest struct {
 	handleRequest
 
 	Reason  string `json:"reason"`
 	Attempt int    `json:"attempt"`
 }
 
-func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req deadLetterRequest
-	d, client, err := s.settleOne(w, r, &req)
+// DeadLetter makes a delivery's message a dead letter.
+func (h *Handlers) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req DeadLetterRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -239,34 +249,37 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request) (int, any, e
 	d.Attempt = req.Attempt
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
-	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = s.b.DeadLetterResult(ctx, d, req.Reason)
+	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = h.Engine.DeadLetterResult(ctx, d, req.Reason)
 		return err
 	})
 	return retried(result, err)
 }
 
-type recallRequest struct {
+// A RecallRequest names a message whose delivery time is ahead.
+type RecallRequest struct {
 	RecallHandle string `json:"recall_handle"`
 }
 
-type recallResult struct {
+// A RecallResult is the message that was recalled.
+type RecallResult struct {
 	ID string `json:"id"`
 }
 
-func (s *Server) recallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
+// RecallMessage removes a message whose delivery time is ahead.
+func (h *Handlers) RecallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {
 		return 0, nil, err
 	}
-	var req recallRequest
-	if err := s.readRequest(w, r, &req); err != nil {
+	var req RecallRequest
+	if err := h.readRequest(w, r, &req); err != nil {
 		return 0, nil, err
 	}
 	topic := r.PathValue("topic")
-	var out recallResult
-	err = s.through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
-		out.ID, err = s.b.Recall(ctx, topic, req.RecallHandle)
+	var out RecallResult
+	err = h.Through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
+		out.ID, err = h.Engine.Recall(ctx, topic, req.RecallHandle)
 		return err
 	})
 	if err != nil {
@@ -282,35 +295,38 @@ func noContent(err error) (int, any, error) {
 	return http.StatusNoContent, nil, nil
 }
 
-type reconsumeRequest struct {
+// A ReconsumeRequest has a delivery consumed later through the group's retry topic. At most one of
+// its options is set.
+type ReconsumeRequest struct {
 	handleRequest
 
 	Delay broker.Duration `json:"delay"`
 	Level int             `json:"level"`
 }
 
-type reconsumeResult struct {
+// A ReconsumeResult is where and when the message is delivered next.
+type ReconsumeResult struct {
 	broker.Reconsumed
 
 	Delay broker.Duration `json:"delay"` // until DeliverAt, in the broker's clock
 }
 
-// reconsumeLater has a delivery consumed later through the group's retry
+// ReconsumeLater has a delivery consumed later through the group's retry
 // topic: after a delay, after a level's delay, or, with neither, after that of
 // the next level (TDMQ for Pulsar: retry and dead letters).
-func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req reconsumeRequest
-	d, client, err := s.settleOne(w, r, &req)
+func (h *Handlers) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ReconsumeRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := s.permitReconsume(r, d); err != nil {
+	if err := h.permitReconsume(r, d); err != nil {
 		return 0, nil, err
 	}
-	var out reconsumeResult
+	var out ReconsumeResult
 	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		out.Reconsumed, err = s.b.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {
@@ -322,24 +338,25 @@ func (s *Server) reconsumeLater(w http.ResponseWriter, r *http.Request) (int, an
 	return http.StatusOK, out, nil
 }
 
-type negativeAckRequest struct {
+// A NegativeAckRequest is a negative acknowledgement of a delivery.
+type NegativeAckRequest struct {
 	handleRequest
 
 	Delay broker.Duration `json:"delay"`
 }
 
-// negativeAcknowledge has a delivery delivered again after a delay, or after the
+// NegativeAcknowledge has a delivery delivered again after a delay, or after the
 // group's.
-func (s *Server) negativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req negativeAckRequest
-	d, client, err := s.settleOne(w, r, &req)
+func (h *Handlers) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req NegativeAckRequest
+	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
 	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
-	err = s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = s.b.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
+	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = h.Engine.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
 		return err
 	})
 	return retried(result, err)

@@ -1,4 +1,4 @@
-package server
+package messages
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
@@ -22,41 +23,22 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-// through carries a request about messages out, through the middleware if
-// there is one. Its error may be a *grpcError: then there is no answer.
-func (s *Server) through(ctx context.Context, call Call, do func(context.Context) error) error {
-	if s.o.Intercept == nil {
-		return do(ctx)
-	}
-	var done bool
-	var failure error
-	err := s.intercept(ctx, call, func(ctx context.Context) error {
-		done = true
-		failure = do(ctx)
-		return failure
-	}, &done)
-	if err == nil {
-		err = failure
-	}
-	return err
-}
-
 // gone is the error of a request whose client reads no answer, or not all of
 // it: the connection is cut, so that what it has got does not look complete.
 func gone(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &grpcError{err}
+	return &refusal.Cut{Status: err}
 }
 
 // whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
 // cause when the server ends, or with session.ErrNewRules when other access rules hold.
 // stop must be called.
-func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
+func (h *Handlers) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
-	drained := context.AfterFunc(s.life, func() { cancel(session.ErrDraining) })
-	changed := context.AfterFunc(s.gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
+	drained := context.AfterFunc(h.Life, func() { cancel(session.ErrDraining) })
+	changed := context.AfterFunc(h.Gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
 	return parked, func() {
 		drained()
 		changed()
@@ -66,11 +48,11 @@ func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop
 
 // readRequest is web.ReadJSON for a request about messages: it has to have a
 // body, says that it is JSON, and may be larger.
-func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
+func (h *Handlers) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
 	if _, err := web.ContentType(r, web.TypeJSON); err != nil {
 		return err
 	}
-	raw, err := web.ReadBody(w, r, s.maxRequest())
+	raw, err := web.ReadBody(w, r, h.maxRequest())
 	if err != nil {
 		return err
 	}
@@ -78,6 +60,6 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, v any) erro
 }
 
 // maxRequest bounds one request about messages, in bytes: base64 makes four of three.
-func (s *Server) maxRequest() int64 {
-	return min(max(16<<20, 2*int64(s.maxBody)+web.MaxAdminBody), s.bodies.Largest()/web.BodyFactor-web.FirstRead)
+func (h *Handlers) maxRequest() int64 {
+	return min(max(16<<20, 2*int64(h.MaxBody)+web.MaxAdminBody), h.Bodies.Largest()/web.BodyFactor-web.FirstRead)
 }

@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"cmp"
@@ -16,15 +16,15 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// A jsonDeadLetter is a dead letter in JSON.
-type jsonDeadLetter struct {
+// A DeadLetter is a dead letter in JSON.
+type DeadLetter struct {
 	MessageID    string            `json:"message_id"`
 	Queue        int               `json:"queue"` // here and in offset: where it lies now
 	Offset       int64             `json:"offset"`
 	StoredAt     time.Time         `json:"stored_at"` // when it became a dead letter
 	BornAt       time.Time         `json:"born_at"`
 	BornHost     string            `json:"born_host,omitempty"`
-	Origin       deadLetterOrigin  `json:"origin"`
+	Origin       DeadLetterOrigin  `json:"origin"`
 	MessageGroup string            `json:"message_group,omitempty"`
 	Tag          string            `json:"tag,omitempty"`
 	Keys         []string          `json:"keys,omitempty"`
@@ -34,7 +34,8 @@ type jsonDeadLetter struct {
 	BodyText     *string           `json:"body_text,omitempty"`
 }
 
-type deadLetterOrigin struct {
+// A DeadLetterOrigin is where a dead letter was delivered last, and why it was given up.
+type DeadLetterOrigin struct {
 	Topic    string `json:"topic"`
 	Queue    int    `json:"queue"`
 	Offset   int64  `json:"offset"`
@@ -44,13 +45,14 @@ type deadLetterOrigin struct {
 	Redrives int    `json:"redrives"`
 }
 
-type deadLetterPage struct {
-	DeadLetters []jsonDeadLetter `json:"dead_letters"`
-	Next        string           `json:"next,omitempty"`
+// A DeadLetterPage is some dead letters, and the cursor behind the last of them.
+type DeadLetterPage struct {
+	DeadLetters []DeadLetter `json:"dead_letters"`
+	Next        string       `json:"next,omitempty"`
 }
 
-// deadLetterRedriveRequest is a broker.DeadLetterSelection in JSON.
-type deadLetterRedriveRequest struct {
+// DeadLetterRedriveRequest is a broker.DeadLetterSelection in JSON.
+type DeadLetterRedriveRequest struct {
 	Topic       string    `json:"topic"`
 	MessageIDs  []string  `json:"message_ids"`
 	Reason      string    `json:"reason"`
@@ -71,34 +73,36 @@ func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
 
 // permitLettersIn refuses a topic of dead letters that is none of the group's own, unless the key
 // has a right to the topic itself: the response would show whether there is such a topic.
-func (s *Server) permitLettersIn(r *http.Request, topic string, need access.Need) error {
+func (h *Handlers) permitLettersIn(r *http.Request, topic string, need access.Need) error {
 	group := r.PathValue("group")
 	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
 		return nil
 	}
-	if g, err := s.b.Group(group); err == nil && slices.Contains(g.DeadLetterTopics, topic) {
+	if g, err := h.engine.Group(group); err == nil && slices.Contains(g.DeadLetterTopics, topic) {
 		return nil
 	}
-	return s.gate.Permit(r, need)
+	return h.gate.Permit(r, need)
 }
 
-func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+// ListDeadLetters returns dead letters of a group, without bodies unless the query has bodies or
+// text.
+func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic")
 	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	bodies, text := q.Yes("bodies"), q.Yes("text")
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
-	if err := s.permitLettersIn(r, letters.In, access.ToReceive(letters.In, r.PathValue("group"))); err != nil {
+	if err := h.permitLettersIn(r, letters.In, access.ToReceive(letters.In, r.PathValue("group"))); err != nil {
 		return 0, nil, err
 	}
-	page, err := s.b.DeadLetters(r.PathValue("group"), letters)
-	out := deadLetterPage{DeadLetters: make([]jsonDeadLetter, len(page.Letters)), Next: page.Next}
+	page, err := h.engine.DeadLetters(r.PathValue("group"), letters)
+	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
 	for i := range page.Letters {
 		l := &page.Letters[i]
-		out.DeadLetters[i] = jsonDeadLetter{
+		out.DeadLetters[i] = DeadLetter{
 			MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
-			Origin: deadLetterOrigin{
+			Origin: DeadLetterOrigin{
 				Topic: l.Origin.Topic, Queue: l.Origin.Queue, Offset: l.Origin.Offset, Group: l.Origin.Group,
 				Attempts: l.Origin.Attempts, Reason: l.Origin.Reason, Redrives: l.Origin.Redrives,
 			},
@@ -123,10 +127,10 @@ func (s *Server) listDeadLetters(_ http.ResponseWriter, r *http.Request) (int, a
 	return http.StatusOK, out, err
 }
 
-// redriveDeadLetters answers 429 only if a throttle kept it from doing
+// RedriveDeadLetters answers 429 only if a throttle kept it from doing
 // anything; else the throttle is a part of the answer.
-func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req deadLetterRedriveRequest
+func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req DeadLetterRedriveRequest
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -137,13 +141,13 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	if to := cmp.Or(req.To, req.Topic); to != "" {
 		needs = access.ToSend(to)
 	}
-	if err := s.gate.Permit(r, needs); err != nil {
+	if err := h.gate.Permit(r, needs); err != nil {
 		return 0, nil, err
 	}
-	if err := s.permitLettersIn(r, req.In, access.OnTopic(access.Admin, req.In)); err != nil {
+	if err := h.permitLettersIn(r, req.In, access.OnTopic(access.Admin, req.In)); err != nil {
 		return 0, nil, err
 	}
-	done, err := s.b.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
+	done, err := h.engine.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
 		DeadLetterFilter: broker.DeadLetterFilter{Topic: req.Topic, MessageIDs: req.MessageIDs, Reason: req.Reason, Since: req.Since, Before: req.Before},
 		In:               req.In, After: req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
 	})
@@ -153,8 +157,8 @@ func (s *Server) redriveDeadLetters(w http.ResponseWriter, r *http.Request) (int
 	return http.StatusOK, done, err
 }
 
-// purgeDeadLetters removes what is selected; all only if that is said.
-func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+// PurgeDeadLetters removes what is selected; all only if that is said.
+func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
 	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	all := q.Yes("all")
@@ -165,9 +169,9 @@ func (s *Server) purgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, 
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
 			"dead letters are removed for good: give all=true, or which ones by topic, message_id, reason, since or before, not both")
 	}
-	if err := s.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
+	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err
 	}
-	done, err := s.b.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
+	done, err := h.engine.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
 	return http.StatusOK, done, err
 }

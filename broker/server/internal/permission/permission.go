@@ -1,4 +1,4 @@
-package server
+package permission
 
 import (
 	"net/http"
@@ -13,9 +13,9 @@ import (
 // What each request needs. A handle in an RPC needs no row of its own: the
 // engine refuses one that is not of the topic and the group that the request names.
 
-// rpcNeeds are the needs of all RPCs. One that is not here needs to administer
+// RPCs are the needs of all RPCs. One that is not here needs to administer
 // the whole broker.
-var rpcNeeds = map[string]func(req any) []access.Need{
+var RPCs = map[string]func(req any) []access.Need{
 	"QueryRoute": rpcRow(func(q *rmqpb.QueryRouteRequest) []access.Need {
 		return need(access.ToUse(q.GetTopic().GetName()))
 	}),
@@ -86,10 +86,10 @@ var rpcNeeds = map[string]func(req any) []access.Need{
 	}),
 }
 
-// httpNeeds are the needs of all HTTP routes, by method and pattern. One that
+// Routes are the needs of all HTTP routes, by method and pattern. One that
 // is not here needs to administer the whole broker; one whose needs are nil is
 // open to everyone.
-var httpNeeds = map[string]func(r *http.Request) []access.Need{
+var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/topics/{topic}/messages":               toSend,
 	"POST /v1/topics/{topic}/recall":                 toSend,
 	"POST /v1/groups/{group}/topics/{topic}/receive": toReceive,
@@ -155,24 +155,23 @@ func moveDeadLetters(r *http.Request) []access.Need {
 	return need(access.OnGroup(access.Admin, group))
 }
 
-// enter returns a request with who it is from, if it may be served. What that
-// takes stands in httpNeeds: a route cannot be added without.
-func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
-	needs, known := httpNeeds[rt.pattern()]
-	switch {
-	case rt.op == opOther: // it only says that there is nothing
-		needs = func(*http.Request) []access.Need { return need(access.Signed()) }
-	case !known:
-		needs = onServer(access.Admin)
-	case needs == nil:
-		return r, nil // open
+// OfRoute returns what a request of a route needs, by the route's method and pattern. open
+// reports whether it needs nothing.
+func OfRoute(pattern string) (needs func(*http.Request) []access.Need, open bool) {
+	needs, known := Routes[pattern]
+	if !known {
+		return onServer(access.Admin), false
 	}
-	return s.gate.Enter(w, r, rt.pattern(), needs)
+	return needs, needs == nil
 }
 
-// needsOf returns what an RPC needs.
-func needsOf(op string, req any) []access.Need {
-	if f := rpcNeeds[op]; f != nil {
+// OfNoRoute returns what a request needs for which no route is: credentials, if there are
+// any, that are right.
+func OfNoRoute(*http.Request) []access.Need { return need(access.Signed()) }
+
+// OfRPC returns what an RPC needs.
+func OfRPC(op string, req any) []access.Need {
+	if f := RPCs[op]; f != nil {
 		return f(req)
 	}
 	return need(access.OnServer(access.Admin))
@@ -204,4 +203,26 @@ func onTopic(a access.Action) func(*http.Request) []access.Need {
 
 func onGroup(a access.Action) func(*http.Request) []access.Need {
 	return func(r *http.Request) []access.Need { return need(access.OnGroup(a, r.PathValue("group"))) }
+}
+
+// BeforeBody are needs of RPCs that are known before the request is read: a key that may not send
+// to any topic is refused before its bodies come. RPCs decide in any case.
+var BeforeBody = map[string]access.Need{"SendMessage": access.ToSendAnywhere()}
+
+// A Engine knows the topics of a delivery and of its group.
+type Engine interface {
+	Group(name string) (broker.Group, error)
+	TopicOf(handle string) (topic, original string, err error)
+}
+
+// OfReconsume returns what a retry through the retry topic needs; nil for a delivery that the
+// engine refuses.
+func OfReconsume(e Engine, d *tidegate.Delivery) []access.Need {
+	g, bad := e.Group(d.ConsumerGroup)
+	_, original, unknown := e.TopicOf(d.Handle)
+	if bad != nil || unknown != nil {
+		return nil
+	}
+	retry, dead := g.RetryTopic.Topics(original, d.ConsumerGroup)
+	return []access.Need{access.ToSend(retry), access.ToSend(dead)}
 }

@@ -1,4 +1,4 @@
-package server
+package messages
 
 import (
 	"context"
@@ -23,8 +23,12 @@ import (
 // from others if the client does not say, or as near to it as the engine allows.
 const defaultInvisible = 30 * time.Second
 
-// An httpReceive asks for messages. Missing keys have the value that is told.
-type httpReceive struct {
+// jsonFactor is how many times the size of a delivery's body its response over HTTP takes:
+// the body, its base64 and the JSON around that, which grows by doubling.
+const jsonFactor = 5
+
+// An ReceiveRequest asks for messages. Missing keys have the value that is told.
+type ReceiveRequest struct {
 	Max               *int             `json:"max"`                // 1; without end in a stream
 	MaxBytes          int              `json:"max_bytes"`          // no bound
 	Wait              *broker.Duration `json:"wait"`               // 0; for ever in a stream
@@ -41,7 +45,7 @@ type httpReceive struct {
 
 // poll says a receive in the engine's words, but for Max and Wait. The engine's
 // bounds of an invisible duration are least and most.
-func (q *httpReceive) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
+func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
 	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
 		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: transport.Filter{Expression: q.Filter.Expression},
@@ -65,33 +69,35 @@ func (q *httpReceive) poll(group, topic string, least, most time.Duration) (brok
 	return p, nil
 }
 
-func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+// ReceiveMessages receives messages of a topic for a group: once, or as a stream of lines if the
+// client accepts that.
+func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {
 		return 0, nil, err
 	}
-	var req httpReceive
-	if err := s.readRequest(w, r, &req); err != nil {
+	var req ReceiveRequest
+	if err := h.readRequest(w, r, &req); err != nil {
 		return 0, nil, err
 	}
-	least, most := s.b.InvisibleBounds()
+	least, most := h.Engine.InvisibleBounds()
 	p, err := req.poll(r.PathValue("group"), r.PathValue("topic"), least, most)
 	if err != nil {
 		return 0, nil, err
 	}
-	from := receiving{s: s, client: client, poll: p, text: req.Text}
+	from := receiving{h: h, client: client, poll: p, text: req.Text}
 	if strings.Contains(r.Header.Get("Accept"), web.TypeNDJSON) {
 		return from.stream(w, r, &req)
 	}
 	from.poll.Max = 1
 	if req.Max != nil {
-		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > receiveBatchSize {
+		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > refusal.MaxReceive {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
-				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, receiveBatchSize, web.TypeNDJSON))
+				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, web.TypeNDJSON))
 		}
 	}
 	if req.Wait != nil {
-		from.poll.Wait = min(time.Duration(*req.Wait), s.o.MaxLongPolling)
+		from.poll.Wait = min(time.Duration(*req.Wait), h.MaxLongPolling)
 	}
 	ds, err := from.some(r)
 	if err != nil {
@@ -119,14 +125,14 @@ func (s *Server) receiveMessages(w http.ResponseWriter, r *http.Request) (int, a
 		err = r.Context().Err()
 	}
 	if err != nil {
-		s.release(r.Context(), ds) // the client did not get them
+		h.Release(r.Context(), ds) // the client did not get them
 	}
 	return 0, nil, gone(err)
 }
 
 // A receiving is the receives of one request.
 type receiving struct {
-	s      *Server
+	h      *Handlers
 	client string
 	poll   broker.Poll
 	text   bool
@@ -136,18 +142,18 @@ type receiving struct {
 // server ends or other access rules hold, by which the request is asked again.
 func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
-	err = f.s.through(r.Context(), call, func(ctx context.Context) (err error) {
-		place, err := f.s.parkHTTP(r)
+	err = f.h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		place, err := f.h.Park(r)
 		if err != nil {
 			return err
 		}
 		defer place.Release()
-		parked, stop := f.s.whileAllowed(ctx)
+		parked, stop := f.h.whileAllowed(ctx)
 		defer stop()
 		held := transit.Of(r.Context())
 		held.Release() // what the batch before had
-		f.poll.Admit = admit(held, f.poll.Max, jsonFactor)
-		ds, err = f.s.b.Poll(parked, f.poll)
+		f.poll.Admit = transit.Admit(held, f.poll.Max, jsonFactor)
+		ds, err = f.h.Engine.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 			return nil
 		}
@@ -156,8 +162,8 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.s.gate.StillAllowed(r); err != nil {
-		f.s.release(r.Context(), ds)
+	if err := f.h.Gate.StillAllowed(r); err != nil {
+		f.h.Release(r.Context(), ds)
 		return nil, err
 	}
 	return ds, nil
@@ -173,8 +179,8 @@ func (f *receiving) json(ds []*tidegate.Delivery) []web.Delivery {
 
 // stream writes deliveries, a line each, as they come: until it has written as
 // many as asked for, none came for as long as asked for, or the client or the server ends.
-func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpReceive) (int, any, error) {
-	s, left := f.s, -1
+func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveRequest) (int, any, error) {
+	h, left := f.h, -1
 	switch {
 	case req.AttemptID != "":
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
@@ -190,9 +196,9 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 	out := web.NewLineWriter(w)
 	last := time.Now()
 	for {
-		f.poll.Max, f.poll.Wait = receiveBatchSize, s.o.MaxLongPolling
+		f.poll.Max, f.poll.Wait = refusal.MaxReceive, h.MaxLongPolling
 		if left >= 0 {
-			f.poll.Max = min(left, receiveBatchSize)
+			f.poll.Max = min(left, refusal.MaxReceive)
 		}
 		if !out.Begun() {
 			f.poll.Wait = 0 // what is wrong with the request is answered before the stream begins
@@ -204,7 +210,7 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 			return 0, nil, err
 		}
 		out.Begin()
-		switch _, cut := errors.AsType[*grpcError](err); {
+		switch _, cut := errors.AsType[*refusal.Cut](err); {
 		case cut || r.Context().Err() != nil && err != nil:
 			return 0, nil, gone(err)
 		case err != nil:
@@ -218,13 +224,13 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *httpRece
 				err = r.Context().Err()
 			}
 			last, left = time.Now(), left-len(ds)
-		case s.isDraining():
+		case h.isDraining():
 			return 0, nil, nil
 		default:
 			err = out.Alive()
 		}
 		if err != nil {
-			s.release(r.Context(), ds)
+			h.Release(r.Context(), ds)
 			return 0, nil, gone(err)
 		}
 		if left == 0 || req.Wait != nil && time.Since(last) >= time.Duration(*req.Wait) && len(ds) == 0 {

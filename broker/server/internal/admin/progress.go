@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"fmt"
@@ -13,20 +13,22 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// rewindRequest asks a group to go on from another position: to is
+// RewindRequest asks a group to go on from another position: to is
 // "earliest", "latest" or a time (RFC 3339); offsets are by queue number.
-type rewindRequest struct {
+type RewindRequest struct {
 	Topic   string           `json:"topic"`
 	To      string           `json:"to"`
 	Offsets map[string]int64 `json:"offsets"`
 }
 
-type rewindResult struct {
+// A RewindResult is what a rewind has changed, by queue.
+type RewindResult struct {
 	Queues []broker.QueueRewind `json:"queues"`
 }
 
-func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req rewindRequest
+// RewindGroup sets a group's position in a topic.
+func (h *Handlers) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req RewindRequest
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -36,14 +38,14 @@ func (s *Server) rewindGroup(w http.ResponseWriter, r *http.Request) (int, any, 
 	}
 	group := r.PathValue("group")
 	// A group that is put at a topic's beginning can throttle who sends to it.
-	if err := s.gate.Permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
+	if err := h.gate.Permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
 		return 0, nil, err
 	}
-	queues, err := s.b.Rewind(r.Context(), group, req.Topic, to)
-	return http.StatusOK, rewindResult{notNil(queues)}, err
+	queues, err := h.engine.Rewind(r.Context(), group, req.Topic, to)
+	return http.StatusOK, RewindResult{notNil(queues)}, err
 }
 
-func (r rewindRequest) position() (p broker.Position, err error) {
+func (r RewindRequest) position() (p broker.Position, err error) {
 	switch r.To {
 	case "":
 	case "earliest":
@@ -68,29 +70,31 @@ func (r rewindRequest) position() (p broker.Position, err error) {
 	return p, nil
 }
 
-// parkedRedriveRequest sends parked message groups on: one, all of a topic, or
+// ParkedRedriveRequest sends parked message groups on: one, all of a topic, or
 // all. With dead_letter the failed message becomes a dead letter.
-type parkedRedriveRequest struct {
+type ParkedRedriveRequest struct {
 	Topic        string `json:"topic"`
 	MessageGroup string `json:"message_group"`
 	DeadLetter   bool   `json:"dead_letter"`
 }
 
-func (s *Server) listParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+// ListParked returns the parked message groups of a consumer group.
+func (h *Handlers) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "after", "limit")
 	parked := broker.ParkedQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
-	page, err := s.b.Parked(r.PathValue("group"), parked)
+	page, err := h.engine.Parked(r.PathValue("group"), parked)
 	return http.StatusOK, page, err
 }
 
-func (s *Server) redriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req parkedRedriveRequest
+// RedriveParked has parked message groups delivered again.
+func (h *Handlers) RedriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ParkedRedriveRequest
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
-	done, err := s.b.RedriveParked(r.Context(), r.PathValue("group"), broker.ParkedSelection(req))
+	done, err := h.engine.RedriveParked(r.Context(), r.PathValue("group"), broker.ParkedSelection(req))
 	return http.StatusOK, done, err
 }

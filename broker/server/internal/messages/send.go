@@ -1,4 +1,4 @@
-package server
+package messages
 
 import (
 	"context"
@@ -20,8 +20,8 @@ type sendRequest struct {
 	Messages []web.Message `json:"messages"`
 }
 
-// A sendResult is what became of one message.
-type sendResult struct {
+// A SendResult is what became of one message.
+type SendResult struct {
 	Line int    `json:"line,omitempty"` // of a stream, from 1
 	ID   string `json:"id,omitempty"`   // empty if the line could not be read
 
@@ -35,7 +35,8 @@ type sendResult struct {
 	Error *web.Problem `json:"error,omitempty"`
 }
 
-func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+// SendMessages stores one message, many, or a stream of lines, by the type of the body.
+func (h *Handlers) SendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	kind, err := web.ContentType(r, web.TypeJSON, web.TypeNDJSON, web.TypeBytes, web.TypeText)
 	if err != nil {
 		return 0, nil, err
@@ -44,7 +45,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 	if err != nil {
 		return 0, nil, err
 	}
-	to := sending{s: s, topic: r.PathValue("topic"), client: client, host: remoteHost(r)}
+	to := sending{h: h, topic: r.PathValue("topic"), client: client, host: remoteHost(r)}
 	if err := tidegate.ValidateTopic(to.topic); err != nil {
 		return 0, nil, err
 	}
@@ -57,7 +58,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 		return to.stream(w, r)
 	case web.TypeJSON:
 		var req sendRequest
-		if err := s.readRequest(w, r, &req); err != nil {
+		if err := h.readRequest(w, r, &req); err != nil {
 			return 0, nil, err
 		}
 		if req.Messages == nil {
@@ -83,7 +84,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 	if err != nil {
 		return 0, nil, err
 	}
-	if m.Body, err = web.ReadBody(w, r, int64(s.maxBody)+1); err != nil { // one more is the engine's to refuse
+	if m.Body, err = web.ReadBody(w, r, int64(h.MaxBody)+1); err != nil { // one more is the engine's to refuse
 		return 0, nil, err
 	}
 	return to.one(r.Context(), &m)
@@ -91,7 +92,7 @@ func (s *Server) sendMessages(w http.ResponseWriter, r *http.Request) (int, any,
 
 // A sending is where the messages of one request go, and who sends them.
 type sending struct {
-	s            *Server
+	h            *Handlers
 	topic        string
 	client, host string
 }
@@ -109,8 +110,8 @@ func (to *sending) one(ctx context.Context, m *web.Message) (int, any, error) {
 
 // all stores messages and returns a result for each, and its failure. The
 // error is that of a request that the middleware took the answer from.
-func (to *sending) all(ctx context.Context, in []web.Message) ([]sendResult, []error, error) {
-	results, errs := make([]sendResult, len(in)), make([]error, len(in))
+func (to *sending) all(ctx context.Context, in []web.Message) ([]SendResult, []error, error) {
+	results, errs := make([]SendResult, len(in)), make([]error, len(in))
 	list, at := make([]broker.Incoming, 0, len(in)), make([]int, 0, len(in))
 	call := Call{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
 	now := time.Now()
@@ -122,10 +123,10 @@ func (to *sending) all(ctx context.Context, in []web.Message) ([]sendResult, []e
 			list, at = append(list, in[i].Incoming(m, to.client, to.host)), append(at, i)
 		}
 	}
-	err := to.s.through(ctx, call, func(ctx context.Context) error {
+	err := to.h.Through(ctx, call, func(ctx context.Context) error {
 		var sent []transport.SendResult
 		if len(list) > 0 {
-			sent = to.s.b.Append(ctx, list)
+			sent = to.h.Engine.Append(ctx, list)
 		}
 		if len(sent) != len(list) {
 			return fmt.Errorf("the engine gave %d results for %d messages", len(sent), len(list))
@@ -145,14 +146,14 @@ func (to *sending) all(ctx context.Context, in []web.Message) ([]sendResult, []e
 	}
 	for i, err := range errs {
 		if results[i].Error = web.ProblemOf(err); err != nil {
-			results[i] = sendResult{ID: results[i].ID, Error: results[i].Error}
+			results[i] = SendResult{ID: results[i].ID, Error: results[i].Error}
 		}
 	}
 	return results, errs, nil
 }
 
 // stored fills in where a message lies.
-func (r *sendResult) stored(at tidegate.Receipt) {
+func (r *SendResult) stored(at tidegate.Receipt) {
 	r.ID, r.Topic, r.RecallHandle = at.MessageID, at.Topic, at.RecallHandle
 	if at.Queue >= 0 {
 		r.Queue, r.Offset = &at.Queue, &at.Offset

@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+)
+
+// The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
+// '#' is %23.
+
+// ListAddressSettings returns the address settings of all patterns.
+func (h *Handlers) ListAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
+	return http.StatusOK, struct {
+		Settings []broker.AddressSetting `json:"address_settings"`
+	}{notNil(h.engine.AllAddressSettings())}, nil
+}
+
+// GetAddressSettings returns the address settings of one pattern.
+func (h *Handlers) GetAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	a, err := h.engine.AddressSettings(r.PathValue("match"))
+	return http.StatusOK, a, err
+}
+
+// PutAddressSettings sets the address settings of a pattern.
+func (h *Handlers) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	match := r.PathValue("match")
+	var a broker.AddressSettings
+	if err := web.ReadJSON(w, r, &a); err != nil {
+		return 0, nil, err
+	}
+	_, missing := h.engine.AddressSettings(match)
+	set, err := h.engine.PutAddressSettings(r.Context(), match, a)
+	return putStatus(missing), set, err
+}
+
+// DeleteAddressSettings removes the address settings of a pattern.
+func (h *Handlers) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	return http.StatusNoContent, nil, h.engine.DeleteAddressSettings(r.Context(), r.PathValue("match"))
+}
+
+// TopicAddressSettings are the address settings of a topic, with the patterns that they come from.
+type TopicAddressSettings struct {
+	Topic   string   `json:"topic"`
+	Matches []string `json:"matches"` // the first goes before the others
+	broker.AddressSettings
+}
+
+// GetTopicAddressSettings tells what holds for a topic, and by which patterns.
+func (h *Handlers) GetTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	topic := r.PathValue("topic")
+	a, matches := h.engine.TopicAddressSettings(topic)
+	return http.StatusOK, TopicAddressSettings{topic, matches, a}, nil
+}

@@ -1,0 +1,47 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
+)
+
+// An Engine is the part of a *broker.Broker that its administration needs.
+type Engine interface {
+	PutTopic(ctx context.Context, name string, c broker.TopicConfig) (broker.Topic, error)
+	Topic(name string) (broker.Topic, error)
+	TopicSettings(name string) (broker.TopicConfig, error)
+	Topics() []broker.Topic
+	DeleteTopic(ctx context.Context, name string) error
+	PurgeTopic(ctx context.Context, name string) (broker.Backlog, error)
+	PutGroup(ctx context.Context, name string, c broker.GroupConfig) (broker.Group, error)
+	Group(name string) (broker.Group, error)
+	Groups() []broker.Group
+	DeleteGroup(ctx context.Context, name string) error
+	Throttles() []broker.LimitState
+	Limits() broker.Limits
+	SetLimits(l broker.Limits) error
+	PutAddressSettings(ctx context.Context, match string, s broker.AddressSettings) (broker.AddressSetting, error)
+	AddressSettings(match string) (broker.AddressSetting, error)
+	AllAddressSettings() []broker.AddressSetting
+	TopicAddressSettings(topic string) (broker.AddressSettings, []string)
+	DeleteAddressSettings(ctx context.Context, match string) error
+	Rewind(ctx context.Context, group, topic string, to broker.Position) ([]broker.QueueRewind, error)
+	Parked(group string, q broker.ParkedQuery) (broker.ParkedPage, error)
+	RedriveParked(ctx context.Context, group string, sel broker.ParkedSelection) (broker.ParkedRedrive, error)
+	DeadLetters(group string, q broker.DeadLetterQuery) (broker.DeadLetterPage, error)
+	RedriveDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterRedrive, error)
+	PurgeDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterPurge, error)
+}
+
+// Handlers carry out the requests of the administration. Each one is called when the gate has
+// admitted the request. It returns the status and the JSON value of the response, or an error.
+type Handlers struct {
+	engine Engine
+	gate   *gate.Gate
+}
+
+// New returns the handlers of one engine. gate decides about requests whose bodies
+// name further topics.
+func New(e Engine, g *gate.Gate) *Handlers { return &Handlers{e, g} }

@@ -1,0 +1,43 @@
+package messages
+
+import (
+	"net/http"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
+)
+
+// permitHandle lets a request settle a delivery, by what its handle is of: the
+// request itself names only the group. It fills in the topic. A retry belongs
+// to the topic that the receive showed, and to who receives from the retry topic itself.
+func (h *Handlers) permitHandle(r *http.Request, d *tidegate.Delivery) error {
+	if !h.Gate.Restricts(r) {
+		return nil
+	}
+	topic, original, bad := h.Engine.TopicOf(d.Handle)
+	if bad != nil {
+		d.Topic = noTopic
+		return nil //nolint:nilerr // the engine refuses it, each among many by itself
+	}
+	d.Topic = topic
+	if topic != original && h.Gate.Allows(r, access.ToReceive(topic, d.ConsumerGroup)) {
+		return nil
+	}
+	return h.Gate.Permit(r, access.ToReceive(original, d.ConsumerGroup))
+}
+
+// permitReconsume permits a request to send a delivery to the group's retry topics if the client
+// may consume it (TDMQ for Pulsar: retry and dead letters).
+func (h *Handlers) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
+	if !h.Gate.Restricts(r) {
+		return nil
+	}
+	if needs := permission.OfReconsume(h.Engine, d); needs != nil {
+		return h.Gate.Permit(r, needs...)
+	}
+	return nil
+}
+
+// noTopic is the name of no topic.
+const noTopic = " "
