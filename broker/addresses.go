@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -54,7 +55,11 @@ func (b *Broker) PutAddressSettings(ctx context.Context, match string, s Address
 	err = b.changeAddressSettings(ctx, func(set address.Set[AddressSettings]) (address.Set[AddressSettings], func(*store.Batch), error) {
 		n := 0
 		set.All(func(address.Pattern, AddressSettings) { n++ })
-		if _, there := set.Get(p); !there && n >= MaxAddressSettings {
+		before, there := set.Get(p)
+		if there && reflect.DeepEqual(before, s) {
+			return set, nil, nil // nothing changes
+		}
+		if !there && n >= MaxAddressSettings {
 			return set, nil, newError(tidegate.CodeBadRequest, match, "there are settings for %d patterns, which is the limit; delete some", n)
 		}
 		return set.With(p, s), func(w *store.Batch) { w.PutAddressSettings(match, v) }, nil
@@ -92,7 +97,7 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 	}
 	defer b.unlockAdmin()
 	set, write, err := change(*b.addresses.Load())
-	if err != nil {
+	if err != nil || write == nil {
 		return err
 	}
 	if err := b.store.Messages.Add(write, nil).Wait(); err != nil {

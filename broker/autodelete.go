@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // autoDeleteDelay is how long no client has received from an automatic dead-letter queue before it
@@ -72,33 +70,12 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	if !t.unused(time.Now()) { // somebody had admin
 		return false, nil
 	}
-	if err := b.store.Messages.Add(func(w *store.Batch) {
+	deleted, err = b.deleteTopic(b.life, t, func() bool {
 		// With delayed ones it is a retry topic too: more is to come.
-		if deleted = t.messages.Load() == stored && t.delays.messages.Load() == 0; deleted {
-			t.deleted.Store(true)
-			w.DeleteTopic(t.name, t.id)
-			for _, s := range *t.subs.Load() {
-				w.DeleteSubscriptionOfTopic(s.group.id, t.id)
-			}
-		}
-	}, nil).Wait(); err != nil {
-		return false, storeError(err)
+		return t.messages.Load() == stored && t.delays.messages.Load() == 0
+	})
+	if deleted {
+		b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.name)
 	}
-	if !deleted {
-		return false, nil
-	}
-	b.mu.Lock()
-	delete(b.topics, t.name)
-	subs := *t.subs.Load()
-	for _, s := range subs {
-		b.subs.remove(s)
-	}
-	b.mu.Unlock()
-	for _, s := range subs {
-		s.close()
-	}
-	b.noteDeleted(t)
-	defer b.retention.reclaimSoon()
-	b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.name)
-	return true, b.deleteProgress(subs)
+	return deleted, err
 }

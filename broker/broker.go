@@ -177,8 +177,8 @@ type Broker struct {
 
 	idKey store.IDKey // of the hashes of message IDs
 
-	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or what SetMaxBacklog was told
-	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetClientQuota
+	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or of SetLimits
+	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetLimits
 
 	transactions atomic.Pointer[TransactionConfig] // Options.Transaction, or what SetTransaction was told
 
@@ -256,32 +256,6 @@ func Open(o Options) (*Broker, error) {
 	}
 	b.maintenance.Start()
 	return b, nil
-}
-
-// SetMaxBacklog changes Options.MaxBacklog of a broker in use. It holds from
-// the next send on and is not kept on disk. A negative limit is an error and
-// changes nothing.
-func (b *Broker) SetMaxBacklog(l Limit) error {
-	if err := l.validate("MaxBacklog"); err != nil {
-		return err
-	}
-	b.backlog.Store(&l)
-	return nil
-}
-
-// SetClientQuota changes Options.ClientQuota of a broker in use. It holds
-// from the next send on, with every client's burst whole again, and is not
-// kept on disk. A quota that is not legal is an error and changes nothing.
-func (b *Broker) SetClientQuota(q Quota) error {
-	if err := q.validate("ClientQuota"); err != nil {
-		return err
-	}
-	c, err := newClientQuota(q)
-	if err != nil {
-		return err
-	}
-	b.quotas.Store(c)
-	return nil
 }
 
 // SetTransaction changes Options.Transaction of a broker in use. It holds from

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -91,6 +92,9 @@ func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, 
 	}
 	c = c.withDefaults()
 	g := b.group(name)
+	if g != nil && reflect.DeepEqual(*g.config.Load(), c) && g.automatic.Load() == automatic {
+		return g, nil // nothing changes
+	}
 	number := b.number
 	created := g == nil
 	if created {

@@ -86,11 +86,11 @@ func TestLimitsChangeInUse(t *testing.T) {
 		{Limit{}, Quota{MessagesPerSecond: 1e-3, Burst: 1}, false},
 		{Limit{Messages: 100}, Quota{}, false},
 	} {
-		if err := errors.Join(b.SetMaxBacklog(c.limit), b.SetClientQuota(c.quota)); err != nil {
+		if err := b.SetLimits(Limits{MaxBacklog: c.limit, ClientQuota: c.quota}); err != nil {
 			t.Fatal(err)
 		}
-		if b.SetMaxBacklog(Limit{Bytes: -1}) == nil || b.SetClientQuota(Quota{MessagesPerSecond: -1}) == nil {
-			t.Error("a negative limit was taken")
+		if b.SetLimits(Limits{MaxBacklog: Limit{Bytes: -1}}) == nil || b.SetLimits(Limits{ClientQuota: Quota{MessagesPerSecond: -1}}) == nil {
+			t.Error("a negative limit was accepted")
 		}
 		if err := send(); errors.Is(err, tidegate.ErrThrottled) != c.refused {
 			t.Errorf("step %d: %v", i, err)

@@ -196,6 +196,9 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	if err := c.validate(name); err != nil {
 		return nil, err
 	}
+	if t != nil && *t.config.Load() == c && t.automatic.Load() == automatic {
+		return t, nil // nothing changes
+	}
 	number := b.number
 	created := t == nil
 	if created {
@@ -300,14 +303,6 @@ func (b *Broker) describe(t *topic) Topic {
 	return d
 }
 
-// noteDeleted has the disk of a topic that was deleted given back.
-func (b *Broker) noteDeleted(t *topic) {
-	b.retention.noteTopic(t)
-	if t.halves.waiting.Load() > 0 {
-		b.retention.noteUnqueued(store.Halves, 0) // their bytes are not known
-	}
-}
-
 // DeleteTopic removes a topic with its messages and the groups' progress in it.
 func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	if !b.begin() {
@@ -322,10 +317,35 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	// Out of the maps first: no new send or receive finds it. Those under way
-	// write before the deletion, or notice deleted within Add and write nothing.
+	_, err = b.deleteTopic(ctx, t, nil)
+	return err
+}
+
+// deleteTopic removes a topic with its messages and the groups' progress in it. may, which runs
+// within Add, reports whether it may be deleted; nil: it may. The caller holds admin.
+func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (deleted bool, err error) {
+	// Sends and receives under way write before the deletion, or notice deleted within Add and
+	// write nothing. Progress that is left without its topic is skipped; a topic that is left
+	// without progress would be consumed anew.
+	var last uint64
+	if err := b.store.Messages.Add(func(w *store.Batch) {
+		if deleted = may == nil || may(); !deleted {
+			return
+		}
+		t.deleted.Store(true)
+		last = b.delays.number
+		w.DeleteTopic(t.name, t.id)
+		for _, s := range *t.subs.Load() {
+			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
+		}
+	}, nil).Wait(); err != nil {
+		return false, storeError(err)
+	}
+	if !deleted {
+		return false, nil
+	}
 	b.mu.Lock()
-	delete(b.topics, name)
+	delete(b.topics, t.name)
 	subs := *t.subs.Load()
 	for _, s := range subs {
 		b.subs.remove(s)
@@ -334,25 +354,15 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	for _, s := range subs {
 		s.close()
 	}
-	// Progress that is left without its topic is passed over; a topic that is
-	// left without progress would be consumed anew.
-	var last uint64
-	if err := b.store.Messages.Add(func(w *store.Batch) {
-		t.deleted.Store(true)
-		last = b.delays.number
-		w.DeleteTopic(name, t.id)
-		for _, s := range subs {
-			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
-		}
-	}, nil).Wait(); err != nil {
-		return storeError(err)
+	b.retention.noteTopic(t) // its disk is given back
+	if t.halves.waiting.Load() > 0 {
+		b.retention.noteUnqueued(store.Halves, 0) // their bytes are not known
 	}
-	b.noteDeleted(t)
 	defer b.retention.reclaimSoon()
 	if err := b.deleteProgress(subs); err != nil {
-		return err
+		return true, err
 	}
 	// If the process ends before this they go when their time comes.
 	_, err = b.removeDelayed(context.WithoutCancel(ctx), t, last)
-	return err
+	return true, err
 }
