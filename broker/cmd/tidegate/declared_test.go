@@ -63,9 +63,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := c.topics["DLQ.orders"]
-	declared.value = queue
-	c.topics["DLQ.orders"] = declared
+	c.topics["DLQ.orders"] = queue
 	for _, want := range [][]string{{"topics.DLQ.orders", "groups.billing"}, nil} { // the second time nothing is left to change
 		changed, err := put(t.Context(), c, b)
 		if err != nil || !slices.Equal(changed, want) {

@@ -108,7 +108,7 @@ func TestReload(t *testing.T) {
 	}{
 		{"max_backlog: 100\nlog_level: loud\nnope: 1\n", []string{file + ":2: log_level is", file + `:3: \"nope\" is unknown`}},
 		{"max_backlog: 100\ntopics:\n  orders: {queues: 3, type: FIFO}\n", []string{file + ":3: topics.orders.queues is", file + ":3: topics.orders.type is"}},
-		{"max_backlog: 100\ngroups:\n  billing: {fifo: true}\n", []string{file + ":3: groups.billing.fifo is"}},
+		{"max_backlog: 100\ngroups:\n  billing: {fifo: true}\n", []string{file + ":3: groups.billing cannot be", "fifo cannot change"}},
 		{"max_backlog: 100\ndata: 'x\n", []string{"this is not YAML"}},
 		{"max_backlog: 5\nmax_backlog_age: 50ms\ntopics:\n  orders: {queues: 8}\n  newer: {}\n", []string{file + ":2: max_backlog_age is"}},
 		{"max_backlog: 5\ntopics:\n  orders: {queues: 8}\n  newer: {max_rate: {burst: 5}}\n", []string{file + ":4: topics.newer.max_rate.burst is"}},

@@ -34,7 +34,7 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := reloader{file: file, broker: b, server: srv, logger: slog.New(slog.DiscardHandler), level: new(slog.LevelVar), running: before.settings.value}
+		r := reloader{file: file, broker: b, server: srv, logger: slog.New(slog.DiscardHandler), level: new(slog.LevelVar), running: *before.settings}
 		r.reload(t.Context())
 		var asked []time.Duration
 		began := time.Now()

@@ -20,9 +20,8 @@ func TestPutAddressSettings(t *testing.T) {
 	defer b.Close()
 	apply := func(text string, want ...string) {
 		t.Helper()
-		doc, bad := parse("f", []byte(text))
-		c, more := merge(doc, nil, nil)
-		if err := append(bad, more...).err(); err != nil {
+		c, err := merge("f", []byte(text), nil, nil)
+		if err != nil {
 			t.Fatal(err)
 		}
 		changed, err := put(t.Context(), c, b)

@@ -69,8 +69,7 @@ Addresses other than this machine's own need keys, --tls-cert and --tls-key.`,
 				return usageError{err, c.CommandPath()}
 			}
 			if printOnly {
-				cfg.show(stdout)
-				return nil
+				return cfg.show(stdout)
 			}
 			return serve(c.Context(), cfg, o)
 		},
@@ -78,10 +77,12 @@ Addresses other than this machine's own need keys, --tls-cert and --tls-key.`,
 	f := c.Flags()
 	f.StringVar(&o.file, "config", "", "YAML `file` with settings, topics and consumer groups")
 	f.BoolVar(&printOnly, "print-config", false, "print the configuration that holds, with where each value came from, and end")
-	for _, r := range settingRules {
-		f.Var(&flagValue{r.key, r.flag(), r.preset, r.boolean, o.flags}, r.flag(), r.help)
-		if r.boolean {
-			f.Lookup(r.flag()).NoOptDefVal = "true"
+	for _, row := range defaultSettings().table() {
+		name := flagName(row.key)
+		_, boolean := row.at.(*bool)
+		f.Var(&flagValue{row.key, name, text(row.at), boolean, o.flags}, name, row.help)
+		if boolean {
+			f.Lookup(name).NoOptDefVal = "true"
 		}
 	}
 	return c
@@ -117,7 +118,7 @@ type serveOptions struct {
 	stdout, stderr io.Writer
 }
 
-func (s settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
+func (s *settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if s.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
@@ -126,8 +127,8 @@ func (s settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 }
 
 // serve runs the broker until ctx ends.
-func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
-	s, level := cfg.settings.value, new(slog.LevelVar)
+func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
+	s, level := cfg.settings, new(slog.LevelVar)
 	if err := setLevel(level, s.logLevel); err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	certificates, err := s.certificates(server.CertificateOptions{Logger: logger})
+	certificates, err := s.certificates(logger)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 			logger.Info("the broker has stopped")
 		}
 	}()
-	if err := protect(s.data, cfg.access.on(), s.noKeys); err != nil {
+	if err := protect(s.broker.Dir, len(cfg.keys) > 0, s.noKeys); err != nil {
 		return err
 	}
 	if err := refusals(cfg, b); err != nil {
@@ -207,10 +208,10 @@ func serve(ctx context.Context, cfg config, o serveOptions) (err error) {
 	}()
 	fmt.Fprintf(o.stdout, "ready grpc=%s http=%s\n", grpcLis.Addr(), httpLis.Addr())
 	ready = true
-	logger.Info("the broker is ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.data))
+	logger.Info("the broker is ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.broker.Dir))
 
 	reloader := reloader{
-		file: o.file, env: o.env, flags: o.flags, broker: b, logger: logger, level: level, running: s, declared: cfg.declared(),
+		file: o.file, env: o.env, flags: o.flags, broker: b, logger: logger, level: level, running: *s, declared: cfg.declared(),
 		server: srv, certificates: certificates, access: who,
 	}
 	running := 2

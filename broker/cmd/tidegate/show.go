@@ -1,147 +1,117 @@
 package main
 
 import (
-	"fmt"
+	"encoding/json"
+	"errors"
 	"io"
 	"maps"
-	"regexp"
-	"slices"
+	"reflect"
 	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/tidegate/tidegate/broker"
 )
 
-// show writes a configuration as a file that says the same, with a comment
-// that tells where each value came from.
-func (c config) show(w io.Writer) {
-	width := 0
-	for _, r := range settingRules {
-		width = max(width, len(r.key)+2+len(value(r, &c.settings.value)))
+// show writes the configuration as a file with the same meaning: every setting, and the fields that
+// the file declares of topics, groups, address settings and keys. A comment names the origin of
+// each value. Secrets that stand in the file itself are left out.
+func (c *config) show(w io.Writer) error {
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	printed := *c
+	printed.keys = maps.Clone(c.keys)
+	for name, k := range printed.keys {
+		k.Secret = nil
+		printed.keys[name] = k
 	}
-	above := ""
-	for _, r := range settingRules {
-		key := r.key
-		if outer, inner, nested := strings.Cut(r.key, "."); nested {
-			if outer != above {
-				fmt.Fprintf(w, "%s:\n", outer)
-			}
-			key, above = "  "+inner, outer
+	for _, row := range printed.table() {
+		value, err := node(row.at)
+		if err != nil {
+			return err
 		}
-		fmt.Fprintf(w, "%-*s  # %s\n", width, key+": "+value(r, &c.settings.value), c.settings.from[r.key].comment())
+		if value.Kind == yaml.MappingNode && len(value.Content) == 0 || value.Kind == yaml.ScalarNode && empty(value) {
+			continue // nothing is declared
+		}
+		into, key := root, row.key
+		if outer, inner, nested := strings.Cut(row.key, "."); nested {
+			into, key = below(root, outer), inner
+		}
+		c.comment(value, pathOf(row.key))
+		name := &yaml.Node{Kind: yaml.ScalarNode, Value: key}
+		if row.when != "" { // others have a comment at each value
+			value.LineComment = c.from[pathOf(row.key)].comment()
+		}
+		into.Content = append(into.Content, name, value)
 	}
-	c.access.show(w) // access is the last of them
-	showAll(w, "topics", topicRules, c.topics)
-	showAll(w, "groups", groupRules, c.groups)
-	showAll(w, "address_settings", addressRules, c.addresses)
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	return errors.Join(encoder.Encode(root), encoder.Close())
 }
 
-func showAll[T any](w io.Writer, what string, rules []rule[T], all map[string]section[T]) {
-	if len(all) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "%s:\n", what)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		s := all[name]
-		fmt.Fprintf(w, "  %s:  # %s\n", quoted(name), s.at.comment())
-		above := ""
-		for _, r := range rules {
-			indent, key := "    ", r.key
-			if outer, inner, nested := strings.Cut(r.key, "."); nested {
-				if outer != above {
-					fmt.Fprintf(w, "    %s:\n", outer)
-				}
-				indent, key, above = "      ", inner, outer
-			}
-			if _, ok := s.from[r.key]; !ok && r.keeps != "" {
-				fmt.Fprintf(w, "%s# %s: %s\n", indent, key, r.keeps)
-				continue
-			}
-			comment := s.from[r.key].comment()
-			if _, ok := s.from[r.key]; !ok && r.inherits != "" {
-				comment += ": " + r.inherits
-			}
-			fmt.Fprintf(w, "%s%s: %s  # %s\n", indent, key, value(r, &s.value), comment)
+// below returns the mapping of that name in n, which it creates if there is none.
+func below(n *yaml.Node, name string) *yaml.Node {
+	for i := 0; i < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			return n.Content[i+1]
 		}
 	}
+	n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: name}, &yaml.Node{Kind: yaml.MappingNode})
+	return n.Content[len(n.Content)-1]
 }
 
-// value is a field as YAML.
-func value[T any](r rule[T], v *T) string {
-	if r.reset == nil {
-		return quoted(r.text(v))
+// node returns the node of what at points to. What a file declares has the form that it has over
+// HTTP.
+func node(at any) (*yaml.Node, error) {
+	n := &yaml.Node{}
+	value := reflect.ValueOf(at).Elem()
+	if d, ok := at.(*broker.Duration); ok {
+		err := n.Encode(time.Duration(*d))
+		return n, err
 	}
-	var items []string
-	for item := range strings.SplitSeq(r.text(v), ",") {
-		if item != "" {
-			items = append(items, quoted(item))
+	if kind := value.Kind(); kind != reflect.Map && !(kind == reflect.Slice && value.Type().Elem().Kind() == reflect.Struct) {
+		err := n.Encode(value.Interface())
+		if n.Kind == yaml.SequenceNode {
+			n.Style = yaml.FlowStyle
+		}
+		return n, err
+	}
+	data, err := json.Marshal(value.Interface())
+	if err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	return doc.Content[0], nil
+}
+
+// comment notes the origin of every value below n.
+func (c *config) comment(n *yaml.Node, at string) {
+	n.Style = 0
+	if n.Kind == yaml.SequenceNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.ScalarNode {
+		n.Style = yaml.FlowStyle
+	}
+	for _, v := range n.Content {
+		if n.Kind == yaml.SequenceNode {
+			c.comment(v, at)
 		}
 	}
-	return "[" + strings.Join(items, ", ") + "]"
-}
-
-// A plain text means itself in YAML, wherever it stands.
-var plain = regexp.MustCompile(`^[A-Za-z0-9]([\w.:/-]*[A-Za-z0-9])?( [A-Za-z0-9]([\w.:/-]*[A-Za-z0-9])?)*$|^-[0-9]+[a-z]*$`)
-
-// quoted returns s as YAML.
-func quoted(s string) string {
-	if plain.MatchString(s) && !strings.EqualFold(s, "null") {
-		return s
-	}
-	return fmt.Sprintf("%q", s)
-}
-
-// differing returns the keys in which two values differ.
-func differing[T any](rules []rule[T], a, b T) []string {
-	var keys []string
-	for _, r := range rules {
-		if r.text(&a) != r.text(&b) {
-			keys = append(keys, r.key)
+	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		below := at + sep + k.Value
+		k.Style = 0
+		c.comment(v, below)
+		commented := v
+		if v.Style == 0 && len(v.Content) > 0 {
+			commented = k
+		}
+		if o, ok := c.from[below]; ok {
+			commented.LineComment = o.comment()
+		}
+		if name, ok := strings.CutPrefix(below, path("access", "keys")+sep); ok && len(c.keys[name].Secret) > 0 {
+			commented.LineComment += ", its secret is not shown"
 		}
 	}
-	return keys
-}
-
-// change splits the way from running settings to wanted ones: next is what
-// can run at once, applied are its keys that differ from before, and restart
-// those that it lacks.
-func change(running, wanted settings) (next settings, applied, restart []string) {
-	next = running
-	for _, r := range settingRules {
-		switch {
-		case r.text(&running) == r.text(&wanted):
-		case !r.live:
-			restart = append(restart, r.key)
-		default:
-			if r.reset != nil {
-				r.reset(&next)
-			}
-			if err := r.set(&next, r.text(&wanted)); err == nil { // it was legal in wanted
-				applied = append(applied, r.key)
-			}
-		}
-	}
-	return next, applied, restart
-}
-
-// topicsToPut returns the topics as they shall be: those declared, and those
-// of the list that are not declared and not there yet. there tells the
-// settings of a topic that exists.
-func (c config) topicsToPut(there func(name string) (broker.TopicConfig, bool)) map[string]broker.TopicConfig {
-	put := map[string]broker.TopicConfig{}
-	for name, s := range c.topics {
-		put[name] = s.value
-	}
-	for _, t := range c.settings.value.topics {
-		name, kind, _ := strings.Cut(t, ":")
-		d, isDeclared := c.topics[name]
-		_, exists := there(name)
-		switch {
-		case isDeclared && d.value.Type == "" && !exists:
-			d.value.Type = broker.TopicType(kind)
-			put[name] = d.value
-		case !isDeclared && !exists:
-			put[name] = broker.TopicConfig{Type: broker.TopicType(kind)}
-		}
-	}
-	return put
 }

@@ -45,9 +45,9 @@ var Actions = []Action{Send, Receive, Observe, Admin}
 // Admin look at whichever a request is about, and what concerns the broker
 // as a whole wants "*" in both.
 type Rule struct {
-	Actions []Action
-	Topics  []string
-	Groups  []string
+	Actions []Action `json:"actions"`
+	Topics  []string `json:"topics,omitempty"`
+	Groups  []string `json:"groups,omitempty"`
 }
 
 // A Key is one identity: its name is RocketMQ's access key, and stands in logs.

@@ -35,3 +35,9 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
 
 // MarshalText implements encoding.TextMarshaler, for JSON and the like.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler. It never fails.
+func (s *Secret) UnmarshalText(text []byte) error {
+	*s = NewSecret(string(text))
+	return nil
+}
