@@ -14,7 +14,7 @@ func (t *topic) backlog() Backlog {
 	subs := *t.subs.Load()
 	if len(subs) == 0 {
 		all := Backlog{Messages: t.messages.Load() - t.lowMessages.Load(), Bytes: t.bytes.Load() - t.lowBytes.Load()}
-		if t.holed.Load() {
+		if t.hasGaps.Load() {
 			for _, q := range *t.queues.Load() {
 				all.Messages -= q.removedMessages.Load()
 				all.Bytes -= q.removedBytes.Load()

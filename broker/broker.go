@@ -173,7 +173,7 @@ type Broker struct {
 
 	addresses atomic.Pointer[address.Set[AddressSettings]] // changed by who holds admin and mu
 
-	retention *retention
+	retention *retentionTasks
 
 	idKey store.IDKey // of the hashes of message IDs
 
@@ -236,7 +236,7 @@ func Open(o Options) (*Broker, error) {
 	// The broker's own life, not a request's.
 	b.life, b.stop = context.WithCancelCause(context.Background())
 	b.maintenance = maintain.New(b.life, o.Logger, b.guarded)
-	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetention(b)
+	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetentionTasks(b)
 	b.forgetting = b.maintenance.Add(maintain.TaskConfig{
 		Step: b.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
 	})

@@ -95,8 +95,8 @@ func (c *combined) auditTopic(t *topic) {
 		if st.First != at || st.End.Offset != q.end.Load() || st.End.Offset != q.nextOffset || st.End.Bytes != q.nextBytes {
 			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.name, q.number, st.First, st.End, at, q.nextOffset, q.nextBytes)
 		}
-		if len(st.Kept) != len(q.kept) {
-			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.name, q.number, len(st.Kept), len(q.kept))
+		if len(st.Kept) != len(q.retention.Leftovers) {
+			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.name, q.number, len(st.Kept), len(q.retention.Leftovers))
 		}
 		for o, m := range st.Kept {
 			kept.Messages++
@@ -107,7 +107,7 @@ func (c *combined) auditTopic(t *topic) {
 				needed = needed || int(q.number) < len(s.cursors) && s.cursors[q.number].leases[o] != nil
 				s.mu.Unlock()
 			}
-			if !needed && t.sweepAt.Load() == 0 {
+			if !needed && t.retentionDue.Load() == 0 {
 				c.t.Errorf("%s/%d: offset %d is kept for nobody, and nothing will remove it", t.name, q.number, o)
 			}
 		}
@@ -136,7 +136,7 @@ func (c *combined) auditTopic(t *topic) {
 	if got := (Backlog{t.lowMessages.Load(), t.lowBytes.Load()}); got != low {
 		c.t.Errorf("%s counts %+v removed; it is %+v", t.name, got, low)
 	}
-	if got := (Backlog{t.keptMessages.Load(), t.keptBytes.Load()}); got != kept {
+	if got := (Backlog{t.leftovers.Load(), t.leftoverBytes.Load()}); got != kept {
 		c.t.Errorf("%s counts %+v kept; it is %+v", t.name, got, kept)
 	}
 }

@@ -48,7 +48,7 @@ func (b *Broker) recoverEnds(lost lostEnds) {
 	for q, e := range lost {
 		messages, bytes := q.nextOffset-e.Offset, q.nextBytes-e.Bytes
 		q.end.Store(q.nextOffset)
-		e.topic.holed.Store(true)
+		e.topic.hasGaps.Store(true)
 		q.removedMessages.Add(messages)
 		q.removedBytes.Add(bytes)
 		e.topic.messages.Add(messages)

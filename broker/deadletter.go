@@ -326,7 +326,9 @@ func (s *subscription) revive(d *deadLetter) {
 	l, to := d.lease, d.from
 	l.Attempt = d.attempt
 	if to == StateInflight || to == StateWaitingRetry {
-		l.Due = latest(l.Due, time.Now().Add(time.Second))
+		if again := time.Now().Add(time.Second); l.Due.Before(again) {
+			l.Due = again
+		}
 	}
 	s.set(l, to)
 	if to == StateReady {

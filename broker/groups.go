@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -269,7 +270,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	}
 	for _, s := range subs {
 		if s.topic.watched.Load() { // what only this group needed
-			b.retention.arm(s.topic, time.Now().Add(sweepPause))
+			b.retention.wake(s.topic, time.Now().Add(retention.Pause))
 		}
 	}
 	// In this order for the reason that DeleteTopic has.

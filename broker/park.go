@@ -270,7 +270,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 	now := time.Now()
 	done, flight, dying, behind := s.callParked(sel, now)
 	if done.MessageGroups > 0 {
-		s.broker.retention.arm(s.topic, now) // it did not go past what was parked
+		s.broker.retention.wake(s.topic, now) // it did not go past what was parked
 	}
 	for i, derr := range s.broker.endAll(dying) {
 		if derr != nil { // its message group stays parked

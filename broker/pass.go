@@ -3,14 +3,14 @@ package broker
 import (
 	"container/heap"
 	"slices"
-	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// pass moves a group over what a sweep removes, and returns what it loses by
-// that: messages that it has not consumed. What is kept for it is noted in the sweep.
-func (s *subscription) pass(w *sweep) (lost Backlog) {
+// pass moves a group over the messages that a round of retention removes, and returns those that
+// it loses: it has not consumed them. It notes in the plan those that are kept for the group.
+func (s *subscription) pass(r *round) (lost Backlog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -18,42 +18,42 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 	}
 	var gone []*lease
 	var moved []*cursor
-	look := func(sp *span, l *lease) {
-		if !w.purge && (!w.expired(sp, l.offset) || l.holds(w.keep, w.now)) {
-			sp.hold(l, l.Due.Add(min(readyGrace, w.keep)))
+	look := func(q *retention.QueuePlan, l *lease) {
+		if !r.Purge && (!r.Expired(q, l.offset) || l.holds(r.Policy, r.Now)) {
+			q.Keep(l.offset, l.Due.Add(r.Grace()))
 			return
 		}
 		gone = append(gone, l)
 	}
-	for i := range w.spans {
-		sp := &w.spans[i]
-		if int(sp.queue.number) >= len(s.cursors) {
+	for i := range r.Queues {
+		q := &r.Queues[i]
+		if int(q.Number) >= len(s.cursors) {
 			continue
 		}
-		c := s.cursors[sp.queue.number]
-		if sp.to == sp.swept { // nothing new; those kept may be done
-			for o := range sp.queue.kept {
+		c := s.cursors[q.Number]
+		if !q.Moves() { // nothing new; leftovers may be done
+			for o := range q.Leftovers {
 				if l := c.leases[o]; l != nil {
-					look(sp, l)
+					look(q, l)
 				}
 			}
 			continue
 		}
 		for o, l := range c.leases {
-			if o < sp.to.Offset {
-				look(sp, l)
+			if o < q.To.Offset {
+				look(q, l)
 			}
 		}
-		if c.next < sp.to.Offset {
-			lost.Messages += sp.to.Offset - c.next
-			lost.Bytes += sp.to.Bytes - c.bytes
-			c.next, c.bytes = sp.to.Offset, sp.to.Bytes
+		if c.next < q.To.Offset {
+			lost.Messages += q.To.Offset - c.next
+			lost.Bytes += q.To.Bytes - c.bytes
+			c.next, c.bytes = q.To.Offset, q.To.Bytes
 			moved = append(moved, c)
 		}
 	}
 	var aside []*cursor
-	if w.purge {
-		aside = s.purgeAside(w, &lost)
+	if r.Purge {
+		aside = s.purgeAside(r, &lost)
 	}
 	s.doneMessages.Add(lost.Messages)
 	s.doneBytes.Add(lost.Bytes)
@@ -62,7 +62,7 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 		lost.Bytes += l.Size
 	}
 	s.discard(gone)
-	if !w.purge {
+	if !r.Purge {
 		s.overtaken += lost.Messages
 	}
 	if len(gone) > 0 || len(moved) > 0 || len(aside) > 0 {
@@ -88,15 +88,15 @@ func (s *subscription) pass(w *sweep) (lost Backlog) {
 // purgeAside forgets what is set aside in queues that are purged, and adds it
 // to lost. Where the group is past what is purged already, that stays: what of it is
 // gone is noticed when it is read back. mu is held.
-func (s *subscription) purgeAside(w *sweep, lost *Backlog) (cursors []*cursor) {
+func (s *subscription) purgeAside(r *round, lost *Backlog) (cursors []*cursor) {
 	if s.aside.messages == 0 {
 		return nil
 	}
 	whole := map[*cursor]bool{}
-	for i := range w.spans {
-		if sp := &w.spans[i]; int(sp.queue.number) < len(s.cursors) {
-			c := s.cursors[sp.queue.number]
-			whole[c] = c.next <= sp.to.Offset
+	for i := range r.Queues {
+		if q := &r.Queues[i]; int(q.Number) < len(s.cursors) {
+			c := s.cursors[q.Number]
+			whole[c] = c.next <= q.To.Offset
 		}
 	}
 	for c, b := range s.forgetAside(func(c *cursor) bool { return whole[c] }) {
@@ -110,19 +110,6 @@ func (s *subscription) purgeAside(w *sweep, lost *Backlog) (cursors []*cursor) {
 		}
 	}
 	return cursors
-}
-
-// hold notes that a group is not done with a message of the span.
-func (sp *span) hold(l *lease, until time.Time) {
-	k := sp.kept[l.offset]
-	if k == nil {
-		k = &kept{}
-		if was := sp.queue.kept[l.offset]; was != nil {
-			k.Stored, k.known = was.Stored, true
-		}
-		sp.kept[l.offset] = k
-	}
-	k.until = latest(k.until, until)
 }
 
 // discard ends leases whose messages are removed: nobody has consumed them. mu is held.

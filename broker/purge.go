@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -64,23 +65,23 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	if err := b.store.Messages.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
 	}
-	before := Backlog{Messages: t.keptMessages.Load() - t.lowMessages.Load(), Bytes: t.keptBytes.Load() - t.lowBytes.Load()}
-	w, err := b.sweepOf(t, time.Now(), true)
+	before := Backlog{Messages: t.leftovers.Load() - t.lowMessages.Load(), Bytes: t.leftoverBytes.Load() - t.lowBytes.Load()}
+	r, err := b.beginRound(t, time.Now(), true)
 	if err != nil {
 		return removed, storeError(err)
 	}
-	if err := w.run(b); err != nil {
-		b.retention.arm(t, time.Now().Add(time.Minute)) // what is left of it
+	if err := r.run(b); err != nil {
+		b.retention.wake(t, time.Now().Add(time.Minute)) // what is left of it
 		return removed, storeError(err)
 	}
 	t.watch()
-	removed.Messages = before.Messages - t.keptMessages.Load() + t.lowMessages.Load() + waiting.Messages
-	removed.Bytes = before.Bytes - t.keptBytes.Load() + t.lowBytes.Load() + waiting.Bytes
-	for i := range w.spans {
-		removed.Messages -= w.spans[i].holes.Messages
-		removed.Bytes -= w.spans[i].holes.Bytes
+	removed.Messages = before.Messages - t.leftovers.Load() + t.lowMessages.Load() + waiting.Messages
+	removed.Bytes = before.Bytes - t.leftoverBytes.Load() + t.lowBytes.Load() + waiting.Bytes
+	for i := range r.Queues {
+		removed.Messages -= r.Queues[i].Gaps.Messages
+		removed.Bytes -= r.Queues[i].Gaps.Bytes
 	}
-	t.removed[removedByPurge].Add(waiting.Messages)
+	t.removed[retention.Purged].Add(waiting.Messages)
 	b.logger.Info("a topic was purged", "topic", name, "messages", removed.Messages, "bytes", removed.Bytes)
 	b.retention.reclaimSoon()
 	return removed, nil
@@ -107,7 +108,7 @@ func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64) (remo
 			return removed, err
 		}
 		from = to
-		b.retention.noteUnqueued(store.Delays, n.Bytes)
+		b.retention.freed.AddUnqueued(store.Delays, n.Bytes)
 	}
 }
 
@@ -169,7 +170,7 @@ func (b *Broker) removeHalves(ctx context.Context, t *topic, last uint64) (remov
 		}
 		removed.Messages += n.Messages
 		removed.Bytes += n.Bytes
-		b.retention.noteUnqueued(store.Halves, n.Bytes)
+		b.retention.freed.AddUnqueued(store.Halves, n.Bytes)
 	}
 	return removed, nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // freedBytes returns what was removed and not given back yet.
 func freedBytes(b *Broker) int64 {
-	b.retention.mu.Lock()
-	defer b.retention.mu.Unlock()
-	return b.retention.freed
+	return b.retention.freed.Bytes()
 }
 
 // Disk that could not be given back is given back later.
@@ -25,13 +25,13 @@ func TestReclaimIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		b.retention.note(1, 0, 5, 5, reclaimBytes) // an empty range cannot be compacted
+		b.retention.freed.Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
 		b.retention.reclaimSoon()
 		elapse(time.Second)
-		if n := freedBytes(b); n != reclaimBytes {
-			t.Fatalf("%d bytes are left to be given back, want %d", n, reclaimBytes)
+		if n := freedBytes(b); n != retention.ReclaimBytes {
+			t.Fatalf("%d bytes are left to be given back, want %d", n, retention.ReclaimBytes)
 		}
-		b.retention.note(1, 0, 4, 6, 0)
+		b.retention.freed.Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
 		elapse(time.Minute)
 		if n := freedBytes(b); n != 0 {
 			t.Errorf("%d bytes are left to be given back a minute later", n)
@@ -51,7 +51,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 		if n := stored(t, b, "t"); n != 1 {
 			t.Fatalf("%d messages are kept", n)
 		}
-		b.retention.note(9, 0, 0, 1, reclaimBytes-200)
+		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
 		if err := b.Ack(t.Context(), d)[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir, memTable: 1 << 20})
-		b.retention.note(9, 0, 0, 1, reclaimBytes-8*mb) // as if so much had been removed before
+		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 		for i := range 12 {
@@ -136,7 +136,7 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, TopicConfig{Queues: 1})
 			sendN(t, b, name, 2, 100)
-			b.retention.note(9, 0, 0, 1, reclaimBytes)
+			b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 			if err := b.DeleteTopic(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		sendN(t, b, "t", 2, 100)
 		fs.hold(true)
-		b.retention.note(9, 0, 0, 1, reclaimBytes)
+		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
@@ -182,13 +182,8 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		left := func() (ranges, topics int) {
-			b.retention.mu.Lock()
-			defer b.retention.mu.Unlock()
-			return len(b.retention.ranges), len(b.retention.topics)
-		}
-		for i := range uint32(reclaimTopics - 5) {
-			b.retention.topics[1<<31+i] = struct{}{}
+		for i := range uint32(retention.ReclaimTopics - 5) {
+			b.retention.freed.AddDeleted(1<<31+i, 0, true, 0)
 		}
 		for i := range 20 {
 			putTopic(t, b, "t", TopicConfig{Queues: 16, DuplicateWindow: -1})
@@ -204,11 +199,11 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if ranges, topics := left(); ranges > 0 || topics > reclaimTopics {
+			if ranges, topics := b.retention.freed.Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
 				t.Fatalf("%d ranges and %d topics are remembered", ranges, topics)
 			}
 		}
-		if _, topics := left(); topics != 5 || freedBytes(b) > 1000 {
+		if _, topics := b.retention.freed.Remembered(); topics != 5 || freedBytes(b) > 1000 {
 			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freedBytes(b))
 		}
 	})

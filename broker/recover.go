@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -76,8 +77,8 @@ func (b *Broker) recover() error {
 		b.forgetting.Wake(forget)
 	}
 	for _, t := range topics {
-		if t.messages.Load() > t.lowMessages.Load() || t.keptMessages.Load() > 0 {
-			b.retention.arm(t, now)
+		if t.messages.Load() > t.lowMessages.Load() || t.leftovers.Load() > 0 {
+			b.retention.wake(t, now)
 		}
 		if t.automatic.Load() {
 			b.autoDelete.Wake(now.Add(autoDeleteDelay))
@@ -117,23 +118,21 @@ func (b *Broker) recoverQueues(t *topic) error {
 			return err
 		}
 		q.low.Store(&state.First)
-		q.swept = state.First
+		q.retention = retention.Restore(state.First, state.Kept)
 		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
 		q.removedMessages.Store(state.Removed.Messages)
 		q.removedBytes.Store(state.Removed.Bytes)
 		if state.Removed.Messages > 0 {
-			t.holed.Store(true)
+			t.hasGaps.Store(true)
 		}
 		q.end.Store(state.End.Offset)
 		t.messages.Add(state.End.Offset)
 		t.bytes.Add(state.End.Bytes)
 		t.lowMessages.Add(state.First.Offset)
 		t.lowBytes.Add(state.First.Bytes)
-		q.kept = map[int64]*kept{}
-		for offset, m := range state.Kept {
-			q.kept[offset] = &kept{Stored: m, known: true}
-			t.keptMessages.Add(1)
-			t.keptBytes.Add(m.Size)
+		for _, m := range state.Kept {
+			t.leftovers.Add(1)
+			t.leftoverBytes.Add(m.Size)
 		}
 	}
 	t.watch()
@@ -203,7 +202,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			// the removal of the lease.
 			c := s.cursors[p.Queue]
 			lost.reach(s.topic, c.queue, p.Offset+1, 0)
-			if p.Offset < c.queue.low.Load().Offset && c.queue.kept[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {
+			if p.Offset < c.queue.low.Load().Offset && c.queue.retention.Leftovers[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {
 				strays = append(strays, func(w *store.Batch) {
 					w.DeleteLease(group, p)
 					if State(l.State) == StateParked {

@@ -139,7 +139,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	if err != nil || t == nil {
 		return "", err
 	}
-	if err := b.expectHoles(ctx, t); err != nil {
+	if err := b.expectGaps(ctx, t); err != nil {
 		return "", err
 	}
 	select {
@@ -273,10 +273,10 @@ func redriven(l *StoredDeadLetter, to string) *store.Message {
 	return m
 }
 
-// expectHoles has whoever removes the oldest messages of a topic look from now
+// expectGaps has whoever removes the oldest messages of a topic look from now
 // on for what is taken out from between the others.
-func (b *Broker) expectHoles(ctx context.Context, t *topic) error {
-	if t.holed.Load() {
+func (b *Broker) expectGaps(ctx context.Context, t *topic) error {
+	if t.hasGaps.Load() {
 		return nil
 	}
 	release, err := b.retention.task.Hold(ctx) // a removal that did not look is over then
@@ -284,7 +284,7 @@ func (b *Broker) expectHoles(ctx context.Context, t *topic) error {
 		return err
 	}
 	defer release()
-	t.holed.Store(true)
+	t.hasGaps.Store(true)
 	return nil
 }
 

@@ -4,45 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // DefaultRetention is how long a message is kept. The messages of dead-letter
 // topics are kept for ever unless the topic says otherwise: nobody else has them any more.
 const DefaultRetention = 72 * time.Hour
-
-const (
-	// readyGrace is how long a message that was delivered, and is ready again,
-	// is kept for a consumer to come although its time is over.
-	readyGrace = time.Hour
-
-	// sweepPause is the least time between looks at a topic for messages that
-	// are consumed, or too many.
-	sweepPause = time.Second
-
-	// maxTimePause is the most that passes between looks at a topic for
-	// messages that are too old; for short retention times it is less.
-	maxTimePause = time.Minute
-
-	// stepOver is how many messages of a queue may be done behind one that is
-	// not before it is left standing alone.
-	stepOver = 1024
-
-	// reclaimBytes is how much is removed before the store is told to give
-	// the disk back. What is less the store gives back by and by.
-	reclaimBytes = 32 << 20
-
-	// reclaimTopics is how many deleted topics are remembered until then.
-	reclaimTopics = 1024
-)
 
 // A Retention says when a topic's messages are removed, the oldest of each queue first. A consumer
 // group that has not consumed one until then never will: it counts as overtaken
@@ -83,108 +56,85 @@ func (r Retention) validate() error {
 	return errors.Join(errs...)
 }
 
-// keepFor returns how long the topic's messages are kept; math.MaxInt64 for ever.
-func (t *topic) keepFor() time.Duration {
+// maxAge returns how long the topic's messages are kept; retention.Forever for ever.
+func (t *topic) maxAge() time.Duration {
 	d := time.Duration(t.config.Load().Retention.Time)
 	switch {
 	case d == 0 && !isDeadLetterTopic(t.name):
 		return DefaultRetention
 	case d <= 0:
-		return math.MaxInt64
+		return retention.Forever
 	}
 	return d
 }
 
-// timePause returns how long to wait at least between looks for messages that are older than keep.
-func timePause(keep time.Duration) time.Duration {
-	return min(max(keep/64, time.Millisecond), maxTimePause)
-}
-
-// past returns t plus d, and false if that is beyond what time can say.
-func past(t time.Time, d time.Duration) (time.Time, bool) {
-	return t.Add(d), d != math.MaxInt64
-}
-
-// holds reports whether a lease keeps its message from being removed that
-// retention is past.
-func (l *lease) holds(keep time.Duration, now time.Time) bool {
+// holds reports whether a lease keeps its message from being removed although it is too old.
+func (l *lease) holds(p retention.Policy, now time.Time) bool {
 	switch {
 	case l.Keep || l.Blocked:
 		return true
 	case l.state() == consume.Held:
 		return false
 	case l.state() == StateReady:
-		return l.Attempt > 0 && now.Before(l.Due.Add(min(readyGrace, keep)))
+		return l.Attempt > 0 && now.Before(l.Due.Add(p.Grace()))
 	}
 	return true
 }
 
-// retention removes messages of all topics. Its task is due at the first moment at which there may
-// be something to remove.
-type retention struct {
+// retentionTasks remove messages of all topics, and give back their disk.
+type retentionTasks struct {
 	broker *Broker
 
-	// Held by everything that removes messages.
+	// Held by everything that removes messages. Due when the first topic is.
 	task *maintain.Task
-	due  []*topic // those of the last look that are not swept yet
+	due  []*topic // those of the last look that had no round yet
 
-	reclaiming *maintain.Task // gives back the disk of what was removed
-
-	mu       sync.Mutex
-	freed    int64                 // guarded by mu: bytes removed since the store was told to reclaim
-	unqueued store.Unqueued        // guarded by mu: what was in no queue yet among them
-	ranges   map[rangeKey][2]int64 // guarded by mu: where, in topics that are there
-	topics   map[uint32]struct{}   // guarded by mu: those that were deleted, and had messages
+	freed   retention.Freed
+	reclaim *maintain.Task
 }
 
-// rangeKey is a topic's and a queue's number.
-type rangeKey struct {
-	topic uint32
-	queue uint16
-}
-
-func newRetention(b *Broker) *retention {
-	r := &retention{broker: b, ranges: map[rangeKey][2]int64{}, topics: map[uint32]struct{}{}}
+func newRetentionTasks(b *Broker) *retentionTasks {
+	r := &retentionTasks{broker: b}
 	r.task = b.maintenance.Add(maintain.TaskConfig{
-		Step: r.sweepNext, Failed: "messages could not be removed", Pause: time.Second, MaxPause: time.Minute,
+		Step: r.removeNext, Failed: "messages could not be removed", Pause: time.Second, MaxPause: time.Minute,
 	})
-	r.reclaiming = b.maintenance.Add(maintain.TaskConfig{
-		Step: r.reclaim, Failed: "the disk of removed messages is not given back yet", Pause: time.Minute, MaxPause: time.Minute,
+	r.reclaim = b.maintenance.Add(maintain.TaskConfig{
+		Step: r.reclaimAll, Failed: "the disk of removed messages is not given back yet", Pause: time.Minute, MaxPause: time.Minute,
 	})
 	return r
 }
 
-// arm has somebody look at the topic then, or earlier.
-func (r *retention) arm(t *topic, at time.Time) {
+// wake has the topic's next round run then, or earlier.
+func (r *retentionTasks) wake(t *topic, at time.Time) {
 	want := at.UnixNano()
 	for {
-		before := t.sweepAt.Load()
+		before := t.retentionDue.Load()
 		if before != 0 && before <= want {
 			return
 		}
-		if t.sweepAt.CompareAndSwap(before, want) {
+		if t.retentionDue.CompareAndSwap(before, want) {
 			break
 		}
 	}
 	r.task.Wake(at.Round(0)) // stored times are of the wall clock
 }
 
-// stored is told of new messages of a topic that nothing is due for, or that
-// holds more than it should.
+// stored is called with new messages of a topic. It sets when the next round is due if none is, or
+// the topic holds more than it should.
 func (t *topic) stored() {
 	c := t.config.Load()
 	over := c.Retention.Bytes > 0 && t.heldBytes() > c.Retention.Bytes
-	if t.sweepAt.Load() != 0 && !over {
+	if t.retentionDue.Load() != 0 && !over {
 		return
 	}
 	now := time.Now()
-	if at, ok := past(now, t.keepFor()); ok {
-		t.retention.arm(t, at)
+	if at, ok := t.retentionPolicy().Expires(now); ok {
+		t.retention.wake(t, at)
 	} else {
-		t.sweepAt.CompareAndSwap(0, math.MaxInt64) // nothing is ever due
+		t.retentionDue.CompareAndSwap(0, math.MaxInt64) // nothing is ever due
 	}
 	if over {
-		t.retention.arm(t, t.soon(now))
+		t.retention.wake(t, t.soon(now))
 	}
 }
 
@@ -197,16 +147,16 @@ func (t *topic) heldBytes() int64 {
 	return n
 }
 
-// soon returns now, or a little later if the topic was looked at just before.
+// soon returns now, or a little later if the last round was just before.
 func (t *topic) soon(now time.Time) time.Time {
-	if at := time.Unix(0, t.sweptAt.Load()).Add(sweepPause); at.After(now) {
+	if at := time.Unix(0, t.retentionRan.Load()).Add(retention.Pause); at.After(now) {
 		return at
 	}
 	return now
 }
 
-// sweepNext sweeps one topic that is due, and looks for those that are if there is none left.
-func (r *retention) sweepNext(ctx context.Context, now time.Time) (next time.Time, err error) {
+// removeNext runs the round of one topic that is due, and looks for those that are if none is left.
+func (r *retentionTasks) removeNext(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if len(r.due) == 0 {
 		if r.due, next = r.look(now); len(r.due) == 0 {
 			return next, nil
@@ -218,18 +168,18 @@ func (r *retention) sweepNext(ctx context.Context, now time.Time) (next time.Tim
 	if t.deleted.Load() {
 		return now, nil
 	}
-	t.sweepAt.Store(0)
-	if err := r.broker.sweep(t, now); err != nil && ctx.Err() == nil && !t.deleted.Load() {
-		r.arm(t, now.Add(time.Minute))
+	t.retentionDue.Store(0)
+	if err := r.broker.removeDue(t, now); err != nil && ctx.Err() == nil && !t.deleted.Load() {
+		r.wake(t, now.Add(time.Minute))
 		return now, fmt.Errorf("topic %q, tried again in a minute: %w", t.name, err)
 	}
 	return now, nil
 }
 
 // look returns the topics that are due, and when the first of the others is.
-func (r *retention) look(now time.Time) (due []*topic, next time.Time) {
+func (r *retentionTasks) look(now time.Time) (due []*topic, next time.Time) {
 	for _, t := range r.broker.topicsByID() {
-		switch at := time.Unix(0, t.sweepAt.Load()); {
+		switch at := time.Unix(0, t.retentionDue.Load()); {
 		case at.UnixNano() == 0 || at.UnixNano() == math.MaxInt64:
 		case !at.After(now):
 			due = append(due, t)
@@ -240,81 +190,30 @@ func (r *retention) look(now time.Time) (due []*topic, next time.Time) {
 	return due, next
 }
 
-// note remembers what was removed, for reclaim. to is above from.
-func (r *retention) note(topic uint32, queue uint16, from, to, bytes int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.freed += bytes
-	r.join(rangeKey{topic, queue}, [2]int64{from, to})
-}
-
-// join adds a range to ranges. mu is held.
-func (r *retention) join(k rangeKey, at [2]int64) {
-	if was, ok := r.ranges[k]; ok {
-		at = [2]int64{min(at[0], was[0]), max(at[1], was[1])}
-	}
-	r.ranges[k] = at
-}
-
-// noteTopic is note for all queues of a topic, which is deleted.
-func (r *retention) noteTopic(t *topic) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// addDeleted notes that a topic was deleted, so that its disk is given back.
+func (r *retentionTasks) addDeleted(t *topic) {
 	for _, q := range *t.queues.Load() {
-		delete(r.ranges, rangeKey{t.id, q.number})
-		if q.nextOffset > 0 {
-			r.freed += q.nextBytes - q.low.Load().Bytes
-			r.topics[t.id] = struct{}{}
-		}
+		r.freed.AddDeleted(t.id, q.number, q.nextOffset > 0, q.nextBytes-q.low.Load().Bytes)
 	}
-}
-
-// noteUnqueued is note for messages that were in no queue yet.
-func (r *retention) noteUnqueued(kind store.Unqueued, bytes int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.freed += bytes
-	r.unqueued |= kind
+	if t.halves.waiting.Load() > 0 {
+		r.freed.AddUnqueued(store.Halves, 0) // their bytes are not known
+	}
 }
 
 // reclaimSoon has disk given back if much was removed.
-func (r *retention) reclaimSoon() {
-	r.mu.Lock()
-	enough := r.enough()
-	r.mu.Unlock()
-	if enough {
-		r.reclaiming.Wake(time.Now())
+func (r *retentionTasks) reclaimSoon() {
+	if r.freed.Enough() {
+		r.reclaim.Wake(time.Now())
 	}
 }
 
-// enough reports whether so much was removed that the disk is to be given back. mu is held.
-func (r *retention) enough() bool { return r.freed >= reclaimBytes || len(r.topics) >= reclaimTopics }
-
-// reclaim has the store give back disk if much was removed.
-func (r *retention) reclaim(ctx context.Context, now time.Time) (next time.Time, err error) {
-	r.mu.Lock()
-	if !r.enough() {
-		r.mu.Unlock()
+// reclaimAll has the store give back disk if much was removed.
+func (r *retentionTasks) reclaimAll(ctx context.Context, now time.Time) (next time.Time, err error) {
+	if !r.freed.Enough() {
 		return next, nil
 	}
-	var ranges []store.Range
-	for k, at := range r.ranges {
-		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at[0], To: at[1]})
+	if err := r.freed.Reclaim(ctx, r.broker.store.Reclaim); err != nil {
+		return next, err
 	}
-	freed, unqueued, removed, topics := r.freed, r.unqueued, r.ranges, r.topics
-	r.freed, r.ranges, r.topics, r.unqueued = 0, map[rangeKey][2]int64{}, map[uint32]struct{}{}, 0
-	r.mu.Unlock()
-	err = r.broker.store.Reclaim(ctx, ranges, slices.Collect(maps.Keys(topics)), unqueued)
-	if err == nil {
-		return now, nil // for what was removed meanwhile
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.Copy(r.topics, topics)
-	r.freed += freed
-	r.unqueued |= unqueued
-	for k, at := range removed {
-		r.join(k, at)
-	}
-	return time.Time{}, err
+	return now, nil // more may have been removed meanwhile
 }

@@ -47,7 +47,7 @@ func TestFailedSweepIsRepeated(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute + time.Second)
-				w, err := b.sweepOf(tp, time.Now(), c.purge)
+				w, err := b.beginRound(tp, time.Now(), c.purge)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -288,7 +289,7 @@ func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 				}
 				pause := 2 * time.Second
 				if r.Bytes == 0 {
-					pause = maxTimePause + time.Second
+					pause = retention.MaxAgePause + time.Second
 				}
 				if elapse(pause); stored(t, b, "t") > r.Bytes { // messages of one byte
 					t.Errorf("%d messages are left %v after all were consumed", stored(t, b, "t"), pause)

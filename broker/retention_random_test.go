@@ -164,7 +164,7 @@ func (k *keeper) check() {
 		age, low := time.Since(m.sent), q.low.Load().Offset
 		everybody := !slices.ContainsFunc(k.groups, func(g string) bool { return !k.done[g+m.id] })
 		switch {
-		case ok && (m.purged || m.place[1] < low && q.kept[m.place[1]] == nil):
+		case ok && (m.purged || m.place[1] < low && q.retention.Leftovers[m.place[1]] == nil):
 			k.t.Fatalf("%+v was removed and is there", m)
 		case ok:
 			total.Messages++

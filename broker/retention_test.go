@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -319,7 +320,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 			t.Fatalf("%d are left, but nobody else has consumed any", n)
 		}
 		consume("two", 10)
-		elapse(sweepPause)
+		elapse(retention.Pause)
 		if n := stored(t, b, "t"); n != 0 {
 			t.Fatalf("%d are left, but all groups have consumed all", n)
 		}
@@ -364,7 +365,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Consumed: true}})
-		sendN(t, b, "t", stepOver+1, 10)
+		sendN(t, b, "t", retention.StepOver+1, 10)
 		var failed *tidegate.Delivery
 		for {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Push: true})
@@ -428,15 +429,8 @@ func TestHolds(t *testing.T) {
 		{consume.Held, 0, 0, time.Minute, true, true},
 	} {
 		l := lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
-		if got := l.holds(c.keep, now); got != c.want {
+		if got := l.holds(retention.Policy{MaxAge: c.keep}, now); got != c.want {
 			t.Errorf("%+v: %v", c, got)
-		}
-	}
-	for keep, want := range map[time.Duration]time.Duration{
-		0: time.Millisecond, time.Second: time.Second / 64, time.Hour: time.Hour / 64, 72 * time.Hour: time.Minute, math.MaxInt64: time.Minute,
-	} {
-		if got := timePause(keep); got != want {
-			t.Errorf("timePause(%v) is %v, want %v", keep, got, want)
 		}
 	}
 }

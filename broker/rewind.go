@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -87,7 +88,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 }
 
 // rewindTo finds a position's offsets and moves the cursors there while nothing
-// is removed: what the group has again is not among what a sweep takes for consumed, and no
+// is removed: what the group has again is not among what a round of it takes for consumed, and no
 // target is before its queue's beginning.
 func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.Flight, error) {
 	t := s.topic
@@ -103,7 +104,7 @@ func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind
 	now := time.Now()
 	done, flight, err := s.rewind(targets, now)
 	if err == nil && t.watched.Load() { // what is skipped or dropped may have been all that kept messages
-		t.retention.arm(t, now.Add(sweepPause))
+		t.retention.wake(t, now.Add(retention.Pause))
 	}
 	return done, flight, err
 }

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		}
 		release := hold(b.store.Messages) // which the plan asks where the queue ends
-		elapse(2 * sweepPause)
+		elapse(2 * retention.Pause)
 		done := make(chan []QueueRewind)
 		go func() {
 			q, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true})
@@ -33,7 +34,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 		synctest.Wait()
 		release()
 		q := <-done
-		elapse(2 * sweepPause)
+		elapse(2 * retention.Pause)
 		var got int64
 		for {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
@@ -79,7 +80,7 @@ func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 				if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
 					t.Fatal(err)
 				}
-				elapse(2 * sweepPause)
+				elapse(2 * retention.Pause)
 				if n := stored(t, b, "t"); n != c.afterwards {
 					t.Errorf("%d messages after the rewind, want %d", n, c.afterwards)
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -207,7 +208,7 @@ func (s *subscription) done(messages, bytes int64, now time.Time) {
 	s.doneBytes.Add(bytes)
 	s.drain.Add(messages, bytes, s.backlog().Messages > 0, now)
 	if s.topic.watched.Load() {
-		s.topic.retention.arm(s.topic, now.Add(sweepPause))
+		s.topic.retention.wake(s.topic, now.Add(retention.Pause))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -38,16 +39,15 @@ type topic struct {
 	halves          halfCounters
 	delays          delayCounters
 
-	// What was removed, or kept behind the queues' beginnings.
-	lowMessages, lowBytes   atomic.Int64 // before the queues' beginnings
-	keptMessages, keptBytes atomic.Int64
-	removed                 [len(removalCauses)]atomic.Int64
+	lowMessages, lowBytes    atomic.Int64 // before the queues' beginnings
+	leftovers, leftoverBytes atomic.Int64 // of those, still there: a group is not done with them
+	removed                  [retention.Causes]atomic.Int64
 
-	retention *retention
-	sweepAt   atomic.Int64 // when to sweep, in nanoseconds since 1970; 0 for never
-	sweptAt   atomic.Int64 // the last time
-	watched   atomic.Bool  // to be swept when groups are done with messages
-	holed     atomic.Bool  // dead letters may have been taken out from between others
+	retention    *retentionTasks
+	retentionDue atomic.Int64 // when the next round is due, in nanoseconds since 1970; 0 for never
+	retentionRan atomic.Int64 // when the last one began
+	watched      atomic.Bool  // a round is due when groups are done with messages
+	hasGaps      atomic.Bool  // messages may have been removed from between others
 
 	// Used only within the store's Add, and before anything else runs.
 	recent  recent.IDs
@@ -70,16 +70,8 @@ type queue struct {
 	// Broker.mu held.
 	low atomic.Pointer[store.Mark]
 
-	// Messages before low that a group is not done with. Used, as is head, by
-	// who has the token of retention, and before anything else runs.
-	kept map[int64]*kept
-
-	// How far its messages are removed, and counted as such: behind low while a
-	// sweep is under way, or has failed. Used like kept, as is why.
-	swept  store.Mark
-	why    RemovalCause // of what is between swept and low
-	head   int64        // an offset that low had
-	headAt time.Time    // when the message there was stored; zero if it is not known
+	// Used by the holder of the task of retention, and before anything else runs.
+	retention retention.Queue
 
 	// What was removed from between the others, from low on; changed only within
 	// the store's Add.
@@ -101,7 +93,7 @@ type storedTopic struct {
 	TopicConfig
 }
 
-func newTopic(name string, id uint32, c TopicConfig, r *retention) *topic {
+func newTopic(name string, id uint32, c TopicConfig, r *retentionTasks) *topic {
 	t := &topic{id: id, name: name, retention: r}
 	t.config.Store(&c)
 	t.address.Store(&addressPolicy{})
@@ -223,7 +215,7 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	t.gatesMu.Unlock()
 	t.watch()
 	if !created {
-		b.retention.arm(t, time.Now()) // the settings may be others
+		b.retention.wake(t, time.Now()) // the settings may be others
 	}
 	t.automatic.Store(automatic)
 	if created {
@@ -277,14 +269,14 @@ func (b *Broker) Topics() []Topic {
 func (b *Broker) describe(t *topic) Topic {
 	d := Topic{
 		Name: t.name, AutoCreated: t.automatic.Load(), TopicConfig: *t.config.Load(),
-		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.keptBytes.Load(), Backlog: t.backlog(),
+		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.leftoverBytes.Load(), Backlog: t.backlog(),
 		HalfMessages: t.halves.waiting.Load(), DelayedMessages: t.delays.messages.Load(), DelayedBytes: t.delays.bytes.Load(),
 	}
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.low.Load().Offset - q.removedMessages.Load()
 		d.Bytes -= q.removedBytes.Load()
 	}
-	d.Messages += t.keptMessages.Load()
+	d.Messages += t.leftovers.Load()
 	if len(*t.subs.Load()) == 0 {
 		d.Backlog = Backlog{Messages: d.Messages, Bytes: d.Bytes}
 	}
@@ -354,10 +346,7 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 	for _, s := range subs {
 		s.close()
 	}
-	b.retention.noteTopic(t) // its disk is given back
-	if t.halves.waiting.Load() > 0 {
-		b.retention.noteUnqueued(store.Halves, 0) // their bytes are not known
-	}
+	b.retention.addDeleted(t)
 	defer b.retention.reclaimSoon()
 	if err := b.deleteProgress(subs); err != nil {
 		return true, err

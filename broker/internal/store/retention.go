@@ -144,24 +144,24 @@ func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok 
 	return m, true, nil
 }
 
-// Holes returns how many messages of a range were removed from between the
+// Gaps returns how many messages of a range were removed from between the
 // others, and the bytes of their bodies, of bytes that all of the range had.
-func (s *Store) Holes(r Range, bytes int64) (Removed, error) {
+func (s *Store) Gaps(r Range, bytes int64) (Removed, error) {
 	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
 	if err != nil {
 		return Removed{}, err
 	}
 	defer it.Close()
-	holes := Removed{Messages: r.To - r.From, Bytes: bytes}
+	gaps := Removed{Messages: r.To - r.From, Bytes: bytes}
 	for ok := it.First(); ok; ok = it.Next() {
 		_, size, _, err := headerAt(it)
 		if err != nil && !IsDamage(err) {
 			return Removed{}, err
 		}
-		holes.Messages--
-		holes.Bytes -= size
+		gaps.Messages--
+		gaps.Bytes -= size
 	}
-	return holes, it.Error()
+	return gaps, it.Error()
 }
 
 // Live sums the bytes of the bodies that a range still has, from its first message on, until that

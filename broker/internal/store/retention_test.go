@@ -48,8 +48,8 @@ func TestFirstThat(t *testing.T) {
 			t.Errorf("the first at %d: %d, %v, want %d", at, got, err, want)
 		}
 	}
-	if holes, err := s.Holes(Range{Topic: 1, Queue: 2, From: 400, To: n}, 2*(n-400)); err != nil || holes != (Removed{Messages: 3, Bytes: 6}) {
-		t.Errorf("holes: %+v, %v", holes, err)
+	if gaps, err := s.Gaps(Range{Topic: 1, Queue: 2, From: 400, To: n}, 2*(n-400)); err != nil || gaps != (Removed{Messages: 3, Bytes: 6}) {
+		t.Errorf("gaps: %+v, %v", gaps, err)
 	}
 	for _, c := range []struct{ from, to, enough, bytes, next int64 }{
 		{0, n, 1, 2, 1}, {0, n, 3, 4, 2}, {499, n, 4, 4, 503}, {500, 502, 4, 0, 502}, {498, 504, 100, 8, 504}, {7, 7, 1, 0, 7},

@@ -1,0 +1,257 @@
+package retention
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Messages reads the stored messages of a topic.
+type Messages interface {
+	// FirstIn, LastIn, FirstThat, Live and Gaps are those of store.Store.
+	FirstIn(r store.Range) (m store.Stored, ok bool, err error)
+	LastIn(r store.Range) (m store.Stored, ok bool, err error)
+	FirstThat(r store.Range, f func(store.Stored) bool) (int64, error)
+	Live(r store.Range, enough int64) (bytes, next int64, err error)
+	Gaps(r store.Range, bytes int64) (store.Removed, error)
+
+	// BodiesBefore returns the bytes of the bodies of a queue before an offset, all that ever were.
+	BodiesBefore(queue uint16, offset int64) (int64, error)
+}
+
+// A Plan is one round of retention of a topic.
+type Plan struct {
+	Policy
+	Topic  uint32
+	Now    time.Time
+	Purge  bool // everything up to End is removed, whatever Policy says
+	Queues []QueuePlan
+
+	read Messages
+}
+
+// New plans a round: it sets To of all queues. held is how many bytes of bodies the topic holds
+// from the beginnings of its queues on.
+func New(p Plan, held int64, read Messages) (*Plan, error) {
+	p.read = read
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		begin := q.Begin.Offset
+		q.old, q.many, q.consumed, q.floor, q.kept, q.unfinished = begin, begin, begin, q.End, map[int64]*Leftover{}, q.cause
+		if p.Purge {
+			q.many = q.End
+		} else if err := p.planQueue(q); err != nil {
+			return nil, err
+		}
+	}
+	if p.MaxBytes > 0 && !p.Purge {
+		if err := p.planBytes(held - p.MaxBytes); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		q.To = q.Begin
+		if to := max(q.old, q.many, q.consumed); to > q.Begin.Offset {
+			bytes, err := p.bodiesBefore(q, to)
+			if err != nil {
+				return nil, err
+			}
+			q.To = store.Mark{Offset: to, Bytes: bytes}
+		}
+	}
+	return &p, nil
+}
+
+// planQueue finds what is too old or consumed.
+func (p *Plan) planQueue(q *QueuePlan) error {
+	oldest, ok, err := p.oldest(q, q.Begin.Offset, q.End)
+	if err != nil {
+		return err
+	}
+	if ok && p.MaxAge != Forever && p.Now.Sub(oldest) >= p.MaxAge {
+		if q.old, err = p.firstAfter(q, q.Begin.Offset, q.End, p.Now.Add(-p.MaxAge)); err != nil {
+			return err
+		}
+	}
+	if p.Consumed {
+		q.consumed = q.Done
+	}
+	if max(q.old, q.consumed) > q.Begin.Offset || p.MaxBytes > 0 {
+		if err := p.limitToFloor(q); err != nil {
+			return err
+		}
+	}
+	q.many = q.old
+	return nil
+}
+
+// limitToFloor finds where the duplicate window keeps messages from being removed.
+func (p *Plan) limitToFloor(q *QueuePlan) error {
+	if p.Window > 0 {
+		floor, err := p.firstAfter(q, max(q.Begin.Offset, q.End-p.WindowMessages), q.End, p.Now.Add(-p.Window))
+		if err != nil {
+			return err
+		}
+		q.floor = floor
+	}
+	q.blocked = q.consumed > q.floor
+	q.old, q.consumed = min(q.old, q.floor), min(q.consumed, q.floor)
+	return nil
+}
+
+// Begun notes that the queues begin at To now.
+func (p *Plan) Begun() {
+	for i := range p.Queues {
+		if q := &p.Queues[i]; q.To != q.Begin {
+			q.cause = p.causeOf(q, q.To.Offset-1)
+		}
+	}
+}
+
+// Changes reports whether the round has anything to do besides moving the beginnings.
+func (p *Plan) Changes() bool {
+	for i := range p.Queues {
+		if q := &p.Queues[i]; q.Moves() || len(q.Leftovers) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Waits reports whether messages of a queue wait behind one that is parked or blocked.
+func (p *Plan) Waits() bool {
+	for i := range p.Queues {
+		if p.Queues[i].Waiting {
+			return true
+		}
+	}
+	return false
+}
+
+// Expired reports whether a message is to be removed, consumed or not.
+func (p *Plan) Expired(q *QueuePlan, offset int64) bool {
+	if offset >= q.Begin.Offset {
+		return offset < max(q.old, q.many)
+	}
+	l := q.Leftovers[offset]
+	return l != nil && p.Now.Sub(l.At) >= p.MaxAge
+}
+
+// KeepsMore reports whether a message becomes a leftover that was none before.
+func (p *Plan) KeepsMore() bool {
+	for i := range p.Queues {
+		for o := range p.Queues[i].kept {
+			if p.Queues[i].Leftovers[o] == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Complete reads what is not known of the leftovers.
+func (p *Plan) Complete() error {
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		for o, l := range q.kept {
+			m, ok, err := l.Stored, true, error(nil)
+			if !l.known {
+				m, ok, err = p.read.FirstIn(q.in(p.Topic, o, o+1))
+			}
+			if err != nil {
+				return err
+			}
+			if !ok { // removed from between others
+				delete(q.kept, o)
+				continue
+			}
+			l.Stored, l.known = m, true
+			if at, ok := p.Expires(m.At); ok {
+				l.until = latest(l.until, at)
+			} else {
+				l.until = time.Time{}
+			}
+		}
+	}
+	return nil
+}
+
+// FindGaps finds what was removed before from between the messages that are removed now. No message
+// may be removed so meanwhile.
+func (p *Plan) FindGaps() (err error) {
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		if !q.Moves() || !q.HasGaps {
+			continue
+		}
+		if q.Gaps, err = p.read.Gaps(q.in(p.Topic, q.Removed.Offset, q.To.Offset), q.To.Bytes-q.Removed.Bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Next returns when the next round is due; false if at no known time. end returns the offset after
+// the last message of a queue that is on disk.
+func (p *Plan) Next(end func(queue uint16) int64) (next time.Time, ok bool, err error) {
+	due := func(at time.Time) {
+		if !ok || at.Before(next) {
+			next, ok = at, true
+		}
+	}
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		until := q.End
+		if q.Waiting { // nothing reports when messages from End on can be removed
+			until = end(q.Number)
+		}
+		oldest, some, err := p.oldest(q, q.To.Offset, until)
+		if err != nil {
+			return next, false, err
+		}
+		if at, expires := p.Expires(oldest); some && expires {
+			due(latest(at, oldest.Add(p.Window), p.Now.Add(p.AgePause())))
+		}
+		if some && q.blocked {
+			due(latest(oldest.Add(p.Window), p.Now.Add(Pause)))
+		}
+		for _, l := range q.kept {
+			if !l.until.IsZero() {
+				due(latest(l.until, p.Now.Add(p.AgePause())))
+			}
+		}
+	}
+	return next, ok, nil
+}
+
+// oldest returns when the first message of a queue between two offsets was stored; false if there
+// is none. from is the beginning of the queue.
+func (p *Plan) oldest(q *QueuePlan, from, to int64) (time.Time, bool, error) {
+	if from >= to {
+		return time.Time{}, false, nil
+	}
+	if q.headAt.IsZero() || q.head != from {
+		m, ok, err := p.read.FirstIn(q.in(p.Topic, from, to))
+		if err != nil || !ok {
+			return time.Time{}, false, err
+		}
+		q.head, q.headAt = from, m.At
+	}
+	return q.headAt, true, nil
+}
+
+// firstAfter returns the offset of the first message that was stored after at, among those between
+// the two offsets.
+func (p *Plan) firstAfter(q *QueuePlan, from, to int64, at time.Time) (int64, error) {
+	return p.read.FirstThat(q.in(p.Topic, from, to), func(m store.Stored) bool { return m.At.After(at) })
+}
+
+// bodiesBefore returns the bytes of the queue's bodies before an offset that is not before its
+// beginning.
+func (p *Plan) bodiesBefore(q *QueuePlan, offset int64) (int64, error) {
+	if offset == q.Begin.Offset {
+		return q.Begin.Bytes, nil
+	}
+	return p.read.BodiesBefore(q.Number, offset)
+}
