@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -53,7 +54,7 @@ func TestWrongTypeIsRefusedBeforeTheWire(t *testing.T) {
 				if isErr != (tt.remedy != "") {
 					t.Errorf("%v takes: %v", tt.takes, r.Err)
 				}
-				if isErr && (e.Code != tidegate.CodeMessagePropertyConflict || e.Endpoint != "" || e.MaybeStored || !strings.Contains(e.Message, tt.remedy) || !strings.Contains(e.Message, typeOf(tt.msg).String())) {
+				if isErr && (e.Code != tidegate.CodeMessagePropertyConflict || e.Endpoint != "" || e.MaybeStored || !strings.Contains(e.Message, tt.remedy) || !strings.Contains(e.Message, wire.TypeOf(tt.msg).String())) {
 					t.Errorf("%v takes: %+v, want %q", tt.takes, e, tt.remedy)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -52,7 +53,7 @@ func BenchmarkSend(b *testing.B) {
 		send func() error
 	}{
 		{"bare", func() error {
-			_, err := bare.SendMessage(b.Context(), c.encodeRequest(&topic{name: "t"}, queue{}, []*tidegate.Message{m}))
+			_, err := bare.SendMessage(b.Context(), c.encoder.Request(c.resource("t"), 0, []*tidegate.Message{m}))
 			return err
 		}},
 		{"client", func() error { return c.Send(b.Context(), []*tidegate.Message{m})[0].Err }},
@@ -128,7 +129,7 @@ func benchClient(b *testing.B) *Client {
 		return sentAll(r), nil
 	}
 	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		grpc.SetHeader(ctx, metadata.Pairs(featuresKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(remote.FeaturesKey, s.features))
 		return next(ctx, req)
 	}))
 	rmqpb.RegisterMessagingServiceServer(g, s)

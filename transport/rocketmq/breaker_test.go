@@ -13,62 +13,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
-
-func TestVerdict(t *testing.T) {
-	answered := func(c tidegate.Code) *tidegate.Error { return &tidegate.Error{Code: c} }
-	lost := &tidegate.Error{Err: tidegate.ErrUnavailable}
-	share := fmt.Errorf("the attempt's share: %w", tidegate.ErrUnavailable)
-	for name, tt := range map[string]struct {
-		err   *tidegate.Error
-		cause error
-		took  time.Duration
-		want  verdict
-	}{
-		"accepted":                  {want: healthy},
-		"throttled":                 {err: answered(tidegate.CodeTooManyRequests), want: healthy},
-		"broken connection":         {err: lost, want: failing},
-		"attempt's share over":      {err: lost, cause: share, took: time.Millisecond, want: failing},
-		"internal error":            {err: answered(tidegate.CodeInternalServerError), want: failing},
-		"proxy timeout":             {err: answered(tidegate.CodeProxyTimeout), want: failing},
-		"wrong message":             {err: answered(tidegate.CodeMessageBodyTooLarge), want: nothing},
-		"wrong keys":                {err: answered(tidegate.CodeUnauthorized), want: nothing},
-		"no topic":                  {err: answered(tidegate.CodeTopicNotFound), want: nothing},
-		"not implemented":           {err: answered(tidegate.CodeNotImplemented), want: nothing},
-		"lane changed":              {err: &tidegate.Error{Err: transport.ErrLaneChanged}, want: nothing},
-		"closed":                    {err: &tidegate.Error{Err: tidegate.ErrClosed}, want: nothing},
-		"cancelled":                 {err: &tidegate.Error{Err: context.Canceled}, cause: context.Canceled, took: time.Hour, want: nothing},
-		"cancelled with a reason":   {err: &tidegate.Error{Err: errGone}, cause: errGone, took: time.Hour, want: nothing},
-		"short deadline":            {err: &tidegate.Error{Err: context.DeadlineExceeded}, cause: context.DeadlineExceeded, took: patience - 1, want: nothing},
-		"deadline after some while": {err: &tidegate.Error{Err: context.DeadlineExceeded}, cause: context.DeadlineExceeded, took: patience, want: failing},
-	} {
-		if got := verdictOf(tt.err, tt.cause, tt.took); got != tt.want {
-			t.Errorf("%s: %d, want %d", name, got, tt.want)
-		}
-	}
-}
-
-// Demand 9: at most half of the servers are excluded.
-func TestExcluded(t *testing.T) {
-	for _, tt := range []struct {
-		trips []int64
-		want  []bool
-	}{
-		{[]int64{5}, []bool{false}},
-		{[]int64{0, 0}, []bool{false, false}},
-		{[]int64{0, 7}, []bool{false, true}},
-		{[]int64{9, 7}, []bool{false, true}}, // both failed: the first stays out
-		{[]int64{9, 7, 8}, []bool{false, true, false}},
-		{[]int64{4, 3, 2, 1}, []bool{false, false, true, true}},
-		{[]int64{0, 3, 0, 1}, []bool{false, true, false, true}},
-		{[]int64{0, 0, 1, 0}, []bool{false, false, true, false}},
-	} {
-		if got := excluded(tt.trips); !slices.Equal(got, tt.want) {
-			t.Errorf("%v: %v, want %v", tt.trips, got, tt.want)
-		}
-	}
-}
 
 // pair starts two servers of one topic and a client.
 func pair(t *testing.T) (c *Client, a, b *server) {
@@ -167,7 +114,7 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 			t.Errorf("the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
 		}
 		dead.Store(false)
-		time.Sleep(excludeFor + probeGap)
+		time.Sleep(remote.ExcludeFor + remote.ProbeGap)
 		got := map[string]int{}
 		for range 101 { // the first probes
 			r, err := send()

@@ -11,18 +11,21 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // A request is what all unary calls have in common.
 type request struct {
-	ep      *endpoint
-	id      identity
+	ep      *remote.Server
+	id      headers.Identity
 	op      string
-	subject string   // of errors
-	headers []string // more of them, in pairs
-	session *session // in whose name it is; nil if it needs none
-	gate    *gate    // of a request with several messages; else nil
+	subject string            // of errors
+	headers []string          // more of them, in pairs
+	session *session          // in whose name it is; nil if it needs none
+	gate    *remote.BatchGate // of a request with several messages; else nil
 }
 
 // changes reports whether the request changes something: it may have done so
@@ -55,14 +58,14 @@ func call[Req any, Res answer](
 	}
 	for {
 		if await {
-			if err := c.await(ctx, r.ep); err != nil {
+			if err := r.ep.Await(ctx); err != nil {
 				return res, nil, r.notConnected(err)
 			}
 		}
 		opts := append(info.opts[:0], grpc.Peer(&info.peer), grpc.Trailer(&info.trailer))
 		// Sends are many, and the header is the same for all of a connection: copying
 		// it once, and with the calls that repeat themselves anyway, is enough.
-		look := r.op != opSend || r.gate != nil || r.ep.unknown()
+		look := r.op != opSend || r.gate != nil || r.ep.Unknown()
 		if look {
 			opts = append(opts, grpc.Header(&info.header))
 		}
@@ -70,12 +73,12 @@ func call[Req any, Res answer](
 			opts = append(opts, grpc.PerRPCCredentials(r.gate))
 		}
 		res, err := attempt(ctx, c, r, method, req, opts)
-		if err != nil && r.gate != nil && r.gate.refused != nil {
-			r.ep.link.Load().saw(r.gate.refused)
-			return res, nil, laneChanged(r.subject, r.ep.key)
+		if err != nil && r.gate != nil && r.gate.Refused != nil {
+			r.ep.Link.Load().Saw(r.gate.Refused)
+			return res, nil, laneChanged(r.subject, r.ep.Key)
 		}
 		if err != nil {
-			if fault := r.ep.link.Load().fault.Load(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
+			if fault := r.ep.Link.Load().Fault.Load(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
 				return res, nil, r.tlsError(fault, err)
 			}
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
@@ -83,14 +86,14 @@ func call[Req any, Res answer](
 			}
 			// gRPC names no peer for a call with more than one response, which is Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
-			return res, nil, transportError(ctx, r.op, r.subject, r.ep.key, err, sent && r.changes(), c.isClosed())
+			return res, nil, failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
 		}
 		if look {
-			r.ep.learn(connectionOf(&info.peer), info.header)
+			r.ep.Learn(remote.ConnectionOf(&info.peer), info.header)
 		}
 		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
-			e := statusError(r.op, r.subject, r.ep.key, st, info.trailer)
-			e.MaybeStored = r.changes() && maybeStored(e.Code)
+			e := failure.OfStatus(r.op, r.subject, r.ep.Key, st, info.trailer)
+			e.MaybeStored = r.changes() && failure.MaybeStored(e.Code)
 			if r.session != nil {
 				r.session.resendIf(e)
 			}
@@ -111,5 +114,18 @@ func attempt[Req any, Res answer](
 		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
 		defer cancel()
 	}
-	return method(r.ep.api(), c.headers.outgoing(ctx, r.id, r.headers...), req, opts...)
+	return method(r.ep.API(), c.headers.Outgoing(ctx, r.id, r.headers...), req, opts...)
+}
+
+// tlsError makes the error of a call that failed by a fault of Options.TLS.
+func (r request) tlsError(f *remote.TLSFault, err error) *tidegate.Error {
+	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.Text)
+	e.Endpoint, e.Err = r.ep.Key, err
+	return e
+}
+
+// notConnected makes the error of a call that waited in vain.
+func (r request) notConnected(cause error) *tidegate.Error {
+	return &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: cause,
+		Message: "there was no connection to the server"}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -111,7 +113,7 @@ func (c *Client) keepSessions(ctx context.Context, topics []string) {
 				c.opts.Logger.Warn("rocketmq: half messages of a topic are not checked", "topic", name, "error", err)
 				continue
 			}
-			for _, ep := range rt.servers {
+			for _, ep := range rt.Servers {
 				s, since, err := c.session(opTelemetry, ep, role{}, name, nil)
 				if err != nil {
 					return // closed
@@ -139,18 +141,18 @@ func (c *Client) keepSessions(ctx context.Context, topics []string) {
 }
 
 // asked passes a server's question on to a checker of its topic.
-func (c *Client) asked(ep *endpoint, cmd *rmqpb.RecoverOrphanedTransactionCommand) error {
+func (c *Client) asked(ep *remote.Server, cmd *rmqpb.RecoverOrphanedTransactionCommand) error {
 	pb := proto.CloneOf(cmd.GetMessage())
 	if pb.GetSystemProperties() == nil {
 		return errors.New("the message has no properties")
 	}
 	pb.SystemProperties.ReceiptHandle = new("none") // it is no delivery
-	d, err := decodeMessage(pb, c.opts.MaxReceiveSize)
+	d, err := wire.DecodeMessage(pb, c.opts.MaxReceiveSize)
 	if err != nil {
 		return err
 	}
 	q := transport.TransactionCheck{Message: &d.Message, Transaction: transport.Transaction{
-		ID: cmd.GetTransactionId(), MessageID: d.ID, Topic: d.Topic, Endpoint: ep.key,
+		ID: cmd.GetTransactionId(), MessageID: d.ID, Topic: d.Topic, Endpoint: ep.Key,
 	}}
 	c.mu.Lock()
 	defer c.mu.Unlock()

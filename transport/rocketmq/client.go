@@ -9,6 +9,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -22,11 +25,13 @@ var _ transport.Transport = (*Client)(nil)
 // at the end.
 type Client struct {
 	opts    Options
-	host    string // of this machine, as born host
-	headers *headerer
-	id      identity // of everything but consumers
-	ids     sync.Map // of consumers: role → identity
-	access  *endpoint
+	host    string // of this machine
+	encoder wire.Encoder
+	dialing remote.Dialing
+	headers *headers.Signer
+	id      headers.Identity // of everything but consumers
+	ids     sync.Map         // of consumers: role → identity
+	access  *remote.Server
 
 	ctx    context.Context //nolint:containedctx // ends with Close; of goroutines, not of requests
 	cancel context.CancelFunc
@@ -36,7 +41,7 @@ type Client struct {
 
 	mu        sync.Mutex // never held across a wait
 	closed    bool
-	endpoints map[string]*endpoint
+	endpoints map[string]*remote.Server
 	sessions  map[sessionKey]*session
 	topics    map[string]*topic
 	checkers  []*checker
@@ -48,7 +53,7 @@ type Client struct {
 // New does not connect. The first call does, and each call after a lost connection. The error joins
 // all faults of endpoints and opts. Each fault is a tidegate.Error, or an error of package backoff.
 func New(endpoints string, opts Options) (*Client, error) {
-	access, err := parseEndpoints(endpoints)
+	access, err := remote.ParseAddresses(endpoints)
 	opts, optErr := opts.withDefaults()
 	if err := errors.Join(err, optErr); err != nil {
 		return nil, err
@@ -56,14 +61,16 @@ func New(endpoints string, opts Options) (*Client, error) {
 	c := &Client{
 		opts:      opts,
 		host:      hostname(),
-		headers:   newHeaderer(opts.Credentials),
-		id:        newIdentity(&opts, opts.ClientID),
+		encoder:   wire.Encoder{Namespace: opts.Namespace, Host: hostname(), Compression: opts.Compression},
+		headers:   headers.NewSigner(opts.Credentials.AccessKey, opts.Credentials.SecretKey),
+		id:        headers.NewIdentity(opts.ClientID, opts.Namespace, opts.Credentials.SessionToken),
 		done:      make(chan struct{}),
-		endpoints: map[string]*endpoint{},
+		endpoints: map[string]*remote.Server{},
 		sessions:  map[sessionKey]*session{},
 		topics:    map[string]*topic{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's own life, not a request's
+	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: opts.Dialer, Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, Life: c.ctx}
 	if c.access, err = c.endpoint(access); err != nil {
 		c.cancel()
 		return nil, err
@@ -84,21 +91,21 @@ func (c *Client) spawn(f func()) bool {
 }
 
 // Capabilities returns EndpointCapabilities of the client's own endpoints.
-func (c *Client) Capabilities() transport.Capabilities { return c.access.capabilities() }
+func (c *Client) Capabilities() transport.Capabilities { return c.access.Capabilities() }
 
 // ResetConnectBackoff ends the current waits between attempts to connect: the client connects at
 // once, and the backoff begins with the first delay again. Use it after an outage that the program
 // knows to be over.
 func (c *Client) ResetConnectBackoff() {
 	for _, e := range c.allEndpoints() {
-		e.link.Load().conn.ResetConnectBackoff()
+		e.Link.Load().Conn.ResetConnectBackoff()
 	}
 }
 
-func (c *Client) allEndpoints() []*endpoint {
+func (c *Client) allEndpoints() []*remote.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := make([]*endpoint, 0, len(c.endpoints))
+	list := make([]*remote.Server, 0, len(c.endpoints))
 	for _, e := range c.endpoints {
 		list = append(list, e)
 	}
@@ -145,7 +152,7 @@ func (c *Client) sayGoodbye(sessions []*session) {
 		wg.Go(func() {
 			req := &rmqpb.NotifyClientTerminationRequest{Group: s.groupResource()}
 			// What the server says to it changes nothing.
-			_, _ = s.ep.api().NotifyClientTermination(c.headers.outgoing(ctx, s.id), req)
+			_, _ = s.ep.API().NotifyClientTermination(c.headers.Outgoing(ctx, s.id), req)
 		})
 	}
 	wg.Wait()
@@ -153,7 +160,7 @@ func (c *Client) sayGoodbye(sessions []*session) {
 
 func (c *Client) closeConnections() {
 	for _, e := range c.allEndpoints() {
-		e.link.Load().conn.Close()
+		e.Link.Load().Conn.Close()
 	}
 }
 

@@ -34,5 +34,5 @@
 // # Errors
 //
 // A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has code 0 and
-// matches tidegate.ErrUnavailable, unless a code fits: see the table at transportError.
+// matches tidegate.ErrUnavailable, unless a code fits: see the table at OfCall in internal/failure.
 package rocketmq

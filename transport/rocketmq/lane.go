@@ -10,6 +10,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -37,9 +40,9 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 	if err != nil {
 		return transport.Lane{}, err
 	}
-	q, probe := t.choose(rt, r.MessageGroup, r.Avoid)
-	lane := transport.Lane{Topic: r.Topic, Endpoint: q.ep.key, MaxMessages: 1, MaxBytes: maxBatchBytes}
-	if !probe && q.ep.batch() {
+	q, probe := rt.Choose(&t.next, r.MessageGroup, r.Avoid)
+	lane := transport.Lane{Topic: r.Topic, Endpoint: q.Server.Key, MaxMessages: 1, MaxBytes: maxBatchBytes}
+	if !probe && q.Server.Batch() {
 		lane.MaxMessages = maxBatch
 	}
 	return lane, nil
@@ -60,13 +63,13 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 			return results
 		}
 	}
-	if err == nil && !rt.leads(lane.Endpoint, msgs) {
+	if err == nil && !rt.Leads(lane.Endpoint, msgs) {
 		err = laneChanged(lane.Topic, lane.Endpoint)
 	}
 	if err == nil {
-		q := rt.at[lane.Endpoint]
-		report := q.ep.begin()
-		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.excludes(), q.ep) {
+		q := rt.At[lane.Endpoint]
+		report := q.Server.Begin()
+		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.Excludes(), q.Server) {
 			c.sendReported(ctx, t, q, msgs, results, report)
 			return results
 		}
@@ -88,30 +91,17 @@ func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
 	if e == nil {
 		return transport.Capabilities{}
 	}
-	return e.capabilities()
+	return e.Capabilities()
 }
 
 // writable returns the topic's route, which has a queue that can be written to.
-func (c *Client) writable(ctx context.Context, name string) (*topic, *route, *tidegate.Error) {
+func (c *Client) writable(ctx context.Context, name string) (*topic, *routing.Route, *tidegate.Error) {
 	t, rt, err := c.route(ctx, opSend, name)
-	if err == nil && len(rt.byGroup) == 0 {
+	if err == nil && len(rt.ByGroup) == 0 {
 		c.lose(t)
-		err = noQueue(opSend, name, c.access.key, "written")
+		err = noQueue(opSend, name, c.access.Key, "written")
 	}
 	return t, rt, err
-}
-
-// leads reports whether all messages may go to the server at endpoint.
-func (r *route) leads(endpoint string, msgs []*tidegate.Message) bool {
-	if _, ok := r.at[endpoint]; !ok {
-		return false
-	}
-	for _, m := range msgs {
-		if m.MessageGroup != "" && r.forGroup(m.MessageGroup).ep.key != endpoint {
-			return false
-		}
-	}
-	return true
 }
 
 func laneChanged(topic, endpoint string) *tidegate.Error {
@@ -133,29 +123,29 @@ func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
 
 // sendRequest sends msgs in one request to the server of q, and fills in results.
 // Several messages go over a connection that announced batch, or not at all.
-func (c *Client) sendRequest(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult) {
-	c.sendReported(ctx, t, q, msgs, results, q.ep.begin())
+func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult) {
+	c.sendReported(ctx, t, q, msgs, results, q.Server.Begin())
 }
 
 // sendReported is sendRequest, and reports to the breaker; not if report is nil.
-func (c *Client) sendReported(ctx context.Context, t *topic, q queue, msgs []*tidegate.Message, results []transport.SendResult, report func(verdict)) {
-	c.sendEncoded(ctx, t, q, c.encodeRequest(t, q, msgs), msgs, results, report)
+func (c *Client) sendReported(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) {
+	c.sendEncoded(ctx, t, q, c.encoder.Request(c.resource(t.name), q.ID, msgs), msgs, results, report)
 }
 
 // sendEncoded sends req, which has msgs, and returns the response; nil if there is none.
-func (c *Client) sendEncoded(ctx context.Context, t *topic, q queue, req *rmqpb.SendMessageRequest, msgs []*tidegate.Message, results []transport.SendResult, report func(verdict)) *rmqpb.SendMessageResponse {
-	v := nothing
+func (c *Client) sendEncoded(ctx context.Context, t *topic, q routing.Queue, req *rmqpb.SendMessageRequest, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
+	v := remote.Nothing
 	if report != nil {
 		defer func() { report(v) }() // also after a panic, or the server would never be probed again
 	}
-	r := request{ep: q.ep, id: c.id, op: opSend, subject: t.name}
+	r := request{ep: q.Server, id: c.id, op: opSend, subject: t.name}
 	if len(msgs) > 1 {
-		r.gate = new(gate)
+		r.gate = new(remote.BatchGate)
 	}
 	begin := time.Now()
 	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.SendMessage, req)
-	if v = healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
-		v = verdictOf(err, context.Cause(ctx), time.Since(begin))
+	if v = remote.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
+		v = remote.VerdictOf(err, context.Cause(ctx), time.Since(begin))
 	}
 	if err != nil {
 		c.doubtIf(t, err)
@@ -169,11 +159,11 @@ func (c *Client) sendEncoded(ctx context.Context, t *topic, q queue, req *rmqpb.
 	born := req.GetMessages()[0].GetSystemProperties().GetBornTimestamp()
 	for i, m := range msgs {
 		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
-		if e := sendError(t.name, q.ep.key, res, entry, m.ID, err, trailer); e != nil {
+		if e := sendError(t.name, q.Server.Key, res, entry, m.ID, err, trailer); e != nil {
 			results[i].Err = e
 			continue
 		}
-		results[i].Receipt = receipt(m, q.ep.key, entry, born)
+		results[i].Receipt = receipt(m, q.Server.Key, entry, born)
 	}
 	return res
 }
@@ -197,8 +187,8 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 	case st.GetCode() == rmqpb.Code_OK:
 		return nil
 	case st.GetCode() != 0:
-		e := statusError(opSend, topic, endpoint, st, trailer)
-		e.MaybeStored = maybeStored(e.Code)
+		e := failure.OfStatus(opSend, topic, endpoint, st, trailer)
+		e.MaybeStored = failure.MaybeStored(e.Code)
 		return e
 	case top != nil:
 		e := *top
@@ -206,7 +196,7 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
 		return nil // the status speaks for all
 	}
-	e := statusError(opSend, topic, endpoint, &rmqpb.Status{
+	e := failure.OfStatus(opSend, topic, endpoint, &rmqpb.Status{
 		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
 		Message: "the response has no result for message " + id + ", which may be stored or not",
 	}, nil)

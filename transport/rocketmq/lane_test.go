@@ -43,7 +43,8 @@ func TestLane(t *testing.T) {
 	for _, tt := range []struct {
 		features string
 		most     int
-	}{{"", 1}, {"pushback,batch", maxBatch}} {
+		can      transport.Capabilities
+	}{{"", 1, transport.Capabilities{}}, {"pushback,batch", maxBatch, transport.Capabilities{PushBack: true, Batch: true}}} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
@@ -62,7 +63,7 @@ func TestLane(t *testing.T) {
 			if got := s.sizes(); !slices.Equal(got, []int{len(msgs)}) {
 				t.Errorf("%q: requests of %v messages", tt.features, got)
 			}
-			if got := c.EndpointCapabilities(testAddr); got != parseFeatures([]string{tt.features}) {
+			if got := c.EndpointCapabilities(testAddr); got != tt.can {
 				t.Errorf("%q: capabilities %+v", tt.features, got)
 			}
 			if got := c.EndpointCapabilities("unknown:1"); got != (transport.Capabilities{}) {
@@ -231,39 +232,4 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			}
 		})
 	})
-}
-
-// A load balancer that leads the requests of one connection to different servers
-// gets no batches.
-func TestMixedAnnouncementsEndBatches(t *testing.T) {
-	c := &connection{}
-	ours := transport.Capabilities{Batch: true, Suspend: true}
-	c.announce(ours)
-	if !c.batch() {
-		t.Error("announced, and not noted")
-	}
-	c.announce(transport.Capabilities{})
-	c.announce(ours)
-	if c.batch() || !c.features.Load().Suspend {
-		t.Errorf("%+v after a response without features", *c.features.Load())
-	}
-}
-
-// Of two connections that were made at once the newer may be the one that gRPC drops.
-func TestConnectionInUse(t *testing.T) {
-	l := new(link)
-	first, second := &connection{number: 1}, &connection{number: 2}
-	l.saw(first)
-	l.saw(second)
-	first.announce(transport.Capabilities{Batch: true})
-	l.saw(first)
-	if l.current.Load() != first {
-		t.Error("the connection that responds is not the one in use")
-	}
-	second.announce(transport.Capabilities{})
-	l.saw(second)
-	l.saw(first) // a late response
-	if l.current.Load() != second {
-		t.Error("an old connection replaced the one in use")
-	}
 }

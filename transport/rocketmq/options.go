@@ -149,16 +149,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// dialer returns how to make a network connection.
-func (o *Options) dialer() func(ctx context.Context, addr string) (net.Conn, error) {
-	if o.Dialer != nil {
-		return o.Dialer
-	}
-	return func(ctx context.Context, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	}
-}
-
 func headerSafe(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }

@@ -41,7 +41,7 @@ func (c *Client) Ping(ctx context.Context, topics ...string) error {
 
 func (c *Client) ping(ctx context.Context, topic string) error {
 	_, _, err := call(ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: topic}, rmqpb.MessagingServiceClient.QueryRoute,
-		&rmqpb.QueryRouteRequest{Topic: c.resource(topic), Endpoints: c.access.pb})
+		&rmqpb.QueryRouteRequest{Topic: c.resource(topic), Endpoints: c.access.PB})
 	if err != nil {
 		return err
 	}

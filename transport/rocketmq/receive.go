@@ -16,6 +16,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -55,7 +58,7 @@ const (
 
 	// packed is the feature of a client that reads frames with many messages in
 	// each, and brief that of one that needs no entries in the response to an
-	// acknowledgement that succeeded as a whole. The client announces them in featuresKey.
+	// acknowledgement that succeeded as a whole. The client announces them in FeaturesKey.
 	packed = "packed"
 	brief  = "brief"
 )
@@ -84,17 +87,17 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if err != nil {
 		return nil, err
 	}
-	if len(rt.readers) == 0 {
+	if len(rt.Readers) == 0 {
 		c.doubt(t)
-		return nil, noQueue(opReceive, r.Topic, c.access.key, "read")
+		return nil, noQueue(opReceive, r.Topic, c.access.Key, "read")
 	}
-	from, id, ok := t.source(rt, r.Queue)
+	from, id, ok := t.places.Source(rt, &t.poll, r.Queue)
 	if !ok {
 		c.doubt(t)
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route has no such queue any more: ask Queues again")
 	}
 	filter := filterOf(r.Filter)
-	s, since, err := c.session(opReceive, from.ep, role{r.Group, r.Push}, r.Topic, filter)
+	s, since, err := c.session(opReceive, from.Server, role{r.Group, r.Push}, r.Topic, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +106,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		c.doubtIf(t, err)
 		return nil, err
 	}
-	if r.Repeat && !s.ep.capabilities().RepeatReceive {
+	if r.Repeat && !s.ep.Capabilities().RepeatReceive {
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive: check Capabilities first")
 	}
 	list, err := c.receive(ctx, s, &r, &rmqpb.ReceiveMessageRequest{
@@ -112,7 +115,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 			Topic:      c.resource(r.Topic),
 			Id:         id,
 			Permission: rmqpb.Permission_READ_WRITE,
-			Broker:     from.pb,
+			Broker:     from.PB,
 		},
 		FilterExpression:   filter,
 		BatchSize:          int32(max(min(r.Max, 1<<20), 1)),
@@ -153,7 +156,7 @@ func tagFilter(expr string) *rmqpb.FilterExpression {
 // any order.
 func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) ([]*tidegate.Delivery, *tidegate.Error) {
 	if ctx.Err() != nil { // or the request may go out before the cancellation does, and take messages
-		return nil, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.key, Err: context.Cause(ctx)}
+		return nil, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
 	}
 	// The server takes a deadline for the time that it may wait. It must not
 	// learn the caller's, which may be too short for it: RocketMQ refuses less
@@ -164,7 +167,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	defer context.AfterFunc(c.ctx, cancel)()
 
 	failed := func(err error) *tidegate.Error {
-		e := transportError(ctx, opReceive, r.Topic, s.ep.key, err, false, c.isClosed())
+		e := failure.OfCall(ctx, opReceive, r.Topic, s.ep.Key, err, false, c.isClosed())
 		if e.Code == tidegate.CodePayloadTooLarge { // an answer is, and not the request
 			// Nothing that ends a consumer, as Classify sees it: the next request may bring other
 			// messages.
@@ -174,14 +177,14 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 		return e
 	}
-	stream, err := s.ep.api().ReceiveMessage(c.headers.outgoing(rctx, s.id, receiveHeaders(r)...), req,
+	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r)...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		return nil, failed(err)
 	}
 	got := c.collector(s, r, int(req.GetBatchSize()))
 	for !got.full {
-		var f frame
+		var f wire.Frame
 		err := stream.RecvMsg(&f)
 		if err == nil {
 			err = got.add(&f, time.Now())
@@ -196,7 +199,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	}
 	if got.full {
 		c.opts.Logger.Warn("rocketmq: the server sends more messages than the receive asked for; the rest is not read",
-			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.key, "max", req.GetBatchSize())
+			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.Key, "max", req.GetBatchSize())
 	}
 	if got.err == nil {
 		code := got.status.GetCode()
@@ -206,7 +209,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 			if !got.full { // or there is none yet
 				trailer = stream.Trailer()
 			}
-			got.err = statusError(opReceive, r.Topic, s.ep.key, got.status, trailer)
+			got.err = failure.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
 		}
 	}
 	cancel() // ends a stream that is not read to its end
@@ -235,7 +238,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 
 // receiveHeaders returns the headers of a receive, in pairs.
 func receiveHeaders(r *transport.ReceiveRequest) []string {
-	headers := []string{featuresKey, packed}
+	headers := []string{remote.FeaturesKey, packed}
 	if r.MaxBytes > 0 {
 		headers = append(headers, maxBytesKey, strconv.Itoa(r.MaxBytes))
 	}
@@ -277,9 +280,9 @@ func (c *Client) giveBack(ctx context.Context, s *session, list []*tidegate.Deli
 				d := list[i-1]
 				r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
 				if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
-					c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.key, "err", err)
+					c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.Key, "err", err)
 				} else {
-					c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.key)
+					c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.Key)
 				}
 			}
 		})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -104,7 +105,7 @@ func TestReceiveOutcomes(t *testing.T) {
 	}{
 		"empty": {serve: func(st receiveStream) error { return empty(nil, st) }},
 		"throttled": {serve: func(st receiveStream) error {
-			st.SetTrailer(metadata.Pairs(pushbackKey, "700"))
+			st.SetTrailer(metadata.Pairs(failure.PushBackKey, "700"))
 			sendStatus(st, rmqpb.Code_TOO_MANY_REQUESTS)
 			return nil
 		}, code: 42900, is: tidegate.ErrThrottled, retry: 700 * time.Millisecond},
@@ -366,7 +367,7 @@ func TestCloseBounded(t *testing.T) {
 		n.mu.Lock()
 		n.hang = true
 		n.mu.Unlock()
-		c.reconnect(c.access, c.access.link.Load()) // so that the good-bye has to connect, and cannot
+		c.reconnect(c.access, c.access.Link.Load()) // so that the good-bye has to connect, and cannot
 		synctest.Wait()
 		begin := time.Now()
 		c.Close()

@@ -1,6 +1,9 @@
 package rocketmq
 
 import (
+	"bytes"
+	"compress/gzip"
+
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +13,18 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // zipped returns a change of a message: a body of that many bytes, which is small on the wire.
 func zipped(size int, handle string) func(*rmqpb.Message) {
-	body := compress(make([]byte, size))
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write(make([]byte, size))
+	_ = w.Close()
+	body := packed.Bytes()
 	return func(m *rmqpb.Message) {
 		m.Body, m.SystemProperties.BodyEncoding, m.SystemProperties.BodyDigest = body, rmqpb.Encoding_GZIP, nil
 		m.SystemProperties.ReceiptHandle = &handle
@@ -105,8 +114,8 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 				if got := sent.Get(maxBytesKey); len(got) != 1 || got[0] != fmt.Sprint(tt.maxBytes) {
 					t.Errorf("%s: %q", maxBytesKey, got)
 				}
-				if got := sent.Get(featuresKey); len(got) != 1 || got[0] != "packed" {
-					t.Errorf("%s: %q", featuresKey, got)
+				if got := sent.Get(remote.FeaturesKey); len(got) != 1 || got[0] != "packed" {
+					t.Errorf("%s: %q", remote.FeaturesKey, got)
 				}
 			})
 		})
@@ -182,7 +191,7 @@ func TestReceivePacked(t *testing.T) {
 func TestReceiveGarbage(t *testing.T) {
 	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
 		var g collector
-		if err := g.add(&frame{data: raw}, time.Now()); err == nil {
+		if err := g.add(&wire.Frame{Data: raw}, time.Now()); err == nil {
 			t.Errorf("%x is read", raw)
 		}
 	}

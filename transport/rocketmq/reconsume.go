@@ -25,9 +25,9 @@ func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	if !r.ep.capabilities().Reconsume {
+	if !r.ep.Capabilities().Reconsume {
 		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server has neither retry topics nor negative acknowledgements: check Capabilities first")
-		e.Endpoint = r.ep.key
+		e.Endpoint = r.ep.Key
 		return transport.RetryResult{}, e
 	}
 	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {

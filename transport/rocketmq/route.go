@@ -12,6 +12,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -22,10 +24,6 @@ const (
 
 	// parallelRefreshes bounds the routes asked for at the same time.
 	parallelRefreshes = 8
-
-	// forgetAfter is after how many refreshes without use a route is dropped,
-	// and a server that nothing names any more.
-	forgetAfter = 10
 )
 
 // A topic is what the client knows about one topic.
@@ -36,34 +34,33 @@ type topic struct {
 	used atomic.Bool   // since the last refresh
 
 	mu       sync.Mutex
-	route    *route    // the last good one; nil before the first
-	inflight *fetching // nil if no route is being asked for
-	tried    time.Time // when the last one was asked for
-	lost     bool      // a server denied what the route says, and none was asked for since
-	unused   int       // refreshes in a row without use
+	route    *routing.Route // the last good one; nil before the first
+	inflight *fetching      // nil if no route is being asked for
+	tried    time.Time      // when the last one was asked for
+	lost     bool           // a server denied what the route says, and none was asked for since
+	unused   int            // refreshes in a row without use
 
-	places map[string]*place // of the brokers in routes of late, by name
-	placed int               // how many brokers ever got one
+	places routing.Places
 }
 
 // fetching is a route being asked for. route and err are valid once done is closed.
 type fetching struct {
 	done  chan struct{}
-	route *route
+	route *routing.Route
 	err   *tidegate.Error
 }
 
 // route returns the topic's route: the known one, however old, or the response to a
 // query that this call makes or shares with others. With a ctx that awaits a
 // connection it goes on, about once a second, while the server cannot be reached.
-func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *tidegate.Error) {
+func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
 	t, err := c.topic(op, name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if transport.AwaitsConnection(ctx) {
 		if cause := c.regain(ctx, t); cause != nil {
-			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: cause}
+			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.Key, Err: cause}
 		}
 	}
 	if r := t.known(); r != nil {
@@ -76,10 +73,10 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *route, *t
 		}
 		cause := c.sleep(ctx, refreshGap-time.Since(t.triedAt()))
 		if cause == nil {
-			cause = c.await(ctx, c.access)
+			cause = c.access.Await(ctx)
 		}
 		if cause != nil {
-			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.key, Err: fmt.Errorf("%w: %w", cause, err.Err)}
+			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.Key, Err: fmt.Errorf("%w: %w", cause, err.Err)}
 		}
 	}
 }
@@ -101,7 +98,7 @@ func (c *Client) topic(op, name string) (*topic, *tidegate.Error) {
 }
 
 // askRoute asks for the topic's route once.
-func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*route, *tidegate.Error) {
+func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Route, *tidegate.Error) {
 	f := c.fetch(t)
 	if f == nil {
 		return nil, closedError(op, t.name)
@@ -114,7 +111,7 @@ func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*route, *ti
 		}
 		return f.route, nil
 	case <-ctx.Done():
-		return nil, &tidegate.Error{Op: "QueryRoute", Subject: t.name, Endpoint: c.access.key, Err: context.Cause(ctx)}
+		return nil, &tidegate.Error{Op: "QueryRoute", Subject: t.name, Endpoint: c.access.Key, Err: context.Cause(ctx)}
 	}
 }
 
@@ -127,9 +124,9 @@ func (t *topic) triedAt() time.Time {
 
 // consumerRoute is route for consumers, whose question does not wait until the
 // connection may be tried again.
-func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *route, *tidegate.Error) {
+func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
 	if !c.hasRoute(name) {
-		c.access.knock(ctx)
+		c.access.Knock(ctx)
 	}
 	return c.route(ctx, op, name)
 }
@@ -145,7 +142,7 @@ func (c *Client) hasRoute(name string) bool {
 }
 
 // known returns the last good route, nil before the first.
-func (t *topic) known() *route {
+func (t *topic) known() *routing.Route {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.route
@@ -166,7 +163,7 @@ func (c *Client) fetch(t *topic) *fetching {
 		t.inflight, t.lost = nil, false
 		if f.err == nil {
 			t.route = f.route
-			t.noteBrokers(f.route, c.opts.RouteRefresh)
+			t.places.Note(f.route, c.opts.RouteRefresh)
 		}
 		kept := t.route != nil
 		t.mu.Unlock()
@@ -278,7 +275,7 @@ func (c *Client) topicsInUse() []*topic {
 		if len(list) > 0 && list[len(list)-1] == t {
 			t.unused = 0
 		}
-		if t.inflight == nil && (t.unused >= forgetAfter || t.unused > 0 && t.route == nil) {
+		if t.inflight == nil && (t.unused >= routing.ForgetAfter || t.unused > 0 && t.route == nil) {
 			forget = append(forget, t.name)
 		}
 		t.mu.Unlock()
@@ -295,7 +292,7 @@ func (c *Client) topicsInUse() []*topic {
 // has named for a while: a session stays until what it received is settled. Where
 // servers come and go under new addresses, there would be ever more of them.
 func (c *Client) dropEndpoints() {
-	named := map[*endpoint]bool{c.access: true}
+	named := map[*remote.Server]bool{c.access: true}
 	c.mu.Lock()
 	topics := slices.Collect(maps.Values(c.topics))
 	c.mu.Unlock()
@@ -306,37 +303,37 @@ func (c *Client) dropEndpoints() {
 		if r == nil {
 			continue
 		}
-		for _, q := range r.byGroup {
-			named[q.ep] = true
+		for _, q := range r.ByGroup {
+			named[q.Server] = true
 		}
-		for _, b := range r.readers {
-			named[b.ep] = true
+		for _, b := range r.Readers {
+			named[b.Server] = true
 		}
 	}
 	c.mu.Lock()
 	for _, s := range c.sessions {
 		named[s.ep] = true
 	}
-	var gone []*endpoint
+	var gone []*remote.Server
 	for key, e := range c.endpoints {
-		if e.unused++; named[e] {
-			e.unused = 0
+		if e.Unused++; named[e] {
+			e.Unused = 0
 		}
-		if e.unused >= forgetAfter {
+		if e.Unused >= routing.ForgetAfter {
 			delete(c.endpoints, key)
 			gone = append(gone, e)
 		}
 	}
 	c.mu.Unlock()
 	for _, e := range gone {
-		e.link.Load().conn.Close()
+		e.Link.Load().Conn.Close()
 	}
 }
 
-func (c *Client) queryRoute(name string) (*route, *tidegate.Error) {
+func (c *Client) queryRoute(name string) (*routing.Route, *tidegate.Error) {
 	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: name},
 		rmqpb.MessagingServiceClient.QueryRoute,
-		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.pb})
+		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.PB})
 	switch {
 	case err != nil && c.isClosed():
 		return nil, closedError("QueryRoute", name) // the end of c.ctx is not the caller's
@@ -344,4 +341,18 @@ func (c *Client) queryRoute(name string) (*route, *tidegate.Error) {
 		return nil, err
 	}
 	return c.newRoute(name, res.GetMessageQueues())
+}
+
+// sleep waits for d. It returns the cause if ctx ends before, and nil early if the
+// client is closed, which the call that follows reports.
+func (c *Client) sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.ctx.Done():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }

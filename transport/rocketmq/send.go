@@ -7,6 +7,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 )
 
 // parallelSends bounds the requests that one Send makes at the same time.
@@ -15,7 +17,7 @@ const parallelSends = 64
 // A part is the messages of a Send that are sent one after the other: those for one
 // server that takes several in a request, or those of one message group.
 type part struct {
-	queue   queue
+	queue   routing.Queue
 	indexes []int // of the messages
 }
 
@@ -38,7 +40,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		return results
 	}
 	if len(msgs) == 1 {
-		q, _ := t.choose(r, msgs[0].MessageGroup, nil)
+		q, _ := r.Choose(&t.next, msgs[0].MessageGroup, nil)
 		c.sendRequest(ctx, t, q, msgs, results)
 		return results
 	}
@@ -66,7 +68,7 @@ type sending struct {
 	c       *Client
 	ctx     context.Context //nolint:containedctx // a sending lives as long as one call
 	t       *topic
-	r       *route
+	r       *routing.Route
 	msgs    []*tidegate.Message
 	results []transport.SendResult
 }
@@ -76,18 +78,18 @@ type sending struct {
 // of one message group.
 func (s *sending) split() []part {
 	var parts []part
-	place := map[string]int{}   // of a road's part
-	can := map[*endpoint]bool{} // take several at once: asked once, since a response may change it meanwhile
-	var shared queue            // of all messages without a group that go in one request
+	place := map[string]int{}        // of a road's part
+	can := map[*remote.Server]bool{} // take several at once: asked once, since a response may change it meanwhile
+	var shared routing.Queue         // of all messages without a group that go in one request
 	for i, m := range s.msgs {
 		q := shared
-		if m.MessageGroup != "" || q.ep == nil {
-			q, _ = s.t.choose(s.r, m.MessageGroup, nil)
+		if m.MessageGroup != "" || q.Server == nil {
+			q, _ = s.r.Choose(&s.t.next, m.MessageGroup, nil)
 		}
-		batch, asked := can[q.ep]
+		batch, asked := can[q.Server]
 		if !asked {
-			batch = q.ep.batch()
-			can[q.ep] = batch
+			batch = q.Server.Batch()
+			can[q.Server] = batch
 		}
 		if batch && m.MessageGroup == "" {
 			shared = q
@@ -95,7 +97,7 @@ func (s *sending) split() []part {
 		road := ""
 		switch {
 		case batch:
-			road = "server " + q.ep.key
+			road = "server " + q.Server.Key
 		case m.MessageGroup != "":
 			road = "group " + m.MessageGroup
 		}
@@ -114,7 +116,7 @@ func (s *sending) send(p part) {
 	var failed map[string]error // why what follows in a message group has to wait
 	for rest := p.indexes; len(rest) > 0; {
 		n := 1
-		if p.queue.ep.batch() {
+		if p.queue.Server.Batch() {
 			n = s.fitting(rest)
 		}
 		now := rest[:n]
@@ -147,7 +149,7 @@ func (s *sending) send(p part) {
 }
 
 // request sends the messages in one request.
-func (s *sending) request(q queue, indexes []int) {
+func (s *sending) request(q routing.Queue, indexes []int) {
 	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
 		results := make([]transport.SendResult, len(msgs))
 		s.c.sendRequest(s.ctx, s.t, q, msgs, results)
@@ -159,7 +161,7 @@ func (s *sending) request(q queue, indexes []int) {
 func (s *sending) fitting(indexes []int) int {
 	size := 0
 	for n, i := range indexes {
-		if size += s.c.sizeBound(s.msgs[i]); n == maxBatch || n > 0 && size > maxBatchBytes {
+		if size += s.c.encoder.SizeBound(s.msgs[i]); n == maxBatch || n > 0 && size > maxBatchBytes {
 			return n
 		}
 	}

@@ -1,6 +1,10 @@
 package rocketmq
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
+
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +22,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -65,7 +71,11 @@ func TestSend(t *testing.T) {
 			pb.GetUserProperties()["p"] != "v" || pb.GetTopic().GetName() != "t" {
 			t.Errorf("sent %v", pb)
 		}
-		if body, err := decompress(pb.GetBody(), 1000); err != nil || len(body) != 1000 {
+		unzip, zerr := gzip.NewReader(bytes.NewReader(pb.GetBody()))
+		if zerr != nil {
+			t.Fatal(zerr)
+		}
+		if body, err := io.ReadAll(unzip); err != nil || len(body) != 1000 {
 			t.Errorf("body of %d bytes, %v", len(body), err)
 		}
 		if len(m.Body) != 1000 {
@@ -80,7 +90,7 @@ func TestMessageType(t *testing.T) {
 		inGroup("f", "g"):                     rmqpb.MessageType_FIFO,
 		{ID: "d", DeliverAt: time.Unix(1, 0)}: rmqpb.MessageType_DELAY,
 	} {
-		if got := typeOf(m); got != want {
+		if got := wire.TypeOf(m); got != want {
 			t.Errorf("%s: %s, want %s", m.ID, got, want)
 		}
 	}
@@ -298,7 +308,7 @@ func TestThrottled(t *testing.T) {
 			s := newServer(t, n, testAddr)
 			s.send = func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 				if trailer != "" {
-					grpc.SetTrailer(ctx, metadata.Pairs(pushbackKey, trailer))
+					grpc.SetTrailer(ctx, metadata.Pairs(failure.PushBackKey, trailer))
 				}
 				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOO_MANY_REQUESTS, Message: "530 TOO_MANY_REQUESTS: full"}}, nil
 			}

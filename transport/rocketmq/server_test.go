@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -143,7 +145,7 @@ func (s *server) of(method string) []got {
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	s.note(ctx, info.FullMethod, req)
 	if s.features != "" {
-		grpc.SetHeader(ctx, metadata.Pairs(featuresKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(remote.FeaturesKey, s.features))
 	}
 	return next(ctx, req)
 }
@@ -151,7 +153,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	s.note(ss.Context(), info.FullMethod, nil)
 	if s.features != "" {
-		ss.SetHeader(metadata.Pairs(featuresKey, s.features))
+		ss.SetHeader(metadata.Pairs(remote.FeaturesKey, s.features))
 	}
 	return next(srv, ss)
 }
@@ -249,7 +251,7 @@ func wireLadder(attempts int32, seconds ...int64) *rmqpb.RetryPolicy {
 
 // queues returns n queues of a broker at addr, readable and writable.
 func queues(addr, name string, n int) []*rmqpb.MessageQueue {
-	pb, err := parseEndpoints(addr)
+	pb, err := remote.ParseAddresses(addr)
 	if err != nil {
 		panic(err)
 	}
@@ -297,4 +299,22 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 
 func (s *server) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
 	return &rmqpb.EndTransactionResponse{Status: ok}, nil
+}
+
+// delivered returns a message as a server delivers it, changed by change if that is not nil.
+func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
+	m := &rmqpb.Message{
+		Topic: &rmqpb.Resource{Name: "t"}, Body: []byte("hello"), UserProperties: map[string]string{"p": "v"},
+		SystemProperties: &rmqpb.SystemProperties{
+			Tag: new("a"), Keys: []string{"k"}, MessageId: "id", BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_FIFO,
+			BodyDigest:    &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: "5D41402ABC4B2A76B9719D911017C592"},
+			BornTimestamp: timestamppb.New(time.Unix(10, 0)), BornHost: "born", StoreTimestamp: timestamppb.New(time.Unix(11, 0)), StoreHost: "store",
+			DeliveryTimestamp: timestamppb.New(time.Unix(12, 0)), ReceiptHandle: new("h"), QueueId: 3, QueueOffset: new(int64(4)),
+			DeliveryAttempt: new(int32(5)), MessageGroup: new("g"), TraceContext: new("tc"),
+		},
+	}
+	if change != nil {
+		change(m)
+	}
+	return m
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -43,9 +45,9 @@ type sessionKey struct {
 // the session for a while: to a server it is a consumer that lives.
 type session struct {
 	c    *Client
-	ep   *endpoint
+	ep   *remote.Server
 	role role
-	id   identity
+	id   headers.Identity
 	ctx  context.Context //nolint:containedctx // the client's, or ended earlier for want of use
 	end  context.CancelFunc
 	kick chan struct{} // of capacity 1: look what changed
@@ -69,8 +71,8 @@ type session struct {
 // there is none, and has it name the topic. A nil filter leaves the topic's
 // filter as it is. The session stays until the caller has called its release.
 // since is for its await.
-func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
-	key := sessionKey{ep.key, as}
+func (c *Client) session(op string, ep *remote.Server, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
+	key := sessionKey{ep.Key, as}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -97,19 +99,19 @@ func (c *Client) session(op string, ep *endpoint, as role, topic string, f *rmqp
 
 // identity returns the headers of a role: servers keep settings by client ID,
 // so that each role has one of its own.
-func (c *Client) identity(as role) identity {
+func (c *Client) identity(as role) headers.Identity {
 	if as.group == "" {
 		return c.id
 	}
 	if id, ok := c.ids.Load(as); ok {
-		return id.(identity)
+		return id.(headers.Identity)
 	}
 	clientID := c.opts.ClientID + "@" + as.group
 	if !as.push {
 		clientID += "@simple"
 	}
-	id, _ := c.ids.LoadOrStore(as, newIdentity(&c.opts, clientID))
-	return id.(identity)
+	id, _ := c.ids.LoadOrStore(as, headers.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken))
+	return id.(headers.Identity)
 }
 
 // use tells that a call needs the session, and returns how often that failed before.
@@ -203,9 +205,9 @@ func (s *session) await(ctx context.Context, since int, op, subject string) (*rm
 		case <-changed:
 		case <-timer.C:
 			err = fail(op, subject, 0, "the session did not open within "+limit.String())
-			err.Endpoint, err.Err = s.ep.key, tidegate.ErrUnavailable
+			err.Endpoint, err.Err = s.ep.Key, tidegate.ErrUnavailable
 		case <-ctx.Done():
-			err = &tidegate.Error{Op: op, Subject: subject, Endpoint: s.ep.key, Err: context.Cause(ctx)}
+			err = &tidegate.Error{Op: op, Subject: subject, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
 		case <-s.ctx.Done():
 			err = closedError(op, subject)
 		}
@@ -232,7 +234,7 @@ func (s *session) run() {
 	defer s.end()
 	for n := 0; s.ctx.Err() == nil; n++ {
 		if s.role.group != "" && (n == 0 || s.wanted()) {
-			s.ep.knock(s.ctx)
+			s.ep.Knock(s.ctx)
 		}
 		err := s.stream()
 		if err == nil { // retired
@@ -258,7 +260,7 @@ func (s *session) run() {
 		if s.ctx.Err() != nil || s.c.forget(s) {
 			return
 		}
-		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.key, "group", s.role.group, "err", err)
+		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.Key, "group", s.role.group, "err", err)
 		s.pause(max(s.c.opts.ConnectBackoff.Delay(n), minPause))
 	}
 }
@@ -271,7 +273,7 @@ func (c *Client) leave(s *session) (gone, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.sessions {
-		if key.role == s.role && key.endpoint != s.ep.key {
+		if key.role == s.role && key.endpoint != s.ep.Key {
 			return c.forgetLocked(s), false
 		}
 	}
@@ -291,7 +293,7 @@ func (c *Client) forgetLocked(s *session) bool {
 	if !s.idle(time.Now()) {
 		return false
 	}
-	delete(c.sessions, sessionKey{s.ep.key, s.role})
+	delete(c.sessions, sessionKey{s.ep.Key, s.role})
 	c.ids.Delete(s.role) // made again if it is needed
 	return true
 }
@@ -326,7 +328,7 @@ func (s *session) heartbeats() {
 			rmqpb.MessagingServiceClient.Heartbeat,
 			&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
 		if err != nil {
-			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.key, "group", s.role.group, "err", err)
+			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.Key, "group", s.role.group, "err", err)
 			s.resendIf(err)
 		}
 		if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {

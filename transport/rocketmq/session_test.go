@@ -403,7 +403,7 @@ func TestCommands(t *testing.T) {
 		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		before := c.access.link.Load()
+		before := c.access.Link.Load()
 		time.Sleep(5 * time.Second)
 		answers := s.of("command")
 		if len(answers) != 2 {
@@ -417,11 +417,11 @@ func TestCommands(t *testing.T) {
 			}
 		}
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 3*time.Second)
-		if c.access.link.Load() == before {
+		if c.access.Link.Load() == before {
 			t.Error("the connection was not replaced")
 		}
 		time.Sleep(2 * time.Minute)
-		if got := before.conn.GetState().String(); got != "SHUTDOWN" {
+		if got := before.Conn.GetState().String(); got != "SHUTDOWN" {
 			t.Errorf("the old connection is %s", got)
 		}
 	})

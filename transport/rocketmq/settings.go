@@ -8,6 +8,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/pushed"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -18,11 +21,11 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 	clientType := s.role.clientType()
 	settings := &rmqpb.Settings{
 		ClientType:     &clientType,
-		AccessPoint:    c.access.pb,
+		AccessPoint:    c.access.PB,
 		RequestTimeout: durationpb.New(c.opts.RequestTimeout),
 		UserAgent: &rmqpb.UA{
 			Language: rmqpb.Language_GOLANG,
-			Version:  clientVersion,
+			Version:  headers.ClientVersion,
 			Platform: runtime.GOOS + "/" + runtime.GOARCH,
 			Hostname: c.host,
 		},
@@ -58,16 +61,16 @@ func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transp
 	if err != nil {
 		return transport.ProducerSettings{}, err
 	}
-	if len(r.byGroup) == 0 {
+	if len(r.ByGroup) == 0 {
 		c.doubt(t)
-		return transport.ProducerSettings{}, noQueue(opTelemetry, topicName, c.access.key, "written")
+		return transport.ProducerSettings{}, noQueue(opTelemetry, topicName, c.access.Key, "written")
 	}
-	ep := r.byGroup[0].ep
+	ep := r.ByGroup[0].Server
 	settings, err := c.settingsOf(ctx, ep, role{}, topicName)
 	if err != nil {
 		return transport.ProducerSettings{}, err
 	}
-	return producerSettings(settings, ep.capabilities()), nil
+	return pushed.ProducerSettings(settings, ep.Capabilities()), nil
 }
 
 // ConsumerSettings returns the settings that a server of the topic's queues pushed last.
@@ -86,12 +89,12 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	if len(r.readers) == 0 {
+	if len(r.Readers) == 0 {
 		c.doubt(t)
-		return transport.ConsumerSettings{}, noQueue(opTelemetry, topicName, c.access.key, "read")
+		return transport.ConsumerSettings{}, noQueue(opTelemetry, topicName, c.access.Key, "read")
 	}
 	// Servers tell both kinds of consumers the same: any session will do.
-	ep, as := r.readers[0].ep, role{group, true}
+	ep, as := r.Readers[0].Server, role{group, true}
 	if c.hasSession(ep, role{group, false}) {
 		as.push = c.hasSession(ep, as)
 	}
@@ -99,10 +102,10 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	return consumerSettings(settings, ep.capabilities()), nil
+	return pushed.ConsumerSettings(settings, ep.Capabilities()), nil
 }
 
-func (c *Client) settingsOf(ctx context.Context, ep *endpoint, as role, topicName string) (*rmqpb.Settings, *tidegate.Error) {
+func (c *Client) settingsOf(ctx context.Context, ep *remote.Server, as role, topicName string) (*rmqpb.Settings, *tidegate.Error) {
 	s, since, err := c.session(opTelemetry, ep, as, topicName, nil)
 	if err != nil {
 		return nil, err
@@ -111,8 +114,8 @@ func (c *Client) settingsOf(ctx context.Context, ep *endpoint, as role, topicNam
 	return s.await(ctx, since, opTelemetry, topicName)
 }
 
-func (c *Client) hasSession(ep *endpoint, as role) bool {
+func (c *Client) hasSession(ep *remote.Server, as role) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sessions[sessionKey{ep.key, as}] != nil
+	return c.sessions[sessionKey{ep.Key, as}] != nil
 }

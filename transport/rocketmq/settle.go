@@ -13,6 +13,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/pushed"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -50,7 +54,7 @@ var _ transport.Snoozer = (*Client)(nil)
 // the server that delivered, if it is one of this client's, in the name of a
 // client that has a session there, since RocketMQ fails without. That is the
 // push consumer or, unless push is demanded, the simple one.
-func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*endpoint) bool) (request, *tidegate.Error) {
+func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*remote.Server) bool) (request, *tidegate.Error) {
 	as := role{d.ConsumerGroup, true}
 	c.mu.Lock()
 	closed, ep := c.closed, c.endpoints[d.Endpoint]
@@ -131,7 +135,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		}
 		return
 	}
-	r.headers = []string{featuresKey, brief}
+	r.headers = []string{remote.FeaturesKey, brief}
 	req := &rmqpb.AckMessageRequest{
 		Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic), Entries: make([]*rmqpb.AckMessageEntry, len(indexes)),
 	}
@@ -147,13 +151,13 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		switch {
 		case st.GetCode() == rmqpb.Code_OK:
 		case st.GetCode() != 0:
-			e := statusError(opAck, first.Topic, r.ep.key, st, trailer)
-			e.MaybeStored = maybeStored(e.Code)
+			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, st, trailer)
+			e.MaybeStored = failure.MaybeStored(e.Code)
 			errs[i] = e
 		case err != nil:
 			errs[i] = err
 		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
-			e := statusError(opAck, first.Topic, r.ep.key, &rmqpb.Status{
+			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, &rmqpb.Status{
 				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the answer says nothing about this delivery, which may be settled or not",
 			}, nil)
 			e.MaybeStored = true
@@ -185,7 +189,7 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 // as one, Retry therefore opens the group's session as a push consumer if there is none. It sends
 // at most 1 KiB of the reason.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	r, err := c.settling(ctx, opChange, d, func(ep *endpoint) bool { return ep.capabilities().Suspend })
+	r, err := c.settling(ctx, opChange, d, func(ep *remote.Server) bool { return ep.Capabilities().Suspend })
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
@@ -207,7 +211,7 @@ func (s *session) interval(attempt int) time.Duration {
 	settings := s.settings
 	s.mu.Unlock()
 	var ladder transport.Delayer = backoff.RetryLadder()
-	if told := consumerSettings(settings, s.ep.capabilities()).Retry; told != nil {
+	if told := pushed.ConsumerSettings(settings, s.ep.Capabilities()).Retry; told != nil {
 		ladder = told
 	}
 	return ladder.Delay(max(0, attempt-1))
@@ -234,7 +238,7 @@ func retryResult(values []string) (r transport.RetryResult) {
 
 // reasonHeader is there with an empty reason too: by it a tidegate broker knows who
 // understands that the handle is not valid, which it keeps from RocketMQ's clients.
-func reasonHeader(reason string) []string { return []string{reasonKey, encodeReason(reason)} }
+func reasonHeader(reason string) []string { return []string{reasonKey, headers.EncodeReason(reason)} }
 
 // ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend, so that a server
 // that supports it does not count a failure. With an error the handle is empty.
@@ -270,9 +274,9 @@ func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	if err != nil {
 		return err
 	}
-	if !r.ep.capabilities().Snooze {
+	if !r.ep.Capabilities().Snooze {
 		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt: check Capabilities first")
-		e.Endpoint = r.ep.key
+		e.Endpoint = r.ep.Key
 		return e
 	}
 	r.headers = []string{snoozeKey, "true"}

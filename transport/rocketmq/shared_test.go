@@ -10,16 +10,18 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // What a server can do becomes known, or changes, while a Send is divided: its
 // message groups stay on one road each.
 func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
-	ep, conn := &endpoint{key: testAddr}, &connection{}
-	ep.link.Store(new(link))
-	ep.link.Load().saw(conn)
-	s := &sending{t: &topic{}, r: &route{byGroup: []queue{{ep: ep}}, inTurn: []queue{{ep: ep}}}}
+	ep, conn := &remote.Server{Key: testAddr}, &remote.Connection{}
+	ep.Link.Store(new(remote.Link))
+	ep.Link.Load().Saw(conn)
+	s := &sending{t: &topic{}, r: &routing.Route{ByGroup: []routing.Queue{{Server: ep}}, InTurn: []routing.Queue{{Server: ep}}}}
 	for i := range 200 {
 		s.msgs = append(s.msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), message(fmt.Sprint("n", i)))
 	}
@@ -28,8 +30,8 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	go func() {
 		defer close(done)
 		for !stop.Load() {
-			conn.features.Store(&transport.Capabilities{Batch: true})
-			conn.features.Store(&transport.Capabilities{})
+			conn.Features.Store(&transport.Capabilities{Batch: true})
+			conn.Features.Store(&transport.Capabilities{})
 		}
 	}()
 	defer func() { <-done }()

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -38,15 +40,15 @@ func (s *session) stream() *tidegate.Error {
 		return closedError(opTelemetry, s.role.group)
 	case late.Load() && !s.isReady():
 		e := fail(opTelemetry, s.role.group, 0, "the server did not answer the settings within "+limit.String())
-		e.Endpoint, e.Err = s.ep.key, tidegate.ErrUnavailable
+		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
 		return e
 	}
 	return err
 }
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
-	on := s.ep.link.Load()
-	st, err := on.api.Telemetry(s.c.headers.outgoing(ctx, s.id, featuresKey, packed))
+	on := s.ep.Link.Load()
+	st, err := on.API.Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, packed))
 	if err != nil {
 		return s.streamError(err)
 	}
@@ -108,18 +110,18 @@ func (s *session) streamError(err error) *tidegate.Error {
 	if errors.Is(err, io.EOF) {
 		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
 	}
-	if fault := s.ep.link.Load().fault.Load(); fault != nil && status.Code(err) == codes.Unavailable {
+	if fault := s.ep.Link.Load().Fault.Load(); fault != nil && status.Code(err) == codes.Unavailable {
 		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.tlsError(fault, err)
 	}
-	return transportError(s.ctx, opTelemetry, s.role.group, s.ep.key, err, false, false)
+	return failure.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
 }
 
 // obey does what the server says over a connection, and reports whether the
 // stream must end.
-func (s *session) obey(on *link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
-	log := s.c.opts.Logger.With("endpoint", s.ep.key, "group", s.role.group)
+func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
+	log := s.c.opts.Logger.With("endpoint", s.ep.Key, "group", s.role.group)
 	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
-		err := statusError(opTelemetry, s.role.group, s.ep.key, cmd.GetStatus(), nil)
+		err := failure.OfStatus(opTelemetry, s.role.group, s.ep.Key, cmd.GetStatus(), nil)
 		if !s.isReady() {
 			return true, err
 		}
@@ -132,7 +134,7 @@ func (s *session) obey(on *link, st telemetryStream, cmd *rmqpb.TelemetryCommand
 	case cmd.GetReconnectEndpointsCommand() != nil:
 		s.c.reconnect(s.ep, on)
 		e := fail(opTelemetry, s.role.group, 0, "the server asked for a new connection")
-		e.Endpoint, e.Err = s.ep.key, tidegate.ErrUnavailable
+		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
 		return true, e
 	case cmd.GetPrintThreadStackTraceCommand() != nil:
 		// Stacks are nothing for a server to read.
@@ -161,9 +163,9 @@ func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
 func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 	// There already, since an answer has come. A stream without the header, of a
 	// server that sent its own too early, proves nothing.
-	if header, err := st.Header(); err == nil && len(header.Get(featuresKey)) > 0 {
+	if header, err := st.Header(); err == nil && len(header.Get(remote.FeaturesKey)) > 0 {
 		p, _ := peer.FromContext(st.Context())
-		s.ep.learn(connectionOf(p), header)
+		s.ep.Learn(remote.ConnectionOf(p), header)
 	}
 	var back bool
 	s.update(func() {
@@ -171,6 +173,6 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		s.ready, s.lost, s.settings = true, false, settings
 	})
 	if back {
-		s.c.opts.Logger.Info("rocketmq: session is back", "endpoint", s.ep.key, "group", s.role.group)
+		s.c.opts.Logger.Info("rocketmq: session is back", "endpoint", s.ep.Key, "group", s.role.group)
 	}
 }

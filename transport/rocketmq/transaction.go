@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -31,15 +30,15 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 	if err != nil {
 		return transport.SendResult{Err: err}
 	}
-	if len(rt.accepts) > 0 && !rt.accepts[half] && !rt.accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] {
+	if len(rt.Accepts) > 0 && !rt.Accepts[half] && !rt.Accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
-			fmt.Sprintf("the topic takes %s; create it as TRANSACTION", rt.types()))}
+			fmt.Sprintf("the topic takes %s; create it as TRANSACTION", rt.Types()))}
 	}
-	q, _ := t.choose(rt, "", nil)
-	req := c.encodeRequest(t, q, []*tidegate.Message{msg})
+	q, _ := rt.Choose(&t.next, "", nil)
+	req := c.encoder.Request(c.resource(t.name), q.ID, []*tidegate.Message{msg})
 	req.Messages[0].SystemProperties.MessageType = half
 	var results [1]transport.SendResult
-	res := c.sendEncoded(ctx, t, q, req, []*tidegate.Message{msg}, results[:], q.ep.begin())
+	res := c.sendEncoded(ctx, t, q, req, []*tidegate.Message{msg}, results[:], q.Server.Begin())
 	if r := &results[0]; r.Err == nil {
 		r.Receipt.TransactionID, r.Receipt.Offset = entryOf(res, 0, 1, msg.ID).GetTransactionId(), -1
 	}
@@ -68,7 +67,7 @@ func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r
 	}
 	ep := c.access
 	if tx.Endpoint != "" {
-		pb, err := parseEndpoints(tx.Endpoint)
+		pb, err := remote.ParseAddresses(tx.Endpoint)
 		if err == nil {
 			ep, err = c.endpoint(pb)
 		}
@@ -85,18 +84,4 @@ func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r
 		err.Code, err.MaybeStored = tidegate.CodeNotFound, false
 	}
 	return err
-}
-
-// encodeRequest makes the wire form of a send. Its parts are allocated together.
-func (c *Client) encodeRequest(t *topic, q queue, msgs []*tidegate.Message) *rmqpb.SendMessageRequest {
-	born, topic := timestamppb.Now(), c.resource(t.name)
-	parts := make([]struct {
-		message rmqpb.Message
-		system  rmqpb.SystemProperties
-	}, len(msgs))
-	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(msgs))}
-	for i, m := range msgs {
-		req.Messages[i] = c.encodeMessage(&parts[i].message, &parts[i].system, m, q, topic, born)
-	}
-	return req
 }

@@ -11,10 +11,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-func (c *Client) known(key string) *endpoint {
+func (c *Client) known(key string) *remote.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.endpoints[key]
@@ -50,32 +51,30 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
-		old := c.known(addr(0)).link.Load()
-		counts := func() (endpoints, places int) {
-			tp, _, _ := c.route(t.Context(), "test", "t")
-			tp.mu.Lock()
-			defer tp.mu.Unlock()
-			return len(c.allEndpoints()), len(tp.places)
+		old := c.known(addr(0)).Link.Load()
+		count := func() (endpoints int) {
+			_, _, _ = c.route(t.Context(), "test", "t") // uses the topic
+			return len(c.allEndpoints())
 		}
 		refreshes := func(n int) {
 			for range n {
 				at.Add(1)
-				counts() // uses the topic
+				count()
 				time.Sleep(30 * time.Second)
 			}
 		}
 		refreshes(100)
-		if e, p := counts(); e > 15 || p > 13 || e < 3 {
-			t.Errorf("%d endpoints and %d names are kept after 100 servers", e, p)
+		if e := count(); e > 15 || e < 3 {
+			t.Errorf("%d endpoints are kept after 100 servers", e)
 		}
 		if err := c.Ack(t.Context(), ds)[0]; err != nil {
 			t.Errorf("a delivery of a server that routes no longer name: %v", err)
 		}
 		refreshes(200)
-		if e, _ := counts(); e > 15 || c.openSessions() != 0 || c.known(addr(0)) != nil {
+		if e := count(); e > 15 || c.openSessions() != 0 || c.known(addr(0)) != nil {
 			t.Errorf("%d endpoints and %d sessions are left", e, c.openSessions())
 		}
-		if got := old.conn.GetState().String(); got != "SHUTDOWN" {
+		if got := old.Conn.GetState().String(); got != "SHUTDOWN" {
 			t.Errorf("the connection to the first server is %s", got)
 		}
 		if err := c.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalid) {
@@ -84,45 +83,5 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 		if _, err := sendOne(t.Context(), c, message("x")); err == nil || c.known(testAddr) == nil {
 			t.Errorf("%v; want an error of the last server, and the client's own address kept", err)
 		}
-	})
-}
-
-// The number of a queue means one broker's for ever; that of a broker that is
-// gone means none.
-func TestPlacesAreNotGivenTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tp := &topic{}
-		see := func(names ...string) *route {
-			r := &route{}
-			for _, name := range names {
-				r.readers = append(r.readers, broker{pb: &rmqpb.Broker{Name: name}})
-			}
-			tp.noteBrokers(r, time.Minute)
-			return r
-		}
-		expect := func(r *route, number int, want string) {
-			t.Helper()
-			if b, id, ok := tp.source(r, number<<brokerShift|7); ok != (want != "") || b.pb.GetName() != want || ok && id != 7 {
-				t.Errorf("place %d: broker %q, queue %d, want %q", number, b.pb.GetName(), id, want)
-			}
-		}
-		r := see("a", "b")
-		expect(r, 0, "a")
-		expect(r, 1, "b")
-		r = see("b")
-		expect(r, 0, "")
-		expect(r, 1, "b")
-		time.Sleep(forgetAfter * time.Minute)
-		r = see("a", "b") // back, just in time
-		expect(r, 0, "a")
-		time.Sleep(time.Minute)
-		see("b")
-		time.Sleep(forgetAfter * time.Minute)
-		see("b")
-		r = see("b", "c", "a") // a was away for too long
-		expect(r, 0, "")
-		expect(r, 1, "b")
-		expect(r, 2, "c")
-		expect(r, 3, "a")
 	})
 }

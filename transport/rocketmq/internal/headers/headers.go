@@ -1,4 +1,4 @@
-package rocketmq
+package headers
 
 import (
 	"context"
@@ -15,40 +15,41 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// clientVersion is sent as x-mq-client-version: the version of RocketMQ's own
+// ClientVersion is sent as x-mq-client-version: the version of RocketMQ's own
 // clients that this one behaves like. Servers only look whether it is below
 // 5.0.3.
-const clientVersion = "5.1.4"
+const ClientVersion = "5.1.4"
 
 // dateTimeLayout is the form of x-mq-date-time, which is what is signed.
 const dateTimeLayout = "20060102T150405Z"
 
-// An identity is the part of the headers that is the same for every request
+// An Identity is the part of the headers that is the same for every request
 // made under one client ID.
-type identity []string
+type Identity []string
 
-func newIdentity(o *Options, clientID string) identity {
-	id := identity{
+// NewIdentity returns the headers of a client ID. An empty namespace or session token adds none.
+func NewIdentity(clientID, namespace, sessionToken string) Identity {
+	id := Identity{
 		"x-mq-client-id", clientID,
 		"x-mq-language", "GO",
-		"x-mq-client-version", clientVersion,
+		"x-mq-client-version", ClientVersion,
 		"x-mq-protocol", "v2",
 	}
-	if o.Namespace != "" {
-		id = append(id, "x-mq-namespace", o.Namespace)
+	if namespace != "" {
+		id = append(id, "x-mq-namespace", namespace)
 	}
-	if o.Credentials.SessionToken != "" {
-		id = append(id, "x-mq-session-token", o.Credentials.SessionToken)
+	if sessionToken != "" {
+		id = append(id, "x-mq-session-token", sessionToken)
 	}
 	return id
 }
 
-// A headerer adds headers to requests. Goroutines share it.
-type headerer struct {
-	keys     Credentials
-	prefix   string // of request IDs
-	requests atomic.Uint64
-	stamp    atomic.Pointer[stamp]
+// A Signer adds headers to requests. Goroutines share it.
+type Signer struct {
+	access, secret string // the keys; empty for unsigned requests
+	prefix         string // of request IDs
+	requests       atomic.Uint64
+	stamp          atomic.Pointer[stamp]
 }
 
 // A stamp is the date and its signature, which hold for one second.
@@ -58,14 +59,15 @@ type stamp struct {
 	authorization string
 }
 
-func newHeaderer(keys Credentials) *headerer {
+// NewSigner returns a headerer that signs requests, unless the access key is empty.
+func NewSigner(accessKey, secretKey string) *Signer {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
-	return &headerer{keys: keys, prefix: hex.EncodeToString(b[:]) + "-"}
+	return &Signer{access: accessKey, secret: secretKey, prefix: hex.EncodeToString(b[:]) + "-"}
 }
 
-// outgoing returns ctx with the headers of one request.
-func (h *headerer) outgoing(ctx context.Context, id identity, more ...string) context.Context {
+// Outgoing returns ctx with the headers of one request.
+func (h *Signer) Outgoing(ctx context.Context, id Identity, more ...string) context.Context {
 	s := h.now()
 	kv := make([]string, 0, len(id)+len(more)+6)
 	kv = append(kv, id...)
@@ -76,14 +78,14 @@ func (h *headerer) outgoing(ctx context.Context, id identity, more ...string) co
 	return metadata.AppendToOutgoingContext(ctx, append(kv, more...)...)
 }
 
-func (h *headerer) now() *stamp {
+func (h *Signer) now() *stamp {
 	now := time.Now()
 	if s := h.stamp.Load(); s != nil && s.second == now.Unix() {
 		return s
 	}
 	s := &stamp{second: now.Unix(), dateTime: now.UTC().Format(dateTimeLayout)}
-	if h.keys.AccessKey != "" {
-		s.authorization = authorization(h.keys, s.dateTime)
+	if h.access != "" {
+		s.authorization = authorization(h.access, h.secret, s.dateTime)
 	}
 	h.stamp.Store(s)
 	return s
@@ -91,19 +93,19 @@ func (h *headerer) now() *stamp {
 
 // authorization returns the value of the header of that name: only the
 // date-time is signed, which is all that RocketMQ 5 asks for.
-func authorization(keys Credentials, dateTime string) string {
-	mac := hmac.New(sha1.New, []byte(keys.SecretKey))
+func authorization(accessKey, secretKey, dateTime string) string {
+	mac := hmac.New(sha1.New, []byte(secretKey))
 	mac.Write([]byte(dateTime))
-	return fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", keys.AccessKey, mac.Sum(nil))
+	return fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", accessKey, mac.Sum(nil))
 }
 
 // maxReason bounds the header x-tidegate-reason in bytes, after encoding.
 const maxReason = 1024
 
-// encodeReason makes the reason why a message is given up fit for a header: everything
+// EncodeReason makes the reason why a message is given up fit for a header: everything
 // but printable ASCII is percent-encoded, and what is too long is cut off
 // between two characters.
-func encodeReason(reason string) string {
+func EncodeReason(reason string) string {
 	const hexDigits = "0123456789ABCDEF"
 	var b strings.Builder
 	for _, r := range reason {

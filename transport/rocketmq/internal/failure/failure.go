@@ -1,4 +1,4 @@
-package rocketmq
+package failure
 
 import (
 	"cmp"
@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// pushbackKey is the trailer in which a server says how long to wait (gRFC A6).
-const pushbackKey = "grpc-retry-pushback-ms"
+// PushBackKey is the trailer in which a server says how long to wait (gRFC A6).
+const PushBackKey = "grpc-retry-pushback-ms"
 
 // parsePushback reads the trailer's values as gRFC A6 says: none is no wish
 // (0); one that is negative or not an int32, and more than one, ask not to try
@@ -35,20 +35,20 @@ func parsePushback(values []string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// statusError makes the error of a status that is not OK. Of the server's text it
+// OfStatus makes the error of a status that is not OK. Of the server's text it
 // keeps the first line: RocketMQ adds links and stacks.
 //
 // ILLEGAL_POLLING_TIME is about the request if its polling time is wrong, but a proxy
 // that was paused also responds with it, to requests whose deadline passed meanwhile.
 // That becomes REQUEST_TIMEOUT, which another attempt may cure.
-func statusError(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.MD) *tidegate.Error {
-	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(st.GetCode()), Message: firstLine(st.GetMessage())}
+func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.MD) *tidegate.Error {
+	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(st.GetCode()), Message: FirstLine(st.GetMessage())}
 	switch e.Code {
 	case 0:
 		e.Code = tidegate.CodeInternalServerError
 		e.Message = "the response has no status code" + prefixed(": ", e.Message)
 	case tidegate.CodeTooManyRequests:
-		e.RetryAfter = parsePushback(trailer.Get(pushbackKey))
+		e.RetryAfter = parsePushback(trailer.Get(PushBackKey))
 	case tidegate.CodeIllegalPollingTime:
 		if strings.Contains(e.Message, "deadline") {
 			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
@@ -60,8 +60,8 @@ func statusError(op, subject, endpoint string, st *rmqpb.Status, trailer metadat
 // maxText bounds a server's text in an error, in bytes.
 const maxText = 512
 
-// firstLine returns the first line of a server's text, bounded.
-func firstLine(text string) string {
+// FirstLine returns the first line of a server's text, bounded.
+func FirstLine(text string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(text), "\n")
 	line = strings.TrimSpace(line)
 	if len(line) <= maxText {
@@ -84,11 +84,11 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// maybeStored reports whether a message may be stored, or a delivery settled,
+// MaybeStored reports whether a message may be stored, or a delivery settled,
 // although its request was answered with the code: a server that failed on its side
 // may have done so behind the disk (RocketMQ 5.2: 50401 is stored, 50400 and 50001 may
 // be; a tidegate broker: 50001 if its disk does not say).
-func maybeStored(c tidegate.Code) bool {
+func MaybeStored(c tidegate.Code) bool {
 	switch c {
 	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
 		return false
@@ -96,7 +96,7 @@ func maybeStored(c tidegate.Code) bool {
 	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
 }
 
-// transportError makes the error of a call that gRPC failed. sent tells that
+// OfCall makes the error of a call that gRPC failed. sent tells that
 // the request changes something and had a connection, so that a server may have
 // done it. ctx is the caller's.
 //
@@ -111,9 +111,9 @@ func maybeStored(c tidegate.Code) bool {
 //	all others          code 0
 //
 // Code 0 without a cause of the caller's matches tidegate.ErrUnavailable.
-func transportError(ctx context.Context, op, subject, endpoint string, err error, sent, closed bool) *tidegate.Error {
+func OfCall(ctx context.Context, op, subject, endpoint string, err error, sent, closed bool) *tidegate.Error {
 	st := status.Convert(err)
-	if text := firstLine(st.Message()); text != st.Message() {
+	if text := FirstLine(st.Message()); text != st.Message() {
 		err = status.Error(st.Code(), text)
 	}
 	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Err: err}
@@ -146,6 +146,9 @@ func causeOf(ctx context.Context, code codes.Code) error {
 	return nil
 }
 
+// optional is the RPC that not every server has.
+const optional = "RecallMessage"
+
 func codeOf(op string, st *status.Status) tidegate.Code {
 	switch st.Code() {
 	case codes.Unauthenticated:
@@ -159,7 +162,7 @@ func codeOf(op string, st *status.Status) tidegate.Code {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return tidegate.CodeBadRequest
 	case codes.Unimplemented:
-		if op == opRecall {
+		if op == optional {
 			return tidegate.CodeNotImplemented
 		}
 	}

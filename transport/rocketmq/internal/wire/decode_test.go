@@ -1,4 +1,4 @@
-package rocketmq
+package wire
 
 import (
 	"bytes"
@@ -20,13 +20,13 @@ import (
 // them, or refused as they would be.
 func FuzzDecode(f *testing.F) {
 	for _, m := range []*rmqpb.Message{
-		delivered(nil), {},
-		delivered(func(m *rmqpb.Message) {
+		sample(nil), {},
+		sample(func(m *rmqpb.Message) {
 			m.Body = compress(m.Body)
 			m.SystemProperties.BodyEncoding = rmqpb.Encoding_GZIP
 			m.SystemProperties.BodyDigest = nil
 		}),
-		delivered(func(m *rmqpb.Message) {
+		sample(func(m *rmqpb.Message) {
 			m.SystemProperties.BornTimestamp = &timestamppb.Timestamp{Seconds: 1 << 60, Nanos: -1}
 			m.SystemProperties.StoreTimestamp = &timestamppb.Timestamp{Seconds: lastSecond, Nanos: 999_999_999}
 			m.SystemProperties.DeliveryTimestamp = &timestamppb.Timestamp{Seconds: firstSecond - 1}
@@ -49,14 +49,14 @@ func FuzzDecode(f *testing.F) {
 		if proto.Unmarshal(b, m) != nil {
 			return // unknown fields and bodies of known ones may be read more leniently
 		}
-		want, wantErr := decodeMessage(m, limit)
+		want, wantErr := DecodeMessage(m, limit)
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Fatalf("%v, want %v", err, wantErr)
 		}
 		if err != nil {
 			return
 		}
-		if left, err := invisibleOf(b); err != nil || left != durationOf(m.GetSystemProperties().GetInvisibleDuration()) {
+		if left, err := invisibleOf(b); err != nil || left != legal(m.GetSystemProperties().GetInvisibleDuration()) {
 			t.Errorf("invisible for %v, %v, want %v", left, err, m.GetSystemProperties().GetInvisibleDuration())
 		}
 		if len(d.Body) == 0 && len(want.Body) == 0 {
@@ -76,15 +76,23 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// legal returns 0 for a duration that is missing, illegal or negative.
+func legal(d *durationpb.Duration) time.Duration {
+	if d.CheckValid() != nil {
+		return 0
+	}
+	return max(d.AsDuration(), 0)
+}
+
 func invisibleOf(b []byte) (time.Duration, error) {
-	var d decoder
-	p, err := d.parse(b)
-	return p.invisible, err
+	var d Decoder
+	p, err := d.Parse(b)
+	return p.Invisible, err
 }
 
 // Texts are UTF-8, or the message is refused: the user's program may rely on it.
 func TestDecodeRefusesOtherTexts(t *testing.T) {
-	raw := bytes.Replace(encode(t, delivered(nil)), []byte("born"), []byte("bo\xffn"), 1)
+	raw := bytes.Replace(encode(t, sample(nil)), []byte("born"), []byte("bo\xffn"), 1)
 	if d, err := decode(raw, 100); !errors.Is(err, errNotUTF8) {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -92,15 +100,15 @@ func TestDecodeRefusesOtherTexts(t *testing.T) {
 
 // BenchmarkDecode decodes a message of 1 KiB.
 func BenchmarkDecode(b *testing.B) {
-	raw := encode(b, delivered(func(m *rmqpb.Message) {
+	raw := encode(b, sample(func(m *rmqpb.Message) {
 		m.Body, m.SystemProperties.BodyDigest, m.UserProperties = make([]byte, 1024), nil, nil
 	}))
 	b.ReportAllocs()
-	var d decoder
+	var d Decoder
 	for b.Loop() {
-		p, err := d.parse(raw)
+		p, err := d.Parse(raw)
 		if err == nil {
-			err = p.unpack(4096)
+			err = p.Unpack(4096)
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -1,4 +1,4 @@
-package rocketmq
+package wire
 
 import (
 	"bytes"
@@ -18,7 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
+// sample returns a message as a server delivers it, changed by change if that is not nil.
+func sample(change func(*rmqpb.Message)) *rmqpb.Message {
 	m := &rmqpb.Message{
 		Topic: &rmqpb.Resource{Name: "t"}, Body: []byte("hello"), UserProperties: map[string]string{"p": "v"},
 		SystemProperties: &rmqpb.SystemProperties{
@@ -37,15 +38,15 @@ func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
 
 // decode decodes as a receive does.
 func decode(raw []byte, maxBody int) (*tidegate.Delivery, error) {
-	var d decoder
-	p, err := d.parse(raw)
+	var d Decoder
+	p, err := d.Parse(raw)
 	if err == nil {
-		err = p.unpack(maxBody)
+		err = p.Unpack(maxBody)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return p.delivery, nil
+	return p.Delivery, nil
 }
 
 func encode(t testing.TB, m proto.Message) []byte {
@@ -58,7 +59,7 @@ func encode(t testing.TB, m proto.Message) []byte {
 }
 
 func TestDecode(t *testing.T) {
-	d, err := decode(encode(t, delivered(nil)), 100)
+	d, err := decode(encode(t, sample(nil)), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func TestDecode(t *testing.T) {
 		d.Queue != 3 || d.Offset != 4 || d.BornAt.Unix() != 10 || d.BornHost != "born" || d.StoredAt.Unix() != 11 || d.StoreHost != "store" {
 		t.Errorf("%+v", d)
 	}
-	d, err = decode(encode(t, delivered(func(m *rmqpb.Message) {
+	d, err = decode(encode(t, sample(func(m *rmqpb.Message) {
 		m.UserProperties = nil
 		m.SystemProperties.DeliveryAttempt = nil
 		m.SystemProperties.DeadLetterQueue = &rmqpb.DeadLetterQueue{Topic: "orders", MessageId: "1"}
@@ -87,7 +88,7 @@ const (
 )
 
 func TestSizeBound(t *testing.T) {
-	c := &Client{host: "host", opts: Options{Namespace: "space"}}
+	e := &Encoder{Host: "host", Namespace: "space"}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	text := func(most int) string { return strings.Repeat("x", rnd.IntN(most+1)) }
 	for range 300 {
@@ -99,9 +100,9 @@ func TestSizeBound(t *testing.T) {
 			m.Properties[fmt.Sprint(rnd.Uint64())+text(most/100)] = text(most)
 		}
 		born := timestamppb.New(time.Unix(-1<<33, 999999999))
-		pb := c.encodeMessage(new(rmqpb.Message), new(rmqpb.SystemProperties), m, queue{id: math.MaxInt32}, c.resource(m.Topic), born)
+		pb := e.message(new(rmqpb.Message), new(rmqpb.SystemProperties), m, math.MaxInt32, &rmqpb.Resource{ResourceNamespace: "space", Name: m.Topic}, born)
 		n := proto.Size(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{pb}})
-		if bound := c.sizeBound(m); bound < n || bound > n+256+8*len(m.Keys)+21*len(m.Properties) {
+		if bound := e.SizeBound(m); bound < n || bound > n+256+8*len(m.Keys)+21*len(m.Properties) {
 			t.Fatalf("%d bytes, bound %d, of %d keys and %d properties", n, bound, len(m.Keys), len(m.Properties))
 		}
 	}
@@ -182,7 +183,7 @@ func TestDecodeDropsTheServersProperties(t *testing.T) {
 		}, map[string]string{"k": "v"}},
 		"a user's trace context": {map[string]string{"TRACE_CONTEXT": "own", "__transactionId__": "tx"}, map[string]string{"TRACE_CONTEXT": "own"}},
 	} {
-		d, err := decode(encode(t, delivered(func(m *rmqpb.Message) {
+		d, err := decode(encode(t, sample(func(m *rmqpb.Message) {
 			m.UserProperties, m.SystemProperties.TraceContext = tt.properties, new("trace")
 		})), 100)
 		if err != nil || !maps.Equal(d.Properties, tt.want) || d.TransactionID != "tx" {

@@ -1,4 +1,4 @@
-package rocketmq
+package remote
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 )
 
 const (
@@ -22,21 +22,21 @@ const (
 	tlsProbeGap     = 30 * time.Second
 )
 
-// A tlsFault is a mistake in Options.TLS, which no further attempt cures.
-type tlsFault struct{ text string }
+// A TLSFault is a mistake in Options.TLS, which no further attempt cures.
+type TLSFault struct{ Text string }
 
 // handshakeFault returns what a failed TLS handshake shows about Options.TLS, nil if
 // that is nothing: a connection may break during a handshake too.
-func handshakeFault(err error) *tlsFault {
+func handshakeFault(err error) *TLSFault {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return &tlsFault{"the server's certificate is not trusted: " + firstLine(e.Err.Error()) +
+		return &TLSFault{"the server's certificate is not trusted: " + failure.FirstLine(e.Err.Error()) +
 			"; set Options.TLS with its issuer in RootCAs, and ServerName if the certificate has another name"}
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return &tlsFault{"the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
+		return &TLSFault{"the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
 	}
 	if alerted(err) {
-		return &tlsFault{"the server refused the TLS handshake: " + firstLine(err.Error()) +
+		return &TLSFault{"the server refused the TLS handshake: " + failure.FirstLine(err.Error()) +
 			"; set Options.TLS with the certificate and the versions that it demands"}
 	}
 	return nil
@@ -94,13 +94,13 @@ func firstFault(b []byte, err error) error {
 func (n numbering) lookAt(addr string, err error) {
 	switch {
 	case err == nil:
-		n.link.fault.Store(nil)
+		n.link.Fault.Store(nil)
 	case n.secure:
 		if f := handshakeFault(err); f != nil { // TLS 1.3 refuses a client's certificate this late
-			n.link.fault.Store(f)
+			n.link.Fault.Store(f)
 		}
 	case errors.Is(err, errAlert) || hungUp(err) && n.expectsTLS(addr):
-		n.link.fault.Store(&tlsFault{"the server expects TLS on this port; set Options.TLS, or give its plain-text port"})
+		n.link.Fault.Store(&TLSFault{"the server expects TLS on this port; set Options.TLS, or give its plain-text port"})
 	}
 }
 
@@ -119,7 +119,7 @@ func hungUp(err error) bool {
 func (n numbering) expectsTLS(addr string) bool {
 	now, last := time.Now().UnixNano(), n.link.probed.Load()
 	if last != 0 && time.Duration(now-last) < tlsProbeGap || !n.link.probed.CompareAndSwap(last, now) {
-		return n.link.fault.Load() != nil
+		return n.link.Fault.Load() != nil
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, tlsProbeTimeout)
 	defer cancel()
@@ -138,17 +138,10 @@ func (n numbering) expectsTLS(addr string) bool {
 func (n numbering) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		n.link.fault.Store(handshakeFault(err))
+		n.link.Fault.Store(handshakeFault(err))
 		return nil, nil, err
 	}
-	c := &connection{AuthInfo: info, number: n.link.count.Add(1)}
-	n.link.saw(c)
+	c := &Connection{AuthInfo: info, number: n.link.count.Add(1)}
+	n.link.Saw(c)
 	return &firstRead{Conn: conn, look: func(err error) { n.lookAt(authority, err) }}, c, nil
-}
-
-// tlsError makes the error of a call that failed by a fault of Options.TLS.
-func (r request) tlsError(f *tlsFault, err error) *tidegate.Error {
-	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.text)
-	e.Endpoint, e.Err = r.ep.key, err
-	return e
 }

@@ -1,4 +1,4 @@
-package rocketmq
+package wire
 
 import (
 	"bytes"
@@ -20,16 +20,37 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// encodeMessage makes the wire form of m for queue q in pb and sys, which are zero. It
-// shares m's strings, properties and body, which are only read.
-func (c *Client) encodeMessage(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tidegate.Message, q queue, topic *rmqpb.Resource, born *timestamppb.Timestamp) *rmqpb.Message {
+// An Encoder makes the wire form of messages. It is not changed; goroutines may share it.
+type Encoder struct {
+	Namespace   string
+	Host        string // of this machine, as born host
+	Compression int    // the size in bytes above which bodies are compressed; 0: none
+}
+
+// Request makes the wire form of a send of messages to a queue of a topic. Its parts are allocated
+// together. It shares the messages' strings, properties and bodies, which are only read.
+func (e *Encoder) Request(topic *rmqpb.Resource, queue int32, msgs []*tidegate.Message) *rmqpb.SendMessageRequest {
+	born := timestamppb.Now()
+	parts := make([]struct {
+		message rmqpb.Message
+		system  rmqpb.SystemProperties
+	}, len(msgs))
+	req := &rmqpb.SendMessageRequest{Messages: make([]*rmqpb.Message, len(msgs))}
+	for i, m := range msgs {
+		req.Messages[i] = e.message(&parts[i].message, &parts[i].system, m, queue, topic, born)
+	}
+	return req
+}
+
+// message makes the wire form of m for a queue in pb and sys, which are zero.
+func (e *Encoder) message(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tidegate.Message, queue int32, topic *rmqpb.Resource, born *timestamppb.Timestamp) *rmqpb.Message {
 	sys.Keys = m.Keys
 	sys.MessageId = m.ID
 	sys.BodyEncoding = rmqpb.Encoding_IDENTITY
-	sys.MessageType = typeOf(m)
+	sys.MessageType = TypeOf(m)
 	sys.BornTimestamp = born // without it RocketMQ takes the message for one of 1970
-	sys.BornHost = c.host
-	sys.QueueId = q.id
+	sys.BornHost = e.Host
+	sys.QueueId = queue
 	if m.Tag != "" {
 		sys.Tag = &m.Tag
 	}
@@ -43,7 +64,7 @@ func (c *Client) encodeMessage(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m
 		sys.DeliveryTimestamp = timestamppb.New(m.DeliverAt)
 	}
 	body := m.Body
-	if c.opts.Compression > 0 && len(body) > c.opts.Compression {
+	if e.Compression > 0 && len(body) > e.Compression {
 		if z := compress(body); len(z) < len(body) {
 			body, sys.BodyEncoding = z, rmqpb.Encoding_GZIP
 		}
@@ -52,13 +73,13 @@ func (c *Client) encodeMessage(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m
 	return pb
 }
 
-// sizeBound returns what m adds to a request at most, in bytes, which is little
+// SizeBound returns what m adds to a request at most, in bytes, which is little
 // more than it does unless its body is going to be compressed.
-func (c *Client) sizeBound(m *tidegate.Message) int {
+func (e *Encoder) SizeBound(m *tidegate.Message) int {
 	// A field of a text has at most 2 bytes before its length, which has at most 5.
 	// 256 are more than there can be of those, numbers and times in any message.
 	const perText, rest = 7, 256
-	n := rest + len(c.opts.Namespace) + len(c.host) + len(m.Topic) + len(m.ID) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext) + len(m.Body)
+	n := rest + len(e.Namespace) + len(e.Host) + len(m.Topic) + len(m.ID) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext) + len(m.Body)
 	for _, k := range m.Keys {
 		n += perText + len(k)
 	}
@@ -68,7 +89,8 @@ func (c *Client) sizeBound(m *tidegate.Message) int {
 	return n
 }
 
-func typeOf(m *tidegate.Message) rmqpb.MessageType {
+// TypeOf returns the type of a message by its message group and delivery time.
+func TypeOf(m *tidegate.Message) rmqpb.MessageType {
 	switch {
 	case m.MessageGroup != "":
 		return rmqpb.MessageType_FIFO
@@ -91,9 +113,9 @@ func compress(body []byte) []byte {
 	return b.Bytes()
 }
 
-// decodeMessage makes a delivery of a message that came within another one, as that of a
+// DecodeMessage makes a delivery of a message that came within another one, as that of a
 // transaction check does. The decoder of receives agrees with it, which a fuzz test holds.
-func decodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
+func DecodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 	sys := pb.GetSystemProperties()
 	if sys.GetReceiptHandle() == "" {
 		return nil, errors.New("the message has no receipt handle")

@@ -1,4 +1,4 @@
-package rocketmq
+package pushed
 
 import (
 	"math"
@@ -13,7 +13,9 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-func producerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ProducerSettings {
+// ProducerSettings returns what the server's settings are for a producer. can is what the server
+// announced.
+func ProducerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ProducerSettings {
 	p := transport.ProducerSettings{
 		MaxAttempts: positive(s.GetBackoffPolicy().GetMaxAttempts()),
 		MaxBodySize: positive(s.GetPublishing().GetMaxBodySize()),
@@ -26,7 +28,9 @@ func producerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.P
 	return p
 }
 
-func consumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ConsumerSettings {
+// ConsumerSettings returns what the server's settings are for a consumer. can is what the server
+// announced.
+func ConsumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ConsumerSettings {
 	sub := s.GetSubscription()
 	c := transport.ConsumerSettings{
 		FIFO:             sub.GetFifo(),

@@ -1,4 +1,4 @@
-package rocketmq
+package pushed
 
 import (
 	"math"
@@ -17,6 +17,14 @@ func wireExponential(initial, longest time.Duration, multiplier float32) *rmqpb.
 	return &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
 		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: multiplier,
 	}}}
+}
+
+func wireSteps(attempts int32, seconds ...int64) *rmqpb.RetryPolicy {
+	c := new(rmqpb.CustomizedBackoff)
+	for _, s := range seconds {
+		c.Next = append(c.Next, &durationpb.Duration{Seconds: s})
+	}
+	return &rmqpb.RetryPolicy{MaxAttempts: attempts, Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{CustomizedBackoff: c}}
 }
 
 // A server without features can lengthen the backoff of "RocketMQ: sending retry and throttling"
@@ -41,15 +49,15 @@ func TestPushedThrottleBackoff(t *testing.T) {
 			map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 300: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
 		{"flat and short", wireExponential(s/2, 1000*s, 1), transport.Capabilities{}, nil},
 		{"flat and long", wireExponential(2*s, 2*s, 1), transport.Capabilities{}, map[int]bounds{0: {1600 * time.Millisecond, 2400 * time.Millisecond}}},
-		{"steps that end below", wireLadder(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 119), transport.Capabilities{}, nil},
-		{"steps that end above", wireLadder(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 120, 120, 121), transport.Capabilities{}, map[int]bounds{13: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
-		{"short steps", wireLadder(0, 0, 1), transport.Capabilities{}, nil},
-		{"long steps", wireLadder(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {240 * s, 360 * s}}},
-		{"steps of ours", wireLadder(0, 0, 10), ours, map[int]bounds{0: {0, 0}, 1: {8 * s, 12 * s}, 9: {8 * s, 12 * s}}},
+		{"steps that end below", wireSteps(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 119), transport.Capabilities{}, nil},
+		{"steps that end above", wireSteps(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 120, 120, 121), transport.Capabilities{}, map[int]bounds{13: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
+		{"short steps", wireSteps(0, 0, 1), transport.Capabilities{}, nil},
+		{"long steps", wireSteps(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {240 * s, 360 * s}}},
+		{"steps of ours", wireSteps(0, 0, 10), ours, map[int]bounds{0: {0, 0}, 1: {8 * s, 12 * s}, 9: {8 * s, 12 * s}}},
 		{"nothing", nil, transport.Capabilities{}, nil},
 		{"nothing of ours", nil, ours, nil},
 	} {
-		got := producerSettings(&rmqpb.Settings{BackoffPolicy: tt.pushed}, tt.can).Backoff
+		got := ProducerSettings(&rmqpb.Settings{BackoffPolicy: tt.pushed}, tt.can).Backoff
 		if (got == nil) != (tt.want == nil) {
 			t.Errorf("%s: %#v", tt.name, got)
 			continue
@@ -68,7 +76,7 @@ func TestPushedThrottleBackoff(t *testing.T) {
 
 // RocketMQ's table is read as RocketMQ's broker reads it; every other ladder as it is.
 func TestPushedLadder(t *testing.T) {
-	whole := serverSettings(&rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}).GetSettings().GetBackoffPolicy()
+	whole := wireSteps(17, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200) // of RocketMQ 5.2
 	asIs := append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 	for _, tt := range []struct {
 		name   string
@@ -81,14 +89,14 @@ func TestPushedLadder(t *testing.T) {
 		{"in order", whole, true, transport.Capabilities{}, backoff.Steps{3 * time.Second}},
 		{"of ours", whole, false, transport.Capabilities{Suspend: true}, asIs},
 		{"of ours, in order", whole, true, transport.Capabilities{Suspend: true}, asIs},
-		{"the group's own", wireLadder(4, 1, 5, 10), false, transport.Capabilities{}, backoff.Steps{time.Second, 5 * time.Second, 10 * time.Second}},
-		{"the group's own, in order", wireLadder(4, 2), true, transport.Capabilities{}, backoff.Steps{2 * time.Second}},
+		{"the group's own", wireSteps(4, 1, 5, 10), false, transport.Capabilities{}, backoff.Steps{time.Second, 5 * time.Second, 10 * time.Second}},
+		{"the group's own, in order", wireSteps(4, 2), true, transport.Capabilities{}, backoff.Steps{2 * time.Second}},
 		{"exponential", wireExponential(5*time.Second, time.Hour, 2), false, transport.Capabilities{},
 			backoff.Exponential{Initial: 5 * time.Second, Max: time.Hour, Multiplier: 2, Jitter: backoff.NoJitter}},
 		{"nothing", nil, false, transport.Capabilities{}, nil},
 	} {
 		s := &rmqpb.Settings{BackoffPolicy: tt.pushed, PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Fifo: &tt.fifo}}}
-		if got := consumerSettings(s, tt.can).Retry; !reflect.DeepEqual(got, tt.want) {
+		if got := ConsumerSettings(s, tt.can).Retry; !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -108,15 +116,15 @@ func TestSettingsIncomplete(t *testing.T) {
 		"bad ladder": {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
 			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{second, durationpb.New(-1)}}}}},
 	} {
-		if got := producerSettings(s, transport.Capabilities{}); got != (transport.ProducerSettings{}) {
+		if got := ProducerSettings(s, transport.Capabilities{}); got != (transport.ProducerSettings{}) {
 			t.Errorf("%s: producer %+v", name, got)
 		}
-		if got := consumerSettings(s, transport.Capabilities{}); got != (transport.ConsumerSettings{}) {
+		if got := ConsumerSettings(s, transport.Capabilities{}); got != (transport.ConsumerSettings{}) {
 			t.Errorf("%s: consumer %+v", name, got)
 		}
 	}
 	for wire, want := range map[int32]int{0: 0, 17: 17, -1: -1, math.MaxInt32: -1} {
-		if got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts; got != want {
+		if got := ConsumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts; got != want {
 			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
 		}
 	}

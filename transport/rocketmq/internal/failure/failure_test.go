@@ -1,64 +1,25 @@
-package rocketmq
+package failure
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-func TestAuthorization(t *testing.T) {
-	// printf 20250102T030405Z | openssl dgst -sha1 -hmac secret
-	const want = "MQv2-HMAC-SHA1 Credential=ak, SignedHeaders=x-mq-date-time, Signature=F2AAF211D4F8038FA2EE86F40F3E56019780D7FA"
-	if got := authorization(Credentials{AccessKey: "ak", SecretKey: "secret"}, "20250102T030405Z"); got != want {
-		t.Errorf("%s\nwant %s", got, want)
-	}
-}
-
-func TestHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHeaderer(Credentials{AccessKey: "ak", SecretKey: "secret", SessionToken: "st"})
-		o := &Options{Namespace: "ns", Credentials: h.keys}
-		md, _ := metadata.FromOutgoingContext(h.outgoing(metadata.AppendToOutgoingContext(t.Context(), "mine", "kept"), newIdentity(o, "id"), "more", "x"))
-		for k, want := range map[string]string{
-			"x-mq-client-id": "id", "x-mq-language": "GO", "x-mq-client-version": clientVersion, "x-mq-protocol": "v2",
-			"x-mq-namespace": "ns", "x-mq-session-token": "st", "x-mq-date-time": "20000101T000000Z", "more": "x", "mine": "kept",
-			"authorization": authorization(h.keys, "20000101T000000Z"),
-		} {
-			if got := md.Get(k); len(got) != 1 || got[0] != want {
-				t.Errorf("%s: %q, want %q", k, got, want)
-			}
-		}
-		first := md.Get("x-mq-request-id")[0]
-		time.Sleep(time.Second)
-		md, _ = metadata.FromOutgoingContext(newHeaderer(Credentials{}).outgoing(t.Context(), newIdentity(&Options{}, "id")))
-		for _, k := range []string{"x-mq-namespace", "x-mq-session-token", "authorization"} {
-			if got := md.Get(k); got != nil {
-				t.Errorf("%s: %q, want none", k, got)
-			}
-		}
-		if md.Get("x-mq-request-id")[0] == first || md.Get("x-mq-date-time")[0] != "20000101T000001Z" {
-			t.Errorf("second request: %v", md)
-		}
-	})
-}
-
 func TestTransportError(t *testing.T) {
 	gone, cancel := context.WithCancelCause(t.Context())
+	errGone := errors.New("the caller has gone")
 	cancel(errGone)
 	late, stop := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer stop()
@@ -92,14 +53,14 @@ func TestTransportError(t *testing.T) {
 		"invalid":           {ctx: alive, grpc: codes.InvalidArgument, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
 		"out of range":      {ctx: alive, grpc: codes.OutOfRange, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
 		"ingress":           {ctx: alive, grpc: codes.Unimplemented, text: "unexpected HTTP status code received from server: 404 (Not Found)", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"unimplemented":     {ctx: alive, op: opRecall, grpc: codes.Unimplemented, sent: true, code: 50100, class: transport.Permanent},
+		"unimplemented":     {ctx: alive, op: optional, grpc: codes.Unimplemented, sent: true, code: 50100, class: transport.Permanent},
 		"internal":          {ctx: alive, grpc: codes.Internal, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
 		"unknown":           {ctx: alive, grpc: codes.Unknown, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
 	} {
 		t.Run(name, func(t *testing.T) {
 			op := cmp.Or(tt.op, "Op")
 			below := status.Error(tt.grpc, cmp.Or(tt.text, "text"))
-			e := transportError(tt.ctx, op, "subject", "here:1", below, tt.sent, tt.closed)
+			e := OfCall(tt.ctx, op, "subject", "here:1", below, tt.sent, tt.closed)
 			if e.Code != tt.code || e.MaybeStored != tt.maybe || !errors.Is(e, below) || tt.is != nil && !errors.Is(e, tt.is) {
 				t.Errorf("%+v", e)
 			}
@@ -113,78 +74,6 @@ func TestTransportError(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		})
-	}
-}
-
-func TestEncodeReason(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain": "plain", "a b%\n": "a%20b%25%0A", "é": "%C3%A9",
-		strings.Repeat("x", 2000):                    strings.Repeat("x", maxReason),
-		strings.Repeat("x", maxReason-5) + "é" + "y": strings.Repeat("x", maxReason-5), // a rune is not split
-	} {
-		got := encodeReason(in)
-		if got != want {
-			t.Errorf("%.20q: %.40q, want %.40q", in, got, want)
-		}
-		if back, err := url.PathUnescape(got); err != nil || !strings.HasPrefix(in, back) {
-			t.Errorf("%.20q does not come back: %q, %v", in, back, err)
-		}
-	}
-}
-
-func TestNewRefuses(t *testing.T) {
-	_, err := New("nowhere", Options{
-		RequestTimeout: -1, HeartbeatInterval: -1, RouteRefresh: -1, SettingsSync: -1, MaxReceiveSize: -1, Compression: -1,
-		Namespace: "a b", ClientID: "ü", Credentials: Credentials{AccessKey: "x"},
-	})
-	for _, field := range []string{"nowhere", "RequestTimeout", "HeartbeatInterval", "RouteRefresh", "SettingsSync",
-		"MaxReceiveSize", "Compression", "Namespace", "ClientID", "Credentials"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s is not named in: %v", field, err)
-		}
-	}
-	if _, err := New("host:1", Options{ConnectBackoff: backoff.Exponential{Initial: -1}}); !errors.Is(err, tidegate.ErrInvalid) ||
-		!strings.Contains(err.Error(), "ConnectBackoff") {
-		t.Errorf("ConnectBackoff alone: %v does not match ErrInvalid", err)
-	}
-	for _, bad := range []string{"", ";", "host", "host:0", "host:65536", ":1", "1.2.3.4:1;host:1", "[::1:1"} {
-		if c, err := New(bad, Options{}); !errors.Is(err, tidegate.ErrInvalid) || c != nil {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-}
-
-func TestParseEndpoints(t *testing.T) {
-	for in, want := range map[string]struct {
-		scheme rmqpb.AddressScheme
-		key    string
-	}{
-		"127.0.0.1:8081":       {rmqpb.AddressScheme_IPv4, "127.0.0.1:8081"},
-		"[::1]:8081":           {rmqpb.AddressScheme_IPv6, "[::1]:8081"},
-		"mq.example:80":        {rmqpb.AddressScheme_DOMAIN_NAME, "mq.example:80"},
-		"1.2.3.4:1; 5.6.7.8:2": {rmqpb.AddressScheme_IPv4, "1.2.3.4:1;5.6.7.8:2"},
-	} {
-		pb, err := parseEndpoints(in)
-		if err != nil {
-			t.Errorf("%s: %v", in, err)
-			continue
-		}
-		addrs, _ := addressesOf(pb)
-		if pb.GetScheme() != want.scheme || strings.Join(addrs, ";") != want.key {
-			t.Errorf("%s: %v", in, pb)
-		}
-	}
-}
-
-// What a client logs is for its logger alone.
-func TestDefaults(t *testing.T) {
-	o, err := Options{}.withDefaults()
-	if err != nil || o.Logger.Enabled(t.Context(), slog.LevelError) || !headerSafe(o.ClientID) || o.RequestTimeout != 3*time.Second ||
-		o.MaxReceiveSize != 32<<20 || o.ConnectBackoff.Max != 120*time.Second {
-		t.Errorf("%+v, %v", o, err)
-	}
-	if p, _ := (Options{}).withDefaults(); p.ClientID == o.ClientID {
-		t.Errorf("two clients have the ID %s", p.ClientID)
 	}
 }
 
@@ -209,7 +98,7 @@ func TestDeadlineToldByTheServerFirst(t *testing.T) {
 		cause := errors.New("gone")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Millisecond, cause)
 		defer cancel()
-		e := transportError(ctx, "Op", "subject", "here:1", status.Error(codes.DeadlineExceeded, "text"), true, false)
+		e := OfCall(ctx, "Op", "subject", "here:1", status.Error(codes.DeadlineExceeded, "text"), true, false)
 		if !errors.Is(e, cause) || !e.MaybeStored || errors.Is(e, tidegate.ErrUnavailable) {
 			t.Errorf("%+v", e)
 		}
@@ -227,15 +116,15 @@ func TestFirstLine(t *testing.T) {
 		"No route info of this topic: t,\n\tat org.apache.rocketmq":                                           "No route info of this topic: t",
 		long: long[:maxText] + "…",
 	} {
-		if got := firstLine(in); got != want {
+		if got := FirstLine(in); got != want {
 			t.Errorf("%.40q: %q, want %q", in, got, want)
 		}
 	}
-	e := statusError("Op", "s", "e", &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND, Message: "no topic\nstack"}, nil)
+	e := OfStatus("Op", "s", "e", &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND, Message: "no topic\nstack"}, nil)
 	if e.Message != "no topic" {
 		t.Errorf("%q", e.Message)
 	}
-	if e := transportError(t.Context(), "Op", "s", "e", status.Error(codes.Unavailable, "down\nstack"), false, false); strings.Contains(e.Error(), "stack") {
+	if e := OfCall(t.Context(), "Op", "s", "e", status.Error(codes.Unavailable, "down\nstack"), false, false); strings.Contains(e.Error(), "stack") {
 		t.Errorf("%v", e)
 	}
 }
@@ -247,7 +136,7 @@ func TestDeadlineOfAPausedProxy(t *testing.T) {
 		"The deadline time remaining is not enough":                tidegate.CodeRequestTimeout,
 		"the polling time of 25s is above the largest one allowed": tidegate.CodeIllegalPollingTime,
 	} {
-		e := statusError(opReceive, "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
+		e := OfStatus("ReceiveMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
 		class := transport.Permanent
 		if want == tidegate.CodeRequestTimeout {
 			class = transport.Transient

@@ -1,65 +1,15 @@
 package rocketmq
 
 import (
-	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
-
-// A frame is one encoded ReceiveMessageResponse. It is to be freed.
-type frame struct {
-	data []byte
-	room *[]byte // of frameRooms, that data lies in; nil: of none
-}
-
-// maxRoom is the size in bytes of the largest frame whose memory is used again.
-const maxRoom = 2 << 20
-
-// frameRooms has memory for frames. gRPC's own pool clears the memory that it gives out,
-// which for small frames takes as long as reading them.
-var frameRooms = sync.Pool{New: func() any { return new([]byte) }}
-
-func newFrame(data mem.BufferSlice) frame {
-	n := data.Len()
-	if n > maxRoom {
-		return frame{data: data.Materialize()}
-	}
-	room := frameRooms.Get().(*[]byte)
-	if cap(*room) < n {
-		*room = make([]byte, max(n, min(2*cap(*room), maxRoom)))
-	}
-	f := frame{data: (*room)[:n], room: room}
-	data.CopyTo(f.data)
-	return f
-}
-
-func (f *frame) free() {
-	if f.room != nil {
-		frameRooms.Put(f.room)
-	}
-	*f = frame{}
-}
-
-// A frameCodec leaves a *frame encoded.
-type frameCodec struct{ protomem.Codec }
-
-// Unmarshal implements encoding.CodecV2.
-func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if f, ok := v.(*frame); ok {
-		*f = newFrame(data)
-		return nil
-	}
-	return c.Codec.Unmarshal(data, v)
-}
 
 // A collector gathers the messages that a receive brings, within its bounds. Frames may come
 // in any order.
@@ -69,7 +19,7 @@ type collector struct {
 	r        *transport.ReceiveRequest
 	max      int // messages
 	maxBytes int // of their bodies; the first may be larger
-	decoder
+	wire.Decoder
 
 	status   *rmqpb.Status
 	messages int                  // that came
@@ -91,49 +41,44 @@ func (c *Client) collector(s *session, r *transport.ReceiveRequest, most int) *c
 }
 
 // add reads a frame and frees it.
-func (g *collector) add(f *frame, now time.Time) error {
-	defer f.free()
+func (g *collector) add(f *wire.Frame, now time.Time) error {
+	defer f.Free()
 	if g.began.IsZero() {
 		g.began = now
 	}
-	r := fieldReader{rest: f.data}
-	for !g.full && r.next() {
-		switch r.tag {
-		case tagResponseStatus:
+	r := wire.FieldReader{Rest: f.Data}
+	for !g.full && r.Next() {
+		switch r.Tag {
+		case wire.TagResponseStatus:
 			g.status = &rmqpb.Status{}
-			if err := proto.Unmarshal(r.bytes, g.status); err != nil {
-				return unreadable(err)
+			if err := proto.Unmarshal(r.Bytes, g.status); err != nil {
+				return wire.Unreadable(err)
 			}
-		case tagResponseTime:
-			server, err := moment(r.bytes)
+		case wire.TagResponseTime:
+			server, err := wire.Moment(r.Bytes)
 			if err != nil {
-				return unreadable(err)
+				return wire.Unreadable(err)
 			}
 			g.server = server
-		case tagResponseMessage, tagResponsePacked:
+		case wire.TagResponseMessage, wire.TagResponsePacked:
 			if g.full = g.messages == g.max; !g.full {
 				g.messages++
-				g.message(r.bytes)
+				g.message(r.Bytes)
 			}
 		}
 	}
-	if r.err != nil {
-		return unreadable(r.err)
+	if r.Err != nil {
+		return wire.Unreadable(r.Err)
 	}
 	return nil
 }
 
-// unreadable is the error that gRPC has for a frame that is no protobuf.
-func unreadable(err error) error {
-	return status.Errorf(codes.Internal, "a frame of the response is no ReceiveMessageResponse: %v", err)
-}
-
 // message takes a message in, unless it cannot be delivered.
 func (g *collector) message(raw []byte) {
-	p, err := g.parse(raw)
-	d := p.delivery
+	p, err := g.Parse(raw)
+	d := p.Delivery
 	d.ConsumerGroup = g.r.Group
-	d.Endpoint = g.s.ep.key
+	d.Endpoint = g.s.ep.Key
 	if d.Topic == "" {
 		d.Topic = g.r.Topic // or it could never be settled
 	}
@@ -142,16 +87,16 @@ func (g *collector) message(raw []byte) {
 		return
 	}
 	if err == nil {
-		err = p.unpack(g.c.opts.MaxReceiveSize)
+		err = p.Unpack(g.c.opts.MaxReceiveSize)
 	}
 	if err != nil {
 		g.c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", g.r.Topic,
-			"group", g.r.Group, "message", d.ID, "endpoint", g.s.ep.key, "err", err)
+			"group", g.r.Group, "message", d.ID, "endpoint", g.s.ep.Key, "err", err)
 		return
 	}
 	// A server's clock has no part in this; one that is 3 s behind would end a lease of 2 s.
-	if p.invisible > 0 {
-		d.InvisibleUntil = g.began.Add(p.invisible)
+	if p.Invisible > 0 {
+		d.InvisibleUntil = g.began.Add(p.Invisible)
 	}
 	if len(g.list) > 0 && len(d.Body) > g.maxBytes-g.bytes {
 		d.Body = nil

@@ -1,4 +1,4 @@
-package rocketmq
+package wire
 
 import (
 	"cmp"
@@ -23,10 +23,10 @@ const (
 	kindVarint = uint64(protowire.VarintType)
 	kindBytes  = uint64(protowire.BytesType)
 
-	tagResponseStatus  = 1<<3 | kindBytes
-	tagResponseMessage = 2<<3 | kindBytes
-	tagResponseTime    = 3<<3 | kindBytes
-	tagResponsePacked  = 1000<<3 | kindBytes
+	TagResponseStatus  = 1<<3 | kindBytes
+	TagResponseMessage = 2<<3 | kindBytes
+	TagResponseTime    = 3<<3 | kindBytes
+	TagResponsePacked  = 1000<<3 | kindBytes
 
 	tagMessageTopic      = 1<<3 | kindBytes
 	tagMessageProperties = 2<<3 | kindBytes
@@ -62,46 +62,46 @@ const (
 	tagSecondNumber = 2<<3 | kindVarint
 )
 
-// A fieldReader steps through the fields of an encoded message.
-type fieldReader struct {
-	rest   []byte
-	tag    uint64
-	bytes  []byte // of a field of kindBytes; shares memory with the message
+// A FieldReader steps through the fields of an encoded message.
+type FieldReader struct {
+	Rest   []byte
+	Tag    uint64
+	Bytes  []byte // of a field of kindBytes; shares memory with the message
 	number uint64 // of a field of kindVarint
-	err    error
+	Err    error
 }
 
-// next moves to the next field. It returns false at the end, or with err set if
+// Next moves to the next field. It returns false at the end, or with err set if
 // what follows is no protobuf.
-func (r *fieldReader) next() bool {
-	if len(r.rest) == 0 || r.err != nil {
+func (r *FieldReader) Next() bool {
+	if len(r.Rest) == 0 || r.Err != nil {
 		return false
 	}
-	num, kind, n := protowire.ConsumeTag(r.rest)
+	num, kind, n := protowire.ConsumeTag(r.Rest)
 	if n >= 0 {
-		r.rest = r.rest[n:]
-		r.tag = uint64(num)<<3 | uint64(kind)
+		r.Rest = r.Rest[n:]
+		r.Tag = uint64(num)<<3 | uint64(kind)
 		switch kind {
 		case protowire.BytesType:
-			r.bytes, n = protowire.ConsumeBytes(r.rest)
+			r.Bytes, n = protowire.ConsumeBytes(r.Rest)
 		case protowire.VarintType:
-			r.number, n = protowire.ConsumeVarint(r.rest)
+			r.number, n = protowire.ConsumeVarint(r.Rest)
 		default:
-			n = protowire.ConsumeFieldValue(num, kind, r.rest)
+			n = protowire.ConsumeFieldValue(num, kind, r.Rest)
 		}
 	}
 	if n < 0 {
-		r.err = protowire.ParseError(n)
+		r.Err = protowire.ParseError(n)
 		return false
 	}
-	r.rest = r.rest[n:]
+	r.Rest = r.Rest[n:]
 	return true
 }
 
-// A parsed is a message as it arrived, but for its body.
-type parsed struct {
-	delivery  *tidegate.Delivery // without the body
-	invisible time.Duration      // what is left of its invisible time; 0 if the server does not say
+// A Parsed is a message as it arrived, but for its body.
+type Parsed struct {
+	Delivery  *tidegate.Delivery // without the body
+	Invisible time.Duration      // what is left of its invisible time; 0 if the server does not say
 
 	// These share memory with the frame.
 	body     []byte
@@ -110,9 +110,9 @@ type parsed struct {
 	encoding rmqpb.Encoding
 }
 
-// A decoder decodes the messages of one receive. A text that the message before
+// A Decoder decodes the messages of one receive. A text that the message before
 // had too is shared with it.
-type decoder struct {
+type Decoder struct {
 	topic, tag, bornHost, storeHost, messageGroup string
 }
 
@@ -137,147 +137,147 @@ func text(b []byte) (string, error) {
 	return string(b), nil
 }
 
-// parse reads an encoded Message. Its result shares memory with raw.
-func (d *decoder) parse(raw []byte) (parsed, error) {
-	p := parsed{delivery: &tidegate.Delivery{}}
-	r := fieldReader{rest: raw}
-	for r.next() {
+// Parse reads an encoded Message. Its result shares memory with raw.
+func (d *Decoder) Parse(raw []byte) (Parsed, error) {
+	p := Parsed{Delivery: &tidegate.Delivery{}}
+	r := FieldReader{Rest: raw}
+	for r.Next() {
 		var err error
-		switch r.tag {
+		switch r.Tag {
 		case tagMessageTopic:
-			err = d.resource(p.delivery, r.bytes)
+			err = d.resource(p.Delivery, r.Bytes)
 		case tagMessageProperties:
 			var k, v string
-			if k, v, err = twoTexts(r.bytes); err == nil {
-				if p.delivery.Properties == nil {
-					p.delivery.Properties = map[string]string{}
+			if k, v, err = twoTexts(r.Bytes); err == nil {
+				if p.Delivery.Properties == nil {
+					p.Delivery.Properties = map[string]string{}
 				}
-				p.delivery.Properties[k] = v
+				p.Delivery.Properties[k] = v
 			}
 		case tagMessageSystem:
-			err = d.system(&p, r.bytes)
+			err = d.system(&p, r.Bytes)
 		case tagMessageBody:
-			p.body = r.bytes
+			p.body = r.Bytes
 		}
 		if err != nil {
 			return p, err
 		}
 	}
-	p.delivery.Attempt = max(p.delivery.Attempt, 1)
-	takeServerProperties(p.delivery)
-	return p, r.err
+	p.Delivery.Attempt = max(p.Delivery.Attempt, 1)
+	takeServerProperties(p.Delivery)
+	return p, r.Err
 }
 
-func (d *decoder) resource(out *tidegate.Delivery, raw []byte) (err error) {
-	r := fieldReader{rest: raw}
-	for r.next() && err == nil {
-		if r.tag == tagResourceName {
-			out.Topic, err = share(&d.topic, r.bytes)
+func (d *Decoder) resource(out *tidegate.Delivery, raw []byte) (err error) {
+	r := FieldReader{Rest: raw}
+	for r.Next() && err == nil {
+		if r.Tag == tagResourceName {
+			out.Topic, err = share(&d.topic, r.Bytes)
 		}
 	}
-	return cmp.Or(err, r.err)
+	return cmp.Or(err, r.Err)
 }
 
 // system reads SystemProperties.
-func (d *decoder) system(p *parsed, raw []byte) (err error) {
-	out := p.delivery
-	r := fieldReader{rest: raw}
-	for err == nil && r.next() {
-		switch r.tag {
+func (d *Decoder) system(p *Parsed, raw []byte) (err error) {
+	out := p.Delivery
+	r := FieldReader{Rest: raw}
+	for err == nil && r.Next() {
+		switch r.Tag {
 		case tagSystemTag:
-			out.Tag, err = share(&d.tag, r.bytes)
+			out.Tag, err = share(&d.tag, r.Bytes)
 		case tagSystemKeys:
 			var k string
-			k, err = text(r.bytes)
+			k, err = text(r.Bytes)
 			out.Keys = append(out.Keys, k)
 		case tagSystemID:
-			out.ID, err = text(r.bytes)
+			out.ID, err = text(r.Bytes)
 		case tagSystemDigest:
-			err = p.readDigest(r.bytes)
+			err = p.readDigest(r.Bytes)
 		case tagSystemEncoding:
 			p.encoding = rmqpb.Encoding(int32(r.number))
 		case tagSystemBorn:
-			out.BornAt, err = moment(r.bytes)
+			out.BornAt, err = Moment(r.Bytes)
 		case tagSystemBornHost:
-			out.BornHost, err = share(&d.bornHost, r.bytes)
+			out.BornHost, err = share(&d.bornHost, r.Bytes)
 		case tagSystemStored:
-			out.StoredAt, err = moment(r.bytes)
+			out.StoredAt, err = Moment(r.Bytes)
 		case tagSystemStoreHost:
-			out.StoreHost, err = share(&d.storeHost, r.bytes)
+			out.StoreHost, err = share(&d.storeHost, r.Bytes)
 		case tagSystemDeliverAt:
-			out.DeliverAt, err = moment(r.bytes)
+			out.DeliverAt, err = Moment(r.Bytes)
 		case tagSystemHandle:
-			out.Handle, err = text(r.bytes)
+			out.Handle, err = text(r.Bytes)
 		case tagSystemQueue:
 			out.Queue = int(int32(r.number))
 		case tagSystemOffset:
 			out.Offset = int64(r.number)
 		case tagSystemInvisible:
-			p.invisible, err = span(r.bytes)
+			p.Invisible, err = span(r.Bytes)
 		case tagSystemAttempt:
 			out.Attempt = int(int32(r.number))
 		case tagSystemMessageGroup:
-			out.MessageGroup, err = share(&d.messageGroup, r.bytes)
+			out.MessageGroup, err = share(&d.messageGroup, r.Bytes)
 		case tagSystemTraceContext:
-			out.TraceContext, err = text(r.bytes)
+			out.TraceContext, err = text(r.Bytes)
 		case tagSystemDeadLetter:
 			var topic, id string
-			if topic, id, err = twoTexts(r.bytes); err == nil {
+			if topic, id, err = twoTexts(r.Bytes); err == nil {
 				p.setOrigin(topic, id)
 			}
 		}
 	}
-	return cmp.Or(err, r.err)
+	return cmp.Or(err, r.Err)
 }
 
 // setOrigin notes where a dead letter comes from; properties that say so hold.
-func (p *parsed) setOrigin(topic, id string) {
-	if p.delivery.Properties == nil {
-		p.delivery.Properties = map[string]string{}
+func (p *Parsed) setOrigin(topic, id string) {
+	if p.Delivery.Properties == nil {
+		p.Delivery.Properties = map[string]string{}
 	}
-	setIfMissing(p.delivery.Properties, tidegate.PropertyDeadLetterTopic, topic)
-	setIfMissing(p.delivery.Properties, tidegate.PropertyDeadLetterMessageID, id)
+	setIfMissing(p.Delivery.Properties, tidegate.PropertyDeadLetterTopic, topic)
+	setIfMissing(p.Delivery.Properties, tidegate.PropertyDeadLetterMessageID, id)
 }
 
-func (p *parsed) readDigest(raw []byte) error {
-	r := fieldReader{rest: raw}
-	for r.next() {
-		switch r.tag {
+func (p *Parsed) readDigest(raw []byte) error {
+	r := FieldReader{Rest: raw}
+	for r.Next() {
+		switch r.Tag {
 		case tagFirstNumber:
 			p.digest = rmqpb.DigestType(int32(r.number))
 		case tagSecondText:
-			p.checksum = r.bytes
+			p.checksum = r.Bytes
 		}
 	}
-	return r.err
+	return r.Err
 }
 
 // twoTexts reads a message of two texts.
 func twoTexts(raw []byte) (first, second string, err error) {
-	r := fieldReader{rest: raw}
-	for err == nil && r.next() {
-		switch r.tag {
+	r := FieldReader{Rest: raw}
+	for err == nil && r.Next() {
+		switch r.Tag {
 		case tagFirstText:
-			first, err = text(r.bytes)
+			first, err = text(r.Bytes)
 		case tagSecondText:
-			second, err = text(r.bytes)
+			second, err = text(r.Bytes)
 		}
 	}
-	return first, second, cmp.Or(err, r.err)
+	return first, second, cmp.Or(err, r.Err)
 }
 
 // numbers reads a Timestamp or a Duration.
 func numbers(raw []byte) (seconds, nanos int64, err error) {
-	r := fieldReader{rest: raw}
-	for r.next() {
-		switch r.tag {
+	r := FieldReader{Rest: raw}
+	for r.Next() {
+		switch r.Tag {
 		case tagFirstNumber:
 			seconds = int64(r.number)
 		case tagSecondNumber:
 			nanos = int64(int32(r.number))
 		}
 	}
-	return seconds, nanos, r.err
+	return seconds, nanos, r.Err
 }
 
 // The bounds of protobuf's Timestamp and Duration, in seconds.
@@ -287,8 +287,8 @@ const (
 	mostSeconds = 315_576_000_000 // 10 000 years
 )
 
-// moment reads a Timestamp; one that is out of range is the zero time.
-func moment(raw []byte) (time.Time, error) {
+// Moment reads a Timestamp; one that is out of range is the zero time.
+func Moment(raw []byte) (time.Time, error) {
 	seconds, nanos, err := numbers(raw)
 	if err != nil || seconds < firstSecond || seconds > lastSecond || nanos < 0 || nanos >= int64(time.Second) {
 		return time.Time{}, err
@@ -308,12 +308,12 @@ func span(raw []byte) (time.Duration, error) {
 	return time.Duration(seconds)*time.Second + time.Duration(nanos), nil
 }
 
-// unpack checks the body, decompresses it and gives it to the delivery, in memory of its own.
+// Unpack checks the body, decompresses it and gives it to the delivery, in memory of its own.
 // A body that does not match its digest, cannot be decompressed or is larger
 // than maxBody before or after that is an error, and so is a delivery that could
 // never be settled.
-func (p *parsed) unpack(maxBody int) error {
-	if p.delivery.Handle == "" {
+func (p *Parsed) Unpack(maxBody int) error {
+	if p.Delivery.Handle == "" {
 		return errors.New("the message has no receipt handle")
 	}
 	if n := len(p.body); n > maxBody {
@@ -324,11 +324,11 @@ func (p *parsed) unpack(maxBody int) error {
 	}
 	if p.encoding == rmqpb.Encoding_GZIP {
 		body, err := decompress(p.body, maxBody)
-		p.delivery.Body = body
+		p.Delivery.Body = body
 		return err
 	}
 	if p.body != nil {
-		p.delivery.Body = append(make([]byte, 0, len(p.body)), p.body...)
+		p.Delivery.Body = append(make([]byte, 0, len(p.body)), p.body...)
 	}
 	return nil
 }

@@ -1,0 +1,66 @@
+package rocketmq
+
+import (
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// oldConnection is how long calls may go on over a connection that the
+// server asked to replace.
+const oldConnection = time.Minute
+
+// endpoint returns the endpoint of pb's addresses, which it makes if there is
+// none. It does not connect. The error is ErrClosed, or that pb is not usable.
+func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
+	addrs, ok := remote.AddressesOf(pb)
+	if !ok {
+		return nil, remote.BadAddress(pb.String(), "there is no usable address")
+	}
+	key := strings.Join(addrs, ";")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, tidegate.ErrClosed
+	}
+	if e := c.endpoints[key]; e != nil {
+		e.Unused = 0
+		return e, nil
+	}
+	l, err := c.dialing.Dial(addrs)
+	if err != nil {
+		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
+	}
+	e := remote.New(key, pb, l, c.opts.ConnectBackoff.Initial, &c.trips)
+	c.endpoints[key] = e
+	return e, nil
+}
+
+// reconnect gives e a new connection in place of old, which it closes when the
+// calls that are under way on it have had time to end. Where another session was
+// asked for the same before, that is done.
+func (c *Client) reconnect(e *remote.Server, old *remote.Link) {
+	if e.Link.Load() != old {
+		return
+	}
+	addrs, _ := remote.AddressesOf(e.PB)
+	l, err := c.dialing.Dial(addrs)
+	if err != nil {
+		return // cannot happen: the same call worked before
+	}
+	if !e.Link.CompareAndSwap(old, l) {
+		l.Conn.Close()
+		return
+	}
+	ok := c.spawn(func() {
+		defer old.Conn.Close()
+		_ = backoff.Sleep(c.ctx, oldConnection)
+	})
+	if !ok {
+		old.Conn.Close()
+	}
+}

@@ -1,0 +1,67 @@
+package remote
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// ParseAddresses reads addresses, host:port, joined by ";" or ",".
+func ParseAddresses(text string) (*rmqpb.Endpoints, error) {
+	pb := new(rmqpb.Endpoints)
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ';' || r == ',' }) {
+		part = strings.TrimSpace(part)
+		host, port, err := net.SplitHostPort(part)
+		if err != nil {
+			return nil, BadAddress(text, "%q: %v; give host:port", part, err)
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 || host == "" {
+			return nil, BadAddress(text, "%q: give host:port with a port of 1 to 65535", part)
+		}
+		scheme := schemeOf(host)
+		if pb.Scheme != 0 && pb.Scheme != scheme {
+			return nil, BadAddress(text, "addresses of one server must be of one kind, but there are %s and %s", pb.Scheme, scheme)
+		}
+		pb.Scheme = scheme
+		pb.Addresses = append(pb.Addresses, &rmqpb.Address{Host: host, Port: int32(n)})
+	}
+	if len(pb.Addresses) == 0 {
+		return nil, BadAddress(text, "there is no address; give host:port, several joined by ';'")
+	}
+	return pb, nil
+}
+
+// BadAddress returns the error of addresses that cannot be, which subject names.
+func BadAddress(subject, format string, args ...any) error {
+	return &tidegate.Error{Op: "rocketmq.New", Subject: subject, Code: tidegate.CodeIllegalAccessPoint, Message: fmt.Sprintf(format, args...)}
+}
+
+func schemeOf(host string) rmqpb.AddressScheme {
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return rmqpb.AddressScheme_DOMAIN_NAME
+	case ip.Is4():
+		return rmqpb.AddressScheme_IPv4
+	}
+	return rmqpb.AddressScheme_IPv6
+}
+
+// AddressesOf returns pb's addresses in the form host:port, and false if any
+// of them is none.
+func AddressesOf(pb *rmqpb.Endpoints) ([]string, bool) {
+	var list []string
+	for _, a := range pb.GetAddresses() {
+		if a.GetHost() == "" || a.GetPort() < 1 || a.GetPort() > 65535 {
+			return nil, false
+		}
+		list = append(list, net.JoinHostPort(a.GetHost(), strconv.Itoa(int(a.GetPort()))))
+	}
+	return list, len(list) > 0
+}

@@ -1,0 +1,72 @@
+package remote
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// Each server has a circuit breaker that only sends feed. One failure excludes the
+// server: sends without a message group go to others. After ExcludeFor one of them at
+// a time probes the server, and its success admits the server again. At most half of
+// a topic's servers are excluded at once, those that failed first; a message group
+// stays with its server whatever happens.
+const (
+	ExcludeFor = 5 * time.Second
+
+	// ProbeGap is the least time between two lanes to a server to be probed. The
+	// breaker has the last word on who probes.
+	ProbeGap = time.Second
+)
+
+var errFailing, errNothing = errors.New("the server failed"), errors.New("the send shows nothing about the server")
+
+// newBreaker returns the breaker of e. trips counts the trips of all breakers.
+func newBreaker(e *Server, trips *atomic.Int64) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     ExcludeFor,
+		ReadyToTrip: func(gobreaker.Counts) bool { return true },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNothing) },
+		OnStateChange: func(_ string, from, to gobreaker.State) { // under the breaker's lock
+			switch {
+			case from == gobreaker.StateClosed:
+				e.Tripped.Store(trips.Add(1))
+			case to == gobreaker.StateClosed:
+				e.Tripped.Store(0)
+			}
+		},
+	})
+}
+
+// Begin asks the server's breaker for a send. The send reports its result to done;
+// nil if the breaker does not want it.
+func (e *Server) Begin() (done func(Verdict)) {
+	report, err := e.breaker.Allow()
+	if err != nil {
+		return nil
+	}
+	return func(v Verdict) {
+		switch v {
+		case Healthy:
+			report(nil)
+		case Failing:
+			report(errFailing)
+		case Nothing:
+			report(errNothing)
+		}
+	}
+}
+
+// MayProbe reports whether a lane may lead to the excluded server, to probe it.
+func (e *Server) MayProbe(now time.Time) bool {
+	if e.breaker.State() != gobreaker.StateHalfOpen {
+		return false
+	}
+	if c := e.breaker.Counts(); c.Requests > c.TotalExclusions {
+		return false // another send probes
+	}
+	at, last := e.age(now), e.probed.Load()
+	return (last == 0 || time.Duration(at-last) >= ProbeGap) && e.probed.CompareAndSwap(last, at)
+}

@@ -1,0 +1,42 @@
+package remote
+
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A load balancer that leads the requests of one connection to different servers
+// gets no batches.
+func TestMixedAnnouncementsEndBatches(t *testing.T) {
+	c := &Connection{}
+	ours := transport.Capabilities{Batch: true, Suspend: true}
+	c.announce(ours)
+	if !c.batch() {
+		t.Error("announced, and not noted")
+	}
+	c.announce(transport.Capabilities{})
+	c.announce(ours)
+	if c.batch() || !c.Features.Load().Suspend {
+		t.Errorf("%+v after a response without features", *c.Features.Load())
+	}
+}
+
+// Of two connections that were made at once the newer may be the one that gRPC drops.
+func TestConnectionInUse(t *testing.T) {
+	l := new(Link)
+	first, second := &Connection{number: 1}, &Connection{number: 2}
+	l.Saw(first)
+	l.Saw(second)
+	first.announce(transport.Capabilities{Batch: true})
+	l.Saw(first)
+	if l.current.Load() != first {
+		t.Error("the connection that responds is not the one in use")
+	}
+	second.announce(transport.Capabilities{})
+	l.Saw(second)
+	l.Saw(first) // a late response
+	if l.current.Load() != second {
+		t.Error("an old connection replaced the one in use")
+	}
+}

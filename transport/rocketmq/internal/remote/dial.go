@@ -1,0 +1,87 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protomem"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// A Dialing is how connections to servers are made.
+type Dialing struct {
+	TLS            *tls.Config                                              // nil: plain text
+	Dialer         func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
+	Backoff        backoff.Exponential                                      // between attempts to connect
+	MaxReceiveSize int                                                      // bytes of every response but a receive's
+	Life           context.Context                                          //nolint:containedctx // the client's own: probes of TLS end with it
+}
+
+// dialer returns the function that makes a network connection.
+func (o *Dialing) dialer() func(ctx context.Context, addr string) (net.Conn, error) {
+	if o.Dialer != nil {
+		return o.Dialer
+	}
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}
+}
+
+// Dial returns a link to the server at addrs, host:port each. It does not connect: the first call
+// does.
+func (o *Dialing) Dial(addrs []string) (*Link, error) {
+	creds := insecure.NewCredentials()
+	if o.TLS != nil {
+		creds = credentials.NewTLS(o.TLS)
+	}
+	l := new(Link)
+	b := o.Backoff
+	dialOpts := []grpc.DialOption{
+		grpc.WithTransportCredentials(numbering{creds, l, o.TLS != nil, o.dialer(), o.Life}),
+		grpc.WithDisableRetry(), // but for transparent retry
+		grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: grpcbackoff.Config{
+				BaseDelay: b.Initial, Multiplier: b.Multiplier, Jitter: max(b.Jitter, 0), MaxDelay: b.Max,
+			},
+			MinConnectTimeout: b.MinConnectTimeout,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize), grpc.ForceCodecV2(wire.FrameCodec{})),
+		experimental.WithBufferPool(protomem.Pool),
+	}
+	if o.Dialer != nil {
+		dialOpts = append(dialOpts, grpc.WithContextDialer(o.Dialer))
+	}
+	// The resolver hands the addresses on as they are: names are looked up at
+	// each attempt to connect.
+	target := "passthrough:///" + addrs[0]
+	if len(addrs) > 1 {
+		r := manual.NewBuilderWithScheme("rocketmq")
+		var state resolver.State
+		for _, a := range addrs {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: a})
+		}
+		r.InitialState(state)
+		dialOpts = append(dialOpts, grpc.WithResolvers(r))
+		target = "rocketmq:///" + addrs[0]
+	}
+	conn, err := grpc.NewClient(target, dialOpts...)
+	if err != nil {
+		return nil, err
+	}
+	l.Conn, l.API = conn, rmqpb.NewMessagingServiceClient(conn)
+	return l, nil
+}

@@ -1,0 +1,56 @@
+package remote
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+const (
+	// keepaliveTime is above the 5 min that gRPC servers demand by default
+	// between the pings of a client.
+	keepaliveTime    = 6 * time.Minute
+	keepaliveTimeout = 20 * time.Second
+
+	// connectWait is how long a consumer's call waits for a connection that is made, and the
+	// least time between two attempts to connect for consumers.
+	connectWait = time.Second
+)
+
+// A Server is a server that can be talked to. Goroutines share it.
+type Server struct {
+	Key  string // its addresses, joined by ";"
+	PB   *rmqpb.Endpoints
+	Link atomic.Pointer[Link]
+
+	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
+	born     time.Time
+	Unused   int           // refreshes in a row in which nothing named it; guarded by the client's mutex
+	gap      time.Duration // between knocks for calls that wait for a connection
+	knocked  atomic.Int64  // when the last knock was, by age; 0 before the first
+
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}] // fed by sends only
+	Tripped atomic.Int64                               // the number of the trip by which it is not closed; 0 if it is
+	probed  atomic.Int64                               // when a lane led to it to probe it, by age; 0 before the first
+}
+
+// New returns the server at the addresses of pb, whose form in one text is key. Its first
+// link is l. initial is the first backoff between attempts to connect. trips counts how often the
+// breakers of all servers tripped.
+func New(key string, pb *rmqpb.Endpoints, l *Link, initial time.Duration, trips *atomic.Int64) *Server {
+	e := &Server{Key: key, PB: pb, born: time.Now(), gap: knockGap(initial)}
+	e.breaker = newBreaker(e, trips)
+	e.Link.Store(l)
+	return e
+}
+
+// age returns the time since the server was made, in ns, at least 1. The
+// machine's clock may be set back meanwhile; this goes on.
+func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
+
+// API returns the stub over the current link.
+func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API }
