@@ -10,52 +10,38 @@ import (
 // A stamp is when the first message at or after an offset was stored.
 type stamp struct{ from, stored int64 }
 
-// keep adds a lease to those that are not done. mu is held.
-func (s *subscription) keep(l *lease) {
-	l.cursor.leases[l.offset] = l
-	l.cursor.ages.Add(l.Stored)
-	s.leasedBytes.Add(l.Size)
-}
-
-// drop takes out a lease that keep added. mu is held.
-func (s *subscription) drop(l *lease) {
-	delete(l.cursor.leases, l.offset)
-	l.cursor.ages.Remove(l.Stored)
-	s.leasedBytes.Add(-l.Size)
-}
-
 // oldest returns when the oldest message that the group is not done with was
 // stored, and the oldest among those never handed out, in nanoseconds since
 // 1970; 0 for none. It reads one message from each queue whose head it does
 // not know. It skips a corrupt message; the receive that meets the message logs it.
 func (s *subscription) oldest() (all, fresh int64) {
 	type gap struct {
-		c         *cursor
+		r         *queueReader
 		from, end int64
 	}
 	var unknown []gap
 	s.mu.Lock()
-	for _, c := range s.cursors {
-		all = throttle.Earlier(all, c.ages.Oldest())
-		end := c.queue.end.Load()
+	for i, r := range s.readers {
+		all = throttle.Earlier(all, s.progress.Oldest(i))
+		next, end := s.progress.Cursor(i).Next, r.queue.end.Load()
 		switch {
-		case c.next >= end:
-		case c.head.from == c.next && c.head.stored != 0:
-			fresh = throttle.Earlier(fresh, c.head.stored)
+		case next >= end:
+		case r.head.from == next && r.head.stored != 0:
+			fresh = throttle.Earlier(fresh, r.head.stored)
 		default:
-			unknown = append(unknown, gap{c, c.next, end})
+			unknown = append(unknown, gap{r, next, end})
 		}
 	}
 	s.mu.Unlock()
 	for i, g := range unknown {
-		stored := s.broker.firstStored(s.topic, g.c.queue, g.from, g.end)
+		stored := s.broker.firstStored(s.topic, g.r.queue, g.from, g.end)
 		fresh = throttle.Earlier(fresh, stored)
 		unknown[i].end = stored
 	}
 	if len(unknown) > 0 {
 		s.mu.Lock()
 		for _, g := range unknown {
-			g.c.head = stamp{from: g.from, stored: g.end}
+			g.r.head = stamp{from: g.from, stored: g.end}
 		}
 		s.mu.Unlock()
 	}

@@ -70,6 +70,7 @@ type Options struct {
 
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
 	memTable uint64
+	maxHeld  int64 // likewise: consume.Config.MaxHeld
 }
 
 // The defaults of Options.
@@ -152,13 +153,13 @@ func (o Options) Validate() error {
 //  6. All others, which are held for a look or a change: those of limits, owners,
 //     maintenance, rates, retention, halves, watchers, and lifeMu.
 type Broker struct {
-	opts   Options
-	logger *slog.Logger
-	store  *store.Store
-	host   string
-	name   string // the Endpoint of its receipts and deliveries
-	owners owners
-	ahead  atomic.Int64 // bytes of bodies that receives have read ahead
+	opts      Options
+	logger    *slog.Logger
+	store     *store.Store
+	host      string
+	name      string // the Endpoint of its receipts and deliveries
+	owners    owners
+	readAhead atomic.Int64 // bytes of bodies that receives have read ahead
 
 	reads    chan struct{} // has a value for each receive that reads messages which are not admitted yet
 	counters counters

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -109,7 +110,7 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 		sends, _ := fifo(t, b, OnExhaustedPark)
 		putGroup(t, b, "g", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: 1})
 		sends("a:1")
-		changed := func() (*tidegate.Delivery, *lease) {
+		changed := func() (*tidegate.Delivery, *consume.Lease) {
 			t.Helper()
 			d := one(t, b, "g", "t")
 			h, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
@@ -121,7 +122,7 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := s.cursors[r.Place.Queue].leases[r.Place.Offset]
+			l := s.progress.Lease(int(r.Place.Queue), r.Place.Offset)
 			if !l.Changed {
 				t.Fatal("the lease does not say that it was changed")
 			}

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"maps"
 	"slices"
 	"testing/synctest"
 
@@ -78,7 +77,7 @@ func (c *combined) auditAll(b *Broker) {
 	if len(leases) > 0 || len(cursors) > 0 || len(subs) > 0 {
 		c.t.Errorf("left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	}
-	if got := b.ahead.Load(); got != ahead {
+	if got := b.readAhead.Load(); got != ahead {
 		c.t.Errorf("%d bytes are counted as read ahead, %d are", got, ahead)
 	}
 }
@@ -104,7 +103,7 @@ func (c *combined) auditTopic(t *topic) {
 			needed := false
 			for _, s := range *t.subs.Load() {
 				s.mu.Lock()
-				needed = needed || int(q.number) < len(s.cursors) && s.cursors[q.number].leases[o] != nil
+				needed = needed || int(q.number) < s.progress.Queues() && s.progress.Lease(int(q.number), o) != nil
 				s.mu.Unlock()
 			}
 			if !needed && t.retentionDue.Load() == 0 {
@@ -146,83 +145,59 @@ func (c *combined) auditTopic(t *topic) {
 func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.group.name + " in " + s.topic.name
 	var want Backlog
-	var leased, timed int64
-	var counts [consume.Held + 1]int64
-	headed, held := map[string]int{}, map[string]int{}
-	for _, cur := range s.cursors {
-		q := cur.queue
-		ahead += cur.ahead.bytes
-		if low := q.low.Load(); cur.next < low.Offset || cur.next > q.nextOffset || cur.claimed {
-			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.next, low.Offset, q.nextOffset, cur.claimed)
+	var leased int64
+	for i, r := range s.readers {
+		q, cur := r.queue, s.progress.Cursor(i)
+		ahead += r.ahead.bytes
+		if low := q.low.Load(); cur.Next < low.Offset || cur.Next > q.nextOffset || s.progress.Claimed(i) {
+			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.Next, low.Offset, q.nextOffset, s.progress.Claimed(i))
 		}
-		want.Messages += q.nextOffset - cur.next
-		want.Bytes += q.nextBytes - cur.bytes
+		want.Messages += q.nextOffset - cur.Next
+		want.Bytes += q.nextBytes - cur.Bytes
 		at := copyOf{s.group.id, store.Place{Topic: s.topic.id, Queue: q.number}}
-		if on, ok := cursors[at]; ok && (on.Next > cur.next || on.Next == cur.next && on.Bytes != cur.bytes) || ok && on.Next < cur.next && cur.next != q.low.Load().Offset {
-			c.t.Errorf("%s: the cursor of queue %d is %d, %d bytes, and %+v on disk", who, q.number, cur.next, cur.bytes, on)
+		if on, ok := cursors[at]; ok && (on.Next > cur.Next || on.Next == cur.Next && on.Bytes != cur.Bytes) || ok && on.Next < cur.Next && cur.Next != q.low.Load().Offset {
+			c.t.Errorf("%s: the cursor of queue %d is %d, %d bytes, and %+v on disk", who, q.number, cur.Next, cur.Bytes, on)
 		}
 		delete(cursors, at)
-		byAge, ready := map[int64]int{}, 0
-		for o, l := range cur.leases {
+		oldest := int64(0)
+		for o, l := range s.progress.Leases(i) {
 			at.place.Offset = o
 			leased += l.Size
-			counts[l.State]++
-			byAge[l.Stored/throttle.AgeTick]++
-			switch l.state() {
-			case StateInflight, StateWaitingRetry:
-				timed++
-			case StateReady:
-				ready++
-			case consume.Held:
-				held[l.Group]++
+			want.Messages++
+			oldest = throttle.Earlier(oldest, l.Stored/throttle.AgeTick)
+			switch l.State() {
+			case StateInflight, StateWaitingRetry, StateReady, consume.Held:
 			default:
-				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.state())
-			}
-			if l.Group != "" && l.state() != consume.Held {
-				headed[l.Group]++
+				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.State())
 			}
 			m, there, err := c.b.store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
-			if err != nil || !there || m.Size != l.Size || m.At.UnixNano() != l.Stored || o >= cur.next {
-				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.number, l.Lease, cur.next, m, err)
+			if err != nil || !there || m.Size != l.Size || m.At.UnixNano() != l.Stored || o >= cur.Next {
+				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.number, l.Lease, cur.Next, m, err)
 			}
 			if on, ok := leases[at]; !ok || on.Attempt != l.Attempt || on.Serial != l.Serial {
 				c.t.Errorf("%s: the lease of offset %d of queue %d is %+v, on disk %+v", who, o, q.number, l.Lease, on)
 			}
 			delete(leases, at)
 		}
-		want.Messages += int64(len(cur.leases))
-		inAges := map[int64]int{}
-		var oldest int64
-		for stored, n := range cur.ages.All() {
-			inAges[stored/throttle.AgeTick] += n
-			oldest = throttle.Earlier(oldest, stored)
-		}
-		if cur.ages.Oldest() != oldest {
-			c.t.Errorf("%s: its oldest lease is of %d, and of %d", who, cur.ages.Oldest(), oldest)
-		}
-		if !maps.Equal(byAge, inAges) || ready != len(cur.ready) {
-			c.t.Errorf("%s has leases by age %v, %d ready; it counts %v and %d", who, byAge, ready, inAges, len(cur.ready))
+		if got := s.progress.Oldest(i) / throttle.AgeTick; got != oldest {
+			c.t.Errorf("%s: its oldest lease is of %d, and of %d", who, got, oldest)
 		}
 	}
 	want.Bytes += leased
 	if got := s.backlog(); got != want {
 		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
 	}
-	if s.leasedBytes.Load() != leased || int64(len(s.timers)) != timed || s.counts != counts {
-		c.t.Errorf("%s counts %d bytes, %d timers, %v leases; it is %d, %d, %v", who, s.leasedBytes.Load(), len(s.timers), s.counts, leased, timed, counts)
+	if s.leasedBytes.Load() != leased {
+		c.t.Errorf("%s counts %d bytes; it is %d", who, s.leasedBytes.Load(), leased)
 	}
-	if len(s.timers) > 0 && (s.armed.IsZero() || s.armed.After(s.timers[0].Due)) {
-		c.t.Errorf("%s: its timer is set to %v, the first lease is due at %v", who, s.armed, s.timers[0].Due)
+	if err := s.progress.Audit(); err != nil {
+		c.t.Errorf("%s: %v", who, err)
 	}
-	for name, mg := range s.fifo {
-		if mg.head.cursor.leases[mg.head.offset] != mg.head || mg.head.state() == consume.Held || len(mg.held) != held[name] {
-			c.t.Errorf("%s: message group %s has the head %+v and %d held, of %d", who, name, mg.head.Lease, len(mg.held), held[name])
-		}
-		delete(headed, name)
-		delete(held, name)
+	if due, ok := s.progress.NextDue(); ok && (s.armed.IsZero() || s.armed.After(due)) {
+		c.t.Errorf("%s: its timer is set to %v, the first lease is due at %v", who, s.armed, due)
 	}
-	if s.group.config.Load().FIFO && len(headed)+len(held) > 0 {
-		c.t.Errorf("%s: message groups nobody knows: %v, held %v", who, headed, held)
+	if e := s.progress.Effects(); len(e.Writes) > 0 || e.Done != (consume.Amount{}) || e.LeasedBytes != 0 {
+		c.t.Errorf("%s: effects were not applied: %+v", who, e)
 	}
 	return ahead
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
 )
 
 // runDry consumes all that is left, and looks where each message went.
@@ -110,7 +112,7 @@ func (c *combined) empty() {
 func (c *combined) quiet(s *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.fifo) > 0 || len(s.timers) > 0 || len(s.waiters) > 0 {
-		c.t.Errorf("%s in %s keeps %v, %v, %v", s.group.name, s.topic.name, s.fifo, s.timers, s.waiters)
+	if _, due := s.progress.NextDue(); due || s.progress.Counts() != (consume.Counts{}) || s.progress.MessageGroups() > 0 || len(s.waiters) > 0 {
+		c.t.Errorf("%s in %s keeps %v, %d message groups, %v", s.group.name, s.topic.name, s.progress.Counts(), s.progress.MessageGroups(), s.waiters)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -218,8 +219,10 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 	}
 	for _, c := range []struct{ to, next, backlog int64 }{{2, 3, 1}, {3, 3, 1}, {4, 4, 0}} {
 		s.mu.Lock()
-		s.passHole(s.cursors[0], c.to, store.Mark{})
-		next := s.cursors[0].next
+		next := s.progress.Cursor(0).Next
+		s.progress.SkipMissing(&consume.Receive{}, consume.Claim{From: next}, c.to, store.Mark{})
+		next = s.progress.Cursor(0).Next
+		s.apply(time.Now())
 		s.mu.Unlock()
 		if n := s.backlog().Messages; next != c.next || n != c.backlog {
 			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)

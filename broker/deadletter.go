@@ -14,9 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// maxReason is how long the reason of a dead letter may be, in bytes.
-const maxReason = 1 << 10
-
 // dyingMessages and dyingBytes bound what is written of dead letters at a time:
 // all that is due in one moment may be more than memory holds.
 const (
@@ -24,88 +21,71 @@ const (
 	dyingBytes    = 4 << 20
 )
 
-// A deadLetter is a message on its way to the dead letters, or out of a topic
-// for another reason: written where it goes, then removed from the group's leases. The
-// mark that is written with it keeps it from arriving twice if the process ends in between.
+// A deadLetter is a message on its way to the dead letters, or out of a topic for another reason:
+// it is written where it goes, then its lease is removed. The mark that is written with it keeps it
+// from arriving twice if the process ends in between.
 type deadLetter struct {
+	consume.Departure
+
 	sub     *subscription
-	lease   *lease
 	place   store.Place
-	from    State    // of the lease, to which it goes back if it cannot be written
-	attempt int      // of the lease then, whatever the consumer says that it has counted
 	topics  []string // that it goes to; none: it is removed, or stays
 	stays   bool     // it is a dead letter already, in this topic
-	reason  string
-	tries   int
-	asked   bool // by a consumer
-	expired bool
 	retried *retried // what it becomes in a retry topic or after it; nil: it stays the message that it is
-
-	rewound int64 // its cursor's, when it died
 
 	flight *store.Flight // nil if there was nothing to write
 	lost   bool          // the message cannot be read, or is not there any more
 	err    error
-	ended  chan struct{} // closed when finish is over
+	ended  chan struct{} // closed when the lease is removed, or err is set
 }
 
-// dying takes a lease out of circulation that e has made a dead letter. s.mu is held.
-func (s *subscription) dying(l *lease, e consume.Event, reason string) *deadLetter {
+// newDeadLetter decides where a departure goes, except for one to a retry topic. s.mu is held.
+func (s *subscription) newDeadLetter(d consume.Departure) *deadLetter {
+	x := &deadLetter{Departure: d, sub: s, place: s.progress.Place(d.Lease), ended: make(chan struct{})}
+	s.dying[d.Lease] = x
 	p := s.policy()
-	d := s.leaving(l, reason)
-	d.asked = e == consume.EventDeadLetter || e == consume.EventRedrive
-	d.topics = p.deadLetterTopics(s.group.name, s.topic.name, p.keeps(e, l.Attempt))
-	d.stays = len(d.topics) == 0 && p.ownDeadLetterTopic(s.group.name, s.topic.name) == s.topic.name
-	return d
-}
-
-// leaving is dying without a decision where to. s.mu is held.
-func (s *subscription) leaving(l *lease, reason string) *deadLetter {
-	from := l.state()
-	s.set(l, StateDeadLetter)
-	l.dying = &deadLetter{
-		sub: s, lease: l, place: s.place(l), from: from, attempt: l.Attempt, reason: shortReason(reason), tries: l.Attempt, rewound: l.cursor.rewound, ended: make(chan struct{}),
+	switch {
+	case d.Event == consume.EventReconsume:
+	case d.Expired:
+		if to := p.address.expiryAddress; to != "" && to != s.topic.name {
+			x.topics = []string{to}
+		}
+	default:
+		x.topics = p.deadLetterTopics(s.group.name, s.topic.name, d.Early)
+		x.stays = len(x.topics) == 0 && p.ownDeadLetterTopic(s.group.name, s.topic.name) == s.topic.name
 	}
-	return l.dying
+	return x
 }
 
-// shortReason bounds a reason. It goes over wires that take UTF-8 only, so it
-// is not cut within a rune either.
-func shortReason(reason string) string {
-	if len(reason) > maxReason {
-		reason = reason[:maxReason]
-	}
-	return strings.ToValidUTF8(reason, "")
-}
-
-// end writes one dead letter and removes the lease, and waits until both are on disk.
-func (d *deadLetter) end(b *Broker) error { return b.endAll([]*deadLetter{d})[0] }
+// carryOut writes one dead letter and removes the lease, and waits until both are on disk.
+func (d *deadLetter) carryOut(b *Broker) error { return b.writeDeadLetters([]*deadLetter{d})[0] }
 
 // deadLetters are several that end together.
 type deadLetters []*deadLetter
 
-func (ds deadLetters) end(b *Broker) error { return errors.Join(b.endAll(ds)...) }
+func (ds deadLetters) carryOut(b *Broker) error { return errors.Join(b.writeDeadLetters(ds)...) }
 
-// endAll does that for several, of which many share their fsyncs, and returns an error for each.
-func (b *Broker) endAll(ds []*deadLetter) []error {
+// writeDeadLetters does that for several, of which many share their fsyncs, and returns an error
+// for each.
+func (b *Broker) writeDeadLetters(ds []*deadLetter) []error {
 	errs := make([]error, 0, len(ds))
 	for len(errs) < len(ds) {
 		some := ds[len(errs):]
 		n, bytes := 0, int64(0)
 		for n < min(len(some), dyingMessages) && bytes < dyingBytes {
-			bytes += some[n].lease.Size
+			bytes += some[n].Lease.Size
 			n++
 		}
-		errs = append(errs, b.endSome(some[:n])...)
+		errs = append(errs, b.writeSome(some[:n])...)
 	}
 	return errs
 }
 
-func (b *Broker) endSome(ds []*deadLetter) []error {
+func (b *Broker) writeSome(ds []*deadLetter) []error {
 	b.startDying(ds)
 	removed := make([]*store.Flight, len(ds))
 	for i, d := range ds {
-		removed[i] = d.finish()
+		removed[i] = d.removeLease()
 	}
 	errs := make([]error, len(ds))
 	for i, d := range ds {
@@ -133,7 +113,7 @@ var errNoTopics = errors.New("a dead letter's topic is not there")
 // written only, and not while its topics are made: that waits for who changes settings, and all
 // sends would with it.
 func (d *deadLetter) start(b *Broker) {
-	for bytes := d.lease.Size * int64(len(d.topics)); ; {
+	for bytes := d.Lease.Size * int64(len(d.topics)); ; {
 		if d.err = b.store.Messages.Room(b.life, bytes, nil); d.err != nil {
 			return
 		}
@@ -180,7 +160,7 @@ func (d *deadLetter) write(b *Broker) {
 	if d.lost = !ok; d.lost {
 		return // it needs no dead letter
 	}
-	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place, d.rewound)
+	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place, d.Rewound)
 	if err != nil || marked {
 		d.err = err
 		return
@@ -223,7 +203,7 @@ func (d *deadLetter) write(b *Broker) {
 			published = append(published, t.publish(q))
 		}
 		if !d.sub.group.deleted.Load() {
-			w.MarkDeadLetter(d.sub.group.id, d.place, d.rewound)
+			w.MarkDeadLetter(d.sub.group.id, d.place, d.Rewound)
 			d.sub.marked.Store(true)
 		}
 	}, func(err error) {
@@ -264,25 +244,25 @@ func (d *deadLetter) properties(m *store.Message) map[string]string {
 		p[tidegate.PropertyDeadLetterQueue] = strconv.Itoa(int(d.place.Queue))
 		p[tidegate.PropertyDeadLetterOffset] = strconv.FormatInt(d.place.Offset, 10)
 	}
-	if d.sub.topic.address.Load().redelivery != nil || d.expired {
+	if d.sub.topic.address.Load().redelivery != nil || d.Expired {
 		p[tidegate.PropertyOriginalAddress] = d.sub.topic.name
 		p[tidegate.PropertyOriginalQueue] = d.sub.group.name
 		p[tidegate.PropertyOriginalMessageID] = m.ID
 	}
-	if d.expired {
+	if d.Expired {
 		p[tidegate.PropertyExpired] = strconv.FormatInt(time.Now().UnixMilli(), 10)
 		return p
 	}
 	p[tidegate.PropertyDeadLetterGroup] = d.sub.group.name
-	p[tidegate.PropertyDeadLetterAttempts] = strconv.Itoa(d.tries)
-	p[tidegate.PropertyDeadLetterReason] = d.reason
+	p[tidegate.PropertyDeadLetterAttempts] = strconv.Itoa(d.Tries)
+	p[tidegate.PropertyDeadLetterReason] = d.Reason
 	return p
 }
 
-// finish waits for the dead letter to be on disk and removes the lease; wait waits for that. If
-// something failed, the lease is what it was before: a handle that is valid stays so, and what time
-// made a dead letter is due again in a second, to be tried once more.
-func (d *deadLetter) finish() (removed *store.Flight) {
+// removeLease waits for the dead letter to be on disk and removes the lease; wait waits for that.
+// If something failed, the lease is what it was before: a handle that is valid stays so, and what
+// time made a dead letter is due again in a second, to be tried once more.
+func (d *deadLetter) removeLease() (removed *store.Flight) {
 	defer close(d.ended)
 	if d.err == nil && d.flight != nil {
 		if err := d.flight.Wait(); err != nil {
@@ -292,52 +272,36 @@ func (d *deadLetter) finish() (removed *store.Flight) {
 	s := d.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || d.lease.cursor.leases[d.lease.offset] != d.lease { // deleted, removed or rewound
+	delete(s.dying, d.Lease)
+	now := time.Now()
+	switch {
+	case s.gone:
 		d.err = nil
 		return nil
+	case d.err == nil:
+		s.progress.Departed(d.Departure, d.destination())
+	case !s.progress.Returned(d.Departure, now):
+		d.err = nil // removed or rewound
 	}
-	if d.err != nil {
-		s.revive(d)
-		return nil
-	}
-	s.finish(d.lease, time.Now())
+	return s.apply(now).flight
+}
+
+// destination returns what became of the message.
+func (d *deadLetter) destination() consume.Destination {
 	switch {
 	case d.lost:
+		return consume.ToNowhere
 	case d.retried != nil && !d.retried.dead:
-		s.acked++
-	case d.expired:
-		s.expired++
+		return consume.ToRetryTopic
+	case d.Expired:
+		return consume.ToExpiryAddress
 	case len(d.topics) == 0 && !d.stays:
-		s.discarded++
-	default:
-		s.deadLetters++
-		if d.asked {
-			s.givenUp++
-		}
+		return consume.ToBeRemovedAlone
 	}
-	if d.from == StateParked {
-		s.broker.store.Groups.Add(func(w *store.Batch) { w.DeleteParked(s.group.id, d.place) }, nil)
-	}
-	return s.remove(d.lease)
+	return consume.ToDeadLetters
 }
 
-// revive puts back a lease that could not be made a dead letter. mu is held.
-func (s *subscription) revive(d *deadLetter) {
-	l, to := d.lease, d.from
-	l.Attempt = d.attempt
-	if to == StateInflight || to == StateWaitingRetry {
-		if again := time.Now().Add(time.Second); l.Due.Before(again) {
-			l.Due = again
-		}
-	}
-	s.set(l, to)
-	if to == StateReady {
-		s.wake(1, l.cursor.queue.number)
-	}
-	s.arm()
-}
-
-// wait returns when what finish has written is on disk, or why it is not.
+// wait returns when what removeLease has written is on disk, or why it is not.
 func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 	if d.err != nil {
 		return storeError(d.err)
@@ -356,7 +320,7 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 	switch {
 	case d.retried != nil && !d.retried.dead:
 		log, text = b.logger.Debug, "a message went to the retry topic"
-	case d.expired:
+	case d.Expired:
 		log, text = b.logger.Info, "a message has expired"
 	case d.stays:
 		text = "a dead letter failed again and stays in its topic"
@@ -364,7 +328,7 @@ func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
 		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
 	}
 	log(text, "group", s.group.name, "topic", s.topic.name, "queue", d.place.Queue, "offset", d.place.Offset,
-		"attempts", d.tries, "reason", d.reason, "to", d.topics)
+		"attempts", d.Tries, "reason", d.Reason, "to", d.topics)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,9 +30,8 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.subscription(h)
-		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[0], consume.EventTimeout, "the end is near")
-		s.mu.Unlock()
+		policy := s.policy().rules()
+		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		dying.start(b)
 		if err := dying.flight.Wait(); err != nil {
 			t.Fatal(err)
@@ -148,6 +148,25 @@ func TestDeadLetterComesLate(t *testing.T) {
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 				t.Errorf("push %v: %d dead letters, want 1", push, n)
 			}
+		}
+	})
+}
+
+// departing begins a departure, and leaves it to the caller to write the dead letter.
+func departing(s *subscription, begin func(*consume.Progress)) *deadLetter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begin(s.progress)
+	return s.apply(time.Now()).dying[0]
+}
+
+// departingNow is departing for a delivery whose consumer requests a dead letter.
+func departingNow(t *testing.T, s *subscription, h handle.Receipt) *deadLetter {
+	t.Helper()
+	policy := s.policy().rules()
+	return departing(s, func(p *consume.Progress) {
+		if _, err := p.Settle(h, consume.Settlement{Event: consume.EventDeadLetter, Reason: "r"}, &policy, time.Now()); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -70,7 +70,6 @@ func FuzzStoredSettings(f *testing.F) {
 		if st, err := decodeGroup("g", v); err == nil {
 			c := newGroup("g", st.ID, st.GroupConfig).config.Load()
 			for _, attempt := range []int{1, 17, 1 << 20} {
-				c.exhausted(attempt)
 				if d := c.interval(attempt); d < 0 {
 					t.Fatalf("the interval after delivery %d is %v", attempt, d)
 				}

@@ -10,7 +10,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -160,14 +159,12 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.subscription(h)
-		s.mu.Lock()
-		first := s.dying(s.cursors[h.Place.Queue].leases[h.Place.Offset], consume.EventDeadLetter, "r")
-		s.mu.Unlock()
+		first := departingNow(t, s, h)
 		repeated := make(chan error, 1)
 		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()
 		synctest.Wait()
 		first.err = errors.New("no room")
-		first.finish()
+		first.removeLease()
 		if err := <-repeated; err == nil {
 			t.Error("it was answered, and there is no dead letter")
 		}

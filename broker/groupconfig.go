@@ -119,11 +119,6 @@ func (c GroupConfig) interval(attempt int) time.Duration {
 	return c.Retry.Delay(attempt - 1)
 }
 
-// exhausted reports whether delivery attempt was the last one.
-func (c GroupConfig) exhausted(attempt int) bool {
-	return c.MaxAttempts > 0 && attempt >= c.MaxAttempts
-}
-
 func (c GroupConfig) validate(name string) error {
 	return badConfig("PutGroup", name, errors.Join(c.Validate(), c.RetryTopic.withDefaults().validateNames(name)))
 }

@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"time"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 )
@@ -68,56 +66,13 @@ func (b *Broker) subscription(h handle.Receipt) *subscription {
 	return b.subs[[2]uint32{h.Group, h.Place.Topic}]
 }
 
-// current returns the lease that a handle names, if it is in flight. mu is held.
-func (s *subscription) current(h handle.Receipt, now time.Time) (*lease, error) {
-	if s.gone || int(h.Place.Queue) >= len(s.cursors) {
-		return nil, invalidHandle("its topic or consumer group is not there any more")
-	}
-	l := s.cursors[h.Place.Queue].leases[h.Place.Offset]
-	switch {
-	case l == nil || l.state() == StateDeadLetter:
-		return nil, invalidHandle("the message was acknowledged or given up already")
-	case l.Serial != h.Serial:
-		return nil, invalidHandle("a later delivery of the message, or a change of its invisible duration, replaced it")
-	case l.state() != StateInflight || !now.Before(l.Due) && !s.renew(l, now):
-		return nil, invalidHandle("its invisible duration is over")
-	}
-	return l, nil
-}
-
 // replacement returns the handle that replaced h if that was done by a change of the
 // invisible duration, and h otherwise.
 func (s *subscription) replacement(h handle.Receipt) handle.Receipt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || int(h.Place.Queue) >= len(s.cursors) {
+	if s.gone {
 		return h
 	}
-	if l := s.cursors[h.Place.Queue].leases[h.Place.Offset]; l != nil && l.Changed && l.Serial == h.Serial+1 {
-		h.Serial = l.Serial
-	}
-	return h
-}
-
-// forDeadLetter loosens what current demands: official clients repeat the request until it
-// succeeds, so it succeeds when there is nothing left to do, and may come
-// late as long as nobody else received the message. With errDone, a lease is one that
-// is being made a dead letter or is parked. mu is held.
-func (s *subscription) forDeadLetter(h handle.Receipt, l *lease, err error) (*lease, error) {
-	if err == nil || s.gone || int(h.Place.Queue) >= len(s.cursors) {
-		return l, err
-	}
-	c := s.cursors[h.Place.Queue]
-	l = c.leases[h.Place.Offset]
-	switch {
-	case h.Place.Offset >= c.next:
-		return nil, err // a power failure took back the delivery: it comes again
-	case l == nil || l.state() == StateDeadLetter:
-		return l, errDone
-	case l.Serial != h.Serial:
-		return nil, err
-	case l.state() == StateParked: // nobody but RedriveParked moves it
-		return l, errDone
-	}
-	return l, nil
+	return s.progress.Replacement(h)
 }

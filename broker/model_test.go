@@ -62,7 +62,7 @@ func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 	for id, l := range g.leases {
 		for (l.state == StateInflight || l.state == StateWaitingRetry) && !l.due.After(now) {
 			switch {
-			case g.config.exhausted(l.attempt):
+			case l.attempt >= g.config.MaxAttempts:
 				l.state = StateDeadLetter
 				dead[g.name+id]++
 			case l.state == StateInflight && l.push:
@@ -184,7 +184,7 @@ func (m *model) answer() {
 	g := m.groups[slices.IndexFunc(m.groups, func(g *modelGroup) bool { return g.name == d.ConsumerGroup })]
 	l, now := g.leases[d.ID], time.Now()
 	valid := l.state == StateInflight && l.handle == d.Handle && l.due.After(now)
-	last := g.config.exhausted(l.attempt)
+	last := l.attempt >= g.config.MaxAttempts
 	want := *l
 	dur := time.Duration(m.rnd.IntN(10)) * time.Second
 	var err error

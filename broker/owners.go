@@ -5,17 +5,8 @@ import (
 	"time"
 )
 
-const (
-	// ownedLease is the invisible duration of a delivery that its owner keeps
-	// alive (auto_renew; RocketMQ's proxy: 60 s).
-	ownedLease = time.Minute
-
-	// maxOwnedLease is how long one delivery can be kept alive in all.
-	maxOwnedLease = 3 * time.Hour
-
-	// ownerMemory is how long a client that gave no sign is remembered.
-	ownerMemory = 10 * time.Minute
-)
+// ownerMemory is how long a client that gave no sign is remembered.
+const ownerMemory = 10 * time.Minute
 
 // owners knows when each client that received something as its owner gave its last
 // sign of life. Nobody else is remembered, whoever gives signs: so there are no
@@ -65,17 +56,6 @@ func (o *owners) lastSeen(owner string) (time.Time, bool) {
 	defer o.mu.Unlock()
 	t, ok := o.seen[owner]
 	return t, ok
-}
-
-// renewedUntil returns until when a lease holds because its owner lives:
-// ownedLease after the owner's last sign of life, but no longer after the
-// delivery than maxOwnedLease and longest, the broker's maximum. It depends on its arguments only.
-func renewedUntil(lastSeen, delivered time.Time, longest time.Duration) time.Time {
-	until := lastSeen.Add(ownedLease)
-	if limit := delivered.Add(min(maxOwnedLease, longest)); until.After(limit) {
-		return limit
-	}
-	return until
 }
 
 // Touch tells that a client is alive: what it received with Poll.Owner stays

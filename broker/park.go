@@ -63,64 +63,20 @@ type ParkedRedrive struct {
 
 // A parking is what remains to be done, without the lock, when a message group is parked.
 type parking struct {
-	sub          *subscription
-	messageGroup string
-	place        store.Place
-	attempts     int
-	reason       string
-	flight       *store.Flight
+	sub    *subscription
+	group  consume.ParkedGroup
+	flight *store.Flight
 }
 
-// end waits until it is on disk.
-func (p *parking) end(b *Broker) error {
+// carryOut waits until it is on disk.
+func (p *parking) carryOut(b *Broker) error {
 	if err := p.flight.Wait(); err != nil {
 		return storeError(err)
 	}
-	b.logger.Warn("a message group is parked", "group", p.sub.group.name, "topic", p.sub.topic.name, "message_group", p.messageGroup,
-		"queue", p.place.Queue, "offset", p.place.Offset, "attempts", p.attempts, "reason", p.reason)
+	g := &p.group
+	b.logger.Warn("a message group is parked", "group", p.sub.group.name, "topic", p.sub.topic.name, "message_group", g.MessageGroup,
+		"queue", g.Place.Queue, "offset", g.Place.Offset, "attempts", g.Attempts, "reason", g.Reason)
 	return nil
-}
-
-// park parks the message group whose head is l, and writes that. mu is held.
-func (s *subscription) park(l *lease, reason string, now time.Time) *parking {
-	if reason = shortReason(reason); reason == "" {
-		reason = "no reason was given"
-	}
-	full := s.counts[consume.Held] >= maxHeld
-	moved := s.closeOff(s.fifo[l.Group], reason)
-	s.set(l, StateParked)
-	l.Due, l.Owner, l.Blocked = now, "", false // parked since
-	p := &parking{sub: s, messageGroup: l.Group, place: s.place(l), attempts: l.Attempt, reason: reason}
-	p.flight = s.broker.store.Groups.Add(func(w *store.Batch) {
-		w.PutLease(s.group.id, p.place, &l.Lease)
-		w.PutParked(s.group.id, p.place, reason)
-		s.moveAside(w, moved)
-	}, nil)
-	if full {
-		s.wakeRest()
-	}
-	return p
-}
-
-// restoreParked brings back a message whose message group is parked. mu is held.
-func (s *subscription) restoreParked(l *lease) {
-	if mg := s.fifo[l.Group]; mg != nil && mg.head == l {
-		s.closeOff(mg, "it is not known any more")
-		s.set(l, StateParked)
-		return
-	}
-	s.set(l, StateReady)
-}
-
-// restoreReason brings back why a message group is parked.
-func (s *subscription) restoreReason(p store.Place, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.cursors[p.Queue].leases[p.Offset]
-	if l == nil || l.state() != StateParked || reason == "" {
-		return
-	}
-	s.fifo[l.Group].rest.reason = reason
 }
 
 // Parked returns the message groups of a consumer group that are parked
@@ -211,17 +167,10 @@ func (b *Broker) subscriptionsIn(group, topic string) ([]*subscription, error) {
 func (s *subscription) parked() (out []ParkedGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.counts[StateParked] == 0 {
-		return nil
-	}
-	for name, mg := range s.fifo {
-		l := mg.head
-		if l == nil || l.state() != StateParked {
-			continue
-		}
+	for _, g := range s.progress.ParkedGroups() {
 		out = append(out, ParkedGroup{
-			Topic: s.topic.name, MessageGroup: name, Since: l.Due, Reason: mg.rest.reason,
-			Queue: int(l.cursor.queue.number), Offset: l.offset, Attempts: l.Attempt, Messages: 1 + mg.rest.messages,
+			Topic: s.topic.name, MessageGroup: g.MessageGroup, Since: g.Since, Reason: g.Reason,
+			Queue: int(g.Place.Queue), Offset: g.Place.Offset, Attempts: g.Attempts, Messages: g.Messages,
 		})
 	}
 	return out
@@ -268,54 +217,34 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 
 func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, err error) {
 	now := time.Now()
-	done, flight, dying, behind := s.callParked(sel, now)
+	done, effects, behind := s.redriveUnsynced(sel, now)
 	if done.MessageGroups > 0 {
-		s.broker.retention.wake(s.topic, now) // it did not go past what was parked
+		s.broker.retention.wake(s.topic, now) // it kept the messages that were parked
 	}
-	for i, derr := range s.broker.endAll(dying) {
+	for i, derr := range s.broker.writeDeadLetters(effects.dying) {
 		if derr != nil { // its message group stays parked
 			err = derr
 			done.MessageGroups--
 			done.Messages -= 1 + behind[i]
 		}
 	}
-	if werr := flight.Wait(); werr != nil {
+	if werr := effects.flight.Wait(); werr != nil {
 		return done, storeError(werr)
 	}
 	return done, err
 }
 
-// callParked makes the heads of parked message groups ready, or returns them as dying, with
-// how many messages are behind each.
-func (s *subscription) callParked(sel ParkedSelection, now time.Time) (done ParkedRedrive, flight *store.Flight, dying []*deadLetter, behind []int64) {
+// redriveUnsynced is redriveParked without what waits for the disk: the dead letters, and the
+// flight. behind is how many messages are behind each dead letter.
+func (s *subscription) redriveUnsynced(sel ParkedSelection, now time.Time) (done ParkedRedrive, effects applied, behind []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var ready []*lease
-	for name, mg := range s.fifo {
-		l := mg.head
-		if s.gone || l == nil || l.state() != StateParked || sel.MessageGroup != "" && name != sel.MessageGroup {
-			continue
-		}
-		done.MessageGroups++
-		done.Messages += 1 + mg.rest.messages
-		if sel.DeadLetter { // the others are called back once it is one
-			dying = append(dying, s.dying(l, consume.EventRedrive, mg.rest.reason))
-			behind = append(behind, mg.rest.messages)
-			continue
-		}
-		s.callBack(mg)
-		to, _ := l.state().Next(consume.EventRedrive, consume.AttemptsLeft, false)
-		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
-		l.renumber()
-		s.set(l, to)
-		s.wake(1, l.cursor.queue.number)
-		ready = append(ready, l)
+	if !s.gone {
+		done.MessageGroups, done.Messages, behind = s.progress.Redrive(sel.MessageGroup, sel.DeadLetter, now)
+		effects = s.apply(now)
 	}
-	flight = s.broker.store.Groups.Add(func(w *store.Batch) {
-		for _, l := range ready {
-			w.PutLease(s.group.id, s.place(l), &l.Lease)
-			w.DeleteParked(s.group.id, s.place(l))
-		}
-	}, nil)
-	return done, flight, dying, behind
+	if effects.flight == nil {
+		effects.flight = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
+	}
+	return done, effects, behind
 }

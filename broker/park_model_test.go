@@ -141,8 +141,11 @@ func (m *parkModel) check() {
 	}
 	sub := (*m.b.topics["t"].subs.Load())[0]
 	fresh := int64(0)
-	for _, c := range sub.cursors {
-		fresh += c.queue.end.Load() - c.next
+	for i, r := range sub.readers {
+		fresh += r.queue.end.Load() - sub.progress.Cursor(i).Next
+	}
+	if err := sub.progress.Audit(); err != nil {
+		m.t.Fatal(err)
 	}
 	if n := sub.leasedBytes.Load(); n != s.Backlog.Bytes-fresh { // a body has one byte
 		m.t.Fatalf("%d bytes are leased, want %d", n, s.Backlog.Bytes-fresh)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -294,7 +295,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 func TestParkedMessageGroupIsLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = maxHeld + 1000
+		const n = consume.MaxHeld + 1000
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		sends, receives := fifo(t, b, OnExhaustedPark)
@@ -315,8 +316,8 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		leases := func() (sum int) {
 			g, _ := b.topic("t")
 			for _, s := range *g.subs.Load() {
-				for _, c := range s.cursors {
-					sum += len(c.leases)
+				for _, n := range s.progress.Counts() {
+					sum += int(n)
 				}
 			}
 			return sum
@@ -333,13 +334,13 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 2 * fetched {
+		for i := range 2 * consume.FetchLimit {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
-			if l := leases(); l < 1 || l > fetched+fewHeld {
+			if l := leases(); l < 1 || l > consume.FetchLimit+consume.FewHeld {
 				t.Fatalf("%d leases in memory", l)
 			}
 		}
-		expectState(t, b, n-2*fetched, 0, 0, 0, 0, 0)
+		expectState(t, b, n-2*consume.FetchLimit, 0, 0, 0, 0, 0)
 	})
 }
 

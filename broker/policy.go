@@ -22,13 +22,6 @@ func (s *subscription) policy() policy {
 	return policy{s.group.config.Load(), s.topic.address.Load()}
 }
 
-// draw is drawn once for each failure of a message: from its record, so that
-// the same due time follows from it after a restart.
-func (s *subscription) draw(l *lease) redelivery.Draw {
-	p := s.place(l)
-	return redelivery.DrawFrom(uint64(s.group.id), uint64(p.Topic), uint64(p.Queue), uint64(p.Offset), uint64(l.Serial), uint64(l.Attempt))
-}
-
 // interval returns the retry interval after delivery attempt of a push consumer failed.
 func (p policy) interval(attempt int, d redelivery.Draw) time.Duration {
 	if r := p.address.redelivery; r != nil {
@@ -57,39 +50,18 @@ func (p policy) maxAttempts() int {
 	return p.group.MaxAttempts
 }
 
-// exhausted reports whether delivery attempt was the last one.
-func (p policy) exhausted(attempt int) bool {
-	if r := p.address.redelivery; r != nil {
-		return r.Exhausted(attempt)
+// rules returns what package consume needs to know of the policy.
+func (p policy) rules() consume.Policy {
+	return consume.Policy{
+		MaxAttempts: p.maxAttempts(), MaxRedeliveries: p.group.NegativeAck.MaxRedeliveries, OnExhausted: p.group.then(),
+		Interval: p.interval, Override: p.overrides(),
 	}
-	return p.group.exhausted(attempt)
 }
 
-// exhaustedBy is exhausted for an event: a negative acknowledgement, and the
-// wait after one, do not have the group's maximum but one of their own.
-func (p policy) exhaustedBy(e consume.Event, l *lease) bool {
+// then returns what a group does after the last attempt of a message that has a message group.
+func (c *GroupConfig) then() consume.Exhaustion {
 	switch {
-	case e == consume.EventNegativeAck:
-		most := p.group.NegativeAck.MaxRedeliveries
-		return most > 0 && l.Attempt > most
-	case e == consume.EventDue && l.Negative:
-		return false
-	}
-	return p.exhausted(l.Attempt)
-}
-
-// exhaustion returns what holds when e happens to a message.
-func (p policy) exhaustion(e consume.Event, l *lease) consume.Exhaustion {
-	if !p.exhaustedBy(e, l) {
-		return consume.AttemptsLeft
-	}
-	return p.group.then(l.Group)
-}
-
-// then returns what a group does after the last attempt of a message of that message group.
-func (c GroupConfig) then(messageGroup string) consume.Exhaustion {
-	switch {
-	case !c.FIFO || messageGroup == "":
+	case !c.FIFO:
 		return consume.ThenDeadLetter // no order to keep
 	case c.OnExhausted == OnExhaustedPark:
 		return consume.ThenPark
@@ -97,13 +69,6 @@ func (c GroupConfig) then(messageGroup string) consume.Exhaustion {
 		return consume.ThenBlock
 	}
 	return consume.ThenDeadLetter
-}
-
-// keeps reports whether a message that e makes a dead letter is never merely
-// removed, whatever address settings say of those that had their last delivery
-// attempt: somebody made it one before that, or by another maximum.
-func (p policy) keeps(e consume.Event, attempt int) bool {
-	return e == consume.EventNegativeAck || e == consume.EventRedrive || e == consume.EventDeadLetter && !p.exhausted(attempt)
 }
 
 // deadLetterTopics returns the topics that a message of group, in topic, goes
@@ -147,13 +112,15 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	if attempt == 0 {
 		var err error
 		s.locked(func() {
-			var l *lease
-			if l, err = s.current(h, time.Now()); err == nil {
+			var l *consume.Lease
+			if s.gone {
+				err = consume.ErrNoQueue
+			} else if l, err = s.progress.Current(h, time.Now()); err == nil {
 				attempt = l.Attempt
 			}
 		})
 		if err != nil {
-			return 0, err
+			return 0, asInvalidHandle(err)
 		}
 	}
 	return s.policy().ladder().Delay(attempt - 1), nil

@@ -11,29 +11,23 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
-// What happens after the last attempt depends on the group and on the message.
-func TestExhaustion(t *testing.T) {
+// What happens after the last attempt depends on the group.
+func TestRulesOfAGroup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		config       GroupConfig
-		attempt      int
-		messageGroup string
-		want         consume.Exhaustion
+		config  GroupConfig
+		maximum int
+		then    consume.Exhaustion
 	}{
-		{GroupConfig{}, 16, "", consume.AttemptsLeft},
-		{GroupConfig{}, 17, "", consume.ThenDeadLetter},
-		{GroupConfig{FIFO: true}, 17, "a", consume.ThenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 16, "a", consume.AttemptsLeft},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 18, "a", consume.ThenPark},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, "", consume.ThenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "a", consume.ThenBlock},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock}, 17, "", consume.ThenDeadLetter},
-		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, 1000, "a", consume.AttemptsLeft},
+		{GroupConfig{}, 17, consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true}, 17, consume.ThenDeadLetter},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, 17, consume.ThenPark},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock, MaxAttempts: 3}, 3, consume.ThenBlock},
+		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, -1, consume.ThenPark},
 	} {
-		config, l := c.config.withDefaults(), &lease{}
-		l.Attempt, l.Group = c.attempt, c.messageGroup
-		if got := (policy{&config, &addressPolicy{}}).exhaustion(consume.EventFail, l); got != c.want {
-			t.Errorf("%+v, attempt %d, message group %q: %d, want %d", c.config, c.attempt, c.messageGroup, got, c.want)
+		config := c.config.withDefaults()
+		if got := (policy{&config, &addressPolicy{}}).rules(); got.MaxAttempts != c.maximum || got.OnExhausted != c.then {
+			t.Errorf("%+v: maximum %d, then %d; want %d, %d", c.config, got.MaxAttempts, got.OnExhausted, c.maximum, c.then)
 		}
 	}
 }
@@ -107,7 +101,8 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 		{AddressSettings{}, 17, true},
 		{AddressSettings{ExpiryDelay: new(Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // says nothing of redelivery
 	} {
-		if got := (policy{&group, c.settings.policy()}).exhausted(c.attempt); got != c.exhausted {
+		rules := policy{&group, c.settings.policy()}.rules()
+		if got := rules.LastAttempt(c.attempt); got != c.exhausted {
 			t.Errorf("%+v: attempt %d is the last one: %t", c.settings, c.attempt, got)
 		}
 	}
@@ -140,26 +135,5 @@ func TestRetryPolicy(t *testing.T) {
 		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
 			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
 		}
-	}
-}
-
-// Every message has a draw of its own for each failure, the same one whenever it is asked for.
-func TestDraw(t *testing.T) {
-	t.Parallel()
-	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
-	s, err := b.subscribe(t.Context(), "g", "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[redelivery.Draw]bool{}
-	for i := range 1000 {
-		l := &lease{cursor: s.cursors[0], offset: int64(i / 4)}
-		l.Attempt, l.Serial = i/2%2, uint32(i%2)
-		d := s.draw(l)
-		if d != s.draw(l) || seen[d] {
-			t.Fatalf("draw %d is %+v; seen: %t", i, d, seen[d])
-		}
-		seen[d] = true
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,16 +24,6 @@ const (
 	// yet: so many reads, each of so many bytes and one body more.
 	maxReads     = 8
 	maxReadBytes = 1 << 20
-
-	// maxChunk is how many messages are read at a time while none of them can
-	// be delivered, and maxPassed about how many before a receive looks whether
-	// it should end.
-	maxChunk  = 256
-	maxPassed = 4096
-
-	// minReplays is how many attempt IDs a subscription remembers before it looks for
-	// those whose deliveries are all over.
-	minReplays = 1024
 
 	// maxAttemptID bounds such an ID, in bytes; those of RocketMQ's clients are UUIDs.
 	maxAttemptID = 255
@@ -63,15 +52,6 @@ type Poll struct {
 	match  *filter.Filter // Filter; nil: takes all
 	retry  bool           // from the group's retry topic for Topic
 	shared bool           // which is one for other topics too
-}
-
-// A grant is one delivery about to be handed out.
-type grant struct {
-	lease   *lease
-	handle  handle.Receipt
-	attempt int
-	due     time.Time
-	message *store.Message // nil: not read yet
 }
 
 // Receive is [Broker.Poll] without an owner.
@@ -117,18 +97,18 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	turn, err := s.takeTurn(ctx, &p)
+	under, err := s.supersede(ctx, &p)
 	if err != nil {
 		return nil, err
 	}
-	defer s.endTurn(&p, turn)
+	defer s.endReceive(&p, under)
 	sources, err := s.sources(ctx, &p)
 	if err != nil {
 		return nil, err
 	}
 	for _, src := range sources { // all that one receive handed out is of one source
 		if grants, flight := src.sub.replay(src.poll); grants != nil {
-			return src.sub.handOut(ctx, src.poll, grants, flight)
+			return src.sub.deliver(ctx, src.poll, grants, flight)
 		}
 	}
 	if p.Repeat {
@@ -153,7 +133,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 			leave(lines)
 			return nil, nil
 		}
-		if last, err = b.await(ctx, lines, timeout, turn.supersededBy()); last || err != nil {
+		if last, err = b.await(ctx, lines, timeout, under.supersededBy()); last || err != nil {
 			leave(lines)
 		}
 		if errors.Is(err, errSuperseded) {
@@ -188,7 +168,7 @@ func (s *subscription) sources(ctx context.Context, p *Poll) ([]source, error) {
 	original, _ := s.group.config.Load().RetryTopic.original(retry.topic.name, s.group.name)
 	rp.shared = original == ""
 	out := []source{{s, p}, {retry, &rp}}
-	if s.sourceTurn.Add(1)%2 == 0 {
+	if s.sourceRound.Add(1)%2 == 0 {
 		out[0], out[1] = out[1], out[0]
 	}
 	return out, nil
@@ -217,7 +197,7 @@ func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, 
 		grants, flight, w, err := src.sub.take(src.poll)
 		if len(grants) > 0 {
 			leave(lines)
-			ds, err = src.sub.handOut(ctx, src.poll, grants, flight)
+			ds, err = src.sub.deliver(ctx, src.poll, grants, flight)
 			src.sub.countDeliveries(ds)
 			return ds, nil, err // none if all of them were too old, or deleted
 		}
@@ -307,7 +287,7 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {
-		p.InvisibleDuration = min(ownedLease, b.opts.MaxInvisibleDuration)
+		p.InvisibleDuration = min(consume.OwnedLease, b.opts.MaxInvisibleDuration)
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
 		return illegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}

@@ -306,12 +306,8 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 		}, func(error) { (*tp.queues.Load())[1].end.Add(1) })
 		_ = flight.Wait()
 		s.wake(1, 1)
-		l, err := s.current(h, start)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.set(l, StateReady)
-		s.wake(1, 0)
+		s.progress.Release(h, start)
+		s.apply(start)
 		s.mu.Unlock()
 		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
 			t.Errorf("%q after %v", got, time.Since(start))
@@ -326,7 +322,7 @@ func TestPassingOverIsInBoundedSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		const n, every = 3 * maxPassed, 500
+		const n, every = 3 * consume.MaxSkipped, 500
 		for sent := 0; sent < n; {
 			batch := make([]*tidegate.Message, 1024)
 			for i := range batch {
@@ -346,18 +342,18 @@ func TestPassingOverIsInBoundedSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		for calls := 0; ; calls++ {
-			before := s.cursors[0].next
+			before := s.progress.Cursor(0).Next
 			grants, _, w, err := s.take(&Poll{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
 			if len(grants) != 0 || err != nil {
 				t.Fatal(grants, err)
 			}
 			if w != nil {
-				if s.cursors[0].next != n || calls < 3 {
-					t.Errorf("it waits at %d after %d calls", s.cursors[0].next, calls)
+				if s.progress.Cursor(0).Next != n || calls < 3 {
+					t.Errorf("it waits at %d after %d calls", s.progress.Cursor(0).Next, calls)
 				}
 				break
 			}
-			if next := s.cursors[0].next; next < min(n, before+maxPassed) || next > before+maxPassed+maxChunk {
+			if next := s.progress.Cursor(0).Next; next < min(n, before+consume.MaxSkipped) || next > before+consume.MaxSkipped+consume.MaxChunk {
 				t.Errorf("one call passed %d messages", next-before)
 			}
 		}
@@ -378,7 +374,7 @@ func TestPassingOverIsInBoundedSteps(t *testing.T) {
 func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, Options{maxHeld: 1})
 		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
 		putGroup(t, b, "g", GroupConfig{FIFO: true})
 		tp, err := b.topic("t")
@@ -394,10 +390,6 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
-		s := b.subs.all()[0]
-		s.mu.Lock()
-		s.counts[consume.Held] += maxHeld - 1 // one is held, the others are pretended
-		s.mu.Unlock()
 		start := time.Now()
 		done := make(chan int)
 		go func() {

@@ -104,29 +104,32 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		dying := departingNow(t, s, h)
+		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: maxReceiveBytes, Filter: &pollFilter{}}
 		s.mu.Lock()
-		dying := s.dying(s.cursors[0].leases[h.Place.Offset], consume.EventTimeout, "r")
-		c := s.claim(-1)
+		s.extend()
+		s.progress.Begin(&r, time.Now())
+		c, _ := s.progress.Claim(&r)
 		s.mu.Unlock()
 		dying.start(b)
-		ms, offsets, err := s.read(c, 1, 10, 4, 1000)
+		ms, offsets, err := s.read(s.readers[0], c, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}
-		if err := dying.wait(b, dying.finish()); err != nil {
+		if err := dying.wait(b, dying.removeLease()); err != nil {
 			t.Error(err)
 		}
 		s.mu.Lock()
-		budget := int64(maxReceiveBytes)
-		grants, _ := s.admit(nil, c, ms, offsets, 4, &Poll{}, &budget)
-		next := c.next
-		c.claimed = false
+		s.progress.Unclaim(&r, 0)
+		s.progress.Admit(&r, c, false, ms, offsets, time.Now())
+		next := s.progress.Cursor(0).Next
+		s.apply(time.Now())
 		s.mu.Unlock()
-		if len(grants) != 0 || next != 10 {
-			t.Errorf("%d are delivered, the group is at %d", len(grants), next)
+		if len(r.Grants) != 0 || next != 10 {
+			t.Errorf("%d are delivered, the group is at %d", len(r.Grants), next)
 		}
 		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 {
 			t.Errorf("the group has %+v", s)

@@ -86,18 +86,18 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	var leaving *deadLetter
 	s.locked(func() {
 		now := time.Now()
-		var l *lease
-		if l, err = s.current(h, now); err != nil {
-			return
+		if s.gone {
+			err = consume.ErrNoQueue
+		} else {
+			err = s.progress.Reconsume(h, fmt.Sprintf("retried %d times, the most that the group allows", out.Times), now)
 		}
-		if _, ok := l.state().Next(consume.EventReconsume, consume.AttemptsLeft, l.Push); !ok {
-			err = invalidHandle("the message is %s", l.state())
+		if err != nil {
 			return
 		}
 		if delay > 0 {
 			out.DeliverAt = now.Add(delay)
 		}
-		leaving = s.leaving(l, fmt.Sprintf("retried %d times, the most that the group allows", out.Times))
+		leaving = s.apply(now).dying[0]
 		leaving.topics = []string{out.Topic}
 		leaving.retried = &retried{id: out.MessageID, times: out.Times, due: out.DeliverAt, dead: dead}
 		if times == 1 {
@@ -105,9 +105,9 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 		}
 	})
 	if err != nil {
-		return Reconsumed{}, err
+		return Reconsumed{}, asInvalidHandle(err)
 	}
-	if err := b.finish(ctx, leaving); err != nil {
+	if err := b.carryOut(ctx, leaving); err != nil {
 		return Reconsumed{}, err
 	}
 	return out, nil
@@ -224,10 +224,7 @@ func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 	if delay == 0 {
 		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
 	}
-	return s.settle(ctx, h, consume.EventNegativeAck, func(l *lease, now time.Time) error {
-		l.Due, l.Negative = now.Add(delay), true
-		return nil
-	}, "")
+	return s.settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
 }
 
 // retrySubscription returns the group's subscription to its retry topic for

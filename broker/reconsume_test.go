@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -374,9 +375,11 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.subscription(h)
-		s.mu.Lock()
-		d := s.leaving(s.cursors[0].leases[0], "")
-		s.mu.Unlock()
+		d := departing(s, func(p *consume.Progress) {
+			if err := p.Reconsume(h, "", time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		})
 		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, from: "t", due: time.Now().Add(time.Hour)}
 		d.start(b)
 		if err := d.flight.Wait(); err != nil {

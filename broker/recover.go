@@ -175,15 +175,8 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			orphans[[2]uint32{group, topic}] = groups[group] == nil || topics[topic] == nil
 			return nil
 		}
-		c := s.cursors[queue]
-		c.rewound = at.Rewound
-		lost.reach(s.topic, c.queue, at.Next, at.Bytes)
-		if at.Next < c.next { // a power failure took back how far it was; what is before c.next was removed
-			return nil
-		}
-		s.doneMessages.Add(at.Next - c.next)
-		s.doneBytes.Add(at.Bytes - c.bytes)
-		c.next, c.bytes = at.Next, at.Bytes
+		lost.reach(s.topic, s.readers[queue].queue, at.Next, at.Bytes)
+		s.restore(func(p *consume.Progress) { p.RestoreCursor(int(queue), at) })
 		return nil
 	}); err != nil {
 		return err
@@ -200,9 +193,9 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
 			// Its message was removed, or lost, or the process ended between the dead letter and
 			// the removal of the lease.
-			c := s.cursors[p.Queue]
-			lost.reach(s.topic, c.queue, p.Offset+1, 0)
-			if p.Offset < c.queue.low.Load().Offset && c.queue.retention.Leftovers[p.Offset] == nil || lost.has(c.queue, p.Offset) || marks.Has(group, p, c.rewound) {
+			q, rewound := s.readers[p.Queue].queue, s.progress.Cursor(int(p.Queue)).Rewound
+			lost.reach(s.topic, q, p.Offset+1, 0)
+			if p.Offset < q.low.Load().Offset && q.retention.Leftovers[p.Offset] == nil || lost.has(q, p.Offset) || marks.Has(group, p, rewound) {
 				strays = append(strays, func(w *store.Batch) {
 					w.DeleteLease(group, p)
 					if State(l.State) == StateParked {
@@ -211,7 +204,8 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 				})
 				return nil
 			}
-			s.restore(p, l)
+			fifo := s.group.config.Load().FIFO
+			s.restore(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
 			if l.Owner != "" {
 				b.owners.own(l.Owner, now) // a minute to come back
 			}
@@ -226,22 +220,22 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
 		switch s := subscription(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.has(s.cursors[p.Queue].queue, p.Offset):
+		case lost.has(s.readers[p.Queue].queue, p.Offset):
 			strays = append(strays, func(w *store.Batch) { w.DeleteParked(group, p) })
 		default:
-			s.restoreReason(p, reason)
+			s.restore(func(to *consume.Progress) { to.RestoreReason(int(p.Queue), p.Offset, reason) })
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := b.store.AllAside(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
+	if err := b.store.AllSpilled(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
 		switch s := subscription(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.has(s.cursors[p.Queue].queue, p.Offset):
-			strays = append(strays, func(w *store.Batch) { w.DeleteAside(group, p, messageGroup) })
+		case lost.has(s.readers[p.Queue].queue, p.Offset):
+			strays = append(strays, func(w *store.Batch) { w.DeleteSpilled(group, p, messageGroup) })
 		default:
-			s.restoreAside(p, messageGroup, l)
+			s.restore(func(to *consume.Progress) { to.RestoreSpilled(int(p.Queue), p.Offset, messageGroup, l.Size) })
 		}
 		return nil
 	}); err != nil {
@@ -268,40 +262,15 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		}, nil)
 	}
 	for _, s := range b.subs.all() {
-		s.mu.Lock()
-		s.resume()
-		s.arm()
-		s.mu.Unlock()
+		s.restore((*consume.Progress).Resume)
 	}
 	return nil
 }
 
-// restore brings a lease back. Leases come in the order of their offsets, so
-// the first one of a message group is its head.
-func (s *subscription) restore(p store.Place, rec store.Lease) {
+// restore takes a record of the store.
+func (s *subscription) restore(take func(*consume.Progress)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.cursors[p.Queue]
-	l := &lease{Lease: rec, cursor: c, offset: p.Offset, timer: -1}
-	state := l.state()
-	l.State = 0
-	s.keep(l)
-	s.doneMessages.Add(-1)
-	s.doneBytes.Add(-rec.Size)
-	if l.Group != "" && s.group.config.Load().FIFO {
-		if mg := s.fifo[l.Group]; mg != nil {
-			mg.held = append(mg.held, l)
-			s.set(l, consume.Held)
-			return
-		}
-		s.fifo[l.Group] = &messageGroup{head: l}
-	}
-	switch state {
-	case StateInflight, StateWaitingRetry:
-		s.set(l, state)
-	case StateParked:
-		s.restoreParked(l)
-	default: // Ready, or held behind what is done meanwhile
-		s.set(l, StateReady)
-	}
+	take(s.progress)
+	s.apply(time.Now())
 }

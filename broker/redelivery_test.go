@@ -149,8 +149,10 @@ func TestCollisionsAreAvoided(t *testing.T) {
 			s := b.subs.all()[0]
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			for _, l := range s.timers {
-				times = append(times, l.Due.Sub(start))
+			for i := range s.readers {
+				for _, l := range s.progress.Leases(i) {
+					times = append(times, l.Due.Sub(start))
+				}
 			}
 			slices.Sort(times)
 			return times

@@ -166,7 +166,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 		}
 		left -= len(letters)
 		stop, err := move(t, letters)
-		t.forgetAhead() // no receive that begins now delivers them
+		t.forgetReadAhead() // no receive that begins now delivers them
 		if err != nil {
 			return before, storeError(err)
 		} else if stop != "" {
@@ -303,13 +303,14 @@ func (q *queue) removed() store.Removed {
 	return store.Removed{Messages: q.removedMessages.Load(), Bytes: q.removedBytes.Load(), End: q.nextOffset, Sum: q.nextBytes}
 }
 
-// forgetAhead drops what groups have read ahead in a topic: some of it was removed.
-func (t *topic) forgetAhead() {
+// forgetReadAhead drops what groups have read ahead in a topic: some of it was removed.
+func (t *topic) forgetReadAhead() {
 	for _, s := range *t.subs.Load() {
 		s.locked(func() {
-			for _, c := range s.cursors {
-				s.outdate(c)
+			for i := range s.readers {
+				s.progress.Outdate(i)
 			}
+			s.apply(time.Now())
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,16 +30,19 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 		}
 		s := b.subscription(h)
 		s.mu.Lock()
-		c := s.claim(transport.AnyQueue) // as a receive does that is reading
+		r := consume.Receive{Queue: transport.AnyQueue, Max: 1, MaxBytes: 1}
+		s.progress.Begin(&r, time.Now())
+		c, _ := s.progress.Claim(&r) // as a receive does that is reading
 		s.mu.Unlock()
-		if len(c.ahead.ms) == 0 {
+		if len(s.readers[c.Queue].ahead.messages) == 0 {
 			t.Fatal("nothing was read ahead")
 		}
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 6 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		s.mu.Lock()
-		s.unclaim(c)
+		s.progress.Unclaim(&r, c.Queue)
+		s.apply(time.Now())
 		s.mu.Unlock()
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32}); len(ds) != 0 {
 			t.Errorf("%v were delivered after they had been purged", idsOf(ds))

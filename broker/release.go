@@ -6,12 +6,12 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// Release gives back deliveries that did not reach a consumer: they are ready
-// again at once, and the attempt does not count. Those that are not valid any more are
-// left alone.
+// Release returns deliveries that did not reach a consumer to the queue: they are ready again at
+// once, and the attempt does not count. Handles that are not valid any more change nothing.
 func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 	if !b.begin() {
 		return
@@ -23,42 +23,41 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 		if i++; err != nil {
 			continue
 		}
-		grants := []grant{{handle: h}}
+		handles := []handle.Receipt{h}
 		for ; i < len(ds); i++ { // those of the same topic and group are written together
 			other, h, err := b.locate(ds[i])
 			if err != nil || other != s {
 				break
 			}
-			grants = append(grants, grant{handle: h})
+			handles = append(handles, h)
 		}
-		flights = append(flights, s.giveBack(grants))
+		flights = append(flights, s.release(handles))
 	}
 	for _, f := range flights {
 		_ = f.Wait() // a store that fails tells everybody else
 	}
 }
 
-// giveBack makes deliveries ready again that are still valid, as if they had not been made.
-func (s *subscription) giveBack(grants []grant) *store.Flight {
+// release returns deliveries that are still valid to the queue, as if they had not been made. The
+// flight is nil if there are none.
+func (s *subscription) release(handles []handle.Receipt) *store.Flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	var changed []*lease
-	for _, g := range grants {
-		l, err := s.current(g.handle, now)
-		if err != nil {
-			continue
-		}
-		to, _ := l.state().Next(consume.EventRelease, consume.AttemptsLeft, l.Push)
-		l.Attempt--
-		l.renumber()
-		l.Due = now
-		s.set(l, to)
-		s.wake(1, l.cursor.queue.number)
-		changed = append(changed, l)
-	}
-	if len(changed) == 0 {
+	if s.gone {
 		return nil
 	}
-	return s.saveLazily(changed...)
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.Release(h, now)
+	}
+	return s.apply(now).flight
+}
+
+// releaseGrants is release for deliveries that a receive does not return.
+func (s *subscription) releaseGrants(grants []consume.Grant) {
+	handles := make([]handle.Receipt, len(grants))
+	for i := range grants {
+		handles[i] = grants[i].Receipt
+	}
+	s.release(handles)
 }

@@ -83,7 +83,7 @@ func (b *Broker) plan(t *topic, subs []*subscription, now time.Time, purge bool)
 		plan := retention.QueuePlan{Queue: &q.retention, Number: q.number, Begin: *q.low.Load(), End: q.end.Load(), HasGaps: q.removedMessages.Load() > 0}
 		if !purge {
 			for _, sub := range subs { // nothing that waits behind a parked or blocked message is removed
-				if first := max(plan.Begin.Offset, sub.firstAside(q)); first < plan.End {
+				if first := max(plan.Begin.Offset, sub.firstSpilled(q)); first < plan.End {
 					plan.End, plan.Waiting = first, true
 				}
 			}
@@ -125,13 +125,13 @@ func consumedBefore(subs []*subscription, q *retention.QueuePlan) int64 {
 	undone, next, known := q.End, q.End, len(subs) > 0
 	for _, sub := range subs {
 		sub.locked(func() {
-			if int(q.Number) >= len(sub.cursors) {
+			queue := int(q.Number)
+			if queue >= sub.progress.Queues() {
 				known = false
 				return
 			}
-			c := sub.cursors[q.Number]
-			next = min(next, c.next)
-			for o := range c.leases {
+			next = min(next, sub.progress.Cursor(queue).Next)
+			for o := range sub.progress.Leases(queue) {
 				if o >= q.Begin.Offset {
 					undone = min(undone, o)
 				}
@@ -166,7 +166,7 @@ func (r *round) run(b *Broker) error {
 	}
 	subs := *r.topic.subs.Load()
 	for _, sub := range subs {
-		if lost := sub.pass(r); lost.Messages > 0 && !r.Purge {
+		if lost := sub.skipRemoved(r); lost.Messages > 0 && !r.Purge {
 			b.logger.Warn("messages were removed before a consumer group consumed them: retention is past them",
 				"topic", r.topic.name, "group", sub.group.name, "messages", lost.Messages, "bytes", lost.Bytes)
 		}

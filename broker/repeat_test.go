@@ -144,8 +144,8 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
 		s := (*b.topics["t"].subs.Load())[0]
-		if len(s.turns) != 0 {
-			t.Errorf("%d turns are left over", len(s.turns))
+		if len(s.receiving) != 0 {
+			t.Errorf("%d receives are left over", len(s.receiving))
 		}
 	})
 }

@@ -69,13 +69,13 @@ func (t *topic) maxAge() time.Duration {
 }
 
 // holds reports whether a lease keeps its message from being removed although it is too old.
-func (l *lease) holds(p retention.Policy, now time.Time) bool {
+func holds(l *consume.Lease, p retention.Policy, now time.Time) bool {
 	switch {
 	case l.Keep || l.Blocked:
 		return true
-	case l.state() == consume.Held:
+	case l.State() == consume.Held:
 		return false
-	case l.state() == StateReady:
+	case l.State() == StateReady:
 		return l.Attempt > 0 && now.Before(l.Due.Add(p.Grace()))
 	}
 	return true

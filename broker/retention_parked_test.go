@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -74,9 +75,9 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 		restarted bool
 	}{
 		"the consumer comes late":    {10, time.Hour, 0, false},
-		"one message a second":       {2 * fetched, 0, time.Second, false},
+		"one message a second":       {2 * consume.FetchLimit, 0, time.Second, false},
 		"one message in a long time": {4, time.Second, 30 * time.Minute, false},
-		"after a restart":            {2 * fetched, 2 * time.Second, 100 * time.Millisecond, true},
+		"after a restart":            {2 * consume.FetchLimit, 2 * time.Second, 100 * time.Millisecond, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -272,16 +273,16 @@ func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 	for name, r := range map[string]Retention{"time": {Time: Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: Duration(10 * time.Hour), Bytes: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := parkedTopic(t, vfs.NewMem(), Retention{Time: -1}, 2*fetched)
+				b := parkedTopic(t, vfs.NewMem(), Retention{Time: -1}, 2*consume.FetchLimit)
 				putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: r})
 				elapse(2 * time.Hour)
-				if n := stored(t, b, "t"); n != 2*fetched {
+				if n := stored(t, b, "t"); n != 2*consume.FetchLimit {
 					t.Fatalf("%d messages are left while they are parked", n)
 				}
 				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 					t.Fatal(err)
 				}
-				for i := range 2 * fetched {
+				for i := range 2 * consume.FetchLimit {
 					if i == 3 { // the first is not kept any more, and what is on disk only comes next
 						elapse(5 * time.Second)
 					}

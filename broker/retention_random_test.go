@@ -186,20 +186,20 @@ func (k *keeper) check() {
 		var want Backlog
 		s.mu.Lock()
 		for _, m := range k.messages {
-			c := s.cursors[m.place[0]]
-			l := c.leases[m.place[1]]
+			queue := int(m.place[0])
+			l, next := s.progress.Lease(queue, m.place[1]), s.progress.Cursor(queue).Next
 			if l != nil && !there[m.place] {
 				k.t.Fatalf("%s has a lease of %+v, which is gone", s.group.name, m)
 			}
-			if l != nil || m.place[1] >= c.next {
+			if l != nil || m.place[1] >= next {
 				want.Messages++
 				want.Bytes += m.size
 			}
-			if low := c.queue.low.Load().Offset; c.next < low {
-				k.t.Fatalf("%s is at %d, the queue begins at %d", s.group.name, c.next, low)
+			if low := s.readers[queue].queue.low.Load().Offset; next < low {
+				k.t.Fatalf("%s is at %d, the queue begins at %d", s.group.name, next, low)
 			}
 		}
-		overtaken.Messages += s.overtaken
+		overtaken.Messages += s.progress.Stats().Overtaken
 		s.mu.Unlock()
 		if got := s.backlog(); got != want {
 			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.group.name, got, want)

@@ -428,8 +428,8 @@ func TestHolds(t *testing.T) {
 		{StateReady, 3, -time.Hour, time.Minute, true, true},
 		{consume.Held, 0, 0, time.Minute, true, true},
 	} {
-		l := lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
-		if got := l.holds(retention.Policy{MaxAge: c.keep}, now); got != c.want {
+		l := &consume.Lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
+		if got := holds(l, retention.Policy{MaxAge: c.keep}, now); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -186,9 +186,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, Retention{}, 3)
 		s := (*b.topics["t"].subs.Load())[0]
-		s.mu.Lock()
-		d := s.dying(s.fifo["a"].head, consume.EventRedrive, "r")
-		s.mu.Unlock()
+		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		d.start(b)
 		if err := d.flight.Wait(); err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
 // A Position is where in a topic a group is to go on consuming. Exactly one
@@ -203,60 +202,13 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 	if s.gone {
 		return nil, nil, s.goneError()
 	}
-	s.grow() // targets may be in queues that the topic got just now
-	moved := make(map[*cursor]bool, len(targets))
-	for _, t := range targets {
-		moved[s.cursors[t.queue.number]] = true
+	s.addQueuesLocked() // targets may be in queues that the topic got just now
+	to := make([]consume.Target, len(targets))
+	for i, t := range targets {
+		to[i] = consume.Target{Queue: int(t.queue.number), At: store.Mark{Offset: t.next, Bytes: t.bytes}}
 	}
-	dropped, droppedBytes := s.dropAll(moved)
-	for _, t := range targets {
-		c := s.cursors[t.queue.number]
-		done = append(done, QueueRewind{Queue: int(t.queue.number), From: c.next, To: t.next, Dropped: dropped[c]})
-		s.doneMessages.Add(t.next - c.next + dropped[c])
-		s.doneBytes.Add(t.bytes - c.bytes + droppedBytes[c])
-		c.next, c.bytes = t.next, t.bytes
-		c.rewound = max(now.UnixNano(), c.rewound+1)
-		s.outdate(c)
+	for i, r := range s.progress.Rewind(to, now) {
+		done = append(done, QueueRewind{Queue: to[i].Queue, From: r.From, To: to[i].At.Offset, Dropped: r.Dropped})
 	}
-	flight = s.broker.store.Groups.Add(func(w *store.Batch) {
-		for _, t := range targets {
-			c := s.cursors[t.queue.number]
-			w.DeleteProgress(s.group.id, s.topic.id, t.queue.number)
-			w.PutCursor(s.group.id, s.topic.id, t.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound})
-		}
-	}, nil)
-	s.arm()
-	s.wakeRest()
-	return done, flight, nil
-}
-
-// dropAll forgets what is unfinished in some queues, in memory, and returns
-// how much that was in each. mu is held.
-func (s *subscription) dropAll(moved map[*cursor]bool) (messages, bytes map[*cursor]int64) {
-	messages, bytes = map[*cursor]int64{}, map[*cursor]int64{}
-	for c := range moved {
-		for _, l := range c.leases {
-			s.counts[l.State]--
-			if l.timer >= 0 {
-				heap.Remove(&s.timers, l.timer)
-			}
-			messages[c]++
-			bytes[c] += l.Size
-		}
-		c.leases, c.ready, c.ages = map[int64]*lease{}, nil, throttle.Ages{}
-	}
-	for _, n := range bytes {
-		s.leasedBytes.Add(-n)
-	}
-	for c, b := range s.forgetAside(func(c *cursor) bool { return moved[c] }) {
-		messages[c] += b.Messages
-		bytes[c] += b.Bytes
-	}
-	for name, mg := range s.fifo {
-		mg.held = slices.DeleteFunc(mg.held, func(l *lease) bool { return moved[l.cursor] })
-		if mg.head == nil || moved[mg.head.cursor] {
-			s.advance(name, mg)
-		}
-	}
-	return messages, bytes
+	return done, s.apply(now).flight, nil
 }

@@ -75,7 +75,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}
-		(*tp.subs.Load())[0].growCursors()
+		(*tp.subs.Load())[0].addQueues()
 		if n := <-got; n != 1 || time.Since(start) != 0 {
 			t.Errorf("%d deliveries after %v", n, time.Since(start))
 		}

@@ -1,11 +1,8 @@
 package broker
 
 import (
-	"container/heap"
 	"context"
 	"errors"
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -56,31 +53,27 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// ack acknowledges the deliveries at the beginning of ds that are of this
-// subscription, and returns how many these are.
+// ack acknowledges the deliveries at the beginning of ds that are of this subscription, and returns
+// their number.
 func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*store.Flight) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	done := make([]*lease, 0, len(ds))
 	n := 0
 	for ; n < len(ds); n++ {
 		other, h, err := s.broker.locate(ds[n])
 		if err == nil && other != s {
 			break
 		}
-		if err == nil {
-			var l *lease
-			if l, err = s.current(h, now); err == nil {
-				s.finish(l, now)
-				s.acked++
-				done = append(done, l)
-			}
+		if err == nil && s.gone {
+			err = consume.ErrNoQueue
 		}
-		errs[n] = withOp("AckMessage", err)
+		if err == nil {
+			err = s.progress.Ack(h, now)
+		}
+		errs[n] = withOp("AckMessage", asInvalidHandle(err))
 	}
-	if len(done) > 0 {
-		f := s.remove(done...)
+	if f := s.apply(now).flight; f != nil {
 		for i := range n {
 			flights[i] = f
 		}
@@ -100,12 +93,9 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
 	}
-	out, err := b.settle(ctx, d, consume.EventFail, func(l *lease, now time.Time) error {
-		if l.Due = now.Add(after); after == transport.ByLadder {
-			l.Due = time.Time{} // apply knows
-		}
-		return nil
-	}, reason)
+	out, err := b.settle(ctx, d, consume.Settlement{
+		Event: consume.EventFail, After: after, BySchedule: after == transport.ByLadder, Reason: reason,
+	})
 	if err != nil {
 		return transport.RetryResult{}, withOp("Retry", err)
 	}
@@ -154,37 +144,19 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", illegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
-	h, _ := handle.ParseReceipt(d.Handle) // settle says if it is none
-	e := consume.EventChange
-	if dur == 0 {
-		e = giveBackEvent
-	}
+	h, _ := handle.ParseReceipt(d.Handle) // settle reports the error
+	h.Serial++
 	current := *d
 	current.Handle = valid
-	h.Serial++
-	longest := b.opts.MaxInvisibleDuration
-	_, err := b.settle(ctx, &current, e, func(l *lease, now time.Time) error {
-		if end := l.Since.Add(longest); now.Add(dur).After(end) && dur > 0 {
-			return consumptionTooLong(dur, max(end.Sub(now), 0), longest)
-		}
-		l.Due, l.Owner = now.Add(dur), ""
-		l.Serial, l.Changed = h.Serial, e == consume.EventChange
-		if dur == 0 && l.Push {
-			l.Attempt--
-		}
-		return nil
-	}, "")
+	_, err := b.settle(ctx, &current, consume.Settlement{Event: consume.EventChange, After: dur, Serial: h.Serial})
+	if long, ok := errors.AsType[*consume.TooLongError](err); ok {
+		err = consumptionTooLong(dur, long.Left, b.opts.MaxInvisibleDuration)
+	}
 	if err != nil {
 		return "", withOp("ChangeInvisibleDuration", err)
 	}
 	return h.String(), nil
 }
-
-// giveBackEvent is EventRelease for push consumers and EventTimeout for simple ones.
-const giveBackEvent = consume.Event(math.MaxUint8)
-
-// maxClaimedAttempt is how many attempts a consumer is believed to have made.
-const maxClaimedAttempt = 1 << 20
 
 // DeadLetter makes the message a dead letter of its group at once, and
 // returns when that is on disk. Repeating it, or calling it for a message that
@@ -199,19 +171,15 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 // last attempt of a FIFO group the fate that [GroupConfig].OnExhausted chooses. The fate is
 // FateUntold if the group was done with the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	out, err := b.settle(ctx, d, consume.EventDeadLetter, func(l *lease, _ time.Time) error {
-		// A consumer that retries by itself has counted further than we did.
-		l.Attempt = max(l.Attempt, min(d.Attempt, maxClaimedAttempt))
-		return nil
-	}, reason)
+	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
 	if err != nil || out.to == 0 {
 		return transport.RetryResult{}, withOp("ForwardMessageToDeadLetterQueue", err)
 	}
 	return out.retryResult(), nil
 }
 
-// settle applies an event to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
+// settle applies a settlement to the delivery that d names, and waits until that is on disk.
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Settlement) (settled, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
 		return settled{}, err
@@ -221,21 +189,19 @@ func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Eve
 	if err != nil {
 		return settled{}, err
 	}
-	return s.settle(ctx, h, e, change, reason)
+	return s.settle(ctx, h, e)
 }
 
-// settle applies an event to the delivery that h names, and waits until that is on disk. change,
-// called under the lock, sets what the event changes beside the state, or refuses the event with an
-// error and changes nothing.
-func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
-	out, err := s.apply(h, e, change, reason)
+// settle applies a settlement to the delivery that h names, and waits until that is on disk.
+func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.Settlement) (settled, error) {
+	out, err := s.settleUnsynced(h, e)
 	switch {
 	case err != nil:
 		return out, err
 	case out.first != nil:
 		return out, out.first.join(ctx, s.broker)
 	case out.rest != nil:
-		return out, s.broker.finish(ctx, out.rest)
+		return out, s.broker.carryOut(ctx, out.rest)
 	}
 	if err := out.flight.WaitContext(ctx); err != nil {
 		return out, unsettled(ctx, err)
@@ -243,14 +209,53 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.E
 	return out, nil
 }
 
-// finish carries out a closing, whether ctx ends or not: what is begun is not
-// left half done. Its caller has begun a call.
-func (b *Broker) finish(ctx context.Context, c closing) error {
+// settleUnsynced is settle without the wait for the disk.
+func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (settled, error) {
+	policy := s.policy().rules()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return settled{}, asInvalidHandle(consume.ErrNoQueue)
+	}
+	now := time.Now()
+	did, err := s.progress.Settle(h, e, &policy, now)
+	effects := s.apply(now)
+	out := settled{flight: effects.flight, to: did.To, wait: did.Wait}
+	switch {
+	case err != nil:
+		return settled{}, asInvalidHandle(err)
+	case len(effects.dying) > 0:
+		out.rest = effects.dying[0]
+	case len(effects.parked) > 0:
+		out.rest = effects.parked[0]
+	case did.Repeated != nil && s.dying[did.Repeated] != nil:
+		out.first = s.dying[did.Repeated]
+	case did.Repeated != nil || did.To == 0: // what the earlier request wrote may not be on disk yet
+		out.flight = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
+	}
+	return out, nil
+}
+
+// asInvalidHandle returns the error of a receipt handle that is not valid, for the reason that
+// package consume returned. Other errors, and nil, stay as they are.
+func asInvalidHandle(reason error) error {
+	if _, ok := errors.AsType[*consume.TooLongError](reason); ok || reason == nil {
+		return reason
+	}
+	if _, ok := errors.AsType[*tidegate.Error](reason); ok {
+		return reason
+	}
+	return invalidHandle("%v", reason)
+}
+
+// carryOut carries out a closing, whether ctx ends or not: it is not left half done. Its caller has
+// begun a call.
+func (b *Broker) carryOut(ctx context.Context, c closing) error {
 	done := make(chan error, 1)
 	b.operating.Add(1)
 	go func() {
 		defer b.end()
-		done <- c.end(b)
+		done <- c.carryOut(b)
 	}()
 	select {
 	case err := <-done:
@@ -269,12 +274,10 @@ func unsettled(ctx context.Context, err error) error {
 	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }
 
-var errDone = errors.New("done already")
-
 // A closing is what remains to be done, without the lock, for a message that
 // is given up: a dead letter to write, or a message group that is parked.
 type closing interface {
-	end(*Broker) error
+	carryOut(*Broker) error
 }
 
 // A settled is what an event made of a delivery.
@@ -294,87 +297,4 @@ func (o settled) retryResult() transport.RetryResult {
 		return transport.RetryResult{Fate: transport.FateParked}
 	}
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
-}
-
-// doneBefore returns what a repeated request for a dead letter waits for: l becomes one or is
-// parked; nil if l became one or was consumed before. s.mu is held.
-func (s *subscription) doneBefore(l *lease) settled {
-	if l != nil && l.dying != nil {
-		return settled{first: l.dying, to: StateDeadLetter}
-	}
-	out := settled{flight: s.broker.store.Groups.Add(func(*store.Batch) {}, nil)}
-	if l != nil {
-		out.to = l.state()
-	}
-	return out
-}
-
-func (s *subscription) apply(h handle.Receipt, e consume.Event, change func(*lease, time.Time) error, reason string) (settled, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	l, err := s.current(h, now)
-	if e == consume.EventDeadLetter {
-		l, err = s.forDeadLetter(h, l, err)
-		if errors.Is(err, errDone) {
-			return s.doneBefore(l), nil
-		}
-	}
-	if err != nil {
-		return settled{}, err
-	}
-	attempt := l.Attempt
-	if e == consume.EventDeadLetter {
-		if err := change(l, now); err != nil {
-			return settled{}, err
-		}
-	}
-	if e == giveBackEvent {
-		if e = consume.EventTimeout; l.Push {
-			e = consume.EventRelease
-		}
-	}
-	policy := s.policy()
-	x := policy.exhaustion(e, l)
-	to, ok := l.state().Next(e, x, l.Push)
-	if !ok {
-		return settled{}, invalidHandle("the message is %s", l.state())
-	}
-	if from := l.state(); from == StateReady && to != from {
-		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
-	} else if from == to && e == consume.EventDeadLetter { // blocked: it waits for its retry already
-		return settled{flight: s.save(l), to: to, wait: max(l.Due.Sub(now), 0)}, nil
-	}
-	if x == consume.ThenBlock && (e == consume.EventFail || e == consume.EventNegativeAck || e == consume.EventTimeout || e == consume.EventDeadLetter) {
-		s.block(l)
-	}
-	if reason == "" && (to == StateParked || to == StateDeadLetter) {
-		reason = fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
-	}
-	switch to {
-	case StateParked:
-		return settled{rest: s.park(l, reason, now), to: to}, nil
-	case StateDeadLetter:
-		d := s.dying(l, e, reason)
-		d.attempt = attempt
-		return settled{rest: d, to: to}, nil
-	case StateCommit:
-		s.finish(l, now)
-		s.acked++
-		return settled{flight: s.remove(l), to: to}, nil
-	}
-	if e == consume.EventDeadLetter { // blocked: the request stands for a failure
-		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
-	} else if err := change(l, now); err != nil {
-		return settled{}, err
-	}
-	if e == consume.EventFail && (l.Due.IsZero() || l.Push && policy.overrides()) {
-		l.Due = now.Add(policy.interval(l.Attempt, s.draw(l)))
-	}
-	s.set(l, to)
-	s.arm()
-	if to == StateReady {
-		s.wake(1, l.cursor.queue.number)
-	}
-	return settled{flight: s.save(l), to: to, wait: max(l.Due.Sub(now), 0)}, nil
 }

@@ -21,12 +21,6 @@ func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
-	_, err := b.settle(ctx, d, consume.EventSnooze, func(l *lease, now time.Time) error {
-		l.Due, l.Owner = now.Add(dur), ""
-		l.Attempt--
-		l.Negative = true // no maximum that was lowered meanwhile makes it a dead letter
-		l.renumber()      // or a late request for a dead letter would be obeyed
-		return nil
-	}, "")
+	_, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventSnooze, After: dur})
 	return withOp(op, err)
 }

@@ -289,7 +289,7 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 func (s *subscription) stats(readable bool) SubscriptionStats {
 	d := SubscriptionStats{Group: s.group.name, Subscription: s.describe()}
 	s.mu.Lock()
-	d.Waiting, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.givenUp
+	d.Waiting, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.progress.Stats().GivenUp
 	s.mu.Unlock()
 	if !readable {
 		return d

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -53,7 +54,7 @@ func (b *Broker) register(s *subscription) (*subscription, error) {
 		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.group.id, s.topic.id) }, nil)
 		return nil, err
 	}
-	s.growCursors() // from now on it is among those that grow; the topic may have grown before
+	s.addQueues() // from now on it is among those that grow; the topic may have grown before
 	return s, nil
 }
 
@@ -108,19 +109,15 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 	if err := storeUnless(ctx, b.store.Messages.Add(func(*store.Batch) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, c := range s.cursors {
-			s.doneMessages.Add(c.queue.nextOffset - c.next)
-			s.doneBytes.Add(c.queue.nextBytes - c.bytes)
-			c.next, c.bytes = c.queue.nextOffset, c.queue.nextBytes
+		for i, r := range s.readers {
+			s.progress.StartAt(i, store.Mark{Offset: r.queue.nextOffset, Bytes: r.queue.nextBytes})
 		}
 	}, nil).WaitContext(ctx)); err != nil {
 		return nil, err
 	}
-	if err := b.store.Groups.Add(func(w *store.Batch) {
-		for _, c := range s.cursors {
-			w.PutCursor(g.id, t.id, c.queue.number, store.Cursor{Next: c.next, Bytes: c.bytes})
-		}
-	}, nil).Wait(); err != nil {
+	var flight *store.Flight
+	s.locked(func() { flight = s.apply(time.Now()).flight }) // only now: no cursor on disk is past the last message
+	if err := flight.Wait(); err != nil {
 		return nil, storeError(err)
 	}
 	if err := b.noteSubscription(ctx, g, t); err != nil {

@@ -228,7 +228,7 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 		subs := *t.subs.Load()
 		b.mu.Unlock()
 		for _, s := range subs {
-			s.growCursors()
+			s.addQueues()
 		}
 	}
 	return t, nil

@@ -59,11 +59,6 @@ func (r *Rules) Ladder() backoff.Steps {
 	return steps
 }
 
-// Exhausted reports whether delivery attempt was the last one.
-func (r *Rules) Exhausted(attempt int) bool {
-	return r.MaxAttempts > 0 && attempt >= r.MaxAttempts
-}
-
 // DeadLetterTopics returns the topics that a message of a topic goes to when it is given
 // up; none: it is removed, unless keep is set. own is the topic of what
 // nothing is said about, and of dead letters that fail.

@@ -151,17 +151,6 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-func TestExhausted(t *testing.T) {
-	for _, c := range []struct {
-		most, attempt int
-		want          bool
-	}{{3, 2, false}, {3, 3, true}, {3, math.MaxInt, true}, {1, 1, true}, {-1, 1, false}, {-1, math.MaxInt, false}} {
-		if got := (&Rules{MaxAttempts: c.most}).Exhausted(c.attempt); got != c.want {
-			t.Errorf("of %d, attempt %d is the last one: %t", c.most, c.attempt, got)
-		}
-	}
-}
-
 // Artemis: undelivered messages: "a message sent to the `stocks` address that couldn't be delivered
 // for some reason might be ultimately routed to the `DLQ.stocks` queue"
 func TestDeadLetterTopics(t *testing.T) {

@@ -26,7 +26,7 @@ import "encoding/binary"
 //
 //	c group(4) topic(4) queue(2)            a cursor
 //	l group(4) topic(4) queue(2) offset(8)  a lease
-//	b group(4) topic(4) queue(2) length(1) message group, offset(8)  a lease that is set aside
+//	b group(4) topic(4) queue(2) length(1) message group, offset(8)  the lease of a spilled message
 //	p group(4) topic(4) queue(2) offset(8)  why the message group of this message is parked
 const (
 	PrefixMessage    = 'm'
@@ -42,7 +42,7 @@ const (
 	PrefixHalfDue    = 'x'
 	PrefixCursor     = 'c'
 	PrefixLease      = 'l'
-	PrefixAside      = 'b'
+	PrefixSpilled    = 'b'
 	PrefixParked     = 'p'
 
 	PrefixSubscription  = 's'
@@ -54,7 +54,7 @@ const (
 )
 
 // ProgressPrefixes are of what a group has in a queue beside its cursor.
-var ProgressPrefixes = []byte{PrefixLease, PrefixAside, PrefixParked}
+var ProgressPrefixes = []byte{PrefixLease, PrefixSpilled, PrefixParked}
 
 // The lengths of keys, in bytes.
 const (

@@ -12,9 +12,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// What is set aside comes back by message group and queue, in order, whole,
+// Spilled messages come back by message group and queue, in order, whole,
 // and goes with the group's progress.
-func TestAside(t *testing.T) {
+func TestSpilled(t *testing.T) {
 	fs := vfs.NewMem()
 	s, err := openDir("data", fs)
 	if err != nil {
@@ -30,7 +30,7 @@ func TestAside(t *testing.T) {
 		for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
 			for queue := range uint16(2) {
 				for _, offset := range []int64{300, 2, 1} {
-					b.PutAside(7, Place{Topic: 3, Queue: queue, Offset: offset}, &Lease{State: 7, Size: offset, Group: mg})
+					b.PutSpilled(7, Place{Topic: 3, Queue: queue, Offset: offset}, &Lease{State: 7, Size: offset, Group: mg})
 				}
 			}
 		}
@@ -46,7 +46,7 @@ func TestAside(t *testing.T) {
 	defer s.Close()
 	for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
 		for from, want := range map[int64][]int64{0: {1, 2}, 2: {2, 300}, 3: {300}, 301: nil} {
-			ls, offsets, err := s.Aside(7, 3, 1, mg, from, 2)
+			ls, offsets, err := s.Spilled(7, 3, 1, mg, from, 2)
 			if err != nil || !slices.Equal(offsets, want) || len(ls) != len(want) {
 				t.Errorf("message group %q from %d: %v, %v", mg, from, offsets, err)
 			}
@@ -57,11 +57,11 @@ func TestAside(t *testing.T) {
 			}
 		}
 	}
-	count := func() (aside, parked, leases int) {
+	count := func() (spilled, parked, leases int) {
 		t.Helper()
 		err := errors.Join(
-			s.AllAside(func(g uint32, p Place, mg string, l Lease) error {
-				if aside++; g != 7 || p.Topic != 3 || l.Group != mg {
+			s.AllSpilled(func(g uint32, p Place, mg string, l Lease) error {
+				if spilled++; g != 7 || p.Topic != 3 || l.Group != mg {
 					t.Errorf("%d %+v %q %+v", g, p, mg, l)
 				}
 				return nil
@@ -76,16 +76,16 @@ func TestAside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return aside, parked, leases
+		return spilled, parked, leases
 	}
-	expect := func(aside, parked, leases int) {
+	expect := func(spilled, parked, leases int) {
 		t.Helper()
-		if a, p, l := count(); a != aside || p != parked || l != leases {
-			t.Errorf("%d set aside, %d parked, %d leases; want %d, %d, %d", a, p, l, aside, parked, leases)
+		if a, p, l := count(); a != spilled || p != parked || l != leases {
+			t.Errorf("%d spilled, %d parked, %d leases; want %d, %d, %d", a, p, l, spilled, parked, leases)
 		}
 	}
 	expect(30, 1, 1)
-	add(func(b *Batch) { b.DeleteAside(7, Place{Topic: 3, Queue: 1, Offset: 2}, "ab") })
+	add(func(b *Batch) { b.DeleteSpilled(7, Place{Topic: 3, Queue: 1, Offset: 2}, "ab") })
 	expect(29, 1, 1)
 	add(func(b *Batch) { b.DeleteProgress(7, 3, 1) })
 	expect(15, 1, 1)

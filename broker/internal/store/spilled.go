@@ -8,18 +8,18 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// What is set aside is kept on disk only: the messages behind one that holds
+// Spilled messages are on disk only: the messages behind one that holds
 // its whole message group for long. They have a key of their own kind, so that
 // those of one message group lie together, in order, and nobody else passes over them.
 
-// PutAside writes a lease of a message that is set aside. l.Group has at most 255 bytes.
-func (b *Batch) PutAside(group uint32, p Place, l *Lease) {
-	must(b.pebble().Set(record.AsideKey(group, p, l.Group), l.AppendTo(make([]byte, 0, l.EncodedSize())), nil))
+// PutSpilled writes a lease of a spilled message. l.Group has at most 255 bytes.
+func (b *Batch) PutSpilled(group uint32, p Place, l *Lease) {
+	must(b.pebble().Set(record.SpilledKey(group, p, l.Group), l.AppendTo(make([]byte, 0, l.EncodedSize())), nil))
 }
 
-// DeleteAside removes one.
-func (b *Batch) DeleteAside(group uint32, p Place, messageGroup string) {
-	must(b.pebble().Delete(record.AsideKey(group, p, messageGroup), nil))
+// DeleteSpilled removes one.
+func (b *Batch) DeleteSpilled(group uint32, p Place, messageGroup string) {
+	must(b.pebble().Delete(record.SpilledKey(group, p, messageGroup), nil))
 }
 
 // PutParked writes why the message group of a message is parked.
@@ -32,14 +32,14 @@ func (b *Batch) DeleteParked(group uint32, p Place) {
 	must(b.pebble().Delete(record.AppendLeaseKey(nil, record.PrefixParked, group, p), nil))
 }
 
-// DeleteAsides removes all that a group has set aside in one queue.
-func (b *Batch) DeleteAsides(group, topic uint32, queue uint16) {
-	p := record.AppendCursorKey(nil, record.PrefixAside, group, topic, queue)
+// DeleteAllSpilled removes all spilled messages of a group in one queue.
+func (b *Batch) DeleteAllSpilled(group, topic uint32, queue uint16) {
+	p := record.AppendCursorKey(nil, record.PrefixSpilled, group, topic, queue)
 	must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 }
 
 // DeleteProgress removes all that a group has in one queue but its cursor:
-// leases, what is set aside, and why message groups are parked.
+// leases, spilled messages, and why message groups are parked.
 func (b *Batch) DeleteProgress(group, topic uint32, queue uint16) {
 	for _, prefix := range record.ProgressPrefixes {
 		p := record.AppendCursorKey(nil, prefix, group, topic, queue)
@@ -47,17 +47,17 @@ func (b *Batch) DeleteProgress(group, topic uint32, queue uint16) {
 	}
 }
 
-// Aside returns up to limit of the messages of a message group that are set
-// aside in a queue, from an offset on, in order. It sees what is committed.
-func (s *Store) Aside(group, topic uint32, queue uint16, messageGroup string, from int64, limit int) (ls []Lease, offsets []int64, err error) {
-	lower := record.AsideKey(group, Place{Topic: topic, Queue: queue, Offset: from}, messageGroup)
+// Spilled returns up to limit of the spilled messages of a message group in
+// a queue, from an offset on, in order. It sees what is committed.
+func (s *Store) Spilled(group, topic uint32, queue uint16, messageGroup string, from int64, limit int) (ls []Lease, offsets []int64, err error) {
+	lower := record.SpilledKey(group, Place{Topic: topic, Queue: queue, Offset: from}, messageGroup)
 	it, err := s.groups.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower[:len(lower)-8])})
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading what is set aside: %w", err)
+		return nil, nil, fmt.Errorf("reading spilled messages: %w", err)
 	}
 	defer it.Close()
 	for ok := it.First(); ok && len(ls) < limit; ok = it.Next() {
-		p, l, err := decodeAside(it)
+		p, l, err := decodeSpilled(it)
 		if err != nil {
 			return ls, offsets, err
 		}
@@ -66,33 +66,33 @@ func (s *Store) Aside(group, topic uint32, queue uint16, messageGroup string, fr
 	return ls, offsets, it.Error()
 }
 
-func decodeAside(it *pebble.Iterator) (Place, Lease, error) {
+func decodeSpilled(it *pebble.Iterator) (Place, Lease, error) {
 	var l Lease
-	_, p, _, ok := record.SplitAsideKey(it.Key())
+	_, p, _, ok := record.SplitSpilledKey(it.Key())
 	if !ok {
-		return p, l, fmt.Errorf("%w: the key of a message that is set aside", record.ErrCorrupt)
+		return p, l, fmt.Errorf("%w: the key of a spilled message", record.ErrCorrupt)
 	}
 	v, err := it.ValueAndErr()
 	if err == nil {
 		err = record.DecodeLease(v, &l)
 	}
 	if err != nil {
-		return p, l, fmt.Errorf("the lease of offset %d, which is set aside: %w", p.Offset, err)
+		return p, l, fmt.Errorf("the lease of offset %d, which is spilled: %w", p.Offset, err)
 	}
 	return p, l, nil
 }
 
-// AllAside calls f with every message that is set aside: by queue, then by
+// AllSpilled calls f with every spilled message: by queue, then by
 // message group, then by offset.
-func (s *Store) AllAside(f func(group uint32, p Place, messageGroup string, l Lease) error) error {
-	return scan(s.groups, record.PrefixAside, func(k, v []byte) error {
-		g, p, messageGroup, ok := record.SplitAsideKey(k)
+func (s *Store) AllSpilled(f func(group uint32, p Place, messageGroup string, l Lease) error) error {
+	return scan(s.groups, record.PrefixSpilled, func(k, v []byte) error {
+		g, p, messageGroup, ok := record.SplitSpilledKey(k)
 		if !ok {
-			return fmt.Errorf("%w: the key of a message that is set aside", record.ErrCorrupt)
+			return fmt.Errorf("%w: the key of a spilled message", record.ErrCorrupt)
 		}
 		var l Lease
 		if err := record.DecodeLease(v, &l); err != nil {
-			return fmt.Errorf("the lease of offset %d, which is set aside: %w", p.Offset, err)
+			return fmt.Errorf("the lease of offset %d, which is spilled: %w", p.Offset, err)
 		}
 		return f(g, p, messageGroup, l)
 	})

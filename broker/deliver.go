@@ -9,26 +9,28 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// handOut returns deliveries unless ctx has ended. A first delivery does not wait for the disk: a
-// crash can take it back, as if it had not happened. A later delivery is on disk first, so that
-// attempts never decrease. If ctx ends during that wait, the deliveries are released.
-func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
+// deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait
+// for the disk: a crash can take it back, as if it had not happened. A later delivery is on disk
+// first, so that attempts never decrease. If ctx ends during that wait, the deliveries are
+// released.
+func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
 	ds, admitted, err := s.deliveries(ctx, p, grants)
 	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
-		s.giveBack(refused)
+		s.releaseGrants(refused)
 		grants = grants[:admitted]
 	}
 	wait := flight.WaitWritten
-	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g grant) bool { return g.attempt > 1 }) {
+	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
 		wait = flight.WaitContext
 	}
 	werr := wait(ctx)
 	if ctx.Err() != nil {
-		s.giveBack(grants)
+		s.releaseGrants(grants)
 		return nil, context.Cause(ctx)
 	}
 	if werr != nil {
@@ -38,11 +40,11 @@ func (s *subscription) handOut(ctx context.Context, p *Poll, grants []grant, fli
 		return nil, err
 	}
 	if err != nil {
-		s.giveBack(grants)
+		s.releaseGrants(grants)
 		return nil, err
 	}
 	if p.AttemptID != "" {
-		s.remember(p.AttemptID, grants)
+		s.locked(func() { s.progress.Remember(p.AttemptID, grants, time.Now()) })
 	}
 	return ds, nil
 }
@@ -65,15 +67,15 @@ func (s *subscription) countDeliveries(ds []*tidegate.Delivery) {
 
 // deliveries reads what was not read yet, and returns how many of the grants the poll admitted:
 // where it admits none the error is the reason.
-func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) (ds []*tidegate.Delivery, admitted int, err error) {
+func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
 	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
-	var old, passed []handle.Receipt
+	var old, unwanted []handle.Receipt
 	kept := int64(0)
 	for i := range grants {
 		g := &grants[i]
-		kept += g.lease.Size
+		kept += g.Lease.Size
 		if err := p.admit(kept); err != nil {
 			if i == 0 {
 				return nil, 0, err
@@ -81,30 +83,30 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []grant) 
 			break
 		}
 		admitted++
-		if g.message == nil {
-			m, ok, err := s.broker.store.Get(g.handle.Place)
+		if g.Message == nil {
+			m, ok, err := s.broker.store.Get(g.Receipt.Place)
 			if store.IsDamage(err) {
-				s.lost(g.handle.Place, g.handle.Place.Offset+1, err)
+				s.lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
 			} else if err != nil {
 				return nil, admitted, storeError(err)
 			}
 			if !ok || !p.wants(&m) { // damaged or removed meanwhile, or another receive had it before
-				passed = append(passed, g.handle)
+				unwanted = append(unwanted, g.Receipt)
 				continue
 			}
-			g.message = &m
+			g.Message = &m
 		}
-		if expiry > 0 && now.Sub(g.message.StoredAt) >= expiry {
-			old = append(old, g.handle)
+		if expiry > 0 && now.Sub(g.Message.StoredAt) >= expiry {
+			old = append(old, g.Receipt)
 			continue
 		}
 		s.fill(&all[i], g)
 		if p.retry {
-			all[i].Topic = realTopic(g.message, s.topic.name)
+			all[i].Topic = realTopic(g.Message, s.topic.name)
 		}
 		ds = append(ds, &all[i])
 	}
-	s.passOver(passed)
+	s.skip(unwanted)
 	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, admitted, err
 	}
@@ -131,12 +133,12 @@ func prepare(p *Poll, ds []*tidegate.Delivery) (err error) {
 	return nil
 }
 
-func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
+func (s *subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
 	*d = tidegate.Delivery{
-		Message: g.message.Message, ConsumerGroup: s.group.name, Attempt: g.attempt, Handle: g.handle.String(),
-		Endpoint: s.broker.name, Queue: int(g.handle.Place.Queue), Offset: g.handle.Place.Offset,
-		BornAt: g.message.BornAt, BornHost: g.message.BornHost, StoredAt: g.message.StoredAt, StoreHost: s.broker.host,
-		InvisibleUntil: g.due,
+		Message: g.Message.Message, ConsumerGroup: s.group.name, Attempt: g.Attempt, Handle: g.Receipt.String(),
+		Endpoint: s.broker.name, Queue: int(g.Receipt.Place.Queue), Offset: g.Receipt.Place.Offset,
+		BornAt: g.Message.BornAt, BornHost: g.Message.BornHost, StoredAt: g.Message.StoredAt, StoreHost: s.broker.host,
+		InvisibleUntil: g.Due,
 	}
 	d.Topic = s.topic.name
 	if id := d.Properties[tidegate.PropertyTransactionID]; id != "" {
@@ -146,55 +148,43 @@ func (s *subscription) fill(d *tidegate.Delivery, g *grant) {
 	}
 }
 
-// passOver ends deliveries that are not handed out: the receive does not want their messages, or
-// they are not there any more. The group is done with them, and has not acknowledged them. After a
-// power failure that takes this back they are passed over again.
-func (s *subscription) passOver(handles []handle.Receipt) {
+// skip ends deliveries that are not returned: the receive does not want their messages, or they are
+// not there any more. The group is done with them, and has not acknowledged them. After a power
+// failure that takes this back they are skipped again.
+func (s *subscription) skip(handles []handle.Receipt) {
 	if len(handles) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.gone {
+		return
+	}
 	now := time.Now()
-	var done []*lease
 	for _, h := range handles {
-		if l, err := s.current(h, now); err == nil {
-			s.finish(l, now)
-			done = append(done, l)
-		}
+		s.progress.Skip(h, now)
 	}
-	if len(done) > 0 {
-		s.broker.store.Groups.AddLazy(func(w *store.Batch) {
-			for _, l := range done {
-				w.DeleteLease(s.group.id, s.place(l))
-			}
-		})
-	}
+	s.apply(now)
 }
 
-// expireMessages takes deliveries that are not handed out, because their messages are older than
-// expiry-delay, to the expiry-address, or removes them, and returns when that is on disk, or when
-// ctx ends. Those that are not valid any more are left alone.
+// expireMessages ends deliveries that are not returned because their messages are older than
+// expiry-delay. It sends the messages to the expiry-address, or removes them, and returns when that
+// is on disk, or when ctx ends. Handles that are not valid any more change nothing.
 func (s *subscription) expireMessages(ctx context.Context, handles []handle.Receipt) error {
 	if len(handles) == 0 {
 		return nil
 	}
-	p := s.topic.address.Load()
-	leaving := make([]*deadLetter, 0, len(handles))
+	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.topic.address.Load().expiry)
+	var leaving deadLetters
 	s.locked(func() {
+		if s.gone {
+			return
+		}
 		now := time.Now()
 		for _, h := range handles {
-			l, err := s.current(h, now)
-			if err != nil {
-				continue
-			}
-			d := s.leaving(l, fmt.Sprintf("it was not delivered within expiry-delay, %v", p.expiry))
-			d.expired = true
-			if p.expiryAddress != "" && p.expiryAddress != s.topic.name {
-				d.topics = []string{p.expiryAddress}
-			}
-			leaving = append(leaving, d)
+			s.progress.ExpireMessage(h, reason, now)
 		}
+		leaving = s.apply(now).dying
 	})
-	return s.broker.finish(ctx, deadLetters(leaving))
+	return s.broker.carryOut(ctx, leaving)
 }

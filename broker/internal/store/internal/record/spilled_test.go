@@ -7,12 +7,12 @@ import (
 )
 
 // Invariants: reading a key never panics, and one that is read is written as the same.
-func FuzzAsideKey(f *testing.F) {
-	f.Add(AsideKey(7, Place{1, 2, 3}, "mg"))
-	f.Add(AsideKey(0, Place{}, ""))
+func FuzzSpilledKey(f *testing.F) {
+	f.Add(SpilledKey(7, Place{1, 2, 3}, "mg"))
+	f.Add(SpilledKey(0, Place{}, ""))
 	f.Fuzz(func(t *testing.T, k []byte) {
-		g, p, mg, ok := SplitAsideKey(k)
-		if ok && (len(k) == 0 || !bytes.Equal(AsideKey(g, p, mg)[1:], k[1:])) {
+		g, p, mg, ok := SplitSpilledKey(k)
+		if ok && (len(k) == 0 || !bytes.Equal(SpilledKey(g, p, mg)[1:], k[1:])) {
 			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
 		}
 	})

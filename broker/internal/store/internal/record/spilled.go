@@ -4,16 +4,16 @@ import (
 	"encoding/binary"
 )
 
-// AsideKey returns the key of a lease that is set aside. messageGroup has at most 255 bytes.
-func AsideKey(group uint32, p Place, messageGroup string) []byte {
-	k := AppendCursorKey(nil, PrefixAside, group, p.Topic, p.Queue)
+// SpilledKey returns the key of the lease of a spilled message. messageGroup has at most 255 bytes.
+func SpilledKey(group uint32, p Place, messageGroup string) []byte {
+	k := AppendCursorKey(nil, PrefixSpilled, group, p.Topic, p.Queue)
 	k = append(k, byte(len(messageGroup)))
 	k = append(k, messageGroup...)
 	return binary.BigEndian.AppendUint64(k, uint64(p.Offset))
 }
 
-// SplitAsideKey reads such a key; ok is false if it is not one.
-func SplitAsideKey(k []byte) (group uint32, p Place, messageGroup string, ok bool) {
+// SplitSpilledKey reads such a key; ok is false if it is not one.
+func SplitSpilledKey(k []byte) (group uint32, p Place, messageGroup string, ok bool) {
 	g, t, q, ok := SplitCursorKey(k)
 	if !ok || len(k) <= CursorKeyLen {
 		return 0, Place{}, "", false

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-func TestAheadSkip(t *testing.T) {
+func TestReadAheadSkip(t *testing.T) {
 	t.Parallel()
 	offsets := []int64{10, 11, 14, 15}
 	for _, c := range []struct {
@@ -24,18 +24,18 @@ func TestAheadSkip(t *testing.T) {
 		{10, true, 10}, {11, true, 11}, {12, true, 14}, {14, true, 14}, {15, true, 15},
 		{16, false, 0},
 	} {
-		a := ahead{from: 10, ms: make([]store.Message, len(offsets)), offsets: offsets}
-		if ok := a.skip(c.from); ok != c.ok || ok && (a.offsets[0] != c.first || len(a.ms) != len(a.offsets)) {
+		a := readAhead{from: 10, messages: make([]store.Message, len(offsets)), offsets: offsets}
+		if ok := a.skip(c.from); ok != c.ok || ok && (a.offsets[0] != c.first || len(a.messages) != len(a.offsets)) {
 			t.Errorf("skip(%d) = %v, leaves %v", c.from, ok, a.offsets)
 		}
 	}
 }
 
 // What a receive is given is bounded as store.Read bounds it.
-func TestAheadFirst(t *testing.T) {
+func TestReadAheadFirst(t *testing.T) {
 	t.Parallel()
 	body := func(n int) store.Message { return store.Message{Message: tidegate.Message{Body: make([]byte, n)}} }
-	a := ahead{ms: []store.Message{body(5), body(5), body(0), body(5)}}
+	a := readAhead{messages: []store.Message{body(5), body(5), body(0), body(5)}}
 	for _, c := range []struct {
 		limit    int
 		maxBytes int64
@@ -108,25 +108,25 @@ func TestReadAhead(t *testing.T) {
 		if len(seen) != c.want {
 			t.Errorf("group %s got %d of %d messages", c.group, len(seen), c.want)
 		}
-		if left := b.ahead.Load(); left != 0 {
+		if left := b.readAhead.Load(); left != 0 {
 			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
 		}
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if kept := b.ahead.Load(); kept <= 0 || kept > 2*(aheadBytes+4000) {
+	if kept := b.readAhead.Load(); kept <= 0 || kept > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", kept, aheadBytes)
 	}
-	b.ahead.Add(maxAheadBytes)
-	before := b.ahead.Load()
+	b.readAhead.Add(maxAheadBytes)
+	before := b.readAhead.Load()
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if b.ahead.Load() != before {
+	if b.readAhead.Load() != before {
 		t.Error("it is read ahead beyond the bound of the whole broker")
 	}
-	b.ahead.Add(-maxAheadBytes)
+	b.readAhead.Add(-maxAheadBytes)
 	if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if left := b.ahead.Load(); left != 0 {
+	if left := b.readAhead.Load(); left != 0 {
 		t.Errorf("%d bytes are kept of a topic that is deleted", left)
 	}
 }

@@ -1,0 +1,107 @@
+package broker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// An applied is what remains to be done, without the lock, after effects were applied.
+type applied struct {
+	flight *store.Flight // of the writes; nil if there were none
+	dying  []*deadLetter // to be written
+	parked []*parking    // to be waited for
+}
+
+// apply carries out the effects of what the caller did to s.progress. This is the only place that
+// does. mu is held, so the writes are in the order of the changes.
+func (s *subscription) apply(now time.Time) (out applied) {
+	e := s.progress.Effects()
+	s.leasedBytes.Add(e.LeasedBytes)
+	s.doneMessages.Add(e.Done.Messages)
+	s.doneBytes.Add(e.Done.Bytes)
+	if e.Drained != (consume.Amount{}) {
+		s.drain.Add(e.Drained.Messages, e.Drained.Bytes, s.backlog().Messages > 0, now)
+		if s.topic.watched.Load() {
+			s.topic.retention.wake(s.topic, now.Add(retention.Pause))
+		}
+	}
+	for _, late := range e.Late {
+		s.broker.counters.lateness.Observe(int64(late))
+	}
+	if len(e.Writes) > 0 && e.Durable {
+		out.flight = s.broker.store.Groups.Add(s.encode, nil)
+	} else if len(e.Writes) > 0 {
+		out.flight = s.broker.store.Groups.AddLazy(s.encode)
+	}
+	for i := range e.Departures {
+		out.dying = append(out.dying, s.newDeadLetter(e.Departures[i]))
+	}
+	for i := range e.Parked {
+		out.parked = append(out.parked, &parking{sub: s, group: e.Parked[i], flight: out.flight})
+	}
+	for _, queue := range e.Reread {
+		s.dropReadAhead(s.readers[queue])
+	}
+	for _, w := range e.Wakes {
+		s.wake(w.N, w.Queue)
+	}
+	if e.WakeRest {
+		s.wakeRest()
+	}
+	if e.Fetch {
+		s.startFetch()
+	}
+	e.Reset()
+	s.arm()
+	return out
+}
+
+// wake ends the wait of up to n receives that may read the queue. mu is held.
+func (s *subscription) wake(n int64, queue uint16) {
+	for i := 0; n > 0 && i < len(s.waiters); {
+		w := s.waiters[i]
+		if w.queue >= 0 && w.queue != int(queue) {
+			i++
+			continue
+		}
+		s.waiters = slices.Delete(s.waiters, i, i+1)
+		close(w.woken)
+		n--
+	}
+}
+
+// wakeRest ends waits for messages that no receive takes: one for each ready message, and one for
+// each queue with new messages. mu is held.
+func (s *subscription) wakeRest() {
+	if len(s.waiters) == 0 {
+		return
+	}
+	s.extend()
+	for _, r := range s.readers {
+		if n := s.progress.Available(int(r.queue.number)); n > 0 {
+			s.wake(n, r.queue.number)
+		}
+	}
+}
+
+// wakeAll ends the wait of all receives. mu is held.
+func (s *subscription) wakeAll() {
+	for _, w := range s.waiters {
+		close(w.woken)
+	}
+	s.waiters = nil
+}
+
+// arm sets the timer to the first due time. mu is held.
+func (s *subscription) arm() {
+	due, ok := s.progress.NextDue()
+	if !ok || s.gone || !s.armed.IsZero() && !due.Before(s.armed) {
+		return // nothing is due, or the timer fires early enough, and arms again
+	}
+	s.armed = due
+	s.timer.Reset(time.Until(due))
+}

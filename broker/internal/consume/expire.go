@@ -1,0 +1,51 @@
+package consume
+
+import (
+	"fmt"
+	"time"
+)
+
+// Expire applies the passing of time: invisible durations and retry intervals that are over.
+//
+// Only parked and blocked messages, and those that are spilled behind them, are written: after a
+// restart the same follows from the same records.
+func (p *Progress) Expire(policy *Policy, now time.Time) {
+	for len(p.due) > 0 && !p.due[0].Due.After(now) {
+		l := p.due[0]
+		e := EventTimeout
+		if l.State() == WaitingRetry {
+			e = EventDue
+		} else if p.renew(l, now) {
+			continue
+		}
+		exhaustion := policy.exhaustion(e, l)
+		to, _ := l.State().Next(e, exhaustion, l.Push)
+		if exhaustion == ThenBlock {
+			p.block(l)
+		}
+		switch to {
+		case WaitingRetry:
+			l.Due = l.Due.Add(p.interval(l, policy)) // from the timeout on, even if it is noticed late
+			p.set(l, to)
+		case Ready:
+			if e == EventDue {
+				p.effects.Late = append(p.effects.Late, now.Sub(l.Due))
+			}
+			p.set(l, to)
+			p.wake(l)
+		case DeadLetter:
+			p.depart(l, Departure{Event: e, Reason: lastDelivery(l, e)})
+		case Parked:
+			p.park(l, lastDelivery(l, e), now)
+		}
+	}
+}
+
+// lastDelivery says why a message is given up.
+func lastDelivery(l *Lease, e Event) string {
+	end := "failed"
+	if e == EventTimeout {
+		end = "was not answered in time"
+	}
+	return fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s", l.Attempt, end)
+}

@@ -1,0 +1,91 @@
+package consume
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A ParkedGroup is a message group that is parked.
+type ParkedGroup struct {
+	MessageGroup string
+	Place        store.Place // of the failed message
+	Attempts     int         // of the failed message
+	Since        time.Time
+	Reason       string
+	Messages     int64 // the failed one, and those after it that were passed
+}
+
+// park parks the message group whose head is l. The head is not in the ready heap.
+func (p *Progress) park(l *Lease, reason string, now time.Time) {
+	if reason = shortReason(reason); reason == "" {
+		reason = "no reason was given"
+	}
+	l.Due, l.Owner, l.Blocked = now, "", false // Due: parked since
+	p.set(l, Parked)
+	p.putLease(l)
+	p.write(PutParked, l, reason)
+	p.spillHeld(p.groups[l.Group], reason)
+	p.effects.Durable = true
+	p.effects.Parked = append(p.effects.Parked, p.parkedGroup(l.Group, l))
+}
+
+func (p *Progress) parkedGroup(name string, l *Lease) ParkedGroup {
+	s := p.groups[name].spill
+	return ParkedGroup{MessageGroup: name, Place: p.Place(l), Attempts: l.Attempt, Since: l.Due, Reason: s.reason, Messages: 1 + s.messages}
+}
+
+// ParkedGroups returns the parked message groups, in no order.
+func (p *Progress) ParkedGroups() (out []ParkedGroup) {
+	if p.counts[Parked] == 0 {
+		return nil
+	}
+	for name, mg := range p.groups {
+		if l := mg.head; l != nil && l.State() == Parked {
+			out = append(out, p.parkedGroup(name, l))
+		}
+	}
+	return out
+}
+
+// block spills the messages behind one that is retried after its last attempt, and marks its lease:
+// retention keeps the message until it is done.
+func (p *Progress) block(l *Lease) {
+	if !l.Blocked {
+		l.Blocked = true
+		p.putLease(l)
+	}
+	if mg := p.groups[l.Group]; mg.spill == nil || !mg.spill.standstill {
+		p.spillHeld(mg, "")
+	}
+}
+
+// Redrive makes the failed messages of parked message groups ready, with new attempts. With
+// deadLetter they depart as dead letters instead; their message groups stay parked until Departed.
+// messageGroup names the only one that is meant; empty for all. It returns the number of message
+// groups and of their messages, and of each departure how many messages are behind it.
+func (p *Progress) Redrive(messageGroup string, deadLetter bool, now time.Time) (groups, messages int64, behind []int64) {
+	p.effects.Durable = true
+	for name, mg := range p.groups {
+		l := mg.head
+		if l == nil || l.State() != Parked || messageGroup != "" && name != messageGroup {
+			continue
+		}
+		groups++
+		messages += 1 + mg.spill.messages
+		if deadLetter {
+			behind = append(behind, mg.spill.messages)
+			p.depart(l, Departure{Event: EventRedrive, Early: true, Reason: mg.spill.reason})
+			continue
+		}
+		p.endStandstill(mg)
+		to, _ := l.State().Next(EventRedrive, AttemptsLeft, false)
+		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
+		l.renumber()
+		p.set(l, to)
+		p.wake(l)
+		p.putLease(l)
+		p.write(DeleteParked, l, "")
+	}
+	return groups, messages, behind
+}

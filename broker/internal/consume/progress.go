@@ -1,0 +1,285 @@
+package consume
+
+import (
+	"container/heap"
+	"iter"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
+)
+
+// MaxHeld is the default of [Config].MaxHeld.
+const MaxHeld = 1 << 16
+
+// A Config is what a Progress needs to know about its group and topic. It never changes.
+type Config struct {
+	Group, Topic uint32 // their numbers
+
+	// MaxInvisible bounds the time from a delivery to its end.
+	MaxInvisible time.Duration
+
+	// LastHeartbeat returns when an owner sent its last heartbeat, and false for an unknown owner.
+	LastHeartbeat func(owner string) (time.Time, bool)
+
+	// MaxHeld bounds the held messages in memory. At the bound no receive takes new messages.
+	// Spilled messages do not count. Default: the constant MaxHeld.
+	MaxHeld int64
+}
+
+// A Progress is a group's consumption of one topic: a cursor for each queue, and a lease for each
+// message before a cursor that is not done. The caller serializes all calls, and applies
+// [Progress.Effects] after each change, before the next call of another goroutine.
+type Progress struct {
+	config  Config
+	effects Effects
+
+	cursors    []*cursor // by queue number
+	freshTurn  int       // the cursor that is asked first for new messages
+	readyTurn  int       // the cursor that is asked first for ready leases
+	contested  int       // receives that could choose between new and ready messages
+	due        dueHeap   // Inflight and WaitingRetry
+	counts     Counts
+	groups     map[string]*messageGroup // FIFO groups: message groups with a message that is not done
+	spilled    spilledCounts
+	fetches    []Fetch // message groups of which spilled messages are to be read back
+	replays    map[string][]Grant
+	replaysCap int // the number of replays at which those that are over are removed
+	stats      Stats
+}
+
+// Counts are the leases by state.
+type Counts [Held + 1]int64
+
+// Stats are counts since the process started.
+type Stats struct {
+	Acked       int64
+	DeadLetters int64
+	GivenUp     int64 // of DeadLetters: a consumer requested it
+	Overtaken   int64 // removed by retention before they were consumed
+	Discarded   int64 // removed after the last attempt: there is no topic for their dead letters
+	Expired     int64
+}
+
+// An Amount is a number of messages and the bytes of their bodies.
+type Amount struct{ Messages, Bytes int64 }
+
+func (a *Amount) add(messages, bytes int64) {
+	a.Messages += messages
+	a.Bytes += bytes
+}
+
+// A Summary is the unfinished messages by state, in messages. Ready includes held messages, and
+// messages that were never delivered.
+type Summary struct {
+	Ready, Inflight, WaitingRetry, Parked int64
+	ParkedGroups, BlockedGroups           int64 // message groups
+}
+
+// New returns a Progress without queues.
+func New(c Config) *Progress {
+	if c.MaxHeld == 0 {
+		c.MaxHeld = MaxHeld
+	}
+	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[string][]Grant{}}
+}
+
+// AddQueue adds the next queue. The group begins at first, which is the queue's first offset.
+func (p *Progress) AddQueue(first store.Mark) {
+	p.cursors = append(p.cursors, &cursor{number: uint16(len(p.cursors)), next: first.Offset, bytes: first.Bytes, leases: map[int64]*Lease{}})
+	p.effects.Done.add(first.Offset, first.Bytes)
+	p.effects.WakeRest = true
+}
+
+// Queues returns the number of queues.
+func (p *Progress) Queues() int { return len(p.cursors) }
+
+// Extend notes the offset after the last message of a queue that can be read.
+func (p *Progress) Extend(queue int, end int64) { p.cursors[queue].end = end }
+
+// StartAt moves the cursor of a group that never received forward to a position.
+func (p *Progress) StartAt(queue int, at store.Mark) {
+	c := p.cursors[queue]
+	p.effects.Done.add(at.Offset-c.next, at.Bytes-c.bytes)
+	c.next, c.bytes = at.Offset, at.Bytes
+	p.putCursor(c)
+}
+
+// Cursor returns how far the group is in a queue, in the form of its record.
+func (p *Progress) Cursor(queue int) store.Cursor {
+	c := p.cursors[queue]
+	return store.Cursor{Next: c.next, Bytes: c.bytes, Rewound: c.rewound}
+}
+
+// Lease returns the lease of a message, or nil.
+func (p *Progress) Lease(queue int, offset int64) *Lease { return p.cursors[queue].leases[offset] }
+
+// Leases yields the leases of a queue and their offsets, in no order.
+func (p *Progress) Leases(queue int) iter.Seq2[int64, *Lease] {
+	return func(yield func(int64, *Lease) bool) {
+		for o, l := range p.cursors[queue].leases {
+			if !yield(o, l) {
+				return
+			}
+		}
+	}
+}
+
+// Oldest returns when the oldest leased message of a queue was stored, in nanoseconds since 1970;
+// 0 for none. Spilled messages do not count.
+func (p *Progress) Oldest(queue int) int64 { return p.cursors[queue].ages.Oldest() }
+
+// MessageGroups returns the number of message groups with an unfinished message that was passed.
+func (p *Progress) MessageGroups() int { return len(p.groups) }
+
+// Claimed reports whether a receive reads from a queue.
+func (p *Progress) Claimed(queue int) bool { return p.cursors[queue].claimed }
+
+// Counts returns the number of leases in each state.
+func (p *Progress) Counts() Counts { return p.counts }
+
+// Stats returns the counts since the process started.
+func (p *Progress) Stats() Stats { return p.stats }
+
+// Summary counts the unfinished messages, up to the ends that Extend noted.
+func (p *Progress) Summary() Summary {
+	s := Summary{
+		Ready:         p.counts[Ready] + p.counts[Held] + p.spilled.messages - p.spilled.parked,
+		Inflight:      p.counts[Inflight] + p.counts[DeadLetter],
+		WaitingRetry:  p.counts[WaitingRetry],
+		Parked:        p.counts[Parked] + p.spilled.parked,
+		ParkedGroups:  p.counts[Parked],
+		BlockedGroups: p.spilled.blocked,
+	}
+	for _, c := range p.cursors {
+		s.Ready += max(c.end-c.next, 0)
+	}
+	return s
+}
+
+// NextDue returns when Expire has something to do, and false if nothing is due at any time.
+func (p *Progress) NextDue() (time.Time, bool) {
+	if len(p.due) == 0 {
+		return time.Time{}, false
+	}
+	return p.due[0].Due, true
+}
+
+// Available returns how many receives can take something from a queue: one for each ready
+// message, and one for new messages.
+func (p *Progress) Available(queue int) int64 {
+	c := p.cursors[queue]
+	n := int64(len(c.ready))
+	if p.claimable(c) {
+		n++
+	}
+	return n
+}
+
+// A cursor is how far a group is in a queue.
+type cursor struct {
+	number   uint16
+	end      int64 // of the queue
+	next     int64 // first offset that was never delivered or passed
+	bytes    int64 // of the messages before next
+	rewound  int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
+	claimed  bool  // a receive reads from next on
+	outdated bool  // that receive has to read anew; false while there is none
+	leases   map[int64]*Lease
+	ready    offsetHeap    // leases in state Ready
+	ages     throttle.Ages // of leases
+}
+
+// A Lease is a message that was delivered, or passed, and is not done. It is its record in the
+// store and its places in memory.
+type Lease struct {
+	store.Lease
+	cursor   *cursor
+	offset   int64
+	dueIndex int // in Progress.due, -1 if it is not there
+}
+
+// Queue returns the number of the message's queue.
+func (l *Lease) Queue() uint16 { return l.cursor.number }
+
+// Offset returns the message's offset in its queue.
+func (l *Lease) Offset() int64 { return l.offset }
+
+// State returns the state of the message.
+func (l *Lease) State() State { return State(l.Lease.State) }
+
+// renumber makes all handles of the lease invalid, and no change of the invisible duration
+// repeatable.
+func (l *Lease) renumber() {
+	l.Serial++
+	l.Changed = false
+}
+
+// Place returns where a message is stored.
+func (p *Progress) Place(l *Lease) store.Place {
+	return store.Place{Topic: p.config.Topic, Queue: l.cursor.number, Offset: l.offset}
+}
+
+func (p *Progress) receipt(l *Lease) handle.Receipt {
+	return handle.Receipt{Group: p.config.Group, Place: p.Place(l), Serial: l.Serial}
+}
+
+// addLease adds a lease, which has no state yet.
+func (p *Progress) addLease(l *Lease) {
+	l.cursor.leases[l.offset] = l
+	l.cursor.ages.Add(l.Stored)
+	p.effects.LeasedBytes += l.Size
+}
+
+// removeLease takes out a lease. Its state is still counted.
+func (p *Progress) removeLease(l *Lease) {
+	delete(l.cursor.leases, l.offset)
+	l.cursor.ages.Remove(l.Stored)
+	p.effects.LeasedBytes -= l.Size
+}
+
+// set moves a lease to a state and to the heap of that state. The caller has taken it out of the
+// ready heap.
+func (p *Progress) set(l *Lease, to State) {
+	if l.Lease.State != 0 {
+		p.counts[l.Lease.State]--
+	}
+	l.Lease.State = uint8(to)
+	p.counts[to]++
+	timed := to == Inflight || to == WaitingRetry
+	switch {
+	case timed && l.dueIndex >= 0:
+		heap.Fix(&p.due, l.dueIndex)
+	case timed:
+		heap.Push(&p.due, l)
+	case l.dueIndex >= 0:
+		heap.Remove(&p.due, l.dueIndex)
+	}
+	if to == Ready {
+		heap.Push(&l.cursor.ready, l)
+	}
+}
+
+// complete ends a lease that is not in the ready heap: the message is consumed or given up.
+func (p *Progress) complete(l *Lease) {
+	if l.dueIndex >= 0 {
+		heap.Remove(&p.due, l.dueIndex)
+	}
+	p.counts[l.Lease.State]--
+	p.removeLease(l)
+	p.drained(1, l.Size)
+	p.deleteLease(l)
+	if mg := p.groups[l.Group]; mg != nil && mg.head == l {
+		p.promote(l.Group, mg)
+	}
+}
+
+// drained counts messages that are done. They count in the drain rate of the group.
+func (p *Progress) drained(messages, bytes int64) {
+	p.effects.Done.add(messages, bytes)
+	p.effects.Drained.add(messages, bytes)
+}
+
+// full reports whether no more messages can be held in memory.
+func (p *Progress) full() bool { return p.counts[Held] >= p.config.MaxHeld }

@@ -1,0 +1,253 @@
+package consume
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	// MaxChunk bounds the messages that are read at a time while none of them can be delivered.
+	MaxChunk = 256
+
+	// MaxSkipped is about how many messages a receive skips before it looks whether it should end.
+	MaxSkipped = 4096
+)
+
+// A Filter decides whether a receive wants a message.
+type Filter interface {
+	Wants(*store.Message) bool
+}
+
+// A Receive is a receive under way: the request, and what it has got so far.
+type Receive struct {
+	Queue     int // or below zero for any
+	Max       int // messages
+	MaxBytes  int64
+	Push      bool // by a push consumer
+	Owner     string
+	Invisible time.Duration
+	Filter    Filter
+
+	// Grants are the deliveries so far.
+	Grants []Grant
+
+	// Skipped is how many new messages were passed. Some of them can be among Grants.
+	Skipped int
+
+	budget int64 // of MaxBytes, what is left
+	chunk  int   // messages to read at a time
+}
+
+// A Grant is one delivery that a receive is about to return.
+type Grant struct {
+	Lease   *Lease
+	Receipt handle.Receipt
+	Attempt int
+	Due     time.Time
+	Message *store.Message // nil: not read yet
+}
+
+// A Claim is new messages of a queue that a receive reads, and that no other one can read.
+type Claim struct {
+	Queue    int
+	From, To int64 // offsets
+	Limit    int   // messages to read
+	Wanted   int   // messages that the receive can take
+	Bytes    int64 // of bodies that it can take; the first message can have more
+}
+
+// Begin delivers ready messages to a receive. If there are also new messages that it can read, it
+// leaves a quarter of the receive for them, so that retries do not starve new messages.
+func (p *Progress) Begin(r *Receive, now time.Time) {
+	r.budget = r.MaxBytes
+	p.deliverReady(r, p.readyShare(r), now)
+}
+
+func (p *Progress) readyShare(r *Receive) int {
+	if p.counts[Ready] == 0 || !slices.ContainsFunc(p.cursors, func(c *cursor) bool { return r.reads(c) && p.claimable(c) }) {
+		return r.Max
+	}
+	p.contested++
+	if r.Max < 4 && p.contested%4 == 0 {
+		return 0
+	}
+	return r.Max - r.Max/4
+}
+
+func (r *Receive) reads(c *cursor) bool { return r.Queue < 0 || int(c.number) == r.Queue }
+
+// claimable reports whether a receive can read new messages.
+func (p *Progress) claimable(c *cursor) bool { return !c.claimed && c.next < c.end && !p.full() }
+
+// deliverReady delivers ready messages until the receive has limit messages in all.
+func (p *Progress) deliverReady(r *Receive, limit int, now time.Time) {
+	if p.counts[Ready] == 0 {
+		return
+	}
+	p.readyTurn++
+	for i := range p.cursors {
+		c := p.cursors[(p.readyTurn+i)%len(p.cursors)]
+		if !r.reads(c) {
+			continue
+		}
+		for len(c.ready) > 0 && len(r.Grants) < limit && r.spend(c.ready[0].Size) {
+			l := heap.Pop(&c.ready).(*Lease)
+			r.Grants = append(r.Grants, p.deliver(l, r, now))
+			p.putLease(l)
+		}
+	}
+}
+
+// spend takes a message out of the budget. It returns false, and ends the budget, if the message
+// does not fit.
+func (r *Receive) spend(size int64) bool {
+	if r.budget <= 0 || len(r.Grants) > 0 && size > r.budget {
+		r.budget = 0
+		return false
+	}
+	r.budget -= size
+	return true
+}
+
+// Claim chooses a queue from which the receive reads next. It returns false if the receive has
+// enough, or no queue has new messages that no other receive reads. The caller applies the effects,
+// reads, and calls Unclaim.
+func (p *Progress) Claim(r *Receive) (Claim, bool) {
+	if len(r.Grants) >= r.Max || r.budget <= 0 || r.Skipped >= MaxSkipped {
+		return Claim{}, false
+	}
+	for i := range p.cursors {
+		c := p.cursors[(p.freshTurn+i)%len(p.cursors)]
+		if !r.reads(c) || !p.claimable(c) {
+			continue
+		}
+		p.freshTurn = (p.freshTurn + i + 1) % len(p.cursors)
+		c.claimed = true
+		wanted := r.Max - len(r.Grants)
+		r.chunk = max(r.chunk, wanted)
+		return Claim{Queue: int(c.number), From: c.next, To: c.end, Limit: r.chunk, Wanted: wanted, Bytes: r.budget}, true
+	}
+	return Claim{}, false
+}
+
+// Unclaim ends a claim. It returns false if the messages that were read are outdated: then the
+// receive counts the attempt to read as skipped.
+func (p *Progress) Unclaim(r *Receive, queue int) bool {
+	c := p.cursors[queue]
+	c.claimed = false
+	if !c.outdated {
+		return true
+	}
+	c.outdated = false
+	p.effects.Reread = append(p.effects.Reread, queue)
+	r.Skipped++
+	return false
+}
+
+// Outdate has the messages of a queue that were read ahead, or that a receive reads, read anew.
+func (p *Progress) Outdate(queue int) {
+	if c := p.cursors[queue]; c.claimed {
+		c.outdated = true // Unclaim returns it
+	} else {
+		p.effects.Reread = append(p.effects.Reread, queue)
+	}
+}
+
+// Admit moves a cursor over new messages that a claim has read. It delivers those that match the
+// filter, holds or spills those whose message group has an unfinished message, and skips the
+// others. It stops when the receive has what it wanted.
+func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message, offsets []int64, now time.Time) {
+	c := p.cursors[claim.Queue]
+	before := len(r.Grants)
+	r.Grants = slices.Grow(r.Grants, min(claim.Wanted, len(ms)))
+	for i := range ms {
+		m := &ms[i]
+		size := int64(len(m.Body))
+		if len(r.Grants) == before+claim.Wanted {
+			break
+		}
+		if offsets[i] < c.next {
+			continue // removed while it was read, see SkipRemoved
+		}
+		if len(r.Grants) > 0 && size > r.budget {
+			r.budget = 0
+			break
+		}
+		if missing, bytes := offsets[i]-c.next, m.Cumulative-size-c.bytes; missing > 0 || bytes > 0 {
+			p.drained(missing, bytes) // removed meanwhile, or before the cursor and not counted then, or corrupt, see SkipMissing
+		}
+		c.next, c.bytes = offsets[i]+1, m.Cumulative
+		if !r.Filter.Wants(m) {
+			p.drained(1, size)
+			continue
+		}
+		l := &Lease{cursor: c, offset: offsets[i], dueIndex: -1}
+		l.Size, l.Stored, l.Serial = size, m.StoredAt.UnixNano(), firstSerial(now, c.rewound)
+		if fifo && m.MessageGroup != "" {
+			l.Group = m.MessageGroup
+			if p.joinGroup(l) {
+				continue
+			}
+		}
+		p.addLease(l)
+		l.Lease.State = uint8(Ready)
+		p.counts[Ready]++
+		g := p.deliver(l, r, now)
+		p.putLease(l)
+		g.Message = m
+		r.Grants = append(r.Grants, g)
+		r.budget -= size
+	}
+	p.putCursor(c)
+	p.effects.WakeRest = true
+	r.Skipped += len(ms)
+	if r.chunk = min(2*r.chunk, MaxChunk); len(r.Grants) > before {
+		r.chunk = 0
+	}
+}
+
+// End completes a receive: it delivers more ready messages if there is room. The receive waits if
+// it has no grants and skipped no messages.
+func (p *Progress) End(r *Receive, now time.Time) {
+	p.deliverReady(r, r.Max, now)
+	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0
+}
+
+// deliver makes one delivery of a message in state Ready that is not in the ready heap. The caller
+// writes the lease.
+func (p *Progress) deliver(l *Lease, r *Receive, now time.Time) Grant {
+	to, _ := l.State().Next(EventDeliver, AttemptsLeft, r.Push)
+	l.Attempt++
+	l.renumber()
+	l.Push, l.Negative, l.Owner = r.Push, false, r.Owner
+	l.Since, l.Due = now, now.Add(r.Invisible)
+	p.set(l, to)
+	return p.grant(l)
+}
+
+func (p *Progress) grant(l *Lease) Grant {
+	return Grant{Lease: l, Receipt: p.receipt(l), Attempt: l.Attempt, Due: l.Due}
+}
+
+// SkipMissing moves a cursor up to an offset over messages that were removed or are corrupt. They
+// would keep all later messages from the group. end is where the queue ends: if the missing
+// messages are the last ones, it has their bytes. Otherwise the next message has them.
+func (p *Progress) SkipMissing(r *Receive, claim Claim, to int64, end store.Mark) {
+	c := p.cursors[claim.Queue]
+	r.Skipped += int(max(1, to-claim.From))
+	p.effects.Reread = append(p.effects.Reread, claim.Queue)
+	if to <= c.next { // removed while it was read, see SkipRemoved
+		return
+	}
+	bytes := c.bytes
+	if end.Offset == to {
+		bytes = end.Bytes
+	}
+	p.drained(to-c.next, bytes-c.bytes)
+	c.next, c.bytes = to, bytes
+	p.putCursor(c)
+}

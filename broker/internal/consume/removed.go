@@ -1,0 +1,123 @@
+package consume
+
+import (
+	"container/heap"
+	"slices"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A Removal is the removal of messages from the beginning of a queue.
+type Removal struct {
+	Queue int
+	To    store.Mark // the first message that stays
+
+	// Again means that messages before To were removed earlier, and that only the leases of
+	// Offsets, which were kept then, may be over now.
+	Again   bool
+	Offsets []int64
+}
+
+// SkipRemoved moves the group over removed messages, and returns the ones that it loses because it
+// has not consumed them. For each lease before the end of a removal, gone decides whether its
+// message is removed; the others stay. A purge also removes spilled messages.
+func (p *Progress) SkipRemoved(removals []Removal, purge bool, gone func(*Lease) bool) (lost Amount) {
+	var ended []*Lease
+	for _, r := range removals {
+		if r.Queue >= len(p.cursors) {
+			continue
+		}
+		c := p.cursors[r.Queue]
+		if r.Again {
+			for _, o := range r.Offsets {
+				if l := c.leases[o]; l != nil && gone(l) {
+					ended = append(ended, l)
+				}
+			}
+			continue
+		}
+		for o, l := range c.leases {
+			if o < r.To.Offset && gone(l) {
+				ended = append(ended, l)
+			}
+		}
+		if c.next < r.To.Offset {
+			lost.add(r.To.Offset-c.next, r.To.Bytes-c.bytes)
+			c.next, c.bytes = r.To.Offset, r.To.Bytes
+			p.putCursor(c)
+		}
+	}
+	if purge {
+		p.purgeSpilled(removals, &lost)
+	}
+	p.effects.Done.add(lost.Messages, lost.Bytes)
+	for _, l := range ended {
+		lost.add(1, l.Size)
+	}
+	p.endRemoved(ended)
+	if !purge {
+		p.stats.Overtaken += lost.Messages
+	}
+	return lost
+}
+
+// purgeSpilled forgets the spilled messages of queues that are purged completely. Where the group
+// has passed later messages, they stay: TakeBack notices which of them are gone.
+func (p *Progress) purgeSpilled(removals []Removal, lost *Amount) {
+	if p.spilled.messages == 0 {
+		return
+	}
+	purged := map[*cursor]bool{}
+	for _, r := range removals {
+		if r.Queue < len(p.cursors) {
+			c := p.cursors[r.Queue]
+			purged[c] = c.next <= r.To.Offset
+		}
+	}
+	for c, sum := range p.forgetSpilled(func(c *cursor) bool { return purged[c] }) {
+		lost.add(sum.Messages, sum.Bytes)
+		p.effects.Writes = append(p.effects.Writes, Write{Kind: DeleteAllSpilled, Queue: c.number})
+	}
+	for name, mg := range p.groups {
+		if mg.head == nil {
+			p.promote(name, mg)
+		}
+	}
+}
+
+// endRemoved ends leases whose messages are removed: nobody has consumed them.
+func (p *Progress) endRemoved(ls []*Lease) {
+	cursors, groups := map[*cursor]bool{}, map[string]bool{}
+	for _, l := range ls {
+		if l.dueIndex >= 0 {
+			heap.Remove(&p.due, l.dueIndex)
+		}
+		p.counts[l.Lease.State]--
+		l.Lease.State = 0
+		p.removeLease(l)
+		p.effects.Done.add(1, l.Size)
+		p.deleteLease(l)
+		if l.Group != "" {
+			p.write(DeleteParked, l, "")
+		}
+		cursors[l.cursor] = true
+		if p.groups[l.Group] != nil {
+			groups[l.Group] = true
+		}
+	}
+	isGone := func(l *Lease) bool { return l.Lease.State == 0 }
+	for c := range cursors {
+		c.ready = slices.DeleteFunc(c.ready, isGone)
+		heap.Init(&c.ready)
+	}
+	for name := range groups {
+		mg := p.groups[name]
+		mg.held = slices.DeleteFunc(mg.held, isGone)
+		if mg.head != nil && isGone(mg.head) {
+			p.promote(name, mg)
+		}
+	}
+	if len(groups) > 0 {
+		p.effects.WakeRest = true
+	}
+}

@@ -1,0 +1,208 @@
+package consume
+
+import (
+	"container/heap"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/handle"
+)
+
+// Ack marks a delivery as consumed.
+func (p *Progress) Ack(h handle.Receipt, now time.Time) error {
+	l, err := p.Current(h, now)
+	if err != nil {
+		return err
+	}
+	p.complete(l)
+	p.stats.Acked++
+	p.effects.Durable = true
+	return nil
+}
+
+// A Settlement is an event with which a consumer ends or changes a delivery.
+type Settlement struct {
+	// Event is one of EventFail, EventNegativeAck, EventSnooze, EventChange and EventDeadLetter.
+	Event Event
+
+	// After is the time from now until the message is delivered again, except for EventDeadLetter.
+	// An EventChange with zero returns the message to the queue: for a simple consumer that is a
+	// timeout, for a push consumer a release, and the attempt does not count.
+	After time.Duration
+
+	// BySchedule means that Policy.Interval applies instead of After. EventFail only.
+	BySchedule bool
+
+	Serial  uint32 // of the new handle. EventChange only.
+	Attempt int    // that the consumer has counted. EventDeadLetter only.
+	Reason  string // of a dead letter, or of a parked message group; empty for one that says why
+}
+
+// An Outcome is what a settlement did.
+type Outcome struct {
+	To   State         // 0 if there was nothing left to do
+	Wait time.Duration // until the message is delivered again
+
+	// Repeated is the lease that an earlier request makes a dead letter, or has parked; nil for
+	// none. Then Settle changed nothing.
+	Repeated *Lease
+}
+
+// A TooLongError is why an invisible duration is not changed: the delivery would end more than
+// Config.MaxInvisible after it was made.
+type TooLongError struct {
+	Left time.Duration // that is still allowed
+}
+
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("at most %v more are allowed for this delivery", e.Left)
+}
+
+// maxClaimedAttempt bounds the number of attempts that a consumer can claim to have made.
+const maxClaimedAttempt = 1 << 20
+
+// Settle applies a settlement to the delivery that h names. An error changes nothing.
+func (p *Progress) Settle(h handle.Receipt, s Settlement, policy *Policy, now time.Time) (Outcome, error) {
+	if s.Event == EventDeadLetter {
+		return p.giveUp(h, s, policy, now)
+	}
+	l, err := p.Current(h, now)
+	if err != nil {
+		return Outcome{}, err
+	}
+	e := s.Event
+	if e == EventChange && s.After == 0 {
+		if e = EventTimeout; l.Push {
+			e = EventRelease
+		}
+	}
+	exhaustion := policy.exhaustion(e, l)
+	to, ok := l.State().Next(e, exhaustion, l.Push)
+	if !ok {
+		return Outcome{}, fmt.Errorf("the message is %s", l.State())
+	}
+	if left := l.Since.Add(p.config.MaxInvisible).Sub(now); e == EventChange && s.After > left {
+		return Outcome{}, &TooLongError{Left: max(left, 0)}
+	}
+	p.effects.Durable = true
+	if exhaustion == ThenBlock && (e == EventFail || e == EventNegativeAck || e == EventTimeout) {
+		p.block(l)
+	}
+	switch to {
+	case Parked:
+		p.park(l, reasonOf(s.Reason, l), now)
+		return Outcome{To: to}, nil
+	case DeadLetter:
+		p.depart(l, Departure{Event: e, Early: e == EventNegativeAck, Reason: reasonOf(s.Reason, l)})
+		return Outcome{To: to}, nil
+	}
+	p.reschedule(l, s, policy, now)
+	p.set(l, to)
+	if to == Ready {
+		p.wake(l)
+	}
+	p.putLease(l)
+	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
+}
+
+// reschedule sets what a settlement changes in a lease beside its state.
+func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.Time) {
+	l.Due = now.Add(s.After)
+	switch s.Event {
+	case EventFail:
+		if s.BySchedule || l.Push && policy.Override {
+			l.Due = now.Add(p.interval(l, policy))
+		}
+	case EventNegativeAck:
+		l.Negative = true
+	case EventSnooze:
+		l.Owner = ""
+		l.Attempt--
+		l.Negative = true // a maximum that was lowered meanwhile makes it no dead letter
+		l.renumber()      // a late request for a dead letter is rejected
+	case EventChange:
+		l.Owner = ""
+		l.Serial, l.Changed = s.Serial, s.After > 0
+		if s.After == 0 && l.Push {
+			l.Attempt--
+		}
+	}
+}
+
+// giveUp applies EventDeadLetter.
+func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now time.Time) (Outcome, error) {
+	l, done, err := p.forDeadLetter(h, now)
+	switch {
+	case err != nil:
+		return Outcome{}, err
+	case done && l == nil:
+		return Outcome{}, nil
+	case done:
+		return Outcome{To: l.State(), Repeated: l}, nil
+	}
+	attempt := l.Attempt
+	l.Attempt = max(attempt, min(s.Attempt, maxClaimedAttempt)) // a consumer that retries by itself has counted further
+	exhaustion := policy.exhaustion(EventDeadLetter, l)
+	from := l.State()
+	to, ok := from.Next(EventDeadLetter, exhaustion, l.Push)
+	if !ok {
+		l.Attempt = attempt
+		return Outcome{}, fmt.Errorf("the message is %s", from)
+	}
+	p.effects.Durable = true
+	if from == to { // blocked: it is ready, or waits for its retry, already
+		p.putLease(l)
+		return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
+	}
+	if from == Ready {
+		heap.Remove(&l.cursor.ready, slices.Index(l.cursor.ready, l))
+	}
+	switch to {
+	case Parked:
+		p.park(l, reasonOf(s.Reason, l), now)
+		return Outcome{To: to}, nil
+	case DeadLetter:
+		d := Departure{Event: EventDeadLetter, Early: exhaustion == AttemptsLeft, Reason: reasonOf(s.Reason, l)}
+		p.depart(l, d).attempt = attempt
+		return Outcome{To: to}, nil
+	}
+	p.block(l) // the request stands for a failure
+	l.Due = now.Add(p.interval(l, policy))
+	p.set(l, to)
+	p.putLease(l)
+	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
+}
+
+// reasonOf returns the reason of a consumer, or one that says that the attempts are exhausted.
+func reasonOf(reason string, l *Lease) string {
+	if reason != "" {
+		return reason
+	}
+	return fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
+}
+
+// Release returns a delivery that did not reach a consumer to the queue, as if it had not been
+// made. A handle that is not valid changes nothing.
+func (p *Progress) Release(h handle.Receipt, now time.Time) {
+	l, err := p.Current(h, now)
+	if err != nil {
+		return
+	}
+	to, _ := l.State().Next(EventRelease, AttemptsLeft, l.Push)
+	l.Attempt--
+	l.renumber()
+	l.Due = now
+	p.set(l, to)
+	p.wake(l)
+	p.putLease(l)
+}
+
+// Skip ends a delivery that is not returned: the receive does not want the message, or the message
+// is gone. The group is done with it and has not acknowledged it. A handle that is not valid
+// changes nothing.
+func (p *Progress) Skip(h handle.Receipt, now time.Time) {
+	if l, err := p.Current(h, now); err == nil {
+		p.complete(l)
+	}
+}

@@ -1,0 +1,251 @@
+package consume
+
+import (
+	"math"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	// FetchLimit is how many spilled messages are read back at a time. More are read when a message
+	// group has less than FewHeld left in memory.
+	FetchLimit = 256
+	FewHeld    = 64
+)
+
+// A spill is the end of a message group whose head stands still, or did: it is parked or blocked.
+// The messages are on disk only, so neither memory nor other message groups are affected by their
+// number. While there is a spill, new messages of the message group join its end.
+type spill struct {
+	standstill bool      // the head is parked or blocked: nothing is read back
+	reason     string    // why it is parked; empty if it is not
+	segments   []segment // in order
+	messages   int64     // of all segments
+	fetching   bool      // it is in Progress.fetches
+}
+
+// A segment is the part of a spill in one queue. A message group has more than one only after its
+// topic got more queues.
+type segment struct {
+	cursor          *cursor
+	from            int64 // no message of it is before this offset
+	messages, bytes int64
+}
+
+// spilledCounts are the spills of a Progress.
+type spilledCounts struct {
+	messages int64 // of all spills
+	parked   int64 // of messages: behind a parked one
+	blocked  int64 // message groups whose head is retried without end
+}
+
+// extendSpill adds a message to the end of a spill. The caller writes it.
+func (p *Progress) extendSpill(s *spill, c *cursor, offset, size int64) {
+	if n := len(s.segments); n == 0 || s.segments[n-1].cursor != c {
+		s.segments = append(s.segments, segment{cursor: c, from: offset})
+	}
+	last := &s.segments[len(s.segments)-1]
+	last.messages++
+	last.bytes += size
+	p.effects.LeasedBytes += size // passed, though not in memory
+	p.countSpilled(s, 1)
+}
+
+// countSpilled updates the counts when a spill gets n messages more.
+func (p *Progress) countSpilled(s *spill, n int64) {
+	s.messages += n
+	p.spilled.messages += n
+	if s.reason != "" {
+		p.spilled.parked += n
+	}
+}
+
+// spillHeld spills all messages behind the head of a message group, because the head stands still:
+// it is parked for the reason or, if that is empty, blocked.
+func (p *Progress) spillHeld(mg *messageGroup, reason string) {
+	if mg.spill != nil {
+		p.endStandstill(mg) // blocked before, or not read back completely
+	}
+	full := p.full()
+	s := &spill{standstill: true, reason: reason}
+	for _, l := range mg.held {
+		p.removeLease(l)
+		p.counts[Held]--
+		p.extendSpill(s, l.cursor, l.offset, l.Size)
+		p.deleteLease(l)
+		p.write(PutSpilled, l, "")
+	}
+	mg.held = nil
+	if before := mg.spill; before != nil {
+		p.countSpilled(before, -before.messages)
+		for _, part := range before.segments {
+			if n := len(s.segments); n > 0 && s.segments[n-1].cursor == part.cursor {
+				s.segments[n-1].messages += part.messages
+				s.segments[n-1].bytes += part.bytes
+			} else {
+				s.segments = append(s.segments, part)
+			}
+			p.countSpilled(s, part.messages)
+		}
+	}
+	mg.spill = s // a new one: a Fetch of the one before is not valid any more
+	if reason == "" {
+		p.spilled.blocked++
+	}
+	if full {
+		p.effects.WakeRest = true
+	}
+}
+
+// endStandstill ends that a message group is parked or blocked.
+func (p *Progress) endStandstill(mg *messageGroup) {
+	s := mg.spill
+	switch {
+	case s.standstill && s.reason != "":
+		p.spilled.parked -= s.messages
+	case s.standstill:
+		p.spilled.blocked--
+	}
+	s.standstill, s.reason = false, ""
+	if s.messages == 0 {
+		mg.spill = nil
+	}
+}
+
+// A Fetch is spilled messages of one message group that are to be read back.
+type Fetch struct {
+	MessageGroup string
+	Queue        uint16
+	From         int64 // offset
+	Limit        int   // messages
+
+	group *messageGroup
+	spill *spill
+}
+
+// fetch has some of a message group's spilled messages read back.
+func (p *Progress) fetch(name string, mg *messageGroup) {
+	if mg.spill.fetching {
+		return
+	}
+	mg.spill.fetching = true
+	p.fetches = append(p.fetches, Fetch{MessageGroup: name, group: mg, spill: mg.spill})
+	p.effects.Fetch = true
+}
+
+// NextFetch returns what to read back next, and false if that was all.
+func (p *Progress) NextFetch() (Fetch, bool) {
+	for len(p.fetches) > 0 {
+		f := p.fetches[0]
+		p.fetches = p.fetches[1:]
+		s := f.spill
+		s.fetching = false
+		if f.group.spill != s || s.standstill || len(s.segments) == 0 {
+			continue
+		}
+		limit := int64(FetchLimit)
+		if p.full() {
+			limit = 1
+		}
+		first := &s.segments[0]
+		f.Queue, f.From, f.Limit = first.cursor.number, first.from, int(min(limit, first.messages))
+		return f, true
+	}
+	p.fetches = nil
+	return Fetch{}, false
+}
+
+// Valid reports whether the messages of a Fetch are still to be read back: the message group was
+// not parked, blocked, rewound or purged since.
+func (p *Progress) Valid(f Fetch) bool {
+	return p.groups[f.MessageGroup] == f.group && f.group.spill == f.spill && !f.spill.standstill
+}
+
+// FetchAgain has the messages of a Fetch that failed read again.
+func (p *Progress) FetchAgain(f Fetch) {
+	if f.group.spill == f.spill {
+		p.fetch(f.MessageGroup, f.group)
+	}
+}
+
+// TakeBack puts the messages of a valid Fetch behind those in memory.
+func (p *Progress) TakeBack(f Fetch, records []store.Lease, offsets []int64) {
+	s := f.spill
+	first := &s.segments[0]
+	c := first.cursor
+	if len(records) == 0 { // a disk that lost something: only that is given up
+		p.drained(first.messages, first.bytes)
+		p.effects.LeasedBytes -= first.bytes
+		p.countSpilled(s, -first.messages)
+		first.messages = 0
+	}
+	for i := range records {
+		l := &Lease{Lease: records[i], cursor: c, offset: offsets[i], dueIndex: -1}
+		l.Group, l.Lease.State, l.Keep = f.MessageGroup, 0, true
+		p.effects.LeasedBytes -= l.Size
+		p.addLease(l)
+		p.set(l, Held)
+		f.group.held = append(f.group.held, l)
+		first.messages--
+		first.bytes -= l.Size
+		first.from = l.offset + 1
+		p.countSpilled(s, -1)
+		p.write(DeleteSpilled, l, f.MessageGroup)
+		p.putLease(l)
+	}
+	if first.messages == 0 {
+		s.segments = s.segments[1:]
+	}
+	if s.messages == 0 {
+		f.group.spill = nil
+	}
+	if f.group.head == nil {
+		p.promote(f.MessageGroup, f.group)
+	}
+}
+
+// FirstSpilled returns the offset of the first spilled message of a queue, or one before it; the
+// largest number if there is none.
+func (p *Progress) FirstSpilled(queue int) int64 {
+	first := int64(math.MaxInt64)
+	if p.spilled.messages == 0 {
+		return first
+	}
+	for _, mg := range p.groups {
+		if mg.spill == nil {
+			continue
+		}
+		for _, part := range mg.spill.segments {
+			if int(part.cursor.number) == queue && part.messages > 0 {
+				first = min(first, part.from)
+			}
+		}
+	}
+	return first
+}
+
+// forgetSpilled forgets the spilled messages of some queues, and returns how many they were in
+// each. The caller promotes message groups without a head.
+func (p *Progress) forgetSpilled(of func(*cursor) bool) (lost map[*cursor]Amount) {
+	lost = map[*cursor]Amount{}
+	for _, mg := range p.groups {
+		if mg.spill == nil {
+			continue
+		}
+		s := *mg.spill
+		s.segments, s.fetching = nil, false
+		for _, part := range mg.spill.segments {
+			if !of(part.cursor) {
+				s.segments = append(s.segments, part)
+				continue
+			}
+			p.countSpilled(&s, -part.messages)
+			p.effects.LeasedBytes -= part.bytes
+			sum := lost[part.cursor]
+			sum.add(part.messages, part.bytes)
+			lost[part.cursor] = sum
+		}
+		mg.spill = &s // a new one: a Fetch of the one before is not valid any more
+	}
+	return lost
+}
