@@ -72,7 +72,7 @@ func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
 	}
 	deleted, err = b.deleteTopic(b.life, t, func() bool {
 		// With delayed ones it is a retry topic too: more is to come.
-		return t.messages.Load() == stored && t.delays.messages.Load() == 0
+		return t.messages.Load() == stored && t.delayedBacklog().Messages == 0
 	})
 	if deleted {
 		b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.name)

@@ -33,7 +33,7 @@ func (t *topic) backlog() Backlog {
 // amount is backlog, and what waits for its delivery time, with the age as it was looked at last.
 func (t *topic) amount(now time.Time) throttle.Amount {
 	subs := *t.subs.Load()
-	l, waiting := t.backlog(), t.delays.waiting()
+	l, waiting := t.backlog(), t.delayedBacklog()
 	age := t.age.At(now)
 	if len(subs) > 0 {
 		age = 0
@@ -176,7 +176,7 @@ func (s *subscription) drainTime(m throttle.Measure, resume int64, now time.Time
 // last of them ends the throttle. What waits for its delivery time is not
 // drained meanwhile; if that alone is too much, nothing can be said.
 func (t *topic) drainTime(m throttle.Measure, resume int64, now time.Time) (most time.Duration) {
-	waiting := t.delays.waiting()
+	waiting := t.delayedBacklog()
 	if resume -= (throttle.Amount{waiting.Messages, waiting.Bytes, 0})[m]; resume < 0 {
 		return 0
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/address"
 )
@@ -145,13 +146,13 @@ func (o Options) Validate() error {
 // The order of locks: a goroutine that holds one takes only such that come after it.
 //
 //  1. Tokens, which are held over waits and I/O: admin, then the task of retention, then one of
-//     redriving and the tasks of delays and halves. A task is held by its step too.
+//     redriving and the tasks of delayed messages and transactions. A task is held by its step too.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
 //  3. subscription.mu, one at a time.
 //  4. Broker.mu.
 //  5. The lock of the groups' log, in which the functions given to Groups.Add run.
 //  6. All others, which are held for a look or a change: those of limits, owners,
-//     maintenance, rates, retention, halves, watchers, and lifeMu.
+//     maintenance, rates, retention, transactions, watchers, and lifeMu.
 type Broker struct {
 	opts      Options
 	logger    *slog.Logger
@@ -161,12 +162,12 @@ type Broker struct {
 	owners    owners
 	readAhead atomic.Int64 // bytes of bodies that receives have read ahead
 
-	reads    chan struct{} // has a value for each receive that reads messages which are not admitted yet
-	counters counters
-	delays   *delays
-	pressure pressure
-	halves   *halves
-	watchers watchers
+	reads        chan struct{} // has a value for each receive that reads messages which are not admitted yet
+	counters     counters
+	delayed      *pending.Delayed
+	pressure     pressure
+	transactions *pending.Transactions
+	watchers     watchers
 
 	maintenance *maintain.Loop
 	forgetting  *maintain.Task // of message IDs that are older than the duplicate window
@@ -181,7 +182,7 @@ type Broker struct {
 	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or of SetLimits
 	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetLimits
 
-	transactions atomic.Pointer[TransactionConfig] // Options.Transaction, or what SetTransaction was told
+	transactionDefaults atomic.Pointer[TransactionConfig] // Options.Transaction, or what SetTransaction was told
 
 	// admin is held, as a token, while settings are changed: their I/O is one
 	// after another.
@@ -237,14 +238,15 @@ func Open(o Options) (*Broker, error) {
 	// The broker's own life, not a request's.
 	b.life, b.stop = context.WithCancelCause(context.Background())
 	b.maintenance = maintain.New(b.life, o.Logger, b.guarded)
-	b.delays, b.halves, b.retention = newDelays(b), newHalves(b), newRetentionTasks(b)
+	b.openPending()
+	b.retention = newRetentionTasks(b)
 	b.forgetting = b.maintenance.Add(maintain.TaskConfig{
 		Step: b.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
 	})
 	b.autoDelete = b.maintenance.Add(maintain.TaskConfig{
 		Step: b.deleteAllUnused, Failed: "an automatic dead-letter queue could not be deleted", Pause: autoDeleteDelay, MaxPause: autoDeleteDelay,
 	})
-	b.transactions.Store(&o.Transaction)
+	b.transactionDefaults.Store(&o.Transaction)
 	b.addresses.Store(&address.Set[AddressSettings]{})
 	b.backlog.Store(&o.MaxBacklog)
 	b.quotas.Store(quotas)
@@ -267,7 +269,7 @@ func (b *Broker) SetTransaction(c TransactionConfig) error {
 		return err
 	}
 	c = c.withDefaults()
-	b.transactions.Store(&c)
+	b.transactionDefaults.Store(&c)
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (c *combined) auditAll(b *Broker) {
 			return nil
 		}),
 		b.store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
-		b.store.Halves(func(id store.HalfID, _ store.HalfState) error { halves[id.Topic]++; return nil }),
+		b.store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halves[id.Topic]++; return nil }),
 	} {
 		if err != nil {
 			c.t.Fatal(err)
@@ -53,8 +53,8 @@ func (c *combined) auditAll(b *Broker) {
 	}
 	for _, t := range b.topics {
 		c.auditTopic(t)
-		if t.halves.waiting.Load() != halves[t.id] {
-			c.t.Errorf("%s counts %d half messages; there are %d", t.name, t.halves.waiting.Load(), halves[t.id])
+		if t.pending.Half.Load() != halves[t.id] {
+			c.t.Errorf("%s counts %d half messages; there are %d", t.name, t.pending.Half.Load(), halves[t.id])
 		}
 		for _, s := range *t.subs.Load() {
 			if b.subs[[2]uint32{s.group.id, t.id}] != s || b.groups[s.group.name] != s.group {
@@ -129,7 +129,7 @@ func (c *combined) auditTopic(t *topic) {
 	for _, m := range waiting {
 		delayed.Messages, delayed.Bytes = delayed.Messages+1, delayed.Bytes+m.Size
 	}
-	if got := t.delays.waiting(); got != delayed {
+	if got := t.delayedBacklog(); got != delayed {
 		c.t.Errorf("%s counts %+v delayed; it is %+v", t.name, got, delayed)
 	}
 	if got := (Backlog{t.lowMessages.Load(), t.lowBytes.Load()}); got != low {

@@ -195,7 +195,7 @@ func (d *deadLetter) write(b *Broker) {
 		now := time.Now()
 		for _, t := range topics {
 			if !due.IsZero() {
-				b.delays.put(w, t, &m, now)
+				b.delayed.Put(w, t, &m, now)
 				continue
 			}
 			q := t.pick(m.MessageGroup)
@@ -208,7 +208,7 @@ func (d *deadLetter) write(b *Broker) {
 		}
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
-			b.delays.wake(due)
+			b.delayed.Wake(due)
 		}
 		for _, f := range published {
 			f(err)

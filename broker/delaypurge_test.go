@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -21,7 +22,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		}
 		overwrite(t, b, []byte("y, which is no key of a delayed message"))
 		later := func(i int) time.Time { return time.Now().Add(time.Duration(1+i%50) * time.Minute) }
-		for i := range delayedBatch + 5 {
+		for i := range pending.DelayedBatch + 5 {
 			mustSend(t, b, &tidegate.Message{Topic: "a", Body: make([]byte, 1+i%7), DeliverAt: later(i)})
 			if i%1000 == 0 {
 				mustSend(t, b, &tidegate.Message{Topic: "b", Body: []byte("x"), DeliverAt: later(i)})
@@ -32,8 +33,8 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := a.delays.waiting()
-		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != delayedBatch+5 {
+		want := a.delayedBacklog()
+		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != pending.DelayedBatch+5 {
 			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "a", Body: []byte("x"), DeliverAt: later(0)})
@@ -46,8 +47,8 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.topic("b"); err != nil || other.delays.waiting() != (Backlog{5, 5}) {
-			t.Errorf("%+v wait in the other topic, %v", other.delays.waiting(), err)
+		if other, err := b.topic("b"); err != nil || other.delayedBacklog() != (Backlog{5, 5}) {
+			t.Errorf("%+v wait in the other topic, %v", other.delayedBacklog(), err)
 		}
 	})
 }
@@ -72,7 +73,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		before := handles
 		handles = nil
-		release, err := b.delays.task.Hold(t.Context()) // the purge waits for it, once it has begun
+		release, err := b.delayed.Task.Hold(t.Context()) // the purge waits for it, once it has begun
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,8 +113,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}
-		if tp, err := b.topic("t"); err != nil || tp.delays.waiting() != (Backlog{}) {
-			t.Errorf("%+v wait, %v", tp.delays.waiting(), err)
+		if tp, err := b.topic("t"); err != nil || tp.delayedBacklog() != (Backlog{}) {
+			t.Errorf("%+v wait, %v", tp.delayedBacklog(), err)
 		}
 	})
 }
@@ -146,8 +147,8 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{3, 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
-		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || tp.delays.waiting() != (Backlog{}) {
-			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.delays.waiting())
+		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || tp.delayedBacklog() != (Backlog{}) {
+			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.delayedBacklog())
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -56,10 +57,10 @@ func (a *appending) resolve() []suspect {
 			innocent = append(innocent, s)
 		case s.at.Half:
 			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, t.halfAt(s.at))
+			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, pending.HalfAt(t.id, s.at))
 		case s.at.Due != 0:
 			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, t.delayedAt(s.at))
+			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, pending.DelayedAt(t.id, s.at))
 		default:
 			t.duplicates.Add(1)
 			a.results[s.index].Receipt = tidegate.Receipt{
@@ -83,30 +84,12 @@ func (a *appending) isMissing(i int, at recent.Location) bool {
 func (a *appending) first(t *topic, at recent.Location) (store.Message, bool, error) {
 	switch {
 	case at.Half:
-		m, _, ok, err := a.broker.store.GetHalf(t.halfAt(at))
+		m, _, ok, err := a.broker.store.GetHalf(pending.HalfAt(t.id, at))
 		return m, ok, err
 	case at.Due == 0:
 		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.Queue, Offset: at.Offset})
 	}
-	return a.broker.store.GetDelayed(t.delayedAt(at))
-}
-
-func delayedLocation(d store.Delayed) recent.Location {
-	return recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
-}
-
-// delayedAt is its inverse.
-func (t *topic) delayedAt(l recent.Location) store.Delayed {
-	return store.Delayed{Due: time.Unix(0, l.Due), Topic: t.id, Number: uint64(l.Offset)}
-}
-
-func halfLocation(id store.HalfID) recent.Location {
-	return recent.Location{Half: true, Offset: int64(id.Number)}
-}
-
-// halfAt is its inverse.
-func (t *topic) halfAt(l recent.Location) store.HalfID {
-	return store.HalfID{Topic: t.id, Number: uint64(l.Offset)}
+	return a.broker.store.GetDelayed(pending.DelayedAt(t.id, at))
 }
 
 // appendAll appends, and then once more what was suspected wrongly, and what

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -303,7 +304,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 		putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
-		const n = 2*checkBatch + 3
+		const n = 2*pending.CheckBatch + 3
 		var receipts []tidegate.Receipt
 		for i := range n {
 			receipts = append(receipts, sendHalf(t, b, fmt.Sprintf("%04d", i)))
@@ -360,7 +361,7 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		putTopic(t, b, "purged", TopicConfig{Type: TopicTransaction})
 		sendHalf(t, b, "given up")
 		elapse(DefaultTransactionTimeout)
-		release, err := b.halves.task.Hold(t.Context())
+		release, err := b.transactions.Task.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

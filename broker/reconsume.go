@@ -318,5 +318,5 @@ func (b *Broker) hasRetries(name string, s *subscription) bool {
 	if err != nil {
 		return false // it is not there
 	}
-	return s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 || t.delays.messages.Load() > 0
+	return s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 || t.delayedBacklog().Messages > 0
 }

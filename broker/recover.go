@@ -50,7 +50,8 @@ func (b *Broker) recover() error {
 	}); err != nil {
 		return err
 	}
-	if err := b.recoverDelayed(topics); err != nil {
+	pendingTopics := b.pendingTopics()
+	if err := b.delayed.Recover(pendingTopics); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -63,15 +64,8 @@ func (b *Broker) recover() error {
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
 	}
-	_, _, next, err := b.store.Due(time.Time{}, time.Time{}, 0, 0)
-	if err != nil {
+	if err := b.transactions.Recover(pendingTopics, now); err != nil {
 		return err
-	}
-	if err := b.recoverHalves(topics, now); err != nil {
-		return err
-	}
-	if !next.IsZero() {
-		b.delays.wake(next)
 	}
 	if !forget.IsZero() {
 		b.forgetting.Wake(forget)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -125,7 +126,7 @@ func (r *idRecovery) waiting() error {
 	left := recent.Capacity
 	if err := r.broker.store.NewestDelayed(r.topic.id, r.since, func(d *store.StoredDelayed) bool {
 		if d.IDHash != 0 {
-			r.topic.recent.Put(d.IDHash, delayedLocation(d.Delayed))
+			r.topic.recent.Put(d.IDHash, pending.DelayedLocation(d.Delayed))
 		}
 		left--
 		return left > 0
@@ -133,12 +134,12 @@ func (r *idRecovery) waiting() error {
 		return err
 	}
 	left = recent.Capacity
-	return r.broker.store.HalvesOf(r.topic.id, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
+	return r.broker.store.HalfMessagesOf(r.topic.id, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
 		if left--; left < 0 || st.Stored.Before(r.since) {
 			return false
 		}
 		if st.IDHash != 0 {
-			r.topic.recent.Put(st.IDHash, halfLocation(id))
+			r.topic.recent.Put(st.IDHash, pending.HalfLocation(id))
 		}
 		return true
 	})

@@ -195,7 +195,7 @@ func (r *retentionTasks) addDeleted(t *topic) {
 	for _, q := range *t.queues.Load() {
 		r.freed.AddDeleted(t.id, q.number, q.nextOffset > 0, q.nextBytes-q.low.Load().Bytes)
 	}
-	if t.halves.waiting.Load() > 0 {
+	if t.pending.Half.Load() > 0 {
 		r.freed.AddUnqueued(store.Halves, 0) // their bytes are not known
 	}
 }

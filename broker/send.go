@@ -234,7 +234,7 @@ func (a *appending) write(w *store.Batch) {
 		}
 		a.wrote = true
 		if m.Half {
-			a.results[i].Receipt = a.half(w, t, &rec, m.FirstCheck, window, now)
+			a.results[i].Receipt = a.half(w, t, &rec, m.FirstCheck, now)
 			continue
 		}
 		if m.DeliverAt.After(now) {
@@ -256,10 +256,10 @@ func (a *appending) publish(err error) {
 		return // the store is broken: nothing is read or written any more
 	}
 	if !a.earliest.IsZero() {
-		a.broker.delays.wake(a.earliest)
+		a.broker.delayed.Wake(a.earliest)
 	}
 	if !a.firstCheck.IsZero() {
-		a.broker.halves.wake(a.firstCheck)
+		a.broker.transactions.Wake(a.firstCheck)
 	}
 	for i, q := range a.queues {
 		if q != nil {

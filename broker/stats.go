@@ -277,10 +277,10 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
 	}
 	if d.Type == TopicTransaction {
-		h := &t.halves
+		h := &t.pending
 		out.Transactions = &TransactionStats{
-			HalfMessages: d.HalfMessages, Committed: h.committed.Load(), RolledBack: h.rolledBack.Load(), Abandoned: h.abandoned.Load(),
-			Checks: h.checks.Load(), Unheard: h.unheard.Load(),
+			HalfMessages: d.HalfMessages, Committed: h.Committed.Load(), RolledBack: h.RolledBack.Load(), Abandoned: h.GivenUp.Load(),
+			Checks: h.Checks.Load(), Unheard: h.Unheard.Load(),
 		}
 	}
 	return out

@@ -65,7 +65,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 		var id store.HalfID
-		if err := b.store.Halves(func(h store.HalfID, _ store.HalfState) error { id = h; return nil }); err != nil {
+		if err := b.store.HalfMessages(func(h store.HalfID, _ store.HalfState) error { id = h; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		const size = 1 << 30
@@ -79,7 +79,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if release, err := b.halves.claim(ctx, id); err != nil {
+		if release, err := b.transactions.Claim(ctx, id); err != nil {
 			t.Errorf("the claim is held by who waits for room: %v", err)
 		} else {
 			release()

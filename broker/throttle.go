@@ -193,9 +193,6 @@ func (b *Broker) throttleAll() *Throttle {
 	return b.pressure.throttle.Load()
 }
 
-// shortLook is how long what waits for room on the disk waits until it looks again.
-const shortLook = time.Second
-
 // shortOfDisk returns the limit that is reached if the room that is left on the disk is for what
 // consumers do, and nil if it is for all. Who writes bodies otherwise, which are in the store
 // already, asks before, under no lock, and does it later: the reserve would go to it at once.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -36,8 +37,7 @@ type topic struct {
 	messages, bytes atomic.Int64
 	opened          Backlog // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
-	halves          halfCounters
-	delays          delayCounters
+	pending         pending.Counters
 
 	lowMessages, lowBytes    atomic.Int64 // before the queues' beginnings
 	leftovers, leftoverBytes atomic.Int64 // of those, still there: a group is not done with them
@@ -136,6 +136,16 @@ func (b *Broker) topic(name string) (*topic, error) {
 		return nil, topicNotFound(name)
 	}
 	return t, nil
+}
+
+func (b *Broker) topicsByID() map[uint32]*topic {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := make(map[uint32]*topic, len(b.topics))
+	for _, t := range b.topics {
+		out[t.id] = t
+	}
+	return out
 }
 
 // PutTopic creates a topic or changes its settings, and returns when that is
@@ -270,8 +280,9 @@ func (b *Broker) describe(t *topic) Topic {
 	d := Topic{
 		Name: t.name, AutoCreated: t.automatic.Load(), TopicConfig: *t.config.Load(),
 		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.leftoverBytes.Load(), Backlog: t.backlog(),
-		HalfMessages: t.halves.waiting.Load(), DelayedMessages: t.delays.messages.Load(), DelayedBytes: t.delays.bytes.Load(),
+		HalfMessages: t.pending.Half.Load(),
 	}
+	d.DelayedMessages, d.DelayedBytes = t.pending.Delayed()
 	for _, q := range *t.queues.Load() {
 		d.Messages += q.end.Load() - q.low.Load().Offset - q.removedMessages.Load()
 		d.Bytes -= q.removedBytes.Load()
@@ -325,7 +336,7 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 			return
 		}
 		t.deleted.Store(true)
-		last = b.delays.number
+		last = b.delayed.Last()
 		w.DeleteTopic(t.name, t.id)
 		for _, s := range *t.subs.Load() {
 			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
@@ -352,6 +363,5 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 		return true, err
 	}
 	// If the process ends before this they go when their time comes.
-	_, err = b.removeDelayed(context.WithoutCancel(ctx), t, last)
-	return true, err
+	return true, b.removeDelayed(context.WithoutCancel(ctx), t, last, &Backlog{})
 }

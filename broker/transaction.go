@@ -2,22 +2,34 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
+
+// AbandonedTransactions is the topic of the half messages that were given up
+// after the last check, with the properties of dead letters: which topic they
+// were sent to, how often their producers were asked. (RocketMQ keeps
+// them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.)
+const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
+
+// PropertyCheckTimes is RocketMQ's name of the property that tells how
+// often a transaction was checked: in checks and in abandoned transactions.
+const PropertyCheckTimes = pending.PropertyCheckTimes
 
 // A Resolution is what became of a transaction.
 type Resolution int
 
 // The resolutions.
 const (
-	ResolutionUnknown  Resolution = iota // not known yet: the producer is asked again
-	ResolutionCommit                     // the message is delivered
-	ResolutionRollback                   // the message is removed
+	ResolutionUnknown  = Resolution(pending.Unknown)  // not known yet: the producer is asked again
+	ResolutionCommit   = Resolution(pending.Commit)   // the message is delivered
+	ResolutionRollback = Resolution(pending.Rollback) // the message is removed
 )
 
 // A TransactionEnd names a transaction and says what became of it.
@@ -79,124 +91,55 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if err != nil || id.Topic != t.id {
 		return noTransaction(e)
 	}
-	end := ending{topic: t, id: id}
-	flight, err := b.writeEnd(ctx, e, &end)
-	if flight == nil {
-		return err
+	err = b.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: e.MessageID, Resolution: pending.Resolution(e.Resolution)})
+	return endError(ctx, e, err)
+}
+
+// endError returns the error of EndTransaction for one of pending.
+func endError(ctx context.Context, e TransactionEnd, err error) error {
+	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
+		return newError(tidegate.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
-	if err := flight.WaitContext(ctx); err != nil {
-		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
+	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
 			Message: "the broker could not make sure that the end of the transaction is on disk"}
 	}
-	return end.err
-}
-
-// writeEnd adds the end of a transaction to the message log; no flight if there
-// is none to add. The half message is claimed until its end is written, but not during
-// the wait for room: who purges the topic, or checks what is due, waits for the claim.
-func (b *Broker) writeEnd(ctx context.Context, e TransactionEnd, end *ending) (flight *store.Flight, err error) {
-	read := b.store.HalfHeader
-	if e.Resolution == ResolutionCommit {
-		size, err := b.roomToCommit(ctx, e, end.id)
-		if err != nil {
-			return nil, err
-		}
-		defer b.store.Messages.Release(size)
-		read = b.store.GetHalf
+	if throttled, ok := errors.AsType[*tidegate.Error](err); ok {
+		return throttled
 	}
-	release, err := b.halves.claim(ctx, end.id)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if flight == nil {
-			release()
-		}
-	}()
-	m, state, ok, err := read(end.id)
 	switch {
-	case err != nil:
-		return nil, storeError(err)
-	case !ok:
-		return nil, noTransaction(e)
-	case e.MessageID != "" && e.MessageID != m.ID:
-		return nil, newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is of message %.130q, not of %.130q", m.ID, e.MessageID)
-	case e.Resolution == ResolutionUnknown:
-		return nil, nil //nolint:nilnil // nothing is to be written, and nothing is wrong
+	case err == nil:
+		return nil
+	case errors.Is(err, pending.ErrNoTransaction):
+		return noTransaction(e)
+	case errors.Is(err, pending.ErrTopicDeleted):
+		return topicNotFound(e.Topic)
+	case errors.Is(err, tidegate.ErrClosed):
+		return closedError()
 	}
-	if e.Resolution == ResolutionCommit {
-		if m.Properties == nil {
-			m.Properties = map[string]string{}
-		}
-		m.Properties[tidegate.PropertyTransactionID] = e.TransactionID
-	}
-	end.state, end.message = state, &m
-	flight = b.store.Messages.Add(func(w *store.Batch) {
-		if end.topic.deleted.Load() {
-			end.err = topicNotFound(end.topic.name)
-			return
-		}
-		end.write(w, e.Resolution, time.Now())
-	}, func(err error) {
-		release()
-		end.publish(err)
-	})
-	if flight == nil {
-		return nil, closedError()
-	}
-	return flight, nil
+	return storeUnless(ctx, err)
 }
 
-// roomToCommit waits until there is room for a half message in a queue, and returns what is set
-// aside of it.
-func (b *Broker) roomToCommit(ctx context.Context, e TransactionEnd, id store.HalfID) (bytes int64, err error) {
-	state, ok, err := b.store.HalfState(id)
-	if err != nil {
-		return 0, storeError(err)
+// half writes a half message of an Append. Only called within the message log's Add.
+func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck time.Duration, now time.Time) tidegate.Receipt {
+	id, due := a.broker.transactions.Put(w, t, m, firstCheck, now)
+	if a.firstCheck.IsZero() || due.Before(a.firstCheck) {
+		a.firstCheck = due
 	}
-	if !ok {
-		return 0, noTransaction(e)
-	}
-	if th := b.shortOfDisk(); th != nil {
-		return 0, throttledError(*th)
-	}
-	size := state.Size + int64(len(tidegate.PropertyTransactionID)+len(e.TransactionID)+2) // with the property that the commit adds
-	_, err = b.room(ctx, size)
-	return size, err
+	return a.broker.halfReceipt(t, m.ID, id)
 }
 
-// An ending is one transaction on its way to its end.
-type ending struct {
-	topic   *topic
-	id      store.HalfID
-	state   store.HalfState
-	message *store.Message
-	to      *topic // with queue, where the message is delivered; nil if it is not
-	queue   *queue
-	err     error
+func (b *Broker) halfReceipt(t *topic, messageID string, id store.HalfID) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Offset: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
 }
 
-// write ends the transaction. Only called within the message log's Add, by who
-// has claimed the half message.
-func (e *ending) write(w *store.Batch, r Resolution, now time.Time) {
-	t := e.topic
-	w.DeleteHalf(e.id, e.state)
-	t.halves.waiting.Add(-1)
-	if r != ResolutionCommit {
-		t.halves.rolledBack.Add(1)
-		t.recent.Forget(e.state.IDHash)
-		return
-	}
-	t.halves.committed.Add(1)
-	e.to, e.queue = t, t.pick("")
-	t.put(w, e.queue, e.message, now)
-}
-
-// publish makes the message visible, if it is delivered.
-func (e *ending) publish(err error) {
-	if e.to != nil {
-		e.to.publish(e.queue)(err)
-	}
+// OnTransactionCheck has f called with every check of a transaction. f passes it on to a producer
+// of the message's topic and reports whether it could; if it could not, the next function is asked,
+// in the order in which they were added. It may call the broker and may be called by several
+// goroutines at once, and must not wait for long: other checks wait behind it. After remove no new
+// call begins; one under way is not waited for, by Close neither. If f panics the process ends.
+func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
+	return b.transactions.OnCheck(func(c pending.Check) bool { return f(TransactionCheck(c)) })
 }
 
 func noTransaction(e TransactionEnd) error {

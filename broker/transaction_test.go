@@ -247,7 +247,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 		if got := ids(receiveAll(t, b, "t")); got != strings.Join(want, " ") {
 			t.Errorf("delivered %q, committed were %q", got, want)
 		}
-		if n := len(b.halves.claimed); n != 0 {
+		if n := b.transactions.Claimed(); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
 	})
@@ -303,7 +303,7 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 		if len(a.all) != 0 {
 			t.Errorf("it was checked: %v", a.all)
 		}
-		if due, next, err := b.store.DueHalves(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
+		if due, next, err := b.store.DueHalfMessages(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
 			t.Errorf("something is due still: %v %v %v", due, next, err)
 		}
 	})

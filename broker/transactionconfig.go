@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 )
 
 // The defaults of TransactionConfig, which are RocketMQ's: transactionTimeOut,
@@ -76,25 +76,6 @@ func (c TransactionConfig) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// first returns the state of a new half message, whose own wish is firstCheck.
-func (c TransactionConfig) first(firstCheck time.Duration, now time.Time) store.HalfState {
-	if firstCheck == 0 {
-		firstCheck = time.Duration(c.Timeout)
-	}
-	return store.HalfState{Due: now.Add(firstCheck)}
-}
-
-// next returns the state of a half message after the check that is due now,
-// or that there is none any more. The rhythm is kept if a check is a little
-// late; what was missed for longer is not made up for.
-func (c TransactionConfig) next(s store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
-	if c.CheckMax >= 0 && s.Checks >= c.CheckMax {
-		return s, true
-	}
-	after = s
-	after.Due, after.Checks = s.Due.Add(time.Duration(c.CheckInterval)), s.Checks+1
-	if !after.Due.After(now) {
-		after.Due = now.Add(time.Duration(c.CheckInterval))
-	}
-	return after, false
+func (c TransactionConfig) schedule() pending.Schedule {
+	return pending.Schedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
 }

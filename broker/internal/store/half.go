@@ -100,11 +100,11 @@ func (s *Store) read(k []byte, f func(v []byte) error) (bool, error) {
 	return true, f(v)
 }
 
-// DueHalves returns the entries of the index by time that are due by now, the
+// DueHalfMessages returns the entries of the index by time that are due by now, the
 // earliest first, at most limit. next is the time of the first one that it
 // does not return; zero if there is none. No entry may be due before from:
 // the traces of all that were there need not be passed over again.
-func (s *Store) DueHalves(from, now time.Time, limit int) (due []DueHalf, next time.Time, err error) {
+func (s *Store) DueHalfMessages(from, now time.Time, limit int) (due []DueHalf, next time.Time, err error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: DueHalf{Due: from}.Key(), UpperBound: []byte{record.PrefixHalfDue + 1}})
 	if err != nil {
 		return nil, next, fmt.Errorf("reading the next checks of half messages: %w", err)
@@ -123,8 +123,8 @@ func (s *Store) DueHalves(from, now time.Time, limit int) (due []DueHalf, next t
 	return due, next, it.Error()
 }
 
-// Halves calls f with every half message's state.
-func (s *Store) Halves(f func(id HalfID, st HalfState) error) error {
+// HalfMessages calls f with every half message's state.
+func (s *Store) HalfMessages(f func(id HalfID, st HalfState) error) error {
 	return scan(s.messages, record.PrefixHalfState, func(k, v []byte) error {
 		id, err := record.SplitHalfKey(k)
 		if err != nil {
@@ -138,9 +138,9 @@ func (s *Store) Halves(f func(id HalfID, st HalfState) error) error {
 	})
 }
 
-// HalvesOf calls f with the states of the half messages of a topic up to a number, the last one
-// first, until f returns false.
-func (s *Store) HalvesOf(topic uint32, to uint64, f func(id HalfID, st HalfState) bool) error {
+// HalfMessagesOf calls f with the states of the half messages of a topic up to a number, the last
+// one first, until f returns false.
+func (s *Store) HalfMessagesOf(topic uint32, to uint64, f func(id HalfID, st HalfState) bool) error {
 	lower := HalfID{Topic: topic}.AppendKey(nil, record.PrefixHalfState)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: append(HalfID{Topic: topic, Number: to}.AppendKey(nil, record.PrefixHalfState), 0)})
 	if err != nil {

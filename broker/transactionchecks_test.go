@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 )
 
 // asked collects the checks that a broker makes.
@@ -95,7 +96,7 @@ func TestTransactionChecks(t *testing.T) {
 					t.Errorf("counts %+v, want %+v", *st.Transactions, want)
 				}
 			}
-			if due, next, err := b.store.DueHalves(time.Time{}, time.Now().Add(24*time.Hour), 10); len(due) != 0 || !next.IsZero() || err != nil {
+			if due, next, err := b.store.DueHalfMessages(time.Time{}, time.Now().Add(24*time.Hour), 10); len(due) != 0 || !next.IsZero() || err != nil {
 				t.Errorf("something is due still: %v %v %v", due, next, err)
 			}
 		})
@@ -221,9 +222,9 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
 		var a asked
 		a.of(b)
-		const n = 2*checkBatch + 1
+		const n = 2*pending.CheckBatch + 1
 		for i := range n {
-			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(checkBytes/12))}
+			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(pending.CheckBytes/12))}
 			if r := b.SendHalf(t.Context(), m, 0); r.Err != nil {
 				t.Fatal(r.Err)
 			}
@@ -314,45 +315,6 @@ func loseTransactions(t *testing.T, seed uint64) {
 	defer mu.Unlock()
 	if len(waiting) > 0 {
 		t.Errorf("%d half messages are not checked", len(waiting))
-	}
-}
-
-func TestTransactionConfigNext(t *testing.T) {
-	t.Parallel()
-	c := TransactionConfig{}.withDefaults()
-	now := time.Unix(1000, 0)
-	s := c.first(0, now)
-	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {
-		t.Errorf("first: %+v, want %v", s, want)
-	}
-	if s := c.first(time.Hour, now); !s.Due.Equal(now.Add(time.Hour)) {
-		t.Errorf("the message's own first check: %+v", s)
-	}
-	for name, x := range map[string]struct {
-		checks int
-		late   time.Duration
-		max    int
-		next   time.Duration // after now
-		giveUp bool
-	}{
-		"in time":         {0, 0, 15, 30 * time.Second, false},
-		"late":            {3, time.Second, 15, 29 * time.Second, false},
-		"very late":       {3, time.Hour, 15, 30 * time.Second, false},
-		"the last":        {14, 0, 15, 30 * time.Second, false},
-		"after the last":  {15, 0, 15, 0, true},
-		"lowered":         {9, 0, 5, 0, true},
-		"without an end":  {1 << 20, 0, -1, 30 * time.Second, false},
-		"only one":        {0, 0, 1, 30 * time.Second, false},
-		"after the first": {1, 0, 1, 0, true},
-	} {
-		c.CheckMax = x.max
-		before := s
-		before.Checks = x.checks
-		now := before.Due.Add(x.late)
-		after, giveUp := c.next(before, now)
-		if giveUp != x.giveUp || !giveUp && (!after.Due.Equal(now.Add(x.next)) || after.Checks != x.checks+1) {
-			t.Errorf("%s: %+v, %t; want after %v, %t", name, after, giveUp, x.next, x.giveUp)
-		}
 	}
 }
 

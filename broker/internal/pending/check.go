@@ -1,0 +1,286 @@
+package pending
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// PropertyCheckTimes is RocketMQ's name of the property that says how often a transaction was
+// checked.
+const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
+
+const (
+	// CheckBatch and CheckBytes bound what is checked in one write.
+	CheckBatch = 256
+	CheckBytes = 8 << 20
+
+	// giveUpPause is how much later a transaction is given up if the disk is short of room.
+	giveUpPause = time.Minute
+)
+
+// errNoTopic is returned if a batch of checks needs the topic of GivenUp, and there is none.
+var errNoTopic = errors.New("the topic of messages whose transactions are given up is not there")
+
+// An action is what becomes of one half message whose time has come.
+type action int
+
+const (
+	forget   action = iota // the transaction has ended, or is due at another time
+	discard                // the message is damaged: there is nothing to check or to deliver
+	ask                    // a producer is asked
+	giveUp                 // the last check was made
+	postpone               // giveUp without room on the disk
+	repeat                 // giveUp when the topic of GivenUp was just deleted
+)
+
+// A check is one half message whose time has come.
+type check struct {
+	action  action
+	topic   Topic
+	due     store.DueHalf
+	state   store.HalfState
+	after   store.HalfState // after ask or postpone
+	message store.Message
+	givenUp Topic
+	publish func(error)
+}
+
+// checkDue writes one batch of checks. askAll asks the producers afterwards: when the process ends
+// in between, that costs a check, and never adds one.
+func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.Time, err error) {
+	x.batch, next, err = x.writeChecks(ctx, now)
+	x.needsGivenUp = errors.Is(err, errNoTopic)
+	switch {
+	case x.needsGivenUp || err == nil && len(x.batch) > 0:
+		return now, nil
+	case err != nil:
+		return time.Time{}, err
+	}
+	return next, nil
+}
+
+// askAll asks the producers of the last batch, or creates the topic that the batch needs. The task
+// is not held meanwhile: a purge can wait for the task while the creation waits for the purge, and
+// functions of OnCheck can purge.
+func (x *Transactions) askAll(ctx context.Context) error {
+	if x.needsGivenUp {
+		return x.CreateGivenUp()
+	}
+	for _, c := range x.batch {
+		x.announce(ctx, c)
+	}
+	x.batch = nil
+	return nil
+}
+
+// writeChecks writes one batch of checks. With errNoTopic nothing was written.
+func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []*check, next time.Time, err error) {
+	from := x.from.take()
+	done := false
+	defer func() {
+		if !done {
+			x.from.note(from)
+		}
+	}()
+	due, next, err := x.Store.DueHalfMessages(from, now, CheckBatch)
+	if err != nil {
+		return nil, next, err
+	}
+	if !next.IsZero() {
+		x.from.note(next)
+	}
+	if len(due) == 0 {
+		done = true
+		return nil, next, nil
+	}
+	batch, claims, err := x.load(ctx, due)
+	if err != nil || len(batch) == 0 {
+		claims.release()
+		return nil, next, err
+	}
+	var givenUp Topic
+	if slices.ContainsFunc(batch, func(c *check) bool { return c.action == giveUp }) {
+		if givenUp = x.GivenUp(); givenUp == nil {
+			claims.release()
+			return nil, next, errNoTopic
+		}
+	}
+	flight := x.Store.Messages.Add(func(w *store.Batch) {
+		for _, c := range batch {
+			c.write(w, givenUp, time.Now())
+		}
+	}, func(err error) {
+		claims.release()
+		for _, c := range batch {
+			if c.publish != nil {
+				c.publish(err)
+			}
+		}
+	})
+	if flight == nil {
+		claims.release()
+	}
+	if err := flight.Wait(); err != nil {
+		return nil, next, err
+	}
+	done = len(batch) == len(due)
+	for _, c := range batch {
+		switch c.action {
+		case ask, postpone:
+			x.from.note(c.after.Due)
+		case repeat:
+			done = false
+		}
+	}
+	return batch, next, nil
+}
+
+// load claims and reads what is due: the first, and then as many as have CheckBytes of bodies.
+func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*check, claims claims, err error) {
+	topic := x.Topics()
+	short := x.ShortOfDisk()
+	left := int64(CheckBytes)
+	for _, d := range due {
+		if left <= 0 {
+			break
+		}
+		release, err := x.Claim(ctx, d.HalfID)
+		if err != nil {
+			return nil, claims, nil //nolint:nilerr // the broker closes
+		}
+		claims = append(claims, release)
+		m, state, ok, err := x.Store.GetHalf(d.HalfID)
+		if err != nil && !store.IsDamage(err) {
+			return nil, claims, err
+		}
+		left -= int64(len(m.Body))
+		c := &check{topic: topic(d.Topic), due: d, state: state, message: m}
+		switch {
+		case c.topic != nil && err != nil && (state.Due.IsZero() || state.Due.Equal(d.Due)):
+			c.action = discard
+			x.Damaged()
+			x.Logger.Error("a half message cannot be read from disk any more and is removed: its producer is not asked",
+				"topic", c.topic.Name(), "transaction", handle.Transaction(d.HalfID), "error", err)
+		case c.topic == nil || !ok || !state.Due.Equal(d.Due):
+			c.action = forget
+		default:
+			c.decide(time.Now(), short)
+		}
+		batch = append(batch, c)
+	}
+	return batch, claims, nil
+}
+
+// decide sets whether a producer is asked or the transaction is given up.
+func (c *check) decide(now time.Time, shortOfDisk bool) {
+	var over bool
+	c.after, over = c.topic.Schedule().Next(c.state, now)
+	switch {
+	case !over:
+		c.action = ask
+	case shortOfDisk:
+		c.action = postpone
+		c.after.Due = now.Add(giveUpPause)
+	default:
+		c.action = giveUp
+	}
+}
+
+// write counts the check, or gives the transaction up. Only called within the message log's Add.
+func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) {
+	if c.action != forget && c.topic.Deleted() {
+		c.action = forget
+	}
+	id := c.due.HalfID
+	switch c.action {
+	case forget:
+		w.DeleteDueHalf(c.due)
+	case discard:
+		w.DeleteDueHalf(c.due)
+		c.remove(w)
+	case ask, postpone:
+		w.ChangeHalf(id, c.state, c.after)
+	case giveUp:
+		if givenUp.Deleted() {
+			c.action = repeat
+			return
+		}
+		c.remove(w)
+		c.topic.Counters().GivenUp.Add(1)
+		m := c.message
+		m.Properties = c.properties()
+		c.givenUp, c.publish = givenUp, givenUp.Deliver(w, &m, now)
+	}
+}
+
+func (c *check) remove(w *store.Batch) {
+	w.DeleteHalf(c.due.HalfID, c.state)
+	c.topic.Counters().Half.Add(-1)
+	c.topic.Forget(c.state.IDHash)
+}
+
+// properties are those of a message whose transaction is given up.
+func (c *check) properties() map[string]string {
+	p := maps.Clone(c.message.Properties)
+	if p == nil {
+		p = map[string]string{}
+	}
+	n := strconv.Itoa(c.state.Checks)
+	p[PropertyCheckTimes] = n
+	p[tidegate.PropertyDeadLetterTopic] = c.topic.Name()
+	p[tidegate.PropertyDeadLetterMessageID] = c.message.ID
+	p[tidegate.PropertyDeadLetterAttempts] = n
+	p[tidegate.PropertyDeadLetterReason] = "the transaction was not ended, and its producer was asked " + n + " times"
+	return p
+}
+
+// announce asks a producer after the check was written, or logs that the transaction was given up.
+func (x *Transactions) announce(ctx context.Context, c *check) {
+	switch c.action {
+	case giveUp:
+		x.Logger.Warn("a transaction was given up: its producer did not end it", "topic", c.topic.Name(), "message", c.message.ID,
+			"checks", c.state.Checks, "sent", c.message.StoredAt, "kept_in", c.givenUp.Name())
+	case ask:
+		if x.ask(ctx, c) {
+			c.topic.Counters().Checks.Add(1)
+			return
+		}
+		c.topic.Counters().Unheard.Add(1)
+		x.Logger.Debug("no producer could be asked about a transaction", "topic", c.topic.Name(), "message", c.message.ID, "check", c.after.Checks)
+	}
+}
+
+// ask passes a check to the first function that passes it on to a producer.
+func (x *Transactions) ask(ctx context.Context, c *check) bool {
+	handlers := x.checkHandlers()
+	asked := make(chan bool, 1)
+	go func() { asked <- c.askFirst(handlers) }() // ends with the functions, which nothing waits for
+	select {
+	case took := <-asked:
+		return took
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *check) askFirst(handlers []*func(Check) bool) bool {
+	for _, f := range handlers {
+		m := c.message.Message
+		m.Topic = c.topic.Name()
+		if (*f)(Check{
+			Message: &m, TransactionID: handle.Transaction(c.due.HalfID), Number: c.after.Checks,
+			BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
+		}) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,160 @@
+package pending
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Errors of End.
+var (
+	// ErrNoTransaction: the transaction has ended, or never began.
+	ErrNoTransaction = errors.New("there is no such transaction")
+
+	// ErrTopicDeleted: the topic was deleted meanwhile.
+	ErrTopicDeleted = errors.New("the topic of the transaction was deleted")
+)
+
+// An OtherMessageError is returned if a transaction is not that of the message that an end names.
+type OtherMessageError struct {
+	Named, Is string // message IDs
+}
+
+// Error returns both IDs.
+func (e *OtherMessageError) Error() string {
+	return fmt.Sprintf("it is of message %.130q, not of %.130q", e.Is, e.Named)
+}
+
+// An UnsyncedError is returned if an end may be on disk or not.
+type UnsyncedError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *UnsyncedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *UnsyncedError) Unwrap() error { return e.Err }
+
+// A Resolution is what becomes of a transaction.
+type Resolution int
+
+// The resolutions.
+const (
+	Unknown  Resolution = iota // nothing changes
+	Commit                     // the message is delivered
+	Rollback                   // the message is removed
+)
+
+// An End names a transaction and its resolution.
+type End struct {
+	Topic      Topic
+	ID         store.HalfID
+	MessageID  string // empty: it is not compared
+	Resolution Resolution
+}
+
+// End ends a transaction, and returns when that is on disk. It returns tidegate.ErrClosed if the
+// store is closed, besides the errors above, those of Room and the cause of ctx.
+func (x *Transactions) End(ctx context.Context, e End) error {
+	flight, deleted, err := x.writeEnd(ctx, e)
+	if flight == nil {
+		return err
+	}
+	if err := flight.WaitContext(ctx); err != nil {
+		return &UnsyncedError{err}
+	}
+	if *deleted {
+		return ErrTopicDeleted
+	}
+	return nil
+}
+
+// writeEnd adds the end of a transaction to the message log; no flight if there is none to add. The
+// half message is claimed until its end is written, but not during the wait for room: a purge of
+// the topic, or a check of what is due, waits for the claim.
+func (x *Transactions) writeEnd(ctx context.Context, e End) (flight *store.Flight, deleted *bool, err error) {
+	read := x.Store.HalfHeader
+	if e.Resolution == Commit {
+		size, err := x.roomToCommit(ctx, e.ID)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer x.Store.Messages.Release(size)
+		read = x.Store.GetHalf
+	}
+	release, err := x.Claim(ctx, e.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if flight == nil {
+			release()
+		}
+	}()
+	m, state, ok, err := read(e.ID)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !ok:
+		return nil, nil, ErrNoTransaction
+	case e.MessageID != "" && e.MessageID != m.ID:
+		return nil, nil, &OtherMessageError{Named: e.MessageID, Is: m.ID}
+	case e.Resolution == Unknown:
+		return nil, nil, nil
+	}
+	if e.Resolution == Commit {
+		if m.Properties == nil {
+			m.Properties = map[string]string{}
+		}
+		m.Properties[tidegate.PropertyTransactionID] = handle.Transaction(e.ID)
+	}
+	deleted = new(bool)
+	var publish func(error)
+	flight = x.Store.Messages.Add(func(w *store.Batch) {
+		if *deleted = e.Topic.Deleted(); !*deleted {
+			publish = e.write(w, state, &m, time.Now())
+		}
+	}, func(err error) {
+		release()
+		if publish != nil {
+			publish(err)
+		}
+	})
+	if flight == nil {
+		return nil, nil, tidegate.ErrClosed
+	}
+	return flight, deleted, nil
+}
+
+// roomToCommit waits until there is room for a half message in a queue, and returns how much is
+// reserved.
+func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes int64, err error) {
+	state, ok, err := x.Store.HalfState(id)
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, ErrNoTransaction
+	}
+	size := state.Size + int64(len(tidegate.PropertyTransactionID)+len(handle.Transaction(id))+2) // with the property that the commit adds
+	return size, x.Room(ctx, size)
+}
+
+// write ends the transaction, and returns what makes the message visible; nil for a rollback. Only
+// called within the message log's Add, by the claimant of the half message.
+func (e *End) write(w *store.Batch, state store.HalfState, m *store.Message, now time.Time) (publish func(error)) {
+	c := e.Topic.Counters()
+	w.DeleteHalf(e.ID, state)
+	c.Half.Add(-1)
+	if e.Resolution != Commit {
+		c.RolledBack.Add(1)
+		e.Topic.Forget(state.IDHash)
+		return nil
+	}
+	c.Committed.Add(1)
+	return e.Topic.Deliver(w, m, now)
+}

@@ -1,0 +1,456 @@
+package pending
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+var seed = maphash.MakeSeed()
+
+// topic is a Topic that notes what becomes of its messages.
+type topic struct {
+	id       uint32
+	name     string
+	deleted  atomic.Bool
+	counters Counters
+	schedule Schedule
+
+	mu        sync.Mutex
+	delivered []string             // message IDs, once they are visible
+	messages  map[string]time.Time // when each was delivered
+	forgotten int
+	last      store.Message
+}
+
+func newTopic(id uint32, name string) *topic {
+	return &topic{id: id, name: name, messages: map[string]time.Time{}, schedule: Schedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 2}}
+}
+
+func (t *topic) ID() uint32          { return t.id }
+func (t *topic) Name() string        { return t.name }
+func (t *topic) Deleted() bool       { return t.deleted.Load() }
+func (t *topic) Counters() *Counters { return &t.counters }
+func (t *topic) Schedule() Schedule  { return t.schedule }
+
+func (t *topic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
+	delivered := *m
+	return func(err error) {
+		if err != nil {
+			return
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.delivered = append(t.delivered, delivered.ID)
+		t.messages[delivered.ID] = now
+		t.last = delivered
+	}
+}
+
+func (t *topic) Remember(m *store.Message, _ recent.Location, _ time.Time) { t.HashID(m) }
+func (t *topic) HashID(m *store.Message)                                   { m.IDHash = maphash.String(seed, m.ID) }
+
+func (t *topic) Forget(uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forgotten++
+}
+
+func (t *topic) want(tb testing.TB, ids ...string) {
+	tb.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Equal(t.delivered, ids) {
+		tb.Errorf("topic %s has %v, want %v", t.name, t.delivered, ids)
+	}
+}
+
+// A fixture is a store with the pending messages of two topics.
+type fixture struct {
+	t       *testing.T
+	store   *store.Store
+	loop    *maintain.Loop
+	log     bytes.Buffer
+	delayed *Delayed
+	x       *Transactions
+	topics  map[uint32]*topic
+	givenUp atomic.Pointer[topic]
+	created atomic.Int32
+	short   atomic.Bool
+	cancel  context.CancelFunc
+}
+
+// open opens a fixture on a file system, which outlives it.
+func open(t *testing.T, fs vfs.FS) *fixture {
+	t.Helper()
+	f := &fixture{t: t, topics: map[uint32]*topic{1: newTopic(1, "a"), 2: newTopic(2, "b")}}
+	var err error
+	if f.store, err = store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	logger := slog.New(slog.NewTextHandler(&f.log, nil))
+	f.cancel, f.loop = cancel, maintain.New(ctx, logger, nil)
+	c := Config{Store: f.store, Loop: f.loop, Logger: logger, ShortOfDisk: func() bool { return f.short.Load() }, Damaged: func() { t.Error("damaged") }, Topics: f.finder}
+	f.delayed = NewDelayed(c)
+	f.x = NewTransactions(TransactionsConfig{
+		Config: c, Room: func(ctx context.Context, n int64) error { return f.store.Messages.Room(ctx, n, nil) },
+		GivenUp: func() Topic {
+			if t := f.givenUp.Load(); t != nil {
+				return t
+			}
+			return nil
+		},
+		CreateGivenUp: func() error {
+			if f.created.Add(1) == 1 {
+				return errors.New("no luck")
+			}
+			f.givenUp.Store(newTopic(3, "given up"))
+			return nil
+		},
+	})
+	find := f.finder()
+	if err := errors.Join(f.delayed.Recover(find), f.x.Recover(find, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	f.loop.Start()
+	t.Cleanup(f.close)
+	return f
+}
+
+func (f *fixture) finder() func(id uint32) Topic {
+	return func(id uint32) Topic {
+		if t := f.topics[id]; t != nil {
+			return t
+		}
+		return nil
+	}
+}
+
+func (f *fixture) close() {
+	if f.cancel == nil {
+		return
+	}
+	f.cancel()
+	f.cancel = nil
+	f.loop.Stop()
+	if err := f.store.Close(); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// delay stores a delayed message with a body of 10 bytes.
+func (f *fixture) delay(t *topic, id string, after time.Duration) (d store.Delayed) {
+	f.t.Helper()
+	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10), DeliverAt: time.Now().Add(after)}}
+	if err := f.store.Messages.Add(func(w *store.Batch) { d = f.delayed.Put(w, t, &m, time.Now()) }, nil).Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.delayed.Wake(d.Due)
+	return d
+}
+
+// half stores a half message with a body of 10 bytes.
+func (f *fixture) half(t *topic, id string) (h store.HalfID) {
+	f.t.Helper()
+	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10)}}
+	var due time.Time
+	if err := f.store.Messages.Add(func(w *store.Batch) { h, due = f.x.Put(w, t, &m, 0, time.Now()) }, nil).Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.x.Wake(due)
+	return h
+}
+
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (f *fixture) wantDelayed(t *topic, messages int64) {
+	f.t.Helper()
+	if n, bytes := t.counters.Delayed(); n != messages || bytes != 10*messages {
+		f.t.Errorf("%d messages wait in %s, %d bytes; want %d", n, t.name, bytes, messages)
+	}
+}
+
+func TestDelayed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		f := open(t, fs)
+		a, b := f.topics[1], f.topics[2]
+		f.delay(a, "3", 3*time.Minute)
+		f.delay(a, "1", time.Minute)
+		f.delay(b, "2", 2*time.Minute)
+		recalled := f.delay(a, "4", 4*time.Minute)
+		f.delay(b, "5", 5*time.Minute)
+		f.wantDelayed(a, 3)
+		elapse(time.Minute - 1)
+		a.want(t)
+		elapse(time.Minute + 1)
+		a.want(t, "1")
+		b.want(t, "2")
+		f.wantDelayed(a, 2)
+		if id, ok, err := f.delayed.Recall(t.Context(), a, recalled); id != "4" || !ok || err != nil || a.forgotten != 1 {
+			t.Errorf("recalled %q, %v, %v", id, ok, err)
+		}
+		if _, ok, err := f.delayed.Recall(t.Context(), a, recalled); ok || err != nil {
+			t.Errorf("recalled twice: %v, %v", ok, err)
+		}
+		f.close()
+
+		f = open(t, fs)
+		a, b = f.topics[1], f.topics[2]
+		f.wantDelayed(a, 1)
+		f.short.Store(true)
+		elapse(2 * time.Minute)
+		a.want(t)
+		f.short.Store(false)
+		elapse(time.Second)
+		a.want(t, "3")
+		elapse(time.Hour)
+		a.want(t, "3")
+		b.want(t, "5")
+		f.wantDelayed(a, 0)
+		f.wantDelayed(b, 0)
+		if at := f.delayed.From(); !at.Equal(farAhead) {
+			t.Errorf("nothing waits, and the next look begins at %v", at)
+		}
+	})
+}
+
+// A removal leaves messages of other topics, and those that were written after it began.
+func TestRemoveDelayed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		a, b := f.topics[1], f.topics[2]
+		for _, id := range []string{"1", "2", "3"} {
+			f.delay(a, id, time.Hour)
+			f.delay(b, id, time.Hour)
+		}
+		last := f.delayed.Last()
+		f.delay(a, "new", 2*time.Hour)
+		var removed store.Waiting
+		if err := f.delayed.Remove(t.Context(), a, last, func(messages, bytes int64) {
+			removed.Messages += messages
+			removed.Bytes += bytes
+		}); err != nil || removed != (store.Waiting{Messages: 3, Bytes: 30}) {
+			t.Errorf("removed %+v, %v", removed, err)
+		}
+		f.wantDelayed(a, 1)
+		elapse(3 * time.Hour)
+		a.want(t, "new")
+		b.want(t, "1", "2", "3")
+	})
+}
+
+// The task of the delayed messages is held by nobody for long; a canceled recall ends at once.
+func TestRecallEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		d := f.delay(f.topics[1], "1", time.Hour)
+		release, err := f.delayed.Task.Hold(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, ok, err := f.delayed.Recall(ctx, f.topics[1], d); ok || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Recall returned %v, %v", ok, err)
+		}
+		release()
+		elapse(time.Hour)
+		f.topics[1].want(t, "1")
+	})
+}
+
+// Producers are asked at the times of the schedule, the first function that takes a check alone;
+// after the last check the message goes to the topic of those given up.
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		begin := time.Now()
+		var mu sync.Mutex
+		var asked []time.Duration
+		remove := f.x.OnCheck(func(Check) bool { return false })
+		f.x.OnCheck(func(c Check) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Message.ID != "1" || c.Message.Topic != "a" || c.Number != len(asked)+1 {
+				t.Errorf("asked %+v", c)
+			}
+			asked = append(asked, time.Since(begin))
+			return true
+		})
+		f.x.OnCheck(func(Check) bool {
+			t.Error("a function is asked although one before it took the check")
+			return true
+		})
+		f.half(f.topics[1], "1")
+		elapse(7 * time.Second)
+		remove()
+		elapse(time.Minute)
+		mu.Lock()
+		if !slices.Equal(asked, []time.Duration{6 * time.Second, 36 * time.Second}) {
+			t.Errorf("asked after %v", asked)
+		}
+		mu.Unlock()
+		c := &f.topics[1].counters
+		if f.created.Load() != 2 || f.givenUp.Load() == nil || c.Half.Load() != 0 || c.GivenUp.Load() != 1 || c.Checks.Load() != 2 {
+			t.Fatalf("the topic was created %d times; %d wait, %d given up, %d checks", f.created.Load(), c.Half.Load(), c.GivenUp.Load(), c.Checks.Load())
+		}
+		elapse(time.Minute)
+		f.givenUp.Load().want(t, "1")
+		if p := f.givenUp.Load().last.Properties; p[PropertyCheckTimes] != "2" || p[tidegate.PropertyDeadLetterTopic] != "a" || p[tidegate.PropertyDeadLetterMessageID] != "1" {
+			t.Errorf("properties %v", p)
+		}
+		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "a transaction was given up") {
+			t.Errorf("the log is %s", log)
+		}
+	})
+}
+
+// Without room on the disk a transaction is not given up.
+func TestGiveUpWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		f.created.Store(1) // the next creation succeeds
+		f.short.Store(true)
+		f.half(f.topics[1], "1")
+		elapse(10 * time.Minute)
+		if n := f.topics[1].counters.Half.Load(); n != 1 || f.topics[1].counters.Unheard.Load() != 2 {
+			t.Errorf("%d wait, %d unheard checks", n, f.topics[1].counters.Unheard.Load())
+		}
+		f.short.Store(false)
+		elapse(giveUpPause)
+		if n := f.topics[1].counters.Half.Load(); n != 0 || f.givenUp.Load() == nil {
+			t.Fatalf("%d wait", n)
+		}
+		f.givenUp.Load().want(t, "1")
+	})
+}
+
+// A check that is overdue after a restart waits for another Timeout.
+func TestOverdueAfterARestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		f := open(t, fs)
+		f.half(f.topics[1], "1")
+		f.close()
+		elapse(time.Hour)
+		f = open(t, fs)
+		begin := time.Now()
+		asked := make(chan time.Duration, 1)
+		f.x.OnCheck(func(Check) bool { asked <- time.Since(begin); return true })
+		if n := f.topics[1].counters.Half.Load(); n != 1 {
+			t.Errorf("%d wait", n)
+		}
+		if got := <-asked; got != 6*time.Second {
+			t.Errorf("asked after %v, want 6s", got)
+		}
+	})
+}
+
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		a := f.topics[1]
+		ids := map[string]store.HalfID{}
+		for _, id := range []string{"1", "2", "3", "4"} {
+			ids[id] = f.half(a, id)
+		}
+		end := func(id, messageID string, r Resolution) error {
+			return f.x.End(t.Context(), End{Topic: a, ID: ids[id], MessageID: messageID, Resolution: r})
+		}
+		if err := end("1", "", Unknown); err != nil {
+			t.Error(err)
+		}
+		var other *OtherMessageError
+		if err := end("1", "2", Commit); !errors.As(err, &other) || other.Is != "1" || other.Named != "2" {
+			t.Errorf("an end for another message: %v", err)
+		}
+		if err := errors.Join(end("1", "1", Commit), end("2", "", Rollback)); err != nil {
+			t.Error(err)
+		}
+		for _, id := range []string{"1", "2"} {
+			if err := end(id, "", Commit); !errors.Is(err, ErrNoTransaction) {
+				t.Errorf("a second end of %s: %v", id, err)
+			}
+		}
+		a.want(t, "1")
+		if a.last.Properties[tidegate.PropertyTransactionID] == "" {
+			t.Errorf("properties %v", a.last.Properties)
+		}
+		a.deleted.Store(true)
+		if err := end("3", "", Commit); !errors.Is(err, ErrTopicDeleted) {
+			t.Errorf("the topic is deleted: %v", err)
+		}
+		a.deleted.Store(false)
+		release, err := f.x.Claim(t.Context(), ids["4"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := f.x.End(ctx, End{Topic: a, ID: ids["4"], Resolution: Rollback}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the end of a claimed transaction: %v", err)
+		}
+		release()
+		if err := end("4", "", Rollback); err != nil {
+			t.Error(err)
+		}
+		c := &a.counters
+		if c.Half.Load() != 1 || c.Committed.Load() != 1 || c.RolledBack.Load() != 2 || f.x.Claimed() != 0 {
+			t.Errorf("%d wait, %d committed, %d rolled back, %d claimed", c.Half.Load(), c.Committed.Load(), c.RolledBack.Load(), f.x.Claimed())
+		}
+	})
+}
+
+func TestRemoveHalfMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		a, b := f.topics[1], f.topics[2]
+		for range CheckBatch + 2 {
+			f.half(a, "old")
+		}
+		f.half(b, "other")
+		last := f.x.Last()
+		f.half(a, "new")
+		var removed store.Waiting
+		calls := 0
+		if err := f.x.Remove(t.Context(), a, last, func(messages, bytes int64) {
+			calls++
+			removed.Messages += messages
+			removed.Bytes += bytes
+		}); err != nil || calls != 2 || removed != (store.Waiting{Messages: CheckBatch + 2, Bytes: 10 * (CheckBatch + 2)}) {
+			t.Errorf("removed %+v in %d writes, %v", removed, calls, err)
+		}
+		if a.counters.Half.Load() != 1 || b.counters.Half.Load() != 1 {
+			t.Errorf("%d and %d wait", a.counters.Half.Load(), b.counters.Half.Load())
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package pending
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A Topic is the topic of pending messages. The methods except ID, Name, Deleted and Schedule are
+// only called within the message log's Add.
+type Topic interface {
+	ID() uint32
+	Name() string
+	Deleted() bool
+	Counters() *Counters
+	Schedule() Schedule // of transaction checks, as it is now
+
+	// Deliver writes a message as the next one of a queue, and returns what makes it visible once
+	// it is on disk.
+	Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error))
+
+	// Remember notes where a message is, for the duplicate check. It sets the hash of its ID.
+	Remember(m *store.Message, at recent.Location, now time.Time)
+
+	// HashID sets the hash of a message's ID.
+	HashID(m *store.Message)
+
+	// Forget ends Remember.
+	Forget(idHash uint64)
+}
+
+// A Config has what Delayed and Transactions need from the broker.
+type Config struct {
+	Store  *store.Store
+	Loop   *maintain.Loop
+	Logger *slog.Logger
+
+	// Topics returns a function that finds the topic of a number, nil if there is none.
+	Topics func() func(id uint32) Topic
+
+	// ShortOfDisk reports whether the disk has no room for messages.
+	ShortOfDisk func() bool
+
+	// Damaged counts a message that cannot be read.
+	Damaged func()
+}
+
+// Counters are those of one topic. Delayed and Half change only within the message log's Add.
+type Counters struct {
+	delayedMessages, delayedBytes atomic.Int64
+
+	Half atomic.Int64 // half messages
+
+	Committed, RolledBack, GivenUp atomic.Int64 // transactions
+	Checks, Unheard                atomic.Int64 // checks that a producer took, and those that none took
+}
+
+// Delayed returns how many messages wait for their delivery time, and their bytes.
+func (c *Counters) Delayed() (messages, bytes int64) {
+	return c.delayedMessages.Load(), c.delayedBytes.Load()
+}
+
+// Restore sets what was recorded before a restart.
+func (c *Counters) Restore(delayed store.Waiting) {
+	c.delayedMessages.Store(delayed.Messages)
+	c.delayedBytes.Store(delayed.Bytes)
+}
+
+// addDelayed counts messages that begin to wait for their delivery time, or do so no longer, and
+// writes the record of that. Only called within the message log's Add.
+func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
+	c := t.Counters()
+	n := store.Waiting{Messages: max(0, c.delayedMessages.Load()+messages), Bytes: max(0, c.delayedBytes.Load()+bytes)}
+	if n.Messages == 0 {
+		n.Bytes = 0 // the size of a damaged message is not known
+	}
+	c.Restore(n)
+	if !t.Deleted() {
+		w.PutWaiting(t.ID(), n)
+	}
+}
+
+// DelayedLocation returns where a delayed message is, for the duplicate check.
+func DelayedLocation(d store.Delayed) recent.Location {
+	return recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
+}
+
+// DelayedAt is the inverse of DelayedLocation.
+func DelayedAt(topic uint32, l recent.Location) store.Delayed {
+	return store.Delayed{Due: time.Unix(0, l.Due), Topic: topic, Number: uint64(l.Offset)}
+}
+
+// HalfLocation returns where a half message is, for the duplicate check.
+func HalfLocation(id store.HalfID) recent.Location {
+	return recent.Location{Half: true, Offset: int64(id.Number)}
+}
+
+// HalfAt is the inverse of HalfLocation.
+func HalfAt(topic uint32, l recent.Location) store.HalfID {
+	return store.HalfID{Topic: topic, Number: uint64(l.Offset)}
+}

@@ -1,0 +1,203 @@
+package pending
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A TransactionsConfig has what Transactions need from the broker.
+type TransactionsConfig struct {
+	Config
+
+	// GivenUp returns the topic of the messages whose transactions are given up; nil if there is
+	// none. CreateGivenUp creates it.
+	GivenUp       func() Topic
+	CreateGivenUp func() error
+
+	// Room waits until the message log has room for so many bytes.
+	Room func(ctx context.Context, bytes int64) error
+}
+
+// Transactions has the producers of half messages asked about transactions that they did not end.
+type Transactions struct {
+	TransactionsConfig
+
+	// Task is held while more than one half message is claimed: two such claimants would wait for
+	// one another.
+	Task *maintain.Task
+
+	batch        []*check // of the last step, until the producers were asked
+	needsGivenUp bool     // the last step lacked the topic of GivenUp
+
+	mu       sync.Mutex
+	claimed  map[store.HalfID]chan struct{} // guarded by mu: half messages being ended or checked, until the channel is closed
+	handlers map[*func(Check) bool]int      // guarded by mu: with their order
+	handler  int                            // guarded by mu: the last order
+
+	from lowerBound
+
+	number uint64 // changed only within the message log's Add
+}
+
+// A Check asks a producer about a transaction.
+type Check struct {
+	Message       *tidegate.Message // with its topic; the receiver's own
+	TransactionID string
+	Number        int // of this check, from 1
+
+	BornAt, StoredAt time.Time
+	BornHost         string
+}
+
+// NewTransactions returns Transactions with its task.
+func NewTransactions(c TransactionsConfig) *Transactions {
+	x := &Transactions{
+		TransactionsConfig: c, claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(Check) bool]int{},
+		number: uint64(time.Now().UnixNano()),
+	}
+	x.Task = c.Loop.Add(maintain.TaskConfig{
+		Step: x.checkDue, Follow: x.askAll, Failed: "half messages could not be checked", Pause: time.Second, MaxPause: time.Minute,
+	})
+	return x
+}
+
+// Recover counts the half messages and has the first check made when it is due. A check that is
+// overdue is postponed by another Timeout, on disk: producers have to reconnect first. Nothing else
+// runs yet.
+func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error {
+	var first time.Time
+	type late struct {
+		id            store.HalfID
+		before, after store.HalfState
+	}
+	var overdue []late
+	if err := x.Store.HalfMessages(func(id store.HalfID, st store.HalfState) error {
+		t := topic(id.Topic)
+		if t == nil {
+			return nil
+		}
+		t.Counters().Half.Add(1)
+		x.number = max(x.number, id.Number)
+		if !st.Due.After(now) {
+			before := st
+			st.Due = now.Add(t.Schedule().Timeout)
+			overdue = append(overdue, late{id, before, st})
+		}
+		if first.IsZero() || st.Due.Before(first) {
+			first = st.Due
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(overdue) > 0 {
+		if err := x.Store.Messages.Add(func(w *store.Batch) {
+			for _, l := range overdue {
+				w.ChangeHalf(l.id, l.before, l.after)
+			}
+		}, nil).Wait(); err != nil {
+			return err
+		}
+	}
+	x.Task.Wake(first)
+	return nil
+}
+
+// OnCheck has f called with every check until remove is called. If f returns false, the next
+// function is asked, in the order in which they were added. A call under way is not waited for.
+func (x *Transactions) OnCheck(f func(Check) bool) (remove func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.handler++
+	x.handlers[&f] = x.handler
+	return func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.handlers, &f)
+	}
+}
+
+// Put writes a half message. firstCheck is that of Schedule.First. Only called within the message
+// log's Add; Wake with due follows when the write is on disk.
+func (x *Transactions) Put(w *store.Batch, t Topic, m *store.Message, firstCheck time.Duration, now time.Time) (id store.HalfID, due time.Time) {
+	x.number++
+	id = store.HalfID{Topic: t.ID(), Number: x.number}
+	state := t.Schedule().First(firstCheck, now)
+	m.StoredAt = now
+	w.PutHalf(id, m, state)
+	t.Counters().Half.Add(1)
+	t.Remember(m, HalfLocation(id), now)
+	return id, state.Due
+}
+
+// Last returns the number of the last message of Put. Only called within the message log's Add.
+func (x *Transactions) Last() uint64 { return x.number }
+
+// Wake has half messages checked that are due at that time of the wall clock, or later.
+func (x *Transactions) Wake(due time.Time) {
+	x.from.note(due)
+	x.Task.Wake(due.Round(0))
+}
+
+// Claim makes the caller the only one that may end or check a half message until release is called,
+// which does not wait. ctx ends the wait for another claim.
+func (x *Transactions) Claim(ctx context.Context, id store.HalfID) (release func(), err error) {
+	for {
+		busy, release := x.tryClaim(id)
+		if busy == nil {
+			return release, nil
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// tryClaim returns a channel that is closed when another claim ends, or claims.
+func (x *Transactions) tryClaim(id store.HalfID) (busy <-chan struct{}, release func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if busy := x.claimed[id]; busy != nil {
+		return busy, nil
+	}
+	done := make(chan struct{})
+	x.claimed[id] = done
+	return nil, func() {
+		x.mu.Lock()
+		delete(x.claimed, id)
+		x.mu.Unlock()
+		close(done)
+	}
+}
+
+// Claimed returns how many half messages are claimed.
+func (x *Transactions) Claimed() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.claimed)
+}
+
+// claims release several claims.
+type claims []func()
+
+func (c claims) release() {
+	for _, release := range c {
+		release()
+	}
+}
+
+// checkHandlers returns the functions of OnCheck in their order.
+func (x *Transactions) checkHandlers() []*func(Check) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(x.handlers), func(f, g *func(Check) bool) int { return x.handlers[f] - x.handlers[g] })
+}
