@@ -30,7 +30,7 @@ func (s *subscription) apply(now time.Time) (out applied) {
 		}
 	}
 	for _, late := range e.Late {
-		s.broker.counters.lateness.Observe(int64(late))
+		s.broker.counters.lateness.Observe(max(0, late).Seconds())
 	}
 	if len(e.Writes) > 0 && e.Durable {
 		out.flight = s.broker.store.Groups.Add(s.encode, nil)

@@ -162,7 +162,7 @@ func (h Histogram) Count() uint64 {
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
 	throttled [len(throttleLimits)]atomic.Int64
-	lateness  *histogram.Histogram
+	lateness  histogram.Histogram
 	damaged   atomic.Int64
 }
 
@@ -228,7 +228,7 @@ func attemptClass(attempt int) int {
 func (b *Broker) Stats() Stats {
 	s := Stats{
 		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},
-		RetryLateness: seconds(b.counters.lateness.Snapshot()), Damaged: b.counters.damaged.Load(),
+		RetryLateness: Histogram(b.counters.lateness.Snapshot()), Damaged: b.counters.damaged.Load(),
 		Messages: logStats(b.store.Messages.Stats()), Groups: logStats(b.store.Groups.Stats()),
 	}
 	for i, r := range refusalReasons {
@@ -312,16 +312,5 @@ func (s *StoreStats) add(d store.DatabaseStats) {
 }
 
 func logStats(l store.LogStats) StoreStats {
-	return StoreStats{Commit: seconds(l.Commit), CommitRecords: scaled(l.Records, 1), CommitBytes: l.Bytes, Fsync: seconds(l.Fsync)}
-}
-
-// seconds is a histogram of nanoseconds in seconds.
-func seconds(s histogram.Snapshot) Histogram { return scaled(s, float64(time.Second)) }
-
-func scaled(s histogram.Snapshot, unit float64) Histogram {
-	h := Histogram{Bounds: make([]float64, len(s.Bounds)), Counts: s.Counts, Sum: float64(s.Sum) / unit}
-	for i, b := range s.Bounds {
-		h.Bounds[i] = float64(b) / unit
-	}
-	return h
+	return StoreStats{Commit: Histogram(l.Commit), CommitRecords: Histogram(l.Records), CommitBytes: l.Bytes, Fsync: Histogram(l.Fsync)}
 }

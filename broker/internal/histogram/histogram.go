@@ -1,61 +1,61 @@
-// Package histogram counts observations by size, for metrics: an observation
-// is two atomic additions and no allocation.
+// Package histogram has the histograms of the engine's metrics. They are those of Prometheus, which
+// Pebble links in any case; no other package of the engine names it.
 package histogram
 
 import (
-	"sync/atomic"
+	"math"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
-// A Histogram counts whole numbers in buckets. Goroutines may share it.
+// A Histogram counts observations by size, without allocations. Goroutines may share it.
 type Histogram struct {
-	bounds []int64         // of the buckets, each inclusive, in ascending order
-	counts []atomic.Uint64 // by bucket; one more than bounds, for what is above
-	sum    atomic.Int64
+	prometheus.Histogram
+	unit    float64
+	buckets int // that a snapshot shows as one
 }
 
-// New returns a histogram whose buckets end at the given bounds, which are in
-// ascending order.
-func New(bounds ...int64) *Histogram {
-	return &Histogram{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
-}
-
-// Durations returns a histogram of times from 100 µs to 60 s, in nanoseconds.
-func Durations() *Histogram {
-	const ms = int64(time.Millisecond)
-	return New(ms/10, ms/4, ms/2, ms, 5*ms/2, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, 500*ms,
-		1000*ms, 2500*ms, 10_000*ms, 60_000*ms)
+// Durations returns a histogram of times from 100 µs to 60 s, in seconds.
+func Durations() Histogram {
+	return of(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 }
 
 // Sizes returns a histogram of counts from 1 to 4096.
-func Sizes() *Histogram {
-	return New(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+func Sizes() Histogram { return of(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096) }
+
+// Pebbles returns a histogram of Pebble, which counts nanoseconds in 100 buckets, as one of seconds
+// in 20.
+func Pebbles(h prometheus.Histogram) Histogram { return Histogram{h, float64(time.Second), 5} }
+
+func of(bounds ...float64) Histogram {
+	return Histogram{prometheus.NewHistogram(prometheus.HistogramOpts{Name: "observed", Buckets: bounds}), 1, 1}
 }
 
-// Observe counts v. What is below 0 counts as 0: clocks may step back.
-func (h *Histogram) Observe(v int64) {
-	v = max(v, 0)
-	i := 0
-	for i < len(h.bounds) && v > h.bounds[i] {
-		i++
-	}
-	h.counts[i].Add(1)
-	h.sum.Add(v)
-}
-
-// A Snapshot is what a histogram had counted at one moment. Observations of
-// that moment may be in Counts and not yet in Sum.
+// A Snapshot is what a histogram had counted at one moment.
 type Snapshot struct {
-	Bounds []int64  // shared: not to be changed
+	Bounds []float64
 	Counts []uint64 // by bucket, those of smaller buckets not included; one more than Bounds
-	Sum    int64
+	Sum    float64
 }
 
 // Snapshot returns what was counted so far.
-func (h *Histogram) Snapshot() Snapshot {
-	s := Snapshot{Bounds: h.bounds, Counts: make([]uint64, len(h.counts)), Sum: h.sum.Load()}
-	for i := range h.counts {
-		s.Counts[i] = h.counts[i].Load()
+func (h Histogram) Snapshot() Snapshot {
+	var m dto.Metric
+	if err := h.Write(&m); err != nil {
+		return Snapshot{}
 	}
+	all := m.GetHistogram()
+	s := Snapshot{Sum: all.GetSampleSum() / h.unit}
+	var below uint64
+	for i, b := range all.GetBucket() { // which count those below them too
+		if (i+1)%h.buckets == 0 && !math.IsInf(b.GetUpperBound(), 1) {
+			s.Bounds = append(s.Bounds, b.GetUpperBound()/h.unit)
+			s.Counts = append(s.Counts, b.GetCumulativeCount()-below)
+			below = b.GetCumulativeCount()
+		}
+	}
+	s.Counts = append(s.Counts, all.GetSampleCount()-below)
 	return s
 }

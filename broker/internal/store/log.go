@@ -70,9 +70,9 @@ var (
 	errLogClosed = errors.New("the store is closed")
 )
 
-func newLog(db *pebble.DB, name string, s *Store, meter *logMeter, before func(*pebble.Batch)) *Log {
+func newLog(db *pebble.DB, name string, s *Store, before func(*pebble.Batch)) *Log {
 	l := &Log{
-		db: db, name: name, store: s, meter: meter, before: before,
+		db: db, name: name, store: s, meter: newLogMeter(db), before: before,
 		syncs: make(chan *Flight, maxSyncing), done: make(chan struct{}), freed: make(chan struct{}, 1),
 	}
 	l.changed.L = &l.mu

@@ -130,15 +130,14 @@ func (s *Store) openAll(o Options) (err error) {
 			return err
 		}
 	}
-	messages, groups := newLogMeter(), newLogMeter()
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	options := s.options(cache, o.MemTableBytes, &diskfs.MeteredFS{FS: diskfs.LogSyncFS{FS: s.knownFS(messagesDir)}, Fsync: messages.fsync})
+	options := s.options(cache, o.MemTableBytes, diskfs.LogSyncFS{FS: s.knownFS(messagesDir)})
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	progress := s.options(cache, o.MemTableBytes/groupsMemTable, &diskfs.MeteredFS{FS: diskfs.LogSyncFS{FS: s.knownFS(groupsDir)}, Fsync: groups.fsync})
+	progress := s.options(cache, o.MemTableBytes/groupsMemTable, diskfs.LogSyncFS{FS: s.knownFS(groupsDir)})
 	progress.Experimental.ValueSeparationPolicy = nil // the records are small
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
@@ -148,8 +147,8 @@ func (s *Store) openAll(o Options) (err error) {
 			return err
 		}
 	}
-	s.Messages = newLog(s.messages, "the message log", s, messages, s.tail.apply)
-	s.Groups = newLog(s.groups, "the groups' progress", s, groups, nil)
+	s.Messages = newLog(s.messages, "the message log", s, s.tail.apply)
+	s.Groups = newLog(s.groups, "the groups' progress", s, nil)
 	return nil
 }
 

@@ -12,29 +12,29 @@ import (
 // logMeter is what one Log counts. Only one goroutine writes each, so the atomics are never
 // contended.
 type logMeter struct {
-	seconds, records, fsync *histogram.Histogram
+	seconds, records, fsync histogram.Histogram
 	bytes                   atomic.Int64
 }
 
-func newLogMeter() *logMeter {
-	return &logMeter{seconds: histogram.Durations(), records: histogram.Sizes(), fsync: histogram.Durations()}
+func newLogMeter(db *pebble.DB) *logMeter {
+	return &logMeter{seconds: histogram.Durations(), records: histogram.Sizes(), fsync: histogram.Pebbles(db.Metrics().LogWriter.FsyncLatency)}
 }
 
 // begin counts a batch that is about to be written.
 func (m *logMeter) begin(b *pebble.Batch) {
-	m.records.Observe(int64(b.Count()))
+	m.records.Observe(float64(b.Count()))
 	m.bytes.Add(int64(b.Len()))
 }
 
 // end counts a batch that is on disk.
-func (m *logMeter) end(f *Flight) { m.seconds.Observe(int64(time.Since(f.begun))) }
+func (m *logMeter) end(f *Flight) { m.seconds.Observe(time.Since(f.begun).Seconds()) }
 
 // LogStats is what a Log has done since it was opened.
 type LogStats struct {
-	Commit  histogram.Snapshot // from the write to the end of its fsync, in nanoseconds
+	Commit  histogram.Snapshot // from the write to the end of its fsync, in seconds
 	Records histogram.Snapshot // records in a commit
 	Bytes   int64              // committed
-	Fsync   histogram.Snapshot // how long the fsyncs of the write-ahead log took, in nanoseconds
+	Fsync   histogram.Snapshot // how long the fsyncs of the write-ahead log took, in seconds
 }
 
 // Stats returns what the log has done since it was opened.

@@ -6,7 +6,6 @@
 //     corrupt, and [PausingFS] slows the compactions that fail because of them.
 //   - [KnownFS] notes the checksum of each manifest after its fsync.
 //   - [LogSyncFS] and [MarkerFS] correct the order and the extent of what Pebble syncs.
-//   - [MeteredFS] measures fsyncs.
 //
 // Beside them it has small files that are written whole or not at all, with checksums.
 package diskfs
