@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"github.com/tidegate/tidegate/broker/server"
 )
@@ -56,7 +58,7 @@ func listen(ctx context.Context, address string, most int, logger *slog.Logger, 
 	if err != nil {
 		return nil, err
 	}
-	full := fullLog{logger: logger, address: lis.Addr().String(), most: most}
+	full := fullLog{logger: logger, address: lis.Addr().String(), most: most, lines: rate.Sometimes{Interval: fullInterval}}
 	return connlimit.Limit(lis, most, full.note), nil
 }
 
@@ -67,8 +69,8 @@ type fullLog struct {
 	address string
 	most    int
 
-	logged         time.Time // when it was logged last
-	closed, waited int       // since then
+	lines          rate.Sometimes
+	closed, waited int // since the last line
 }
 
 // note notes that a new connection met the limit, with whether it has to wait.
@@ -78,11 +80,10 @@ func (l *fullLog) note(waits bool) {
 	} else {
 		l.closed++
 	}
-	if !l.logged.IsZero() && time.Since(l.logged) < fullInterval {
-		return
-	}
-	l.logger.Warn("this address has as many connections as it may have: idle ones are closed in favour of new ones, and where none is idle new ones wait: "+
-		"raise max_connections, or end clients that need none",
-		"address", l.address, "max_connections", l.most, "closed", l.closed, "waited", l.waited)
-	l.logged, l.closed, l.waited = time.Now(), 0, 0
+	l.lines.Do(func() {
+		l.logger.Warn("this address has as many connections as it may have: idle ones are closed in favour of new ones, and where none is idle new ones wait: "+
+			"raise max_connections, or end clients that need none",
+			"address", l.address, "max_connections", l.most, "closed", l.closed, "waited", l.waited)
+		l.closed, l.waited = 0, 0
+	})
 }

@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/transport"
@@ -240,7 +242,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 func TestFullAddressIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
-		l := fullLog{logger: slog.New(slog.NewTextHandler(&text, nil)), address: "here", most: 2}
+		l := fullLog{logger: slog.New(slog.NewTextHandler(&text, nil)), address: "here", most: 2, lines: rate.Sometimes{Interval: fullInterval}}
 		for _, step := range []struct {
 			waits  bool
 			after  time.Duration

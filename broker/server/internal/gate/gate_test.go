@@ -3,20 +3,24 @@ package gate
 import (
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/access"
 )
 
-func TestRefusalCount(t *testing.T) {
+// Of one refusal each second, five are logged and then one each two seconds, by reason.
+func TestRefusalLog(t *testing.T) {
 	now := time.Unix(1000, 0)
-	var c refusalCount
-	logged, told := 0, 0
-	for i := range 100 { // one each second
-		next, unlogged, log := c.next(now.Add(time.Duration(i) * time.Second))
-		if c = next; log {
-			logged++
-			told += unlogged
+	var l refusalLog
+	for _, reason := range []access.Reason{access.NoCredentials, "other"} {
+		logged, told := 0, 0
+		for i := range 100 {
+			if unlogged, log := l.take(reason, now.Add(time.Duration(i)*time.Second)); log {
+				logged++
+				told += unlogged
+			}
 		}
-	}
-	if logged != 50 || told+c.other != 50 {
-		t.Errorf("%d logged, %d told of, %d not yet; want 5 in each 10 s", logged, told, c.other)
+		if other := l.reasons[reason].other; logged != 54 || logged+told+other != 100 {
+			t.Errorf("reason %v: %d logged, %d told of, %d not yet; want 54 of 100", reason, logged, told, other)
+		}
 	}
 }
