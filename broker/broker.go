@@ -1,12 +1,10 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/address"
 )
@@ -154,59 +150,41 @@ func (o Options) Validate() error {
 //  6. All others, which are held for a look or a change: those of limits, owners,
 //     maintenance, rates, retention, transactions, watchers, and lifeMu.
 type Broker struct {
-	opts      Options
-	logger    *slog.Logger
-	store     *store.Store
-	host      string
-	name      string // the Endpoint of its receipts and deliveries
-	owners    owners
-	readAhead atomic.Int64 // bytes of bodies that receives have read ahead
+	opts   Options
+	logger *slog.Logger
+	store  *store.Store
+	host   string
+	name   string      // the Endpoint of its receipts and deliveries
+	idKey  store.IDKey // of the hashes of message IDs
 
-	reads        chan struct{} // has a value for each receive that reads messages which are not admitted yet
-	counters     counters
-	delayed      *pending.Delayed
-	pressure     pressure
-	transactions *pending.Transactions
-	watchers     watchers
+	lifetime
+	directory
+	settings
+	readBounds
+	background
 
-	maintenance *maintain.Loop
-	forgetting  *maintain.Task // of message IDs that are older than the duplicate window
-	autoDelete  *maintain.Task // of automatic dead-letter queues
-
-	addresses atomic.Pointer[address.Set[AddressSettings]] // changed by who holds admin and mu
-
-	retention *retentionTasks
-
-	idKey store.IDKey // of the hashes of message IDs
-
-	backlog atomic.Pointer[Limit]       // Options.MaxBacklog, or of SetLimits
-	quotas  atomic.Pointer[clientQuota] // of Options.ClientQuota, or of SetLimits
-
-	transactionDefaults atomic.Pointer[TransactionConfig] // Options.Transaction, or what SetTransaction was told
-
-	// admin is held, as a token, while settings are changed: their I/O is one
-	// after another.
-	admin chan struct{}
+	owners   owners
+	watchers watchers
+	counters counters
+	pressure pressure
 
 	// redriving is held, as a token, while dead letters are moved or removed,
 	// so that none is both, or twice.
 	redriving chan struct{}
+}
 
-	mu     sync.RWMutex
-	topics map[string]*topic // guarded by mu
-	groups map[string]*group // guarded by mu
-	subs   subscriptionsByID // guarded by mu
-	number uint32            // guarded by admin: the last one given
+// settings are those of the whole broker that can change while it is in use.
+type settings struct {
+	addresses           atomic.Pointer[address.Set[AddressSettings]] // changed by the holder of admin and mu
+	backlog             atomic.Pointer[Limit]                        // Options.MaxBacklog, or of SetLimits
+	quotas              atomic.Pointer[clientQuota]                  // of Options.ClientQuota, or of SetLimits
+	transactionDefaults atomic.Pointer[TransactionConfig]            // Options.Transaction, or of SetTransaction
+}
 
-	autoGroups int // guarded by admin: how many groups are automatic
-
-	life      context.Context //nolint:containedctx // the broker's own life, not a request's: it ends, with cause ErrClosed, when Close begins
-	stop      context.CancelCauseFunc
-	lifeMu    sync.RWMutex
-	closing   bool           // guarded by lifeMu
-	operating sync.WaitGroup // the calls and timers under way, not those of maintenance
-	closed    chan struct{}
-	closeErr  error // valid once closed is closed
+// readBounds bound what receives read that is not admitted yet.
+type readBounds struct {
+	readAhead atomic.Int64  // bytes of bodies that receives have read ahead
+	reads     chan struct{} // has a value for each receive that reads
 }
 
 // Open opens a broker, with everything that its directory has: topics,
@@ -230,22 +208,12 @@ func Open(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, name: "in-process",
-		topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{},
-		reads: make(chan struct{}, maxReads),
-		admin: make(chan struct{}, 1), redriving: make(chan struct{}, 1), closed: make(chan struct{}),
-		counters: counters{lateness: histogram.Durations()},
+		directory: newDirectory(), readBounds: readBounds{reads: make(chan struct{}, maxReads)},
+		redriving: make(chan struct{}, 1),
+		counters:  counters{lateness: histogram.Durations()},
 	}
-	// The broker's own life, not a request's.
-	b.life, b.stop = context.WithCancelCause(context.Background())
-	b.maintenance = maintain.New(b.life, o.Logger, b.guarded)
-	b.openPending()
-	b.retention = newRetentionTasks(b)
-	b.forgetting = b.maintenance.Add(maintain.TaskConfig{
-		Step: b.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
-	})
-	b.autoDelete = b.maintenance.Add(maintain.TaskConfig{
-		Step: b.deleteAllUnused, Failed: "an automatic dead-letter queue could not be deleted", Pause: autoDeleteDelay, MaxPause: autoDeleteDelay,
-	})
+	b.openLifetime(s.Abandon)
+	b.openBackground()
 	b.transactionDefaults.Store(&o.Transaction)
 	b.addresses.Store(&address.Set[AddressSettings]{})
 	b.backlog.Store(&o.MaxBacklog)
@@ -273,69 +241,13 @@ func (b *Broker) SetTransaction(c TransactionConfig) error {
 	return nil
 }
 
-// begin counts a call as under way, and returns false if the broker is closing.
-func (b *Broker) begin() bool {
-	b.lifeMu.RLock()
-	defer b.lifeMu.RUnlock()
-	if b.closing {
-		return false
-	}
-	b.operating.Add(1)
-	return true
-}
-
-// end ends what begin counted; it is deferred. A panic goes on to the caller, which may
-// survive it, as servers do. What it left half done is not known then, so the broker is
-// broken first: it refuses everything, and a restart finds what is on disk.
-func (b *Broker) end() {
-	p := recover()
-	if p != nil {
-		b.abandon(p)
-	}
-	b.operating.Done()
-	if p != nil {
-		panic(p)
-	}
-}
-
-// guarded runs a step of maintenance. A panic breaks the broker, as in end.
-func (b *Broker) guarded(step func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			b.abandon(p)
-			panic(p)
-		}
-	}()
-	step()
-}
-
-// abandon breaks the broker after a panic.
-func (b *Broker) abandon(p any) { b.store.Abandon(fmt.Errorf("a panic in the broker: %v", p)) }
-
-// beginWith is begin for a call whose ctx may have ended before: the cause is
-// the error then, as it is that the broker is closing. end must be called without one.
-func (b *Broker) beginWith(ctx context.Context) (end func(), err error) {
-	if !b.begin() {
-		return nil, closedError()
-	}
-	if ctx.Err() != nil {
-		b.end()
-		return nil, &tidegate.Error{Err: context.Cause(ctx)}
-	}
-	return b.end, nil
-}
-
 // Close refuses new calls, ends waiting receives with tidegate.ErrClosed, waits for what is under
 // way, and closes the store. Everything answered is kept. After a panic it waits for nothing and
 // leaves the store locked: the process has to end. It waits for no room on a full disk: what is
 // under way and needs some fails then, and an error says so. It may be called twice; both calls
 // return when the broker is closed.
 func (b *Broker) Close() error {
-	b.lifeMu.Lock()
-	first := !b.closing
-	b.closing = true
-	b.lifeMu.Unlock()
-	if !first {
+	if !b.beginClosing() {
 		<-b.closed
 		return b.closeErr
 	}
@@ -374,9 +286,7 @@ func (b *Broker) Healthy() error {
 	if err := b.store.Broken(); err != nil {
 		return storeError(err)
 	}
-	b.lifeMu.RLock()
-	defer b.lifeMu.RUnlock()
-	if b.closing {
+	if b.isClosing() {
 		return closedError()
 	}
 	return nil

@@ -38,12 +38,6 @@ func newGroup(name string, id uint32, c GroupConfig) *group {
 	return g
 }
 
-func (b *Broker) group(name string) *group {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.groups[name]
-}
-
 // PutGroup creates a consumer group or changes its settings, and returns when
 // that is on disk. Changes hold for messages under way; whether a group is
 // FIFO cannot change once it has received (40000).
@@ -232,12 +226,6 @@ func (b *Broker) describeGroup(g *group) Group {
 	}
 	slices.SortFunc(d.Topics, func(x, y Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d
-}
-
-func (b *Broker) subscriptionsOf(g *group) []*subscription {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.subs.of(g.id)
 }
 
 // DeleteGroup removes a consumer group with its progress. Its dead letters

@@ -113,41 +113,6 @@ func (t *topic) grow(n int) {
 	t.queues.Store(&queues)
 }
 
-// lockAdmin makes changes of settings one after another.
-func (b *Broker) lockAdmin(ctx context.Context) error {
-	select {
-	case b.admin <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (b *Broker) unlockAdmin() { <-b.admin }
-
-func (b *Broker) topic(name string) (*topic, error) {
-	b.mu.RLock()
-	t := b.topics[name]
-	b.mu.RUnlock()
-	if t == nil {
-		if err := tidegate.ValidateTopic(name); err != nil {
-			return nil, err
-		}
-		return nil, topicNotFound(name)
-	}
-	return t, nil
-}
-
-func (b *Broker) topicsByID() map[uint32]*topic {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	out := make(map[uint32]*topic, len(b.topics))
-	for _, t := range b.topics {
-		out[t.id] = t
-	}
-	return out
-}
-
 // PutTopic creates a topic or changes its settings, and returns when that is
 // on disk. A topic's type cannot change, its number of queues not fall (40000).
 func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topic, error) {

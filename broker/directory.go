@@ -1,0 +1,74 @@
+package broker
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A directory has the topics, groups and subscriptions of a broker.
+type directory struct {
+	// admin is held, as a token, while settings are changed: their I/O is one
+	// after another.
+	admin chan struct{}
+
+	mu     sync.RWMutex
+	topics map[string]*topic // guarded by mu
+	groups map[string]*group // guarded by mu
+	subs   subscriptionsByID // guarded by mu
+
+	number     uint32 // guarded by admin: the last one given to a topic or group
+	autoGroups int    // guarded by admin: how many groups are automatic
+}
+
+func newDirectory() directory {
+	return directory{admin: make(chan struct{}, 1), topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{}}
+}
+
+// lockAdmin makes changes of settings one after another.
+func (d *directory) lockAdmin(ctx context.Context) error {
+	select {
+	case d.admin <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (d *directory) unlockAdmin() { <-d.admin }
+
+func (d *directory) topic(name string) (*topic, error) {
+	d.mu.RLock()
+	t := d.topics[name]
+	d.mu.RUnlock()
+	if t == nil {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return nil, err
+		}
+		return nil, topicNotFound(name)
+	}
+	return t, nil
+}
+
+func (d *directory) topicsByID() map[uint32]*topic {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	out := make(map[uint32]*topic, len(d.topics))
+	for _, t := range d.topics {
+		out[t.id] = t
+	}
+	return out
+}
+
+func (d *directory) group(name string) *group {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.groups[name]
+}
+
+func (d *directory) subscriptionsOf(g *group) []*subscription {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.subs.of(g.id)
+}

@@ -1,0 +1,96 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A lifetime is the time between Open and Close, and the calls under way.
+type lifetime struct {
+	life context.Context //nolint:containedctx // the broker's own life, not a request's: it ends, with cause ErrClosed, when Close begins
+	stop context.CancelCauseFunc
+
+	broken func(error) // breaks the broker after a panic
+
+	lifeMu    sync.RWMutex
+	closing   bool           // guarded by lifeMu
+	operating sync.WaitGroup // the calls and timers under way, not the steps of maintenance
+	closed    chan struct{}
+	closeErr  error // valid once closed is closed
+}
+
+func (l *lifetime) openLifetime(broken func(error)) {
+	// The broker's own life, not a request's.
+	l.life, l.stop = context.WithCancelCause(context.Background())
+	l.closed, l.broken = make(chan struct{}), broken
+}
+
+// begin counts a call as under way, and returns false if the broker is closing.
+func (l *lifetime) begin() bool {
+	l.lifeMu.RLock()
+	defer l.lifeMu.RUnlock()
+	if l.closing {
+		return false
+	}
+	l.operating.Add(1)
+	return true
+}
+
+// end ends what begin counted; it is deferred. A panic goes on to the caller, which may
+// survive it, as servers do. What it left half done is not known then, so the broker is
+// broken first: it refuses everything, and a restart finds what is on disk.
+func (l *lifetime) end() {
+	p := recover()
+	if p != nil {
+		l.abandon(p)
+	}
+	l.operating.Done()
+	if p != nil {
+		panic(p)
+	}
+}
+
+// guarded runs a step of maintenance. A panic breaks the broker, as in end.
+func (l *lifetime) guarded(step func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.abandon(p)
+			panic(p)
+		}
+	}()
+	step()
+}
+
+// abandon breaks the broker after a panic.
+func (l *lifetime) abandon(p any) { l.broken(fmt.Errorf("a panic in the broker: %v", p)) }
+
+// beginWith is begin for a call whose ctx may have ended before: the cause is
+// the error then, as it is that the broker is closing. end must be called without one.
+func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {
+	if !l.begin() {
+		return nil, closedError()
+	}
+	if ctx.Err() != nil {
+		l.end()
+		return nil, &tidegate.Error{Err: context.Cause(ctx)}
+	}
+	return l.end, nil
+}
+
+// beginClosing ends begin, and reports whether this is the first call.
+func (l *lifetime) beginClosing() (first bool) {
+	l.lifeMu.Lock()
+	defer l.lifeMu.Unlock()
+	first = !l.closing
+	l.closing = true
+	return first
+}
+
+func (l *lifetime) isClosing() bool {
+	l.lifeMu.RLock()
+	defer l.lifeMu.RUnlock()
+	return l.closing
+}
