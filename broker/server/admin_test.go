@@ -38,7 +38,7 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "/v1/topics/other", `{"queue":1}`, 400, []string{`\"queue\" is unknown`, "type, queues, duplicate_window, max_backlog, max_rate, retention, transaction"}},
 		{"PUT", "/v1/topics/other", `{"max_backlog":{"message":1}}`, 400, []string{`\"message\" is unknown`}},
 		{"PUT", "/v1/topics/other", `{"queues":"many"}`, 400, []string{"queues", "string"}},
-		{"PUT", "/v1/topics/other", `{} {}`, 400, []string{"follows"}},
+		{"PUT", "/v1/topics/other", `{} {}`, 400, []string{"after top-level value"}},
 		{"PUT", "/v1/topics/other", `[]`, 400, []string{"not a JSON object"}},
 		{"PUT", "/v1/topics/other", `null`, 400, []string{"not a JSON object"}},
 		{"PUT", "/v1/topics/other", `{"queues":`, 400, []string{"body"}},

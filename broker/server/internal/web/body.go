@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -150,7 +149,8 @@ func badBody(format string, args ...any) error {
 	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
 }
 
-// Decode reads one JSON object into v, and says where it is wrong.
+// Decode reads one JSON object into v, and says where it is wrong. It takes no key twice, no
+// unknown key, and no text that is not UTF-8.
 func Decode(raw []byte, v any) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
@@ -159,65 +159,11 @@ func Decode(raw []byte, v any) error {
 	case raw[0] != '{':
 		return badBody("it is not a JSON object")
 	}
-	if !utf8.Valid(raw) {
-		return badBody("it is not UTF-8 at byte %d; bytes that are no text belong into a body in base64", invalidAt(raw))
-	}
-	if at := loneSurrogate(raw); at >= 0 {
-		return badBody("the escape %q at byte %d is half of a character", raw[at:at+6], at)
-	}
-	at, suspect := survey(raw, maxMembers)
-	if at >= 0 {
+	if at := crowded(raw, maxMembers); at >= 0 {
 		return badBody("the list or object that begins at byte %d has more than %d members, which is the limit", at, maxMembers)
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return badBody("%s", diagnose(raw, v, err))
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return badBody("something follows the JSON object")
-	}
-	if suspect { // of two encoding/json takes a mixture
-		if text := faultIn(raw, reflect.TypeOf(v).Elem(), ""); text != "" {
-			return badBody("%s", text)
-		}
+	if err := json.Unmarshal(raw, v, json.RejectUnknownMembers(true)); err != nil {
+		return badBody("%s", diagnose(raw, err))
 	}
 	return nil
-}
-
-// invalidAt returns where b stops being UTF-8.
-func invalidAt(b []byte) int {
-	at := 0
-	for at < len(b) {
-		r, n := utf8.DecodeRune(b[at:])
-		if r == utf8.RuneError && n == 1 {
-			break
-		}
-		at += n
-	}
-	return at
-}
-
-// loneSurrogate returns where an escape such as \ud800 stands that is half of
-// a character, or -1. encoding/json would put another character in its place.
-func loneSurrogate(raw []byte) int {
-	hex := func(at int, digits string) bool {
-		return at+6 <= len(raw) && raw[at] == '\\' && raw[at+1] == 'u' && (raw[at+2] == 'd' || raw[at+2] == 'D') &&
-			strings.IndexByte(digits, raw[at+3]) >= 0
-	}
-	for at := 0; ; {
-		n := bytes.IndexByte(raw[at:], '\\')
-		if n < 0 {
-			return -1
-		}
-		at += n
-		switch {
-		case hex(at, "89abAB") && hex(at+6, "cdefCDEF"):
-			at += 12
-		case hex(at, "89abAB"), hex(at, "cdefCDEF"):
-			return at
-		default:
-			at += min(2, len(raw)-at)
-		}
-	}
 }

@@ -1,182 +1,129 @@
 package web
 
 import (
-	"bytes"
-	"encoding"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tidegate/tidegate/broker/internal/nearest"
 )
 
-// diagnose says what is wrong with a JSON text that could not be decoded into
-// v because of err, with the path of the field: messages[3].tag. It reads the
-// text again, which only those pay for who sent a wrong one.
-func diagnose(raw []byte, v any, err error) string {
-	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Sprintf("it is not JSON at byte %d: %v", e.Offset, err)
-	}
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+// diagnose returns what is wrong with a JSON text that cannot be decoded because of err, with the
+// path of the field: messages[3].tag.
+func diagnose(raw []byte, err error) string {
+	syntax, isSyntax := errors.AsType[*jsontext.SyntacticError](err)
+	fault, isFault := errors.AsType[*json.SemanticError](err)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return "it is cut off: the JSON object does not end"
+	case errors.Is(err, jsontext.ErrDuplicateName) && isSyntax:
+		return fmt.Sprintf("key %q is there twice%s: give it once", syntax.JSONPointer.LastToken(), within(syntax.JSONPointer.Parent()))
+	case isSyntax && invalidUTF8(raw[min(int(syntax.ByteOffset), len(raw)):]):
+		return fmt.Sprintf("it is not UTF-8 at byte %d; bytes that are no text belong into a body in base64", syntax.ByteOffset)
+	case isSyntax:
+		return fmt.Sprintf("it is not JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
+	case errors.Is(err, json.ErrUnknownName) && isFault:
+		return unknownKey(fault.JSONPointer, Keys(fault.GoType))
+	case isFault:
+		return wrongValue(raw, fault)
 	}
-	if text := faultIn(raw, reflect.TypeOf(v).Elem(), ""); text != "" {
-		return text
-	}
-	return strings.TrimPrefix(err.Error(), "json: ")
+	return err.Error()
 }
 
-// faultIn returns the first fault of a JSON value for a type, or "".
-func faultIn(raw json.RawMessage, t reflect.Type, path string) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	raw = bytes.TrimSpace(raw)
-	if string(raw) == "null" {
-		return ""
-	}
-	pointer := reflect.PointerTo(t)
-	special := pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-	switch {
-	case special, t == reflect.TypeFor[[]byte]():
-	case t.Kind() == reflect.Struct:
-		types, keys := Keys(t)
-		return faultInObject(raw, path, func(key string) (string, reflect.Type, string) {
-			if types[key] == nil {
-				for _, k := range keys {
-					if strings.EqualFold(k, key) {
-						return k, types[k], "" // encoding/json takes it
-					}
-				}
-				return "", nil, unknownKey(key, path, keys)
-			}
-			return key, types[key], ""
-		})
-	case t.Kind() == reflect.Map:
-		return faultInObject(raw, path, func(key string) (string, reflect.Type, string) { return key, t.Elem(), "" })
-	case t.Kind() == reflect.Slice:
-		var list []json.RawMessage
-		if json.Unmarshal(raw, &list) != nil {
-			return name(path) + " is " + kindOfJSON(raw) + "; give a list"
-		}
-		for i, item := range list {
-			if text := faultIn(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); text != "" {
-				return text
-			}
-		}
-		return ""
-	}
-	if err := json.Unmarshal(raw, reflect.New(t).Interface()); err != nil {
-		return fault(raw, t, path, err)
-	}
-	return ""
+// invalidUTF8 reports whether a text begins with a byte that is not UTF-8.
+func invalidUTF8(text []byte) bool {
+	r, n := utf8.DecodeRune(text)
+	return r == utf8.RuneError && n == 1
 }
 
 // unknownKey says what to write in place of a key.
-func unknownKey(key, path string, keys []string) string {
-	text := fmt.Sprintf("key %q is unknown%s: ", key, within(path))
-	if n := nearest.Name(key, keys); n != "" {
+func unknownKey(at jsontext.Pointer, keys []string) string {
+	text := fmt.Sprintf("key %q is unknown%s: ", at.LastToken(), within(at.Parent()))
+	if n := nearest.Name(at.LastToken(), keys); n != "" {
 		text += "did you mean " + n + "? "
 	}
 	return text + "there are " + strings.Join(keys, ", ")
 }
 
-// fault says what is wrong with one value.
-func fault(raw json.RawMessage, t reflect.Type, path string, err error) string {
-	is := name(path) + " is " + kindOfJSON(raw)
-	_, wrongType := errors.AsType[*json.UnmarshalTypeError](err)
+// wrongValue says what is wrong with one value.
+func wrongValue(raw []byte, fault *json.SemanticError) string {
+	value, t := raw[min(int(fault.ByteOffset), len(raw)):], fault.GoType
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	is := name(fault.JSONPointer) + " is " + kindOfJSON(value)
+	wrongType := fault.Err == nil || errors.Is(fault.Err, strconv.ErrSyntax) || errors.Is(fault.Err, strconv.ErrRange)
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return is + ", which is no time; give one as in RFC 3339, such as \"2026-01-31T15:04:05Z\""
-	case wrongType && t == reflect.TypeFor[[]byte]():
+	case t == reflect.TypeFor[[]byte]() && wrongType:
 		return is + "; give a text in base64"
 	case t == reflect.TypeFor[[]byte]():
-		return name(path) + " is not base64 (" + err.Error() + "); a text goes into body_text as it is"
+		return name(fault.JSONPointer) + " is not base64 (" + fault.Err.Error() + "); a text goes into body_text as it is"
+	case wrongType && t.Kind() == reflect.Slice:
+		return is + "; give a list"
+	case wrongType && (t.Kind() == reflect.Struct || t.Kind() == reflect.Map):
+		return is + "; give an object"
 	case wrongType:
 		return is + ", which does not fit; give a " + strings.NewReplacer("int64", "whole number", "int", "whole number", "bool", "boolean").Replace(t.Kind().String())
 	}
-	return name(path) + ": " + err.Error()
+	return name(fault.JSONPointer) + ": " + fault.Err.Error()
 }
 
-// faultInObject returns the first fault of an object. of returns the meaning of a key and the type
-// of its value, or the fault of the key.
-func faultInObject(raw json.RawMessage, path string, of func(key string) (stands string, t reflect.Type, wrong string)) string {
-	seen := map[string]bool{}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return name(path) + " is " + kindOfJSON(raw) + "; give an object"
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return ""
-		}
-		stands, t, text := of(key.(string))
-		if text != "" {
-			return text
-		}
-		if seen[stands] {
-			return fmt.Sprintf("key %q is there twice%s: give it once", stands, within(path))
-		}
-		seen[stands] = true
-		var value json.RawMessage
-		if d.Decode(&value) != nil {
-			return ""
-		}
-		if text := faultIn(value, t, strings.TrimPrefix(path+"."+key.(string), ".")); text != "" {
-			return text
+// name returns a path in the words of a person: messages[3].tag, or "it" for the whole text.
+func name(at jsontext.Pointer) string {
+	var path strings.Builder
+	for token := range at.Tokens() {
+		switch _, err := strconv.Atoi(token); {
+		case err == nil:
+			path.WriteString("[" + token + "]")
+		case path.Len() > 0:
+			path.WriteString("." + token)
+		default:
+			path.WriteString(token)
 		}
 	}
-	return ""
-}
-
-func name(path string) string {
-	if path == "" {
+	if path.Len() == 0 {
 		return "it"
 	}
-	return path
+	return path.String()
 }
 
-func within(path string) string {
-	if path == "" {
+func within(at jsontext.Pointer) string {
+	if at == "" {
 		return ""
 	}
-	return " in " + path
+	return " in " + name(at)
 }
 
-// kindOfJSON says what a value is, and shows it if it is short.
-func kindOfJSON(raw json.RawMessage) string {
-	kind := "a number"
-	switch raw[0] {
-	case '{':
-		return "an object"
-	case '[':
-		return "a list"
-	case '"':
-		kind = "a string"
-	case 't', 'f':
-		kind = "a boolean"
+// kindOfJSON returns the kind of the value that a text begins with, and the value if it is short.
+func kindOfJSON(text []byte) string {
+	kind, ok := map[byte]string{'{': "an object", '[': "a list", '"': "a string", 't': "a boolean", 'f': "a boolean"}[text[0]]
+	if !ok {
+		kind = "a number"
 	}
-	if len(raw) > 40 {
+	value, err := jsontext.NewDecoder(strings.NewReader(string(text[:min(len(text), 41)]))).ReadValue()
+	if err != nil || text[0] == '{' || text[0] == '[' || len(value) > 40 {
 		return kind
 	}
-	return kind + " (" + string(raw) + ")"
+	return kind + " (" + string(value) + ")"
 }
 
-// Keys returns the keys of a struct in JSON, in the order of its fields,
-// and their types.
-func Keys(t reflect.Type) (map[string]reflect.Type, []string) {
-	types, keys := map[string]reflect.Type{}, []string(nil)
+// Keys returns the keys of a struct in JSON, in the order of its fields.
+func Keys(t reflect.Type) (keys []string) {
 	for _, f := range reflect.VisibleFields(t) {
 		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" && !slices.Contains(keys, key) {
-			types[key] = f.Type
 			keys = append(keys, key)
 		}
 	}
-	return types, keys
+	return keys
 }
