@@ -1,26 +1,12 @@
 package broker
 
 import (
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/store"
-)
-
-const (
-	// browseMessages and browseBytes bound what one call looks at while it
-	// searches dead letters that a filter lets through.
-	browseMessages = 10_000
-	browseBytes    = 32 << 20
-
-	// browseChunk and browseChunkBytes bound what is read, or moved, at a time.
-	browseChunk      = 256
-	browseChunkBytes = 4 << 20
 )
 
 // A DeadLetterFilter chooses dead letters of a group: those that are as each
@@ -31,14 +17,6 @@ type DeadLetterFilter struct {
 	Reason     string    // the reason contains it
 	Since      time.Time // it became a dead letter then or later
 	Before     time.Time // it became a dead letter earlier than that
-}
-
-func (f *DeadLetterFilter) match(m *store.Message, origin tidegate.DeadLetter) bool {
-	return (f.Topic == "" || f.Topic == origin.Topic) &&
-		(len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, m.ID)) &&
-		strings.Contains(origin.Reason, f.Reason) &&
-		(f.Since.IsZero() || !m.StoredAt.Before(f.Since)) &&
-		(f.Before.IsZero() || m.StoredAt.Before(f.Before))
 }
 
 // A DeadLetterQuery says which dead letters Broker.DeadLetters returns.
@@ -91,18 +69,23 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 	if err != nil || t == nil {
 		return page, err
 	}
-	scan := letterScan{broker: b, topic: t, group: group, filter: &q.DeadLetterFilter, at: at, messages: browseMessages, bytes: browseBytes}
+	scan := deadletter.Scan{
+		Topic: letters{t, b}, Group: group, Filter: deadletter.Filter(q.DeadLetterFilter), At: at,
+		Messages: deadletter.BrowseMessages, Bytes: deadletter.BrowseBytes,
+	}
 	for len(page.Letters) < limit {
-		found, err := scan.next(limit - len(page.Letters))
+		found, err := scan.Next(limit - len(page.Letters))
 		if err != nil {
-			return page, err
+			return page, storeError(err)
 		}
-		page.Letters = append(page.Letters, found...)
-		if scan.over() {
+		for i := range found {
+			page.Letters = append(page.Letters, StoredDeadLetter(found[i]))
+		}
+		if scan.Over() {
 			break
 		}
 	}
-	page.Next = scan.position()
+	page.Next = scan.Position()
 	return page, nil
 }
 
@@ -124,107 +107,39 @@ func (b *Broker) deadLettersOf(group, in string) (*topic, error) {
 	return t, nil
 }
 
-// A letterPosition is a place among dead letters; the zero value is the beginning.
-type letterPosition struct {
-	queue  int
-	offset int64
-}
-
-// String returns what parsePosition reads.
-func (p letterPosition) String() string { return fmt.Sprintf("%d-%d", p.queue, p.offset) }
-
-func parsePosition(text string) (p letterPosition, err error) {
-	if text == "" {
-		return p, nil
-	}
-	queue, offset, ok := strings.Cut(text, "-")
-	q, qerr := strconv.ParseUint(queue, 10, 16)
-	o, oerr := strconv.ParseInt(offset, 10, 64)
-	if !ok || qerr != nil || oerr != nil || o < 0 {
+func parsePosition(text string) (deadletter.Position, error) {
+	p, err := deadletter.ParsePosition(text)
+	if err != nil {
 		return p, newError(tidegate.CodeBadRequest, "after", "%.40q is not where a page ended: give the next of the page before, or nothing", text)
 	}
-	return letterPosition{int(q), o}, nil
+	return p, nil
 }
 
-// A letterScan goes through the dead letters of a group.
-type letterScan struct {
-	broker   *Broker
-	topic    *topic
-	group    string
-	filter   *DeadLetterFilter
-	at       letterPosition
-	messages int   // still to be looked at
-	bytes    int64 // likewise
+// letters is the deadletter.Topic of a topic.
+type letters struct {
+	*topic
+	broker *Broker
 }
 
-// end reports whether the scan has seen everything.
-func (s *letterScan) end() bool { return s.at.queue >= len(*s.topic.queues.Load()) }
-
-// over reports whether there is nothing more to look at in this call.
-func (s *letterScan) over() bool { return s.end() || s.messages <= 0 || s.bytes <= 0 }
-
-// position returns where to go on; empty at the end.
-func (s *letterScan) position() string {
-	if s.end() {
-		return ""
+// Bounds is that of deadletter.Topic.
+func (l letters) Bounds(queue int) (begin, end int64, ok bool) {
+	queues := *l.queues.Load()
+	if queue >= len(queues) {
+		return 0, 0, false
 	}
-	return s.at.String()
+	return queues[queue].low.Load().Offset, queues[queue].end.Load(), true
 }
 
-// next returns up to limit dead letters of the next messages that it reads; possibly none.
-func (s *letterScan) next(limit int) ([]StoredDeadLetter, error) {
-	if s.end() {
-		return nil, nil
-	}
-	q := (*s.topic.queues.Load())[s.at.queue]
-	low, to := q.low.Load().Offset, q.end.Load()
-	if s.at.offset = max(s.at.offset, low); s.at.offset >= to { // what is before low is removed but for who has it in hand
-		s.at = letterPosition{queue: s.at.queue + 1}
-		return nil, nil
-	}
-	ms, offsets, err := s.broker.store.Read(s.topic.id, q.number, s.at.offset, to, browseChunk, browseChunkBytes)
-	if d, ok := errors.AsType[*store.Damaged](err); ok {
-		s.passDamaged(q, d)
-		return nil, nil
-	}
-	if err != nil {
-		return nil, storeError(err)
-	}
-	if len(ms) == 0 {
-		s.at.offset = to
-	}
-	var out []StoredDeadLetter
-	for i := range ms {
-		m := &ms[i]
-		if len(out) == limit {
-			break
-		}
-		s.at.offset = offsets[i] + 1
-		s.messages--
-		s.bytes -= int64(len(m.Body))
-		origin, _ := m.DeadLetter()
-		if origin.Group != s.group && s.topic.name != tidegate.DeadLetterTopic(s.group) || !s.filter.match(m, origin) {
-			continue
-		}
-		m.Topic = s.topic.name
-		out = append(out, StoredDeadLetter{
-			Message: m.Message, Origin: origin, Queue: int(q.number), Offset: offsets[i],
-			BornAt: m.BornAt, BornHost: m.BornHost, StoredAt: m.StoredAt,
-		})
-	}
-	if s.at.offset >= q.end.Load() {
-		s.at = letterPosition{queue: s.at.queue + 1}
-	}
-	return out, nil
+// Read is that of deadletter.Topic.
+func (l letters) Read(queue int, from, to int64, limit int, maxBytes int64) ([]store.Message, []int64, error) {
+	return l.broker.store.Read(l.id, uint16(queue), from, to, limit, maxBytes)
 }
 
-// passDamaged goes on behind dead letters that cannot be read any more.
-func (s *letterScan) passDamaged(q *queue, d *store.Damaged) {
-	s.broker.counters.damaged.Add(d.To - d.From)
-	s.broker.logger.Error("dead letters cannot be read from disk any more and are passed over",
-		"topic", s.topic.name, "queue", q.number, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
-	s.messages -= int(d.To - s.at.offset)
-	s.at.offset = d.To
+// SkipDamaged is that of deadletter.Topic.
+func (l letters) SkipDamaged(queue int, d *store.Damaged) {
+	l.broker.counters.damaged.Add(d.To - d.From)
+	l.broker.logger.Error("dead letters cannot be read from disk any more and are passed over",
+		"topic", l.name, "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 }
 
 // deadLetterTopics returns the topics that there are of those to which the

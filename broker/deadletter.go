@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -177,7 +176,7 @@ func (d *deadLetter) write(b *Broker) {
 		return
 	}
 	if d.retried == nil || d.retried.dead {
-		m.Properties = d.properties(&m)
+		m.Properties = d.death(&m).Properties(&m)
 	}
 	var due time.Time
 	if d.retried != nil {
@@ -232,31 +231,18 @@ func (d *deadLetter) join(ctx context.Context, b *Broker) error {
 	return nil
 }
 
-// properties returns the message's own and those that tell where it comes from.
-func (d *deadLetter) properties(m *store.Message) map[string]string {
-	p := maps.Clone(m.Properties)
-	if p == nil {
-		p = map[string]string{}
+// death returns how the message became a dead letter, or expires now.
+func (d *deadLetter) death(m *store.Message) *deadletter.Death {
+	s := d.sub
+	death := &deadletter.Death{
+		Group: s.group.name, Topic: s.topic.name, Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
+		Artemis: s.topic.address.Load().redelivery != nil,
 	}
-	if _, again := p[tidegate.PropertyDeadLetterTopic]; !again { // a dead letter's dead letter keeps the first origin
-		s := d.sub
-		p[tidegate.PropertyDeadLetterTopic], p[tidegate.PropertyDeadLetterMessageID] = s.group.config.Load().RetryTopic.sent(m, s.topic.name, s.group.name)
-		p[tidegate.PropertyDeadLetterQueue] = strconv.Itoa(int(d.place.Queue))
-		p[tidegate.PropertyDeadLetterOffset] = strconv.FormatInt(d.place.Offset, 10)
-	}
-	if d.sub.topic.address.Load().redelivery != nil || d.Expired {
-		p[tidegate.PropertyOriginalAddress] = d.sub.topic.name
-		p[tidegate.PropertyOriginalQueue] = d.sub.group.name
-		p[tidegate.PropertyOriginalMessageID] = m.ID
-	}
+	death.SentTo, death.SentID = s.group.config.Load().RetryTopic.sent(m, s.topic.name, s.group.name)
 	if d.Expired {
-		p[tidegate.PropertyExpired] = strconv.FormatInt(time.Now().UnixMilli(), 10)
-		return p
+		death.Expired = time.Now()
 	}
-	p[tidegate.PropertyDeadLetterGroup] = d.sub.group.name
-	p[tidegate.PropertyDeadLetterAttempts] = strconv.Itoa(d.Tries)
-	p[tidegate.PropertyDeadLetterReason] = d.Reason
-	return p
+	return death
 }
 
 // removeLease waits for the dead letter to be on disk and removes the lease; wait waits for that.

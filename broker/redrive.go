@@ -3,11 +3,10 @@ package broker
 import (
 	"cmp"
 	"context"
-	"maps"
-	"strconv"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -76,7 +75,7 @@ type DeadLetterPurge struct {
 // told then too.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	var done DeadLetterRedrive
-	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []deadletter.Letter) (stop string, err error) {
 		return b.redriveChunk(t, letters, &sel, &done)
 	})
 	done.Next = next
@@ -91,7 +90,7 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadL
 // at a time. A receive from the topic of the dead letters that is under way may still deliver them.
 func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterPurge, error) {
 	var done DeadLetterPurge
-	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []StoredDeadLetter) (stop string, err error) {
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []deadletter.Letter) (stop string, err error) {
 		err = b.store.Messages.Add(func(w *store.Batch) {
 			if t.deleted.Load() {
 				return
@@ -112,7 +111,7 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLet
 // moveLetters calls move with the dead letters that are selected, some at a
 // time, until there are no more, their number is reached, or move returns the
 // position at which it stopped. It returns where to go on.
-func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic, []StoredDeadLetter) (string, error)) (next string, err error) {
+func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic, []deadletter.Letter) (string, error)) (next string, err error) {
 	if !b.begin() {
 		return "", closedError()
 	}
@@ -148,18 +147,21 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	scan := letterScan{broker: b, topic: t, group: group, filter: &sel.DeadLetterFilter, at: at, messages: max(left, browseMessages), bytes: 1 << 40}
-	for left > 0 && !scan.over() {
-		before := scan.position()
+	scan := deadletter.Scan{
+		Topic: letters{t, b}, Group: group, Filter: deadletter.Filter(sel.DeadLetterFilter), At: at,
+		Messages: max(left, deadletter.BrowseMessages), Bytes: 1 << 40,
+	}
+	for left > 0 && !scan.Over() {
+		before := scan.Position()
 		if b.life.Err() != nil {
 			return before, closedError()
 		}
 		if ctx.Err() != nil {
 			return before, context.Cause(ctx)
 		}
-		letters, err := scan.next(left)
+		letters, err := scan.Next(left)
 		if err != nil {
-			return before, err
+			return before, storeError(err)
 		}
 		if len(letters) == 0 {
 			continue
@@ -173,12 +175,12 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 			return stop, nil
 		}
 	}
-	return scan.position(), nil
+	return scan.Position(), nil
 }
 
 // redriveChunk sends some dead letters back in one write. It returns the
 // position of the one at which a throttle stopped it.
-func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLetterSelection, done *DeadLetterRedrive) (stop string, err error) {
+func (b *Broker) redriveChunk(t *topic, letters []deadletter.Letter, sel *DeadLetterSelection, done *DeadLetterRedrive) (stop string, err error) {
 	var published []func(error)
 	var n, noTarget, tooOften int64
 	targets := make([]*topic, len(letters))
@@ -204,10 +206,10 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 			}
 			if th := b.throttle(to, now, &sender{size: int64(len(l.Body))}); th != nil {
 				done.Throttle = th
-				stop = letterPosition{l.Queue, l.Offset}.String()
+				stop = l.Position().String()
 				return
 			}
-			m := redriven(l, to.name)
+			m := l.Redriven(to.name)
 			q := to.pick(m.MessageGroup)
 			to.put(w, q, m, now)
 			t.remove(w, l)
@@ -229,7 +231,7 @@ func (b *Broker) redriveChunk(t *topic, letters []StoredDeadLetter, sel *DeadLet
 }
 
 // redriveTarget returns the topic that takes a dead letter, or nil.
-func (b *Broker) redriveTarget(l *StoredDeadLetter, name string) *topic {
+func (b *Broker) redriveTarget(l *deadletter.Letter, name string) *topic {
 	if name == "" {
 		name = l.Origin.Topic
 	}
@@ -245,32 +247,6 @@ func (b *Broker) redriveTarget(l *StoredDeadLetter, name string) *topic {
 		return nil
 	}
 	return t
-}
-
-// redriven returns the message that a dead letter was, with the count of its redrives, for the
-// topic named to.
-func redriven(l *StoredDeadLetter, to string) *store.Message {
-	m := &store.Message{Message: l.Message, BornAt: l.BornAt, BornHost: l.BornHost}
-	m.Properties = maps.Clone(l.Properties)
-	if m.Properties == nil {
-		m.Properties = map[string]string{}
-	}
-	for _, p := range [...]string{
-		tidegate.PropertyDeadLetterTopic, tidegate.PropertyDeadLetterMessageID, tidegate.PropertyDeadLetterQueue, tidegate.PropertyDeadLetterOffset,
-		tidegate.PropertyDeadLetterGroup, tidegate.PropertyDeadLetterAttempts, tidegate.PropertyDeadLetterReason,
-	} {
-		delete(m.Properties, p)
-	}
-	if retry, ok := m.Properties[tidegate.PropertyRetryTopic]; ok && retry != to { // or else it was a message of that retry topic
-		m.ID, m.DeliverAt = cmp.Or(l.Origin.MessageID, m.ID), time.Time{}
-		for _, p := range [...]string{
-			tidegate.PropertyRealTopic, tidegate.PropertyOriginMessageID, tidegate.PropertyRetryTopic, tidegate.PropertyReconsumeTimes,
-		} {
-			delete(m.Properties, p)
-		}
-	}
-	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
-	return m
 }
 
 // expectGaps has whoever removes the oldest messages of a topic look from now
@@ -290,7 +266,7 @@ func (b *Broker) expectGaps(ctx context.Context, t *topic) error {
 
 // remove takes a message out of the middle of a queue. Only called within the
 // message log's Add, at most once for a message.
-func (t *topic) remove(w *store.Batch, l *StoredDeadLetter) {
+func (t *topic) remove(w *store.Batch, l *deadletter.Letter) {
 	q := (*t.queues.Load())[l.Queue]
 	q.removedMessages.Add(1)
 	q.removedBytes.Add(int64(len(l.Body)))

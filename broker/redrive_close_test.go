@@ -6,13 +6,14 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 )
 
 // A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it
 // came and where to go on.
 func TestCloseStopsARedrive(t *testing.T) {
 	t.Parallel()
-	const n = 3 * browseChunk
+	const n = 3 * deadletter.Chunk
 	for name, move := range map[string]func(t *testing.T, b *Broker) (moved int64, next string, err error){
 		"redrive": func(t *testing.T, b *Broker) (int64, string, error) {
 			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{To: "t", Limit: n})

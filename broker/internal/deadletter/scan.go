@@ -1,0 +1,108 @@
+package deadletter
+
+import (
+	"errors"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	// BrowseMessages and BrowseBytes bound what one call looks at while it
+	// searches dead letters that a filter selects.
+	BrowseMessages = 10_000
+	BrowseBytes    = 32 << 20
+
+	// Chunk and chunkBytes bound what is read, or moved, at a time.
+	Chunk      = 256
+	chunkBytes = 4 << 20
+)
+
+// A Topic is a topic that has dead letters.
+type Topic interface {
+	Name() string
+	Bounds(queue int) (begin, end int64, ok bool) // the offsets of a queue; false behind the last queue
+	Read(queue int, from, to int64, limit int, maxBytes int64) (ms []store.Message, offsets []int64, err error)
+	SkipDamaged(queue int, d *store.Damaged) // logs and counts messages that cannot be read
+}
+
+// A Scan goes through the dead letters of a group in a topic.
+type Scan struct {
+	Topic    Topic
+	Group    string
+	Filter   Filter
+	At       Position
+	Messages int   // still to be looked at
+	Bytes    int64 // likewise
+}
+
+// Over reports whether there is nothing more to look at in this call.
+func (s *Scan) Over() bool { return s.end() || s.Messages <= 0 || s.Bytes <= 0 }
+
+// end reports whether the scan has seen everything.
+func (s *Scan) end() bool {
+	_, _, ok := s.Topic.Bounds(s.At.Queue)
+	return !ok
+}
+
+// Position returns where to go on; empty at the end.
+func (s *Scan) Position() string {
+	if s.end() {
+		return ""
+	}
+	return s.At.String()
+}
+
+// Next returns up to limit dead letters of the next messages that it reads; possibly none.
+func (s *Scan) Next(limit int) ([]Letter, error) {
+	queue := s.At.Queue
+	begin, end, ok := s.Topic.Bounds(queue)
+	if !ok {
+		return nil, nil
+	}
+	if s.At.Offset = max(s.At.Offset, begin); s.At.Offset >= end { // messages before begin are removed, except leftovers
+		s.At = Position{Queue: queue + 1}
+		return nil, nil
+	}
+	ms, offsets, err := s.Topic.Read(queue, s.At.Offset, end, Chunk, chunkBytes)
+	if d, ok := errors.AsType[*store.Damaged](err); ok {
+		s.Topic.SkipDamaged(queue, d)
+		s.Messages -= int(d.To - s.At.Offset)
+		s.At.Offset = d.To
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(ms) == 0 {
+		s.At.Offset = end
+	}
+	found := s.selected(ms, offsets, limit)
+	if _, end, _ := s.Topic.Bounds(queue); s.At.Offset >= end {
+		s.At = Position{Queue: queue + 1}
+	}
+	return found, nil
+}
+
+// selected moves over messages and returns up to limit of those that are selected.
+func (s *Scan) selected(ms []store.Message, offsets []int64, limit int) (found []Letter) {
+	for i := range ms {
+		m := &ms[i]
+		if len(found) == limit {
+			break
+		}
+		s.At.Offset = offsets[i] + 1
+		s.Messages--
+		s.Bytes -= int64(len(m.Body))
+		origin, _ := m.DeadLetter()
+		if origin.Group != s.Group && s.Topic.Name() != tidegate.DeadLetterTopic(s.Group) || !s.Filter.Match(m, origin) {
+			continue
+		}
+		m.Topic = s.Topic.Name()
+		found = append(found, Letter{
+			Message: m.Message, Origin: origin, Queue: s.At.Queue, Offset: offsets[i],
+			BornAt: m.BornAt, BornHost: m.BornHost, StoredAt: m.StoredAt,
+		})
+	}
+	return found
+}
