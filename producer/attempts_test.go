@@ -5,11 +5,12 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"go.uber.org/mock/gomock"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/mocks"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
-	"go.uber.org/mock/gomock"
 )
 
 // Every code of the protocol, and how many attempts of three a send makes that

@@ -11,17 +11,17 @@ import (
 // order in which the results came. A goroutine does it while there are any.
 type callbacks struct {
 	mu      sync.Mutex
-	queue   list.List[*item] // guarded by mu: by item.held.place, which the ledger does not use any more
+	queue   list.List[*item] // guarded by mu: by item.entry.Place, which the ledger does not use any more
 	running bool             // guarded by mu
 }
 
 func (c *callbacks) add(p *Producer, it *item) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue.PushBack(&it.held.place)
+	c.queue.PushBack(&it.entry.Place)
 	if !c.running {
 		c.running = true
-		p.ledger.running.Go(func() { c.run(p) }) // the message counts, so Close does not wait yet
+		p.ledger.Running.Go(func() { c.run(p) }) // the message counts, so Close does not wait yet
 	}
 }
 
@@ -34,11 +34,11 @@ func (c *callbacks) run(p *Producer) {
 			return
 		}
 		it := c.queue.First()
-		it.held.place.Leave()
+		it.entry.Place.Leave()
 		c.mu.Unlock()
-		p.ledger.calling()
+		p.ledger.Calling()
 		it.call(p)
-		p.ledger.called(it)
+		p.ledger.Called(&it.entry)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
@@ -34,7 +35,7 @@ type item struct {
 	stop    func() bool   // of the function that watches ctx; nil if there is none
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
 
-	held held // of the ledger
+	entry ledger.Entry[*item] // of the ledger, and then of the callbacks
 
 	// Together, since they take the place of one word.
 	drained  bool // it comes from the spool; set before it is queued

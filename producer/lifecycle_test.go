@@ -191,8 +191,8 @@ func TestFlush(t *testing.T) {
 			t.Errorf("%v, %d of 3 called", err, called)
 		}
 		synctest.Wait()
-		if sent := 1 + len(f.gaps()); sent != 4 || p.ledger.messages != 1 {
-			t.Errorf("%d attempts, %d messages pending; want the later message to be under way", sent, p.ledger.messages)
+		if sent := 1 + len(f.gaps()); sent != 4 || len(p.ledger.Pending()) != 1 {
+			t.Errorf("%d attempts, %d messages pending; want the later message to be under way", sent, len(p.ledger.Pending()))
 		}
 	})
 }

@@ -9,10 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
-	"golang.org/x/time/rate"
 )
 
 // A broker that fails every request gets hardly more requests than calls.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -32,7 +33,7 @@ type Producer struct {
 	observer  observer // of Options.Limiter; nil if it has none
 	unasked   Settings // as long as the server was not asked
 
-	ledger    ledger
+	ledger    *ledger.Ledger[*item]
 	callbacks callbacks
 	spooler   *spooler // nil without Options.Spool
 	closed    atomic.Bool
@@ -76,7 +77,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 	if p.lanes == nil {
 		p.lanes = single{t}
 	}
-	p.ledger.maxMessages, p.ledger.maxBytes = opts.MaxPending, opts.MaxPendingBytes
+	p.ledger = ledger.New[*item](opts.MaxPending, opts.MaxPendingBytes)
 	p.observer, _ = opts.Limiter.(observer)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -167,7 +168,7 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 	if it.ctx.Err() != nil {
 		err = it.contextEnded()
 	} else {
-		err = p.ledger.enter(it, p.opts.WhenFull, blocked)
+		err = p.enter(it, blocked)
 	}
 	switch {
 	case err != nil:
@@ -176,6 +177,51 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 		p.opts.Budget.Earn(1)
 	}
 	return err
+}
+
+// enter has the ledger admit a message. Without a message group it may go to the spool when the
+// producer is full: its older messages may be in the producer otherwise.
+func (p *Producer) enter(it *item, blocked func()) *SendError {
+	when := ledger.Wait
+	switch {
+	case p.opts.WhenFull == RejectWhenFull:
+		when = ledger.Reject
+	case p.opts.WhenFull == SpoolWhenFull && it.Message.MessageGroup == "":
+		when = ledger.Spool
+	}
+	admission, full := p.ledger.Enter(it.ctx, it, &it.entry, it.Size, when, blocked)
+	switch admission {
+	case ledger.Closed:
+		return it.fail(StopClosed, errProducerClosed)
+	case ledger.Full:
+		return it.fail(StopFull, full)
+	case ledger.Ended:
+		return it.contextEnded()
+	case ledger.Forced:
+		it.forced, it.wake = true, make(chan struct{})
+	case ledger.Admitted:
+	}
+	return nil
+}
+
+// resultOf returns what the ledger counts of an item that has its result, and whether a function of
+// SendAsync is called for it.
+func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
+	switch {
+	case it.drained && it.err == nil:
+		r = ledger.Drained
+	case it.drained:
+		r = ledger.Kept
+	case it.err == nil && it.receipt.Spooled:
+		r = ledger.Spooled
+	case it.err == nil:
+		r = ledger.Delivered
+	case it.aborted:
+		r = ledger.Aborted
+	default:
+		r = ledger.Failed
+	}
+	return &it.entry, r, it.done != nil
 }
 
 // complete does what follows the end of messages. No lock is held.
@@ -191,7 +237,7 @@ func (p *Producer) conclude(items []*item) {
 	if len(items) == 0 {
 		return
 	}
-	p.ledger.leave(items)
+	p.ledger.Leave(items, resultOf)
 	for _, it := range items {
 		if it.done != nil {
 			p.callbacks.add(p, it)

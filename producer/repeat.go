@@ -48,10 +48,10 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 // repeat does a call that does not go through the queue, on the caller's
 // goroutine, until it succeeds or the policy stops it.
 func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) error) *SendError {
-	if !p.ledger.hold() {
+	if !p.ledger.Hold() {
 		return it.fail(StopClosed, errProducerClosed)
 	}
-	defer p.ledger.running.Done()
+	defer p.ledger.Running.Done()
 	ctx, cancel := context.WithCancel(it.ctx)
 	defer cancel()
 	defer context.AfterFunc(p.life, cancel)()

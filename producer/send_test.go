@@ -14,10 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
-	"golang.org/x/time/rate"
 )
 
 func TestSendAccepted(t *testing.T) {

@@ -196,12 +196,12 @@ func (p *Producer) askLater(t *topic) {
 	default:
 		return
 	}
-	if !p.ledger.hold() {
+	if !p.ledger.Hold() {
 		<-t.asking
 		return
 	}
 	go func() {
-		defer p.ledger.running.Done()
+		defer p.ledger.Running.Done()
 		defer func() { <-t.asking }()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()

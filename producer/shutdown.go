@@ -30,7 +30,7 @@ type Undelivered struct {
 // Flush waits until every message that was accepted before the call has its
 // result, and the functions given to SendAsync have returned. It returns
 // context.Cause(ctx) if ctx ends first. Messages may be sent meanwhile.
-func (p *Producer) Flush(ctx context.Context) error { return p.ledger.flush(ctx) }
+func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx) }
 
 // Shutdown stops the producer in order: it refuses further messages, waits until
 // those that were accepted have their results, and returns the accounts. If ctx
@@ -42,8 +42,8 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.flush(ctx)
 //
 // Shutdown can be called in any state, more than once, and by several goroutines.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
-	p.ledger.close()
-	err := p.ledger.flush(ctx)
+	p.ledger.Close()
+	err := p.ledger.Flush(ctx)
 	drained := true
 	if p.spooler != nil {
 		p.spooler.stop()
@@ -51,14 +51,24 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	}
 	if err != nil || !drained {
 		p.abort("Shutdown")
-		<-p.ledger.settled // other goroutines may be about to note results
+		<-p.ledger.Settled() // other goroutines may be about to note results
 	}
 	if p.spooler != nil {
 		<-p.spooler.drained
 	}
 	p.closed.Store(true)
 	p.end(errProducerClosed)
-	return p.ledger.report(), err
+	return p.accounts(), err
+}
+
+// accounts returns what became of the messages so far.
+func (p *Producer) accounts() Accounts {
+	c, aborted := p.ledger.Report()
+	a := Accounts{Accepted: c.Accepted, Delivered: c.Delivered, Failed: c.Failed, Spooled: c.Spooled, Drained: c.Drained}
+	for _, it := range aborted {
+		a.Undelivered = append(a.Undelivered, Undelivered{Message: it.Message, MaybeStored: it.err.MaybeStored})
+	}
+	return a
 }
 
 // Close stops the producer at once: it aborts the messages without a result with an error that
@@ -70,12 +80,12 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 // not from a function given to SendAsync or from Options.OnAttempt, which it waits
 // for. It always returns nil, and leaves the transport open.
 func (p *Producer) Close() error {
-	p.ledger.close()
+	p.ledger.Close()
 	if p.spooler != nil {
 		p.spooler.stop()
 	}
 	p.abort("Close")
-	p.ledger.running.Wait()
+	p.ledger.Running.Wait()
 	if p.spooler != nil {
 		<-p.spooler.drained
 	}
@@ -87,7 +97,7 @@ func (p *Producer) abort(op string) {
 	p.closed.Store(true)
 	p.end(errProducerClosed)
 	n := 0
-	for _, it := range p.ledger.pending() {
+	for _, it := range p.ledger.Pending() {
 		if !it.drained {
 			n++
 		}

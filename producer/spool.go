@@ -67,7 +67,7 @@ func (s *spooler) add(it *item) {
 	s.queue = append(s.queue, it)
 	if !s.writing {
 		s.writing = true
-		s.p.ledger.running.Go(s.write) // the message counts, so Close does not wait yet
+		s.p.ledger.Running.Go(s.write) // the message counts, so Close does not wait yet
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 		it.drained, it.wake, it.Size = true, make(chan struct{}), plan.SizeOf(msg)
 		it.topic = p.use(msg.Topic)
 		it.limits = p.opts.limits(p.settings(it.topic))
-		if !p.ledger.adopt(it) {
+		if !p.ledger.Adopt(it, &it.entry) {
 			it.topic.release()
 			errs[i] = errProducerClosed
 			continue

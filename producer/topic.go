@@ -80,7 +80,7 @@ func (t *topic) pump(own *item) (plan.Job, bool) {
 			t.schedule(now)
 			return j, true
 		}
-		t.p.ledger.running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait yet
+		t.p.ledger.Running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait yet
 	}
 }
 

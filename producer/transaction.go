@@ -165,10 +165,10 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 		return fmt.Errorf("producer: %w", &tidegate.Error{
 			Subject: "ServeChecks", Code: tidegate.CodeBadRequest, Message: "it needs Options.Checker and at least one topic",
 		})
-	case !p.ledger.hold():
+	case !p.ledger.Hold():
 		return errProducerClosed
 	}
-	defer p.ledger.running.Done()
+	defer p.ledger.Running.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.life, cancel)()

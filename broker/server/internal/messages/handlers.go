@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Engine is the part of a *broker.Broker that requests about messages need.
+// An Engine is the part of a *broker.Broker that requests about messages need.
 type Engine interface {
 	transport.Settler
 	transport.Snoozer

@@ -1,0 +1,236 @@
+// Package ledger bounds and counts the messages that a producer accepted and that have no result
+// yet. A full ledger lets further messages wait for a place, in their order, or refuses them, or
+// admits them on their way to the spool.
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/list"
+)
+
+// A Ledger has the messages of one producer, each a T. Goroutines may share it. Its lock is never
+// held while another is acquired.
+type Ledger[T any] struct {
+	maxMessages, maxBytes int
+
+	mu       sync.Mutex
+	messages int                    // guarded by mu, as all below: without a result
+	bytes    int                    // of them
+	backlog  int                    // messages whose function was not called yet, after their result
+	queue    list.List[*entrant[T]] // wait for a place
+	pending  list.List[T]           // without a result
+	closed   bool                   // no further message is accepted
+	settled  chan struct{}          // closed when all messages have a result, after Close
+	counts   Counts
+	aborted  []T      // of Counts.Aborted
+	current  *batch   // of messages to flush
+	sealed   []*batch // that a Flush waits for
+
+	// Running counts the messages until all is done for them, and the producer's goroutines.
+	Running sync.WaitGroup
+}
+
+// New returns a ledger for so many messages without a result, and so many bytes of them.
+func New[T any](maxMessages, maxBytes int) *Ledger[T] {
+	return &Ledger[T]{maxMessages: maxMessages, maxBytes: maxBytes}
+}
+
+// An Entry is what the ledger notes of a message. It is a field of the message, so that noting it
+// takes no allocation.
+type Entry[T any] struct {
+	// Place is in the ledger's list until Leave. From then on it is free for other uses.
+	Place list.Link[T]
+
+	batch *batch
+	bytes int
+}
+
+// An entrant waits for a place.
+type entrant[T any] struct {
+	place   list.Link[*entrant[T]]
+	entry   *Entry[T]
+	spools  bool // it may be admitted on its way to the spool
+	granted chan struct{}
+	forced  bool // guarded by mu until granted is closed, as is closed: it moves to the spool
+	closed  bool
+}
+
+// A batch is the messages that were accepted between two calls of Flush.
+type batch struct {
+	n    int // guarded by the ledger's mu: not done yet
+	done chan struct{}
+}
+
+// WhenFull is what happens to a message for which there is no place.
+type WhenFull int
+
+// The choices.
+const (
+	Wait   WhenFull = iota // it waits for a place
+	Reject                 // it is refused
+	Spool                  // it is admitted on its way to the spool, or waits while too many functions were not called
+)
+
+// An Admission is the result of Enter.
+type Admission int
+
+// The results.
+const (
+	Admitted Admission = iota
+	Forced             // admitted, and it has to go to the spool without an attempt
+	Closed             // not admitted: the ledger is closed
+	Full               // not admitted: there is no place
+	Ended              // not admitted: ctx ended
+)
+
+// Enter accepts a message of so many bytes, whose entry is e. A message larger than all that the
+// ledger may hold counts as that. If there is no place, when decides. blocked, if it is not nil, is
+// called before a wait, without a lock. The error explains Full.
+func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull, blocked func()) (Admission, error) {
+	e.Place.Value = message
+	e.bytes = min(bytes, l.maxBytes) // a larger message travels alone
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return Closed, nil
+	}
+	if l.queue.Len() == 0 && l.fits(e) {
+		l.admit(e)
+		l.mu.Unlock()
+		return Admitted, nil
+	}
+	switch {
+	case when == Reject:
+		err := l.full()
+		l.mu.Unlock()
+		return Full, err
+	case when == Spool && l.backlog < l.maxMessages:
+		l.admit(e)
+		l.mu.Unlock()
+		return Forced, nil
+	}
+	w := &entrant[T]{entry: e, spools: when == Spool, granted: make(chan struct{})}
+	w.place.Value = w
+	if ctx.Err() == nil {
+		l.queue.PushBack(&w.place)
+	}
+	l.mu.Unlock()
+	if blocked != nil {
+		blocked()
+	}
+	select {
+	case <-w.granted:
+	case <-ctx.Done():
+		l.mu.Lock()
+		granted := !w.place.Joined() && (w.closed || e.Place.Joined())
+		w.place.Leave()
+		if !granted {
+			l.grant() // the next one may be smaller
+		}
+		l.mu.Unlock()
+		if !granted {
+			return Ended, nil
+		}
+	}
+	switch {
+	case w.closed:
+		return Closed, nil
+	case w.forced:
+		return Forced, nil
+	}
+	return Admitted, nil
+}
+
+// fits and the functions below are called with mu held.
+func (l *Ledger[T]) fits(e *Entry[T]) bool {
+	return l.messages < l.maxMessages && l.backlog < l.maxMessages && l.bytes+e.bytes <= l.maxBytes
+}
+
+func (l *Ledger[T]) full() error {
+	return &tidegate.Error{Subject: "producer", Message: fmt.Sprintf(
+		"it is full: %d messages of at most %d (MaxPending) and %d bytes of at most %d (MaxPendingBytes) wait for their result, and %d for the end of their function; wait until some are done",
+		l.messages, l.maxMessages, l.bytes, l.maxBytes, l.backlog)}
+}
+
+func (l *Ledger[T]) admit(e *Entry[T]) {
+	l.messages++
+	l.bytes += e.bytes
+	l.pending.PushBack(&e.Place)
+	l.counts.Accepted++
+	if l.current == nil {
+		l.current = &batch{done: make(chan struct{})}
+	}
+	e.batch = l.current
+	e.batch.n++
+	l.Running.Add(1)
+}
+
+func (l *Ledger[T]) grant() {
+	for l.queue.Len() > 0 && l.fits(l.queue.First().entry) {
+		w := l.queue.First()
+		w.place.Leave()
+		l.admit(w.entry)
+		close(w.granted)
+	}
+	for w := range l.queue.All {
+		if l.backlog >= l.maxMessages {
+			return
+		}
+		if w.spools {
+			w.place.Leave()
+			l.admit(w.entry)
+			w.forced = true
+			close(w.granted)
+		}
+	}
+}
+
+// Flush waits until all messages accepted so far are done, or returns the cause of ctx.
+func (l *Ledger[T]) Flush(ctx context.Context) error {
+	l.mu.Lock()
+	if l.current != nil && l.current.n > 0 {
+		l.sealed = append(l.sealed, l.current)
+		l.current = nil
+	}
+	open := slices.Clone(l.sealed)
+	l.mu.Unlock()
+	for _, b := range open {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Close ends accepting. Messages that wait for a place are refused.
+func (l *Ledger[T]) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	l.settled = make(chan struct{})
+	if l.messages == 0 {
+		close(l.settled)
+	}
+	for w := range l.queue.All {
+		w.place.Leave()
+		w.closed = true
+		close(w.granted)
+	}
+}
+
+// Settled returns a channel that is closed once all messages have a result. Close comes first.
+func (l *Ledger[T]) Settled() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.settled
+}

@@ -1,0 +1,221 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// A note is a message of these tests.
+type note struct {
+	entry  Entry[*note]
+	result Result
+	called bool
+}
+
+func resultOf(n *note) (*Entry[*note], Result, bool) { return &n.entry, n.result, n.called }
+
+// enter has a message of some bytes enter a ledger that does not let it wait.
+func enter(t *testing.T, l *Ledger[*note], bytes int, when WhenFull, want Admission) *note {
+	t.Helper()
+	n := &note{}
+	if got, err := l.Enter(t.Context(), n, &n.entry, bytes, when, nil); got != want || (err != nil) != (want == Full) {
+		t.Fatalf("admission %d, %v, want %d", got, err, want)
+	}
+	return n
+}
+
+// empty fails the test unless the ledger has forgotten all messages and can be waited for.
+func empty(t *testing.T, l *Ledger[*note]) {
+	t.Helper()
+	if l.messages != 0 || l.bytes != 0 || l.backlog != 0 || l.queue.Len() != 0 || len(l.Pending()) != 0 || len(l.sealed) != 0 {
+		t.Errorf("left behind: %d messages, %d bytes, %d functions, %d that wait, %d pending, %d flushes",
+			l.messages, l.bytes, l.backlog, l.queue.Len(), len(l.Pending()), len(l.sealed))
+	}
+	l.Running.Wait()
+}
+
+func TestBounds(t *testing.T) {
+	l := New[*note](3, 100)
+	a := enter(t, l, 60, Reject, Admitted)
+	enter(t, l, 41, Reject, Full)
+	b := enter(t, l, 40, Reject, Admitted)
+	n := &note{}
+	if _, err := l.Enter(t.Context(), n, &n.entry, 1, Reject, nil); err == nil || !strings.Contains(err.Error(), "2 messages of at most 3") || !strings.Contains(err.Error(), "100 bytes of at most 100") {
+		t.Errorf("the error is %v", err)
+	}
+	l.Leave([]*note{a, b}, resultOf)
+	large := enter(t, l, 1<<40, Reject, Admitted) // alone
+	enter(t, l, 1, Reject, Full)
+	l.Leave([]*note{large}, resultOf)
+	empty(t, l)
+}
+
+// A message whose function was not called yet counts in the bound of messages, but not in that of
+// bytes.
+func TestFunctionsCount(t *testing.T) {
+	l := New[*note](1, 100)
+	a := enter(t, l, 100, Reject, Admitted)
+	a.called = true
+	l.Leave([]*note{a}, resultOf)
+	enter(t, l, 1, Reject, Full)
+	l.Calling()
+	b := enter(t, l, 100, Reject, Admitted)
+	l.Called(&a.entry)
+	l.Leave([]*note{b}, resultOf)
+	empty(t, l)
+}
+
+// Messages wait in their order, also behind one that is too large; a message whose ctx ends lets
+// those behind it in.
+func TestWaitForAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New[*note](10, 100)
+		first := enter(t, l, 80, Wait, Admitted)
+		var mu sync.Mutex
+		var order []int // guarded by mu
+		wait := func(ctx context.Context, number, bytes int, want Admission) *note {
+			n := &note{}
+			blocked := false
+			go func() {
+				got, _ := l.Enter(ctx, n, &n.entry, bytes, Wait, func() { blocked = true })
+				if got != want || !blocked {
+					t.Errorf("message %d: admission %d, want %d; it waited: %v", number, got, want, blocked)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, number)
+			}()
+			synctest.Wait()
+			return n
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		wait(ctx, 1, 30, Ended)
+		second := wait(t.Context(), 2, 20, Admitted)
+		if len(order) != 0 {
+			t.Errorf("%v did not wait", order)
+		}
+		cancel()
+		synctest.Wait()
+		third := wait(t.Context(), 3, 50, Admitted)
+		l.Leave([]*note{first}, resultOf)
+		synctest.Wait()
+		if !slices.Equal(order, []int{2, 1, 3}) && !slices.Equal(order, []int{1, 2, 3}) {
+			t.Errorf("they ended as %v", order)
+		}
+		l.Leave([]*note{second, third}, resultOf)
+		empty(t, l)
+	})
+}
+
+// A full ledger admits messages on their way to the spool, as long as functions keep up.
+func TestSpoolWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New[*note](1, 100)
+		a := enter(t, l, 1, Spool, Admitted)
+		b := enter(t, l, 1, Spool, Forced)
+		b.result, b.called = Spooled, true
+		l.Leave([]*note{b}, resultOf)
+		c := &note{result: Spooled}
+		var got Admission
+		go func() { got, _ = l.Enter(t.Context(), c, &c.entry, 1, Spool, nil) }()
+		synctest.Wait()
+		if c.entry.Place.Joined() {
+			t.Error("a message was admitted while a function was not called")
+		}
+		l.Calling()
+		synctest.Wait()
+		if got != Forced {
+			t.Errorf("admission %d after the call, want Forced", got)
+		}
+		l.Called(&b.entry)
+		l.Leave([]*note{a, c}, resultOf)
+		empty(t, l)
+	})
+}
+
+// Flush waits for the messages before it, and their functions, alone.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New[*note](10, 100)
+		a := enter(t, l, 1, Wait, Admitted)
+		a.called = true
+		flushed := make(chan error, 1)
+		go func() { flushed <- l.Flush(t.Context()) }()
+		synctest.Wait()
+		b := enter(t, l, 1, Wait, Admitted)
+		l.Leave([]*note{a}, resultOf)
+		l.Calling()
+		synctest.Wait()
+		if len(flushed) != 0 {
+			t.Error("Flush did not wait for the function")
+		}
+		l.Called(&a.entry)
+		if err := <-flushed; err != nil {
+			t.Error(err)
+		}
+		cause := errors.New("the caller has gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		if err := l.Flush(ctx); !errors.Is(err, cause) {
+			t.Errorf("%v, want the cause of ctx", err)
+		}
+		l.Leave([]*note{b}, resultOf)
+		empty(t, l)
+	})
+}
+
+// Close refuses those that wait, and Settled follows the last result. Messages of the spool count
+// in no bound and are in no account but their own.
+func TestCloseAndReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New[*note](4, 100)
+		var all []*note
+		for _, r := range []Result{Delivered, Failed, Spooled, Aborted} {
+			n := enter(t, l, 1, Wait, Admitted)
+			n.result = r
+			all = append(all, n)
+		}
+		for _, r := range []Result{Drained, Kept} {
+			n := &note{result: r}
+			if !l.Adopt(n, &n.entry) {
+				t.Fatal("the ledger is not closed")
+			}
+			all = append(all, n)
+		}
+		waiting := &note{}
+		go func() {
+			if got, _ := l.Enter(t.Context(), waiting, &waiting.entry, 1, Wait, nil); got != Closed {
+				t.Errorf("admission %d of a message that waited, want Closed", got)
+			}
+		}()
+		synctest.Wait()
+		if got := l.Pending(); !slices.Equal(got, all) {
+			t.Errorf("%d messages are pending, want 6 in order", len(got))
+		}
+		l.Close()
+		l.Close()
+		synctest.Wait()
+		enter(t, l, 1, Wait, Closed)
+		if l.Adopt(waiting, &waiting.entry) || l.Hold() {
+			t.Error("a closed ledger took something")
+		}
+		l.Leave(all[1:], resultOf)
+		select {
+		case <-l.Settled():
+			t.Error("settled before the last result")
+		default:
+		}
+		l.Leave(all[:1], resultOf)
+		<-l.Settled()
+		c, aborted := l.Report()
+		if want := (Counts{Accepted: 4, Delivered: 1, Failed: 1, Spooled: 1, Aborted: 1, Drained: 1}); c != want || !slices.Equal(aborted, all[3:4]) {
+			t.Errorf("%+v and %d aborted, want %+v", c, len(aborted), want)
+		}
+		empty(t, l)
+	})
+}
