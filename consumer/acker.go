@@ -55,7 +55,7 @@ func (r *run) acked(batch []*item, errs []error) {
 			r.told(it, transport.RetryResult{}, errs[i])
 			continue
 		}
-		it.settlement.conclude(transport.RetryResult{}, nil)
+		it.conclude(transport.RetryResult{}, nil)
 		r.observe(it)
 		done = append(done, it)
 	}

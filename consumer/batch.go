@@ -209,7 +209,7 @@ func (r *run) handleBatch(arrived []batched, results []error) {
 func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []error) {
 	returned := false
 	var err error // of the handler
-	p := &PanicError{Value: goexit}
+	p := &PanicError{Value: decision.Goexit}
 	fill := func(err error) {
 		for i := range results {
 			results[i] = err
@@ -224,7 +224,7 @@ func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []
 		v := recover()
 		p.Stack = debug.Stack()
 		if returned {
-			v = unreadable(err, v)
+			v = decision.Unreadable(err, v)
 		}
 		if v != nil {
 			p.Value = v

@@ -1,10 +1,8 @@
 package consumer
 
 import (
-	"container/heap"
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/consumer/internal/line"
 	"github.com/tidegate/tidegate/consumer/internal/remind"
+	"github.com/tidegate/tidegate/consumer/internal/schedule"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -36,7 +35,7 @@ type hand struct {
 	turn     int    // the number of the last grant
 	ready    lanes.Lanes[*item]
 	lines    line.Lines[*item]
-	leases   wakeHeap
+	leases   schedule.Schedule[*item]
 	armed    time.Time // when the keeper looks again; zero while it looks
 	renewals lease.RenewTime
 
@@ -174,16 +173,11 @@ func (h *hand) dropUnread() (c change) {
 }
 
 // all returns the deliveries that the keeper watches; those that are unread are among them.
-func (h *hand) all() []*item { return slices.Clone(h.leases) }
+func (h *hand) all() []*item { return h.leases.All() }
 
 // schedule has the keeper look at a delivery at t.
 func (h *hand) schedule(it *item, t time.Time) {
-	it.wake = t
-	if it.index >= 0 {
-		heap.Fix(&h.leases, it.index)
-	} else {
-		heap.Push(&h.leases, it)
-	}
+	h.leases.Set(&it.wake, t)
 	if t.Before(h.armed) {
 		h.kick(t)
 	}
@@ -198,8 +192,4 @@ func (h *hand) kick(t time.Time) {
 	}
 }
 
-func (h *hand) unschedule(it *item) {
-	if it.index >= 0 {
-		heap.Remove(&h.leases, it.index)
-	}
-}
+func (h *hand) unschedule(it *item) { h.leases.Remove(&it.wake) }

@@ -122,7 +122,7 @@ func (h *hand) settle(it *item, v decision.Verdict) bool {
 	if it.unread() {
 		h.unread--
 	}
-	it.phase, it.verdict = settling, v
+	it.phase, it.Verdict = settling, v
 	h.unschedule(it)
 	return !it.renewing || v.Action == decision.Forget
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/consumer/internal/line"
+	"github.com/tidegate/tidegate/consumer/internal/schedule"
+	"github.com/tidegate/tidegate/consumer/internal/settlement"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -36,25 +38,29 @@ type item struct {
 	// Guarded by hand.mu.
 	phase    phase
 	lease    lease.Lease
-	wake     time.Time // when the keeper looks at it next
-	index    int       // in the keeper's heap; -1 if it is not there
-	renewing bool      // an extension is under way; a settlement waits for it
-	lost     bool      // the lease is
-	lostErr  error     // why, if the server reported it
+	wake     schedule.Entry[*item] // of hand.leases: when the keeper looks at it next
+	renewing bool                  // an extension is under way; a settlement waits for it
+	lost     bool                  // the lease is
+	lostErr  error                 // why, if the server reported it
 	cancel   context.CancelCauseFunc
 	stuck    bool // another worker has the place of its handler's
 	unsure   bool // the response to an extension was lost: another handle may be the valid one
 
 	// Owned by the goroutine that carries the verdict out.
-	settlement
-	duration  time.Duration // of the handler
-	batchTook atomic.Int64  // the duration of a batch handler, which other goroutines set
-	err       error         // that the handler returned
-	cancelled bool          // the handler's context ended with the run
+	settlement.State
+	disposition Disposition
+	delay       time.Duration // of the next delivery
+	settleErr   error
+	duration    time.Duration // of the handler
+	batchTook   atomic.Int64  // the duration of a batch handler, which other goroutines set
+	err         error         // that the handler returned
+	cancelled   bool          // the handler's context ended with the run
 }
 
 func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease.Lease) *item {
-	return &item{d: d, current: *d, caps: caps, source: s, size: len(d.Body), lease: l, index: -1}
+	it := &item{d: d, current: *d, caps: caps, source: s, size: len(d.Body), lease: l}
+	it.wake.Value = it
+	return it
 }
 
 // unread reports whether no handler has begun with the delivery.
@@ -82,31 +88,3 @@ type lostError struct{ reason error }
 
 func (e *lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.reason.Error() }
 func (e *lostError) Unwrap() []error { return []error{ErrLeaseLost, e.reason} }
-
-// wakeHeap orders items by the time of their next wake-up. It implements heap.Interface.
-type wakeHeap []*item
-
-func (h wakeHeap) Len() int           { return len(h) }
-func (h wakeHeap) Less(i, j int) bool { return h[i].wake.Before(h[j].wake) }
-
-func (h wakeHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push adds an item; see package heap.
-func (h *wakeHeap) Push(x any) {
-	it := x.(*item)
-	it.index = len(*h)
-	*h = append(*h, it)
-}
-
-// Pop removes the last item; see package heap.
-func (h *wakeHeap) Pop() any {
-	old := *h
-	it := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	it.index = -1
-	return it
-}

@@ -31,18 +31,5 @@ type KillSwitch struct {
 	Probe time.Duration
 }
 
-func (k KillSwitch) withDefaults() KillSwitch {
-	if k.MinMessages == 0 {
-		k.MinMessages = 20
-	}
-	if k.Window == 0 {
-		k.Window = 30 * time.Second
-	}
-	if k.Probe == 0 {
-		k.Probe = 5 * time.Second
-	}
-	return k
-}
-
 // gate returns the state machine of the switch.
 func (k KillSwitch) gate() *gate.Gate { return gate.New(gate.Options(k)) }

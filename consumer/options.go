@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/fault"
+	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -232,7 +233,7 @@ func (o PushOptions) withDefaults() PushOptions {
 	if o.InvisibleDuration == 0 {
 		o.InvisibleDuration = DefaultInvisibleDuration
 	}
-	o.KillSwitch = o.KillSwitch.withDefaults()
+	o.KillSwitch = KillSwitch(gate.Options(o.KillSwitch).WithDefaults())
 	if o.MaxExtension == 0 {
 		o.MaxExtension = DefaultMaxExtension
 	}
@@ -257,7 +258,7 @@ func (f *faults) push(o PushOptions) {
 		f.Add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
 	}
 	f.NotNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
-	f.killSwitch(o.KillSwitch)
+	gate.Options(o.KillSwitch).Check(&f.List)
 	f.invisible(o.InvisibleDuration)
 	f.NotNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
 	f.NotNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
@@ -281,14 +282,4 @@ func (f *faults) invisible(d time.Duration) {
 	if d > maxInvisibleDuration {
 		f.Add("InvisibleDuration", "%v is too long, at most %v are allowed", d, maxInvisibleDuration)
 	}
-}
-
-func (f *faults) killSwitch(k KillSwitch) {
-	if !(k.FailureRatio >= 0 && k.FailureRatio <= 1) {
-		f.Add("KillSwitch.FailureRatio", "%v is not between 0 and 1", k.FailureRatio)
-	}
-	f.NotNegative("KillSwitch.DeadLetters", int64(k.DeadLetters), k.DeadLetters)
-	f.NotNegative("KillSwitch.MinMessages", int64(k.MinMessages), k.MinMessages)
-	f.NotNegative("KillSwitch.Window", int64(k.Window), k.Window)
-	f.NotNegative("KillSwitch.Probe", int64(k.Probe), k.Probe)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/settlement"
 )
 
 // A Disposition is the end of a delivery.
@@ -14,17 +15,17 @@ type Disposition int
 
 // The dispositions.
 const (
-	Acked          Disposition = iota // consumed
-	Retried                           // failed; delivered again after Outcome.Delay
-	DeadLettered                      // failed in its last attempt, or the handler returned DeadLetter
-	LeaseLost                         // its invisible time ended first; delivered again
-	Released                          // not handled, or not to its end; returned to the queue for another consumer
-	Unsettled                         // the server could not be reached; delivered again when its invisible time ends
-	PerhapsSettled                    // probably settled, by a request whose response was lost; the repeated request came too late
-	Parked                            // failed in its last attempt; its message group waits for an operator
-	Snoozed                           // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
-	Reconsumed                        // failed; delivered as a new message of the retry topic after Outcome.Delay
-	Discarded                         // failed in its last attempt, and acknowledged as a policy sets
+	Acked          = Disposition(settlement.Acked)          // consumed
+	Retried        = Disposition(settlement.Retried)        // failed; delivered again after Outcome.Delay
+	DeadLettered   = Disposition(settlement.DeadLettered)   // failed in its last attempt, or the handler returned DeadLetter
+	LeaseLost      = Disposition(settlement.LeaseLost)      // its invisible time ended first; delivered again
+	Released       = Disposition(settlement.Released)       // not handled, or not to its end; returned to the queue for another consumer
+	Unsettled      = Disposition(settlement.Unsettled)      // the server could not be reached; delivered again when its invisible time ends
+	PerhapsSettled = Disposition(settlement.PerhapsSettled) // probably settled, by a request whose response was lost; the repeated request came too late
+	Parked         = Disposition(settlement.Parked)         // failed in its last attempt; its message group waits for an operator
+	Snoozed        = Disposition(settlement.Snoozed)        // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
+	Reconsumed     = Disposition(settlement.Reconsumed)     // failed; delivered as a new message of the retry topic after Outcome.Delay
+	Discarded      = Disposition(settlement.Discarded)      // failed in its last attempt, and acknowledged as a policy sets
 )
 
 // String returns the name in lower case.
@@ -86,7 +87,7 @@ func (r *run) outcome(it *item) Outcome {
 	return Outcome{
 		Topic: it.current.Topic, Group: r.sub.Group, MessageID: it.current.ID, MessageGroup: it.current.MessageGroup,
 		Attempt: it.current.Attempt, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
-		AttemptSpent: it.verdict.Spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
+		AttemptSpent: it.Verdict.Spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
 	}
 }
 
@@ -101,7 +102,7 @@ func (r *run) observe(it *item) {
 			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
 			errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr))
 	}
-	if it.verdict.Spent {
+	if it.Verdict.Spent {
 		r.spent.Do(func() {
 			r.log.Warn("this server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
 		})

@@ -182,7 +182,7 @@ func (p *Push) Run(ctx context.Context) error {
 	over := time.AfterFunc(timeout, func() {
 		endSettling()
 		for _, it := range r.hand.postponed() {
-			r.conclude(it, transport.RetryResult{}, it.last)
+			r.conclude(it, transport.RetryResult{}, it.Last)
 		}
 	})
 	defer over.Stop()

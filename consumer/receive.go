@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/permit"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -46,13 +47,13 @@ type source struct {
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""
-	permits := permits{run: r, topic: s.topic}
+	permits := permit.Permits{Limiter: r.opts.Limiter}
 	full := helper // there is a backlog
 	for {
 		settings := s.topic.settings.Load()
 		caps := r.capsOfSource(s)
-		most, ok := permits.await(r.batch(settings, caps), full, helper)
-		if !ok {
+		most := r.permitted(&permits, s.topic, r.batch(settings, caps), full, helper)
+		if most == 0 {
 			return
 		}
 		g, ok := r.hand.reserve(s, most, !helper)
@@ -90,7 +91,7 @@ func (r *run) receive(s *source, helper bool) {
 		}
 		r.received(s.topic)
 		failures, attemptID = 0, ""
-		permits.spend(n)
+		permits.Spend(n)
 		full = n >= g.Messages
 		switch {
 		case helper && !full:

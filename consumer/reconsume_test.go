@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/settlement"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -98,7 +99,7 @@ func TestReconsumeRequests(t *testing.T) {
 		"next":     {ReconsumeNext(nil), nil, false, ReconsumeMode{}, Reconsumed, time.Minute, nil},
 		"negative": {NegativeAck(time.Hour, nil), nil, false, ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
 		"refused":  {ReconsumeAfter(time.Hour, nil), refused, false, ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
-		"lost":     {ReconsumeNext(nil), lost, true, ReconsumeMode{}, PerhapsSettled, 0, errPerhaps},
+		"lost":     {ReconsumeNext(nil), lost, true, ReconsumeMode{}, PerhapsSettled, 0, settlement.ErrPerhaps},
 		// A dead letter is the stronger wish.
 		"dead letter": {errors.Join(ReconsumeNext(nil), DeadLetter(nil)), nil, false, ReconsumeMode{}, DeadLettered, 0, nil},
 	} {

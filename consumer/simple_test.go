@@ -9,12 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/mock/gomock"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/mocks"
 	"github.com/tidegate/tidegate/transport"
-	"go.uber.org/mock/gomock"
 )
 
 var sub = consumer.Subscription{Group: "billing", Topic: "orders", Filter: transport.Filter{Expression: "a||b"}}

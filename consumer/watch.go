@@ -37,8 +37,9 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 	if h.gate.Tick(now, h.opts.Concurrency) {
 		c = h.gateChanged(now)
 	}
-	for len(h.leases) > 0 && !h.leases[0].wake.After(now) {
-		it := h.leases[0]
+	first := h.leases.First()
+	for ; first != nil && !first.At.After(now); first = h.leases.First() {
+		it := first.Value
 		switch {
 		case it.phase == settling:
 			h.unschedule(it)
@@ -52,8 +53,8 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 		}
 	}
 	next = now.Add(idleWatch)
-	if len(h.leases) > 0 {
-		next = h.leases[0].wake
+	if first != nil {
+		next = first.At
 	}
 	if w := h.gate.Wake(); !w.IsZero() && w.Before(next) {
 		next = w

@@ -63,7 +63,7 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 	if it.duration = took; r.batchHandler != nil {
 		it.duration = time.Duration(it.batchTook.Load())
 	}
-	it.err, it.failure = res.err, res.failure
+	it.err, it.Failure = res.err, res.failure
 	it.d = nil // the program's alone from here on
 	h := handled{took: took, failed: res.failure != nil && !res.failure.Snooze}
 	switch {
@@ -77,7 +77,7 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 		rules := r.rulesFor(it)
 		h.verdict, h.snooze = decision.Judge(it.current.Attempt, res.failure, rules), rules.Snooze
 		if h.verdict.Plain {
-			it.refused = errReconsume(&it.current)
+			it.Refused = errReconsume(&it.current)
 		}
 	}
 	carryOut, c := r.hand.returned(it, h, time.Now())
@@ -92,10 +92,6 @@ type result struct {
 	err     error
 	failure *decision.Failure
 }
-
-// goexit is the failure of a handler whose goroutine ended without a panic. No function can prevent
-// that.
-const goexit = "runtime.Goexit was called"
 
 // call runs the handler and reads its error. It stores the result in res, because the goroutine can
 // end in any function of the program, also while its error is read. res is therefore a failure
@@ -137,7 +133,7 @@ func readPanic(p *PanicError) (f *decision.Failure) {
 // panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil. It
 // happened in the handler, or after the handler had returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
-	p := &PanicError{Value: goexit, Stack: debug.Stack()}
+	p := &PanicError{Value: decision.Goexit, Stack: debug.Stack()}
 	fail := func(f *decision.Failure) { res.err, res.failure = p, f }
 	fail(&decision.Failure{Reason: p.Error()})
 	defer func() { r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack) }()
@@ -146,7 +142,7 @@ func (r *run) panicked(ctx context.Context, id string, v any, err error, returne
 		fail(&decision.Failure{Reason: p.Error()})
 	}
 	if returned {
-		v = unreadable(err, v)
+		v = decision.Unreadable(err, v)
 	}
 	if v != nil {
 		full := &PanicError{Value: v, Stack: p.Stack}
@@ -154,15 +150,6 @@ func (r *run) panicked(ctx context.Context, id string, v any, err error, returne
 		p = full
 		fail(f)
 	}
-}
-
-// unreadable describes an error whose methods panicked with v, or ended the
-// goroutine if that is nil.
-func unreadable(err error, v any) string {
-	if v == nil {
-		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, goexit)
-	}
-	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", decision.Show(err), err, decision.Show(v))
 }
 
 // A Finality reports whether an attempt is the message's last.

@@ -80,3 +80,16 @@ func reason(err error) string {
 	}
 	return text
 }
+
+// Goexit is the failure of a handler whose goroutine ended without a panic. No function can prevent
+// that.
+const Goexit = "runtime.Goexit was called"
+
+// Unreadable describes an error whose methods panicked with v, or ended the
+// goroutine if that is nil.
+func Unreadable(err error, v any) string {
+	if v == nil {
+		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, Goexit)
+	}
+	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", Show(err), err, Show(v))
+}

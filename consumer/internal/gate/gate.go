@@ -5,15 +5,42 @@ package gate
 import (
 	"math"
 	"time"
+
+	"github.com/tidegate/tidegate/consumer/internal/fault"
 )
 
-// Options are the settings of consumer.KillSwitch, with its defaults filled in.
+// Options are the settings of consumer.KillSwitch.
 type Options struct {
 	FailureRatio float64       // of the messages handled last; Zero means that failures do not trip the switch
 	DeadLetters  int           // within Window; Zero means that they do not trip it
 	MinMessages  int           // that FailureRatio is taken of
 	Window       time.Duration // how long results count
 	Probe        time.Duration // from a trip to the next probe
+}
+
+// WithDefaults returns o with its defaults filled in, as New expects it.
+func (o Options) WithDefaults() Options {
+	if o.MinMessages == 0 {
+		o.MinMessages = 20
+	}
+	if o.Window == 0 {
+		o.Window = 30 * time.Second
+	}
+	if o.Probe == 0 {
+		o.Probe = 5 * time.Second
+	}
+	return o
+}
+
+// Check adds the faults of o to f.
+func (o Options) Check(f *fault.List) {
+	if !(o.FailureRatio >= 0 && o.FailureRatio <= 1) {
+		f.Add("KillSwitch.FailureRatio", "%v is not between 0 and 1", o.FailureRatio)
+	}
+	f.NotNegative("KillSwitch.DeadLetters", int64(o.DeadLetters), o.DeadLetters)
+	f.NotNegative("KillSwitch.MinMessages", int64(o.MinMessages), o.MinMessages)
+	f.NotNegative("KillSwitch.Window", int64(o.Window), o.Window)
+	f.NotNegative("KillSwitch.Probe", int64(o.Probe), o.Probe)
 }
 
 func (o Options) enabled() bool { return o.FailureRatio > 0 || o.DeadLetters > 0 }

@@ -1,0 +1,137 @@
+// Package settlement decides what follows each attempt to settle a delivery, and how the delivery
+// ended. It is pure.
+package settlement
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// ErrPerhaps reports that a delivery may have been settled by an earlier attempt.
+var ErrPerhaps = errors.New("an earlier attempt, whose response was lost, may have settled it")
+
+// A State is the state of the requests that settle a delivery.
+type State struct {
+	Verdict decision.Verdict
+	Failure *decision.Failure // of the handler, nil for none
+	Tries   int               // attempts that were repeated
+	Refused error             // why the handler's wish was replaced by a retry
+	Last    error             // of the last attempt
+
+	maybe   bool  // an attempt may have worked
+	settled error // it seems to have
+}
+
+// A Step is the action after an attempt to settle.
+type Step int
+
+// The steps.
+const (
+	Finished     Step = iota // the attempt succeeded
+	Again                    // another attempt, after a delay if Last is not nil
+	FindHandle               // an extension whose response was lost may have replaced the handle
+	RetryInstead             // the server does not do what the handler wishes
+	Failed                   // no further attempt
+)
+
+// An End is the end of a delivery.
+type End int
+
+// The ends, with the meaning of the consumer's dispositions.
+const (
+	Acked End = iota
+	Retried
+	DeadLettered
+	LeaseLost
+	Released
+	Unsettled
+	PerhapsSettled
+	Parked
+	Snoozed
+	Reconsumed
+	Discarded
+)
+
+// After decides about the step after an attempt that ended with err. harmless reports that a
+// repetition does nothing more where an earlier attempt worked. unsure reports that the handle may
+// have been replaced.
+func (s *State) After(err error, harmless, unsure bool) Step {
+	s.Last = err
+	if err == nil {
+		return Finished
+	}
+	s.maybe = s.maybe || failure.Perhaps(err)
+	invalid := errors.Is(err, tidegate.ErrInvalidHandle)
+	if s.maybe && invalid {
+		s.settled = fmt.Errorf("%w: %w", ErrPerhaps, err)
+	}
+	switch {
+	case unsure && invalid:
+		return FindHandle
+	case failure.CanRepeat(err, harmless):
+		return Again
+	case (s.Verdict.Action == decision.DeadLetterNow || s.Verdict.Action == decision.ReconsumeIn) && failure.Permanent(err):
+		return RetryInstead // the server does not do that for us, and nothing may be lost
+	}
+	return Failed
+}
+
+// Found decides about the step after an attempt to find the valid handle that ended with err.
+func (s *State) Found(err error) Step {
+	switch {
+	case err == nil:
+		s.settled, s.Last = nil, nil
+		return Again
+	case errors.Is(err, tidegate.ErrInvalidHandle) || !failure.CanRepeat(err, true):
+		return Failed
+	}
+	s.Last = err
+	return Again
+}
+
+// Conclude returns the end of the delivery whose last attempt to settle ended with err, the delay
+// of its next delivery, and the error to report.
+func (s *State) Conclude(res transport.RetryResult, err error) (end End, delay time.Duration, _ error) {
+	if err != nil && s.settled != nil {
+		err = s.settled
+	}
+	report := err
+	if err == nil {
+		report = s.Refused
+	}
+	switch {
+	case s.Verdict.Action == decision.Forget:
+		return LeaseLost, 0, report
+	case errors.Is(err, ErrPerhaps):
+		return PerhapsSettled, 0, report
+	case err != nil && s.Verdict.Action == decision.GiveBack:
+		return Unsettled, 0, fmt.Errorf("release: %w", err)
+	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
+		return LeaseLost, 0, report
+	case err != nil:
+		return Unsettled, 0, report
+	case s.Verdict.Action == decision.Ack:
+		return Acked, 0, report
+	case s.Verdict.Action == decision.Discard:
+		return Discarded, 0, report
+	case s.Verdict.Action == decision.GiveBack:
+		return Released, 0, report
+	case s.Verdict.Action == decision.SnoozeFor:
+		return Snoozed, s.Verdict.Delay, report
+	case s.Verdict.Action == decision.DeadLetterNow && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
+		return DeadLettered, 0, report
+	case res.Fate == transport.FateParked:
+		return Parked, 0, report
+	case s.Verdict.Action == decision.ReconsumeIn && !s.Verdict.Mode.Negative:
+		return Reconsumed, res.Delay, report
+	case res.Fate == transport.FateAgain:
+		return Retried, res.Delay, report
+	}
+	return Retried, s.Verdict.Delay, report
+}
