@@ -18,6 +18,10 @@ const lazySyncDelay = 20 * time.Millisecond
 // fsync under way, so each may add a batch.
 const maxSyncing = 16
 
+// maxBatchBuffer bounds, in bytes, the buffers of batches that are used again. 512 messages of
+// 1 KiB, which the SDK sends in one request, need half of it.
+const maxBatchBuffer = 4 << 20
+
 // A Log gathers the writes of many goroutines into one batch and commits it while the next one
 // gathers: one fsync serves all writes of a batch. Batches are committed in the order in which
 // their writes were added.
@@ -38,6 +42,7 @@ type Log struct {
 	mu       sync.Mutex
 	changed  sync.Cond   // of mu: something that run waits for has changed
 	next     *Flight     // guarded by mu, as is all below; nil after close
+	buffer   int64       // bytes to give a new batch without a buffer: about the largest batch lately
 	syncing  int         // batches that wait for their fsync
 	unsynced bool        // a batch was written without an fsync, and none began since
 	lazily   *time.Timer // requests that fsync; nil: none is needed, or there was never one
@@ -88,8 +93,15 @@ func newLog(db *pebble.DB, name string, s *Store, before func(*pebble.Batch)) *L
 	return l
 }
 
+// newFlight returns an empty batch. A batch whose buffer grows while it is filled is copied each
+// time, so a new buffer has the size of the largest of the last batches. mu is held.
 func (l *Log) newFlight() *Flight {
-	return &Flight{log: l, batch: l.db.NewBatch(), written: make(chan struct{}), done: make(chan struct{})}
+	l.buffer -= l.buffer / 16
+	if l.next != nil {
+		l.buffer = min(max(l.buffer, l.next.size), maxBatchBuffer)
+	}
+	batch := l.db.NewBatch(pebble.WithInitialSizeBytes(int(l.buffer)), pebble.WithMaxRetainedSizeBytes(maxBatchBuffer))
+	return &Flight{log: l, batch: batch, written: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Add adds writes to the next batch, which an fsync follows. write encodes them and must not
