@@ -1,0 +1,5 @@
+//go:build !race
+
+package consume
+
+const raceEnabled = false
