@@ -10,8 +10,8 @@ func (p *Poll) admit(bytes int64) error {
 	return p.Admit(bytes)
 }
 
-// keptBytes returns the size of the bodies of grants.
-func keptBytes(grants []consume.Grant) (n int64) {
+// grantedBytes returns the size of the bodies of grants.
+func grantedBytes(grants []consume.Grant) (n int64) {
 	for i := range grants {
 		n += grants[i].Lease.Size
 	}

@@ -72,11 +72,11 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.topic.address.Load().expiry, time.Now()
 	var old, unwanted []handle.Receipt
-	kept := int64(0)
+	inHand := int64(0)
 	for i := range grants {
 		g := &grants[i]
-		kept += g.Lease.Size
-		if err := p.admit(kept); err != nil {
+		inHand += g.Lease.Size
+		if err := p.admit(inHand); err != nil {
 			if i == 0 {
 				return nil, 0, err
 			}

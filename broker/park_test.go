@@ -59,7 +59,7 @@ func failDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
 func ackDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	ackDeliveriesNow(t, b, ds)
-	synctest.Wait() // what was set aside is read back
+	synctest.Wait() // spilled messages are read back
 }
 
 func expectMessages(t *testing.T, got []*tidegate.Delivery, want string) []*tidegate.Delivery {

@@ -282,7 +282,7 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tp.turn.Store(1)
+		tp.roundRobin.Store(1)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		start := time.Now()

@@ -65,10 +65,10 @@ type queueRead struct {
 // readUnlocked reads the messages of a claim that the receive may keep. mu is held before and after
 // it, also after a panic, and not while it reads.
 func (s *subscription) readUnlocked(p *Poll, r *consume.Receive, c consume.Claim) (read queueRead) {
-	reader, kept := s.readers[c.Queue], keptBytes(r.Grants)
+	reader, inHand := s.readers[c.Queue], grantedBytes(r.Grants)
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	read = s.readAdmitted(p, reader, c, kept)
+	read = s.readAdmitted(p, reader, c, inHand)
 	if len(read.messages) == 0 {
 		read.end = s.broker.endOf(reader.queue)
 	}
@@ -79,14 +79,14 @@ func (s *subscription) readUnlocked(p *Poll, r *consume.Receive, c consume.Claim
 }
 
 // readAdmitted reads the messages of a claim, and returns those that the receive may keep beside
-// kept bytes. mu is not held.
-func (s *subscription) readAdmitted(p *Poll, r *queueReader, c consume.Claim, kept int64) (read queueRead) {
+// inHand bytes. mu is not held.
+func (s *subscription) readAdmitted(p *Poll, r *queueReader, c consume.Claim, inHand int64) (read queueRead) {
 	s.broker.reads <- struct{}{}
 	defer func() { <-s.broker.reads }()
 	read.messages, read.offsets, read.err = s.read(r, c, min(c.Bytes, maxReadBytes))
 	for i := range read.messages {
-		kept += int64(len(read.messages[i].Body))
-		if read.refused = p.admit(kept); read.refused != nil {
+		inHand += int64(len(read.messages[i].Body))
+		if read.refused = p.admit(inHand); read.refused != nil {
 			read.messages, read.offsets = read.messages[:i], read.offsets[:i]
 			break
 		}

@@ -260,7 +260,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 	})
 }
 
-// Parked, blocked and set aside: a rewind ends all that.
+// A rewind drops parked, blocked and spilled messages.
 func TestRewindEndsParking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -161,7 +161,7 @@ type appending struct {
 	msgs     []Incoming
 	topics   []*topic // nil for messages that were refused, answered or written
 	results  []transport.SendResult
-	order    order
+	order    sendOrder
 	suspects []suspect               // messages whose ID was probably stored before
 	trusted  map[int]bool            // messages that are certainly no duplicates; nil for none
 	missing  map[int]recent.Location // where a message was looked for that can have moved, and was not; nil for none
@@ -317,7 +317,7 @@ func (t *topic) wake(q *queue, n int64) {
 func (t *topic) pick(messageGroup string) *queue {
 	queues := *t.queues.Load()
 	if messageGroup == "" {
-		return queues[t.turn.Add(1)%uint32(len(queues))]
+		return queues[t.roundRobin.Add(1)%uint32(len(queues))]
 	}
 	h := fnv.New32a()
 	h.Write([]byte(messageGroup))

@@ -68,7 +68,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		}
 		start := time.Now()
 		tp.grow(2) // as PutTopic does it, with a send in between
-		tp.turn.Store(0)
+		tp.roundRobin.Store(0)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
 		h := handle.Receipt{Group: b.group("g").id, Place: store.Place{Topic: tp.id, Queue: 1}}

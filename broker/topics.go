@@ -28,10 +28,10 @@ type topic struct {
 
 	automatic atomic.Bool // an automatic dead-letter queue, which nobody has put
 
-	queues  atomic.Pointer[[]*queue] // only grows
-	subs    atomic.Pointer[[]*subscription]
-	turn    atomic.Uint32 // of the round robin over queues
-	deleted atomic.Bool
+	queues     atomic.Pointer[[]*queue] // only grows
+	subs       atomic.Pointer[[]*subscription]
+	roundRobin atomic.Uint32 // over queues, for messages without a message group
+	deleted    atomic.Bool
 
 	// What was appended, written or on its way: changed only within the store's Add.
 	messages, bytes atomic.Int64

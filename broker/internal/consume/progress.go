@@ -36,8 +36,8 @@ type Progress struct {
 	effects Effects
 
 	cursors    []*cursor // by queue number
-	freshTurn  int       // the cursor that is asked first for new messages
-	readyTurn  int       // the cursor that is asked first for ready leases
+	firstFresh int       // the cursor that is asked first for new messages
+	firstReady int       // the cursor that is asked first for ready leases
 	contested  int       // receives that could choose between new and ready messages
 	due        dueHeap   // Inflight and WaitingRetry
 	counts     Counts

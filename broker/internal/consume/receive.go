@@ -88,9 +88,9 @@ func (p *Progress) deliverReady(r *Receive, limit int, now time.Time) {
 	if p.counts[Ready] == 0 {
 		return
 	}
-	p.readyTurn++
+	p.firstReady++
 	for i := range p.cursors {
-		c := p.cursors[(p.readyTurn+i)%len(p.cursors)]
+		c := p.cursors[(p.firstReady+i)%len(p.cursors)]
 		if !r.reads(c) {
 			continue
 		}
@@ -121,11 +121,11 @@ func (p *Progress) Claim(r *Receive) (Claim, bool) {
 		return Claim{}, false
 	}
 	for i := range p.cursors {
-		c := p.cursors[(p.freshTurn+i)%len(p.cursors)]
+		c := p.cursors[(p.firstFresh+i)%len(p.cursors)]
 		if !r.reads(c) || !p.claimable(c) {
 			continue
 		}
-		p.freshTurn = (p.freshTurn + i + 1) % len(p.cursors)
+		p.firstFresh = (p.firstFresh + i + 1) % len(p.cursors)
 		c.claimed = true
 		wanted := r.Max - len(r.Grants)
 		r.chunk = max(r.chunk, wanted)

@@ -1,9 +1,9 @@
 package broker
 
-// An order keeps the messages of one message group in the order of their
+// A sendOrder keeps the messages of one message group in the order of their
 // Append: none is stored while one before it is not, but may be later. Its zero
 // value is ready for use.
-type order struct {
+type sendOrder struct {
 	refused map[inOrder]refused // of which a message was refused for now
 	behind  map[inOrder]bool    // of which a message is suspected to be a duplicate, in this write
 	held    []int               // messages that wait behind one of these, in this write
@@ -22,10 +22,10 @@ type refused struct {
 }
 
 // begin begins a write.
-func (o *order) begin() { o.behind, o.held = nil, nil }
+func (o *sendOrder) begin() { o.behind, o.held = nil, nil }
 
 // suspect notes that a message was left out of a write: whether it is a duplicate is not known yet.
-func (o *order) suspect(t *topic, group string) {
+func (o *sendOrder) suspect(t *topic, group string) {
 	if group == "" {
 		return
 	}
@@ -36,7 +36,7 @@ func (o *order) suspect(t *topic, group string) {
 }
 
 // hold reports whether a message has to wait behind one that was left out, and notes that it does.
-func (o *order) hold(i int, t *topic, group string) bool {
+func (o *sendOrder) hold(i int, t *topic, group string) bool {
 	if group == "" || !o.behind[inOrder{t, group}] {
 		return false
 	}
