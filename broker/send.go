@@ -162,6 +162,7 @@ type appending struct {
 	topics   []*topic // nil for messages that were refused, answered or written
 	results  []transport.SendResult
 	order    sendOrder
+	record   store.Message           // the message that write encodes
 	suspects []suspect               // messages whose ID was probably stored before
 	trusted  map[int]bool            // messages that are certainly no duplicates; nil for none
 	missing  map[int]recent.Location // where a message was looked for that can have moved, and was not; nil for none
@@ -228,21 +229,22 @@ func (a *appending) write(w *store.Batch) {
 			a.refuse(i, t, throttledError(*th), th.Limit)
 			continue
 		}
-		rec := store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost, IDHash: hash}
+		rec := &a.record // one for all messages: a variable of the loop would be allocated for each
+		*rec = store.Message{Message: *m.Message, BornAt: m.BornAt, BornHost: m.BornHost, IDHash: hash}
 		if rec.BornAt.IsZero() {
 			rec.BornAt = now
 		}
 		a.wrote = true
 		if m.Half {
-			a.results[i].Receipt = a.half(w, t, &rec, m.FirstCheck, now)
+			a.results[i].Receipt = a.half(w, t, rec, m.FirstCheck, now)
 			continue
 		}
 		if m.DeliverAt.After(now) {
-			a.results[i].Receipt = a.delay(w, t, &rec, now)
+			a.results[i].Receipt = a.delay(w, t, rec, now)
 			continue
 		}
 		q := t.pick(m.MessageGroup)
-		offset := t.put(w, q, &rec, now)
+		offset := t.put(w, q, rec, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
 			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
