@@ -164,7 +164,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 			at.place.Offset = o
 			leased += l.Size
 			want.Messages++
-			oldest = throttle.Earlier(oldest, l.Stored/throttle.AgeTick)
+			oldest = throttle.Lesser(oldest, l.Stored/throttle.AgeTick)
 			switch l.State() {
 			case StateInflight, StateWaitingRetry, StateReady, consume.Held:
 			default:

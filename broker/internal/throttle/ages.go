@@ -88,8 +88,8 @@ func (a *Ages) All() iter.Seq2[int64, int] {
 	}
 }
 
-// Earlier returns the earlier of two times, of which 0 is none.
-func Earlier(a, b int64) int64 {
+// Lesser returns the lesser of two times or limits, of which 0 is none.
+func Lesser[T ~int64](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}

@@ -73,3 +73,29 @@ func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	}
 	return min(all, falling)
 }
+
+// A Consumer is one of the groups that drain a topic.
+type Consumer struct {
+	Backlog Amount
+	Drain   Draining
+}
+
+// UntilAll estimates how long it takes until a topic is down to resume in a measure: the last group
+// that is above it ends the throttle. waiting, which is not drained, counts too. 0 if nothing can
+// be said.
+func UntilAll(m Measure, waiting Amount, groups []Consumer, resume int64) (longest time.Duration) {
+	if resume -= waiting[m]; resume < 0 {
+		return 0
+	}
+	for _, g := range groups {
+		if g.Backlog[m] <= resume {
+			continue
+		}
+		d := g.Drain.Until(m, g.Backlog, resume)
+		if d == 0 {
+			return 0
+		}
+		longest = max(longest, d)
+	}
+	return longest
+}

@@ -215,3 +215,28 @@ func TestBacklogProperties(t *testing.T) {
 		}
 	}
 }
+
+// The last of the groups that are above the mark ends a throttle, and what waits for its delivery
+// time is not drained.
+func TestUntilAll(t *testing.T) {
+	group := func(messages int64, rate float64) Consumer {
+		return Consumer{Amount{ByMessages: messages}, Draining{Messages: rate}}
+	}
+	for name, c := range map[string]struct {
+		waiting int64
+		groups  []Consumer
+		want    time.Duration
+	}{
+		"no group":                   {0, nil, 0},
+		"one":                        {0, []Consumer{group(100, 2)}, 10 * time.Second},
+		"the slower of two":          {0, []Consumer{group(100, 2), group(90, 0.5)}, 20 * time.Second},
+		"one that is below the mark": {0, []Consumer{group(100, 2), group(80, 0)}, 10 * time.Second},
+		"one that does not drain":    {0, []Consumer{group(100, 2), group(81, 0)}, 0},
+		"delayed ones":               {10, []Consumer{group(100, 2)}, 15 * time.Second},
+		"too many delayed ones":      {81, []Consumer{group(100, 2)}, 0},
+	} {
+		if got := UntilAll(ByMessages, Amount{ByMessages: c.waiting}, c.groups, 80); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

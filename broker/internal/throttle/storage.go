@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -46,6 +47,53 @@ type Condition struct {
 	Free    int64         // bytes of the disk; as a limit, so many must be free
 	Debt    int64         // bytes that wait to be compacted
 	Stalled time.Duration // for how long it has been holding up writes
+}
+
+// The defaults of StorageLimits.
+const (
+	DefaultDebt  = 64 << 30
+	DefaultStall = time.Second
+
+	mostFree  = 1 << 30
+	leastFree = 256 << 20
+)
+
+// StorageLimits are the limits of a storage as they are set: as a Condition, but 0 stands for the
+// default, and what is below 0 for no limit. By default a disk must have 1 GiB free or, if that is
+// less, 5 % of it, but at least 256 MiB.
+type StorageLimits struct {
+	Free, Debt int64
+	Stalled    time.Duration
+}
+
+// Of returns the limits that hold for a disk of total bytes. disk false: it is none, or its size is
+// not known.
+func (l StorageLimits) Of(disk bool, total int64) Condition {
+	free := int64(0)
+	if disk {
+		free = cmp.Or(l.Free, max(min(mostFree, total/20), leastFree))
+	}
+	return Condition{Free: max(0, free), Debt: max(0, cmp.Or(l.Debt, DefaultDebt)), Stalled: max(0, cmp.Or(l.Stalled, DefaultStall))}
+}
+
+const (
+	// askEvery is the longest time between two questions to a storage while messages are sent, and
+	// stallEvery while it holds up writes.
+	askEvery   = 500 * time.Millisecond
+	stallEvery = 10 * time.Millisecond
+
+	// askBytes is how much is written before the storage is asked again at the latest.
+	askBytes = 16 << 20
+)
+
+// Stale reports whether a storage is to be asked again, since it was asked that long ago and so
+// many bytes were written. A negative age is that of a clock that was put back.
+func Stale(age time.Duration, written int64, stalled bool) bool {
+	every := askEvery
+	if stalled {
+		every = stallEvery
+	}
+	return age < 0 || age >= every || written >= askBytes
 }
 
 // A Storage keeps which limits of a storage refuse sends.

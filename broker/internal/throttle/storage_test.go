@@ -107,3 +107,46 @@ func TestTrend(t *testing.T) {
 		t.Errorf("the value is %g", tr.value)
 	}
 }
+
+// What is 0 in the settings depends on the disk; what is not a disk has no limit.
+func TestStorageLimits(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct {
+		limits StorageLimits
+		disk   int64 // its size; 0: there is none
+		want   Condition
+	}{
+		"1 GiB free":             {StorageLimits{}, 100 * gib, Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
+		"a small disk: 5 %":      {StorageLimits{}, 10 * gib, Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
+		"a smaller one: 256 MiB": {StorageLimits{}, gib, Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
+		"no disk":                {StorageLimits{Free: 1}, 0, Condition{Debt: 64 * gib, Stalled: time.Second}},
+		"all set":                {StorageLimits{Free: 1, Debt: 2, Stalled: 3}, gib, Condition{Free: 1, Debt: 2, Stalled: 3}},
+		"all off":                {StorageLimits{Free: -1, Debt: -1, Stalled: -1}, gib, Condition{}},
+	} {
+		if got := c.limits.Of(c.disk > 0, c.disk); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// A storage is asked often while it holds up writes, else now and then, and after much was written.
+func TestStale(t *testing.T) {
+	for _, c := range []struct {
+		age     time.Duration
+		written int64
+		stalled bool
+		want    bool
+	}{
+		{0, 0, false, false},
+		{askEvery - 1, askBytes - 1, false, false},
+		{askEvery, 0, false, true},
+		{0, askBytes, false, true},
+		{stallEvery - 1, 0, true, false},
+		{stallEvery, 0, true, true},
+		{-1, 0, false, true},
+	} {
+		if got := Stale(c.age, c.written, c.stalled); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+}

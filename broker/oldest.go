@@ -22,12 +22,12 @@ func (s *subscription) oldest() (all, fresh int64) {
 	var unknown []gap
 	s.mu.Lock()
 	for i, r := range s.readers {
-		all = throttle.Earlier(all, s.progress.Oldest(i))
+		all = throttle.Lesser(all, s.progress.Oldest(i))
 		next, end := s.progress.Cursor(i).Next, r.queue.end.Load()
 		switch {
 		case next >= end:
 		case r.head.from == next && r.head.stored != 0:
-			fresh = throttle.Earlier(fresh, r.head.stored)
+			fresh = throttle.Lesser(fresh, r.head.stored)
 		default:
 			unknown = append(unknown, gap{r, next, end})
 		}
@@ -35,7 +35,7 @@ func (s *subscription) oldest() (all, fresh int64) {
 	s.mu.Unlock()
 	for i, g := range unknown {
 		stored := s.broker.firstStored(s.topic, g.r.queue, g.from, g.end)
-		fresh = throttle.Earlier(fresh, stored)
+		fresh = throttle.Lesser(fresh, stored)
 		unknown[i].end = stored
 	}
 	if len(unknown) > 0 {
@@ -45,7 +45,7 @@ func (s *subscription) oldest() (all, fresh int64) {
 		}
 		s.mu.Unlock()
 	}
-	return throttle.Earlier(all, fresh), fresh
+	return throttle.Lesser(all, fresh), fresh
 }
 
 // lookAtAges has the ages up to date that limits of a topic or of its groups ask for.
@@ -57,11 +57,7 @@ func (b *Broker) lookAtAges(t *topic, now time.Time) {
 		return
 	}
 	for _, s := range subs {
-		l := s.group.config.Load().MaxBacklog.Age
-		if limit > 0 && (l == 0 || limit < l) {
-			l = limit
-		}
-		if l > 0 {
+		if l := throttle.Lesser(limit, s.group.config.Load().MaxBacklog.Age); l > 0 {
 			s.age.Look(now, time.Duration(l), func() int64 { all, _ := s.oldest(); return all })
 		}
 	}
@@ -72,7 +68,7 @@ func (b *Broker) lookAtAges(t *topic, now time.Time) {
 func (t *topic) oldest(b *Broker) (oldest int64) {
 	for _, q := range *t.queues.Load() {
 		if end := q.end.Load(); end > 0 {
-			oldest = throttle.Earlier(oldest, b.firstStored(t, q, 0, end))
+			oldest = throttle.Lesser(oldest, b.firstStored(t, q, 0, end))
 		}
 	}
 	return oldest

@@ -167,28 +167,22 @@ func (t *topic) drained(now time.Time) (messages, bytes float64) {
 	return of.drained(now)
 }
 
-func (s *subscription) drainTime(m throttle.Measure, resume int64, now time.Time) time.Duration {
+// consumer returns the backlog of the group, and how fast it falls.
+func (s *subscription) consumer(now time.Time) throttle.Consumer {
 	messages, bytes := s.drained(now)
-	return throttle.Draining{Messages: messages, Bytes: bytes, Age: s.age.Fall()}.Until(m, s.amount(now), resume)
+	return throttle.Consumer{Backlog: s.amount(now), Drain: throttle.Draining{Messages: messages, Bytes: bytes, Age: s.age.Fall()}}
 }
 
-// drainTime is the longest one of the subscriptions that are above resume: the
-// last of them ends the throttle. What waits for its delivery time is not
-// drained meanwhile; if that alone is too much, nothing can be said.
-func (t *topic) drainTime(m throttle.Measure, resume int64, now time.Time) (most time.Duration) {
-	waiting := t.delayedBacklog()
-	if resume -= (throttle.Amount{waiting.Messages, waiting.Bytes, 0})[m]; resume < 0 {
-		return 0
+func (s *subscription) drainTime(m throttle.Measure, resume int64, now time.Time) time.Duration {
+	c := s.consumer(now)
+	return c.Drain.Until(m, c.Backlog, resume)
+}
+
+func (t *topic) drainTime(m throttle.Measure, resume int64, now time.Time) time.Duration {
+	subs, waiting := *t.subs.Load(), t.delayedBacklog()
+	groups := make([]throttle.Consumer, len(subs))
+	for i, s := range subs {
+		groups[i] = s.consumer(now)
 	}
-	for _, s := range *t.subs.Load() {
-		if s.amount(now)[m] <= resume {
-			continue
-		}
-		d := s.drainTime(m, resume, now)
-		if d == 0 {
-			return 0
-		}
-		most = max(most, d)
-	}
-	return most
+	return throttle.UntilAll(m, throttle.Amount{waiting.Messages, waiting.Bytes, 0}, groups, resume)
 }

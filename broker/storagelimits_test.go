@@ -12,31 +12,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// What is 0 in the settings depends on the disk; what is not a disk has no limit.
-func TestPressureByDefault(t *testing.T) {
-	t.Parallel()
-	const gib = 1 << 30
-	for name, c := range map[string]struct {
-		limits Pressure
-		disk   uint64 // its size; 0: it cannot be told
-		want   throttle.Condition
-	}{
-		"1 GiB free":             {Pressure{}, 100 * gib, throttle.Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
-		"a small disk: 5 %":      {Pressure{}, 10 * gib, throttle.Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
-		"a smaller one: 256 MiB": {Pressure{}, gib, throttle.Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
-		"no disk":                {Pressure{MinFreeDisk: 1}, 0, throttle.Condition{Debt: 64 * gib, Stalled: time.Second}},
-		"all set":                {Pressure{MinFreeDisk: 1, MaxCompactionDebt: 2, MaxWriteStall: 3}, gib, throttle.Condition{Free: 1, Debt: 2, Stalled: 3}},
-		"all off":                {Pressure{MinFreeDisk: -1, MaxCompactionDebt: -1, MaxWriteStall: -1}, gib, throttle.Condition{}},
-	} {
-		if got := c.limits.storage(store.Pressure{Disk: c.disk > 0, Total: c.disk}); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
-	}
-}
 
 // Only limits that are set are told, each by its name and in its unit.
 func TestPressureStates(t *testing.T) {

@@ -47,12 +47,9 @@ type Pressure struct {
 
 // The defaults of Pressure.
 const (
-	DefaultMaxCompactionDebt = 64 << 30
-	DefaultMaxWriteStall     = time.Second
+	DefaultMaxCompactionDebt = throttle.DefaultDebt
+	DefaultMaxWriteStall     = throttle.DefaultStall
 	DefaultColdDistance      = 64 << 20
-
-	mostFreeDisk  = 1 << 30
-	leastFreeDisk = 256 << 20
 )
 
 func (p Pressure) validate(field string) error {
@@ -71,58 +68,9 @@ func (p Pressure) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// minFreeDisk returns the limit for a disk of that size; 0 for none.
-func (p Pressure) minFreeDisk(total int64) int64 {
-	switch {
-	case p.MinFreeDisk < 0:
-		return 0
-	case p.MinFreeDisk == 0:
-		return max(min(mostFreeDisk, total/20), leastFreeDisk)
-	}
-	return p.MinFreeDisk
+func (p Pressure) storage() throttle.StorageLimits {
+	return throttle.StorageLimits{Free: p.MinFreeDisk, Debt: p.MaxCompactionDebt, Stalled: time.Duration(p.MaxWriteStall)}
 }
-
-func (p Pressure) maxDebt() int64 {
-	if p.MaxCompactionDebt == 0 {
-		return DefaultMaxCompactionDebt
-	}
-	return max(0, p.MaxCompactionDebt)
-}
-
-func (p Pressure) maxStall() time.Duration {
-	if p.MaxWriteStall == 0 {
-		return DefaultMaxWriteStall
-	}
-	return max(0, time.Duration(p.MaxWriteStall))
-}
-
-// storage returns the limits of the storage as it is.
-func (p Pressure) storage(is store.Pressure) (limits throttle.Condition) {
-	limits = throttle.Condition{Debt: p.maxDebt(), Stalled: p.maxStall()}
-	if is.Disk {
-		limits.Free = p.minFreeDisk(int64(is.Total))
-	}
-	return limits
-}
-
-func (p Pressure) cold() throttle.ColdLimit {
-	l := throttle.ColdLimit{PerSecond: p.MaxColdReads, Distance: p.ColdDistance}
-	if l.Distance == 0 {
-		l.Distance = DefaultColdDistance
-	}
-	return l
-}
-
-const (
-	// pressureEvery is how often the storage is asked while messages are sent.
-	pressureEvery = 500 * time.Millisecond
-
-	// stallEvery is how often it is asked while it holds up writes.
-	stallEvery = 10 * time.Millisecond
-
-	// pressureBytes is how much is written before it is asked at the latest.
-	pressureBytes = 16 << 20
-)
 
 // pressure asks for the state of the storage when something is sent or somebody
 // asks whether it would be refused, and not by a timer.
@@ -144,13 +92,9 @@ func (p *pressure) look(b *Broker, now time.Time) {
 	if b.opts.Dir == "" {
 		return
 	}
-	every := pressureEvery
 	th := p.throttle.Load()
-	if held := !b.store.StalledSince().IsZero(); held || th != nil && th.Limit == limitWriteStall {
-		every = stallEvery
-	}
-	age := now.UnixNano() - p.at.Load()
-	if age >= 0 && age < int64(every) && b.store.Messages.Committed()-p.bytes.Load() < pressureBytes {
+	stalled := !b.store.StalledSince().IsZero() || th != nil && th.Limit == limitWriteStall
+	if !throttle.Stale(time.Duration(now.UnixNano()-p.at.Load()), b.store.Messages.Committed()-p.bytes.Load(), stalled) {
 		return
 	}
 	p.ask(b, now)
@@ -188,7 +132,7 @@ func (p *pressure) ask(b *Broker, now time.Time) {
 // decide returns the state of each limit that is set, given what the storage
 // says and for how long it has been holding up writes.
 func (p *pressure) decide(at store.Pressure, held time.Duration, now time.Time) (states []LimitState) {
-	limits := p.limits.Load().storage(at)
+	limits := p.limits.Load().storage().Of(at.Disk, int64(at.Total))
 	free, stalled, debt := p.gates.Update(limits, throttle.Condition{Free: int64(at.Free), Debt: int64(at.CompactionDebt), Stalled: held}, now)
 	for _, l := range []struct {
 		set         bool
@@ -204,54 +148,4 @@ func (p *pressure) decide(at store.Pressure, held time.Duration, now time.Time) 
 		}
 	}
 	return states
-}
-
-// behind is how many bytes of bodies the group has not read yet.
-func (s *subscription) behind() int64 { return s.backlog().Bytes - s.leasedBytes.Load() }
-
-// countCold counts what was read from the store, if that was far from the end.
-func (s *subscription) countCold(ms []store.Message) {
-	limit := s.broker.pressure.limits.Load().cold()
-	if limit.PerSecond <= 0 || !limit.Far(s.behind()) {
-		return
-	}
-	var n int64
-	for i := range ms {
-		n += int64(len(ms[i].Body))
-	}
-	s.cold.Add(int64(len(ms)), n, time.Now())
-}
-
-// throttleCold returns the cold reads of a topic as a throttle if they refuse sends. A
-// limit that was taken away while they did is forgotten.
-func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Throttle {
-	limit := b.pressure.limits.Load().cold()
-	if limit.PerSecond <= 0 && !t.coldOn.Load() {
-		return nil
-	}
-	if s := t.coldReads(limit, subs, now); s.On {
-		th := t.coldThrottle(s)
-		return &th
-	}
-	return nil
-}
-
-// coldReads returns the state of the limit of cold reads.
-func (t *topic) coldReads(limit throttle.ColdLimit, subs []*subscription, now time.Time) throttle.State {
-	var reads throttle.ColdReads
-	for _, s := range subs {
-		if behind := s.behind(); limit.Far(behind) {
-			_, rate := s.cold.Rate(now)
-			reads.Add(limit, behind, rate)
-		}
-	}
-	t.gatesMu.Lock()
-	defer t.gatesMu.Unlock()
-	s := t.cold.Update(limit, reads, now)
-	t.coldOn.Store(s.On)
-	return s
-}
-
-func (t *topic) coldThrottle(s throttle.State) Throttle {
-	return Throttle{Limit: limitColdReads, Subject: t.name, Unit: unitBytesPerSecond}.at(s)
 }
