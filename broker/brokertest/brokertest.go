@@ -134,9 +134,10 @@ func NewWith(tb testing.TB, o Options) *Broker {
 		o.Broker.Memory = broker.NewMemory()
 	}
 	n := brokers.Add(1)
+	grpc := newNetwork()
 	b := &Broker{
-		tb: tb, opts: o, network: newNetwork(), letters: map[string]bool{},
-		address: fmt.Sprintf("broker-%d.test:8081", n), http: newHTTPNetwork(fmt.Sprintf("broker-%d.test:8082", n)),
+		tb: tb, opts: o, network: grpc, letters: map[string]bool{},
+		address: fmt.Sprintf("broker-%d.test:8081", n), http: newHTTPNetwork(fmt.Sprintf("broker-%d.test:8082", n), grpc.wires),
 	}
 	if err := b.start(); err != nil {
 		tb.Fatalf("brokertest: %v", err)
@@ -162,7 +163,7 @@ func (b *Broker) start() error {
 	if err != nil {
 		return errors.Join(err, engine.Close())
 	}
-	served, lis := make(chan error, 1), b.network.listener()
+	served, lis := make(chan error, 1), b.network.lis.Load()
 	b.Broker, b.server, b.served = engine, s, served
 	go func() { served <- s.Serve(lis) }()
 	return nil

@@ -33,27 +33,13 @@ type httpNetwork struct {
 	accept chan net.Conn
 	closed chan struct{}
 
-	mu    sync.Mutex // guards what follows
-	cut   bool
-	ended bool
-	conns map[*httpConn]struct{}
+	wires *wires
+
+	end sync.Once
 }
 
-// A httpConn is the client's end of a connection.
-type httpConn struct {
-	net.Conn
-	network *httpNetwork
-}
-
-func (c *httpConn) Close() error {
-	c.network.mu.Lock()
-	delete(c.network.conns, c)
-	c.network.mu.Unlock()
-	return c.Conn.Close()
-}
-
-func newHTTPNetwork(name string) *httpNetwork {
-	return &httpNetwork{name: name, accept: make(chan net.Conn), closed: make(chan struct{}), conns: map[*httpConn]struct{}{}}
+func newHTTPNetwork(name string, w *wires) *httpNetwork {
+	return &httpNetwork{name: name, accept: make(chan net.Conn), closed: make(chan struct{}), wires: w}
 }
 
 // serve starts the HTTP server. A restarted broker has another handler.
@@ -83,12 +69,7 @@ func (n *httpNetwork) Accept() (net.Conn, error) {
 
 // Close implements net.Listener.
 func (n *httpNetwork) Close() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.ended {
-		n.ended = true
-		close(n.closed)
-	}
+	n.end.Do(func() { close(n.closed) })
 	return nil
 }
 
@@ -102,17 +83,10 @@ func (a httpAddr) String() string { return string(a) }
 
 func (n *httpNetwork) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
-	c := &httpConn{client, n}
-	n.mu.Lock()
-	cut := n.cut
-	if !cut {
-		n.conns[c] = struct{}{}
+	c, err := n.wires.add(client)
+	if err != nil {
+		return nil, err
 	}
-	n.mu.Unlock()
-	if cut {
-		return nil, errRefused
-	}
-	var err error
 	select {
 	case n.accept <- server:
 		return c, nil
@@ -122,23 +96,6 @@ func (n *httpNetwork) dial(ctx context.Context) (net.Conn, error) {
 		err = context.Cause(ctx)
 	}
 	return nil, errors.Join(err, c.Close())
-}
-
-func (n *httpNetwork) disconnect() {
-	n.mu.Lock()
-	n.cut = true
-	conns := n.conns
-	n.conns = map[*httpConn]struct{}{}
-	n.mu.Unlock()
-	for c := range conns {
-		c.Conn.Close()
-	}
-}
-
-func (n *httpNetwork) reconnect() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.cut = false
 }
 
 // stop ends the HTTP server and waits for it.

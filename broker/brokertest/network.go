@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -15,101 +16,96 @@ const networkBuffer = 256 << 10
 // errRefused is the error of Dial while the network is cut.
 var errRefused = errors.New("connection refused: the test has cut the network (brokertest)")
 
-// A network connects clients with the broker, in memory.
-type network struct {
-	mu    sync.Mutex // guards what follows; connecting in memory does not wait
-	lis   *bufconn.Listener
+// wires are the connections of clients to a broker in memory, over gRPC and HTTP.
+type wires struct {
+	mu    sync.Mutex // guards what follows
 	cut   bool
-	conns map[*conn]struct{}
+	conns map[*wire]struct{}
 }
 
-func newNetwork() *network {
-	return &network{lis: bufconn.Listen(networkBuffer), conns: map[*conn]struct{}{}}
-}
-
-// A conn is the client's end of a connection.
-type conn struct {
+// A wire is the client's end of a connection.
+type wire struct {
 	net.Conn
-	network *network
+	among *wires
 }
 
-func (c *conn) Close() error {
-	c.network.mu.Lock()
-	delete(c.network.conns, c)
-	c.network.mu.Unlock()
+func (c *wire) Close() error {
+	c.among.mu.Lock()
+	delete(c.among.conns, c)
+	c.among.mu.Unlock()
 	return c.Conn.Close()
 }
 
-func (n *network) listener() *bufconn.Listener {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.lis
+// add returns a connection that disconnect breaks. It closes c and returns errRefused while the
+// network is cut.
+func (w *wires) add(c net.Conn) (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut {
+		return nil, errors.Join(errRefused, c.Close())
+	}
+	end := &wire{c, w}
+	w.conns[end] = struct{}{}
+	return end, nil
 }
 
-// renew gives the network a new listener, for a broker that starts again.
-func (n *network) renew() *bufconn.Listener {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lis = bufconn.Listen(networkBuffer)
-	return n.lis
+func (w *wires) isCut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cut
 }
 
-func (n *network) dial(ctx context.Context) (net.Conn, error) {
-	n.mu.Lock()
-	cut, lis := n.cut, n.lis
-	n.mu.Unlock()
-	if cut {
-		return nil, errRefused
-	}
-	nc, err := lis.DialContext(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c := &conn{nc, n}
-	n.mu.Lock()
-	cut = n.cut
-	if !cut {
-		n.conns[c] = struct{}{}
-	}
-	n.mu.Unlock()
-	if cut {
-		nc.Close()
-		return nil, errRefused
-	}
-	return c, nil
-}
-
-func (n *network) disconnect() {
-	n.mu.Lock()
-	n.cut = true
-	conns := n.conns
-	n.conns = map[*conn]struct{}{}
-	n.mu.Unlock()
+func (w *wires) disconnect() {
+	w.mu.Lock()
+	w.cut = true
+	conns := w.conns
+	w.conns = map[*wire]struct{}{}
+	w.mu.Unlock()
 	for c := range conns {
 		c.Conn.Close()
 	}
 }
 
-func (n *network) reconnect() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.cut = false
+func (w *wires) reconnect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = false
+}
+
+// A network connects clients with the broker's gRPC, in memory.
+type network struct {
+	wires *wires
+	lis   atomic.Pointer[bufconn.Listener]
+}
+
+func newNetwork() *network {
+	n := &network{wires: &wires{conns: map[*wire]struct{}{}}}
+	n.renew()
+	return n
+}
+
+// renew gives the network a new listener, for a broker that starts again.
+func (n *network) renew() { n.lis.Store(bufconn.Listen(networkBuffer)) }
+
+func (n *network) dial(ctx context.Context) (net.Conn, error) {
+	if n.wires.isCut() {
+		return nil, errRefused
+	}
+	c, err := n.lis.Load().DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.wires.add(c)
 }
 
 // Disconnect cuts the network: connections break, and new ones are refused until
 // Reconnect. Requests under way get no response, although the broker may carry
 // them out. Deliveries whose consumers are gone stay in flight until their
 // invisible time ends. It does not block, and does nothing a second time.
-func (b *Broker) Disconnect() {
-	b.network.disconnect()
-	b.http.disconnect()
-}
+func (b *Broker) Disconnect() { b.network.wires.disconnect() }
 
 // Reconnect ends Disconnect. Clients connect again as their own backoff has it.
-func (b *Broker) Reconnect() {
-	b.network.reconnect()
-	b.http.reconnect()
-}
+func (b *Broker) Reconnect() { b.network.wires.reconnect() }
 
 // Restart ends the broker as a crash of its process would and starts it again
 // with its data: connections break, requests under way get no response, and the
