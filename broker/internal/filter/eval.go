@@ -37,7 +37,6 @@ type node interface{ eval(*message) truth }
 
 type (
 	andNode     struct{ left, right node }
-	orNode      struct{ left, right node }
 	notNode     struct{ of node }
 	constNode   struct{ value truth }
 	nullNode    struct{ of operand } // IS NULL
@@ -64,20 +63,6 @@ func (n andNode) eval(m *message) truth {
 		return isFalse
 	case l == isTrue && r == isTrue:
 		return isTrue
-	}
-	return unknown
-}
-
-func (n orNode) eval(m *message) truth {
-	l := n.left.eval(m)
-	if l == isTrue {
-		return isTrue
-	}
-	switch r := n.right.eval(m); {
-	case r == isTrue:
-		return isTrue
-	case l == isFalse && r == isFalse:
-		return isFalse
 	}
 	return unknown
 }

@@ -76,22 +76,20 @@ func (p *parser) expect(w string) error {
 }
 
 func (p *parser) or() (node, error) {
-	left, err := p.and()
-	for err == nil && p.word("OR") {
-		var right node
-		if right, err = p.and(); err == nil {
-			left = orNode{left, right}
-		}
-	}
-	return left, err
+	return p.chain("OR", p.and, func(l, r node) node { return notNode{andNode{notNode{l}, notNode{r}}} }) // De Morgan
 }
 
 func (p *parser) and() (node, error) {
-	left, err := p.not()
-	for err == nil && p.word("AND") {
+	return p.chain("AND", p.not, func(l, r node) node { return andNode{l, r} })
+}
+
+// chain parses operands with a word between any two.
+func (p *parser) chain(word string, operand func() (node, error), join func(l, r node) node) (node, error) {
+	left, err := operand()
+	for err == nil && p.word(word) {
 		var right node
-		if right, err = p.not(); err == nil {
-			left = andNode{left, right}
+		if right, err = operand(); err == nil {
+			left = join(left, right)
 		}
 	}
 	return left, err
