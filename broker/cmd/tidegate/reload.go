@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"os"
@@ -43,31 +42,32 @@ func refusals(c *config, b *broker.Broker) error {
 // put creates and changes the topics, groups and address settings of a configuration, and returns
 // the names of those that it changed. Declaring an auto-created topic or group makes it permanent.
 func put(ctx context.Context, c *config, b *broker.Broker) (changed []string, err error) {
-	for name, topic := range inOrder(c.topicsToPut(b)) {
-		before, _ := b.Topic(name)
-		after, perr := b.PutTopic(ctx, name, topic)
+	changed, err = putAll("topics.", c.topicsToPut(b), func(name string, topic broker.TopicConfig) (before, after any, err error) {
+		was, _ := b.Topic(name)
+		is, err := b.PutTopic(ctx, name, topic)
+		return []any{was.Name, was.AutoCreated, was.TopicConfig}, []any{is.Name, is.AutoCreated, is.TopicConfig}, err
+	})
+	groups, gerr := putAll("groups.", c.groups, func(name string, group broker.GroupConfig) (before, after any, err error) {
+		was, _ := b.Group(name)
+		is, err := b.PutGroup(ctx, name, group)
+		return []any{was.Name, was.AutoCreated, was.GroupConfig}, []any{is.Name, is.AutoCreated, is.GroupConfig}, err
+	})
+	addresses, aerr := putAll("address_settings.", c.addresses, func(match string, s broker.AddressSettings) (before, after any, err error) {
+		was, _ := b.AddressSettings(match)
+		is, err := b.PutAddressSettings(ctx, match, s)
+		return was, is, err
+	})
+	return slices.Concat(changed, groups, addresses), errors.Join(err, gerr, aerr)
+}
+
+// putAll calls put for all declarations, by name, and returns the names of those that it changed.
+func putAll[T any](prefix string, all map[string]T, put func(name string, v T) (before, after any, err error)) (changed []string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		before, after, perr := put(name, all[name])
 		if perr != nil {
-			err = errors.Join(err, fmt.Errorf("topic %s: %w", name, perr))
-		} else if !reflect.DeepEqual(before.TopicConfig, after.TopicConfig) || before.AutoCreated != after.AutoCreated || before.Name == "" {
-			changed = append(changed, "topics."+name)
-		}
-	}
-	for name, group := range inOrder(c.groups) {
-		before, _ := b.Group(name)
-		after, perr := b.PutGroup(ctx, name, group)
-		if perr != nil {
-			err = errors.Join(err, fmt.Errorf("group %s: %w", name, perr))
-		} else if !reflect.DeepEqual(before.GroupConfig, after.GroupConfig) || before.AutoCreated != after.AutoCreated || before.Name == "" {
-			changed = append(changed, "groups."+name)
-		}
-	}
-	for match, s := range inOrder(c.addresses) {
-		before, _ := b.AddressSettings(match)
-		after, perr := b.PutAddressSettings(ctx, match, s)
-		if perr != nil {
-			err = errors.Join(err, fmt.Errorf("address settings %s: %w", match, perr))
+			err = errors.Join(err, fmt.Errorf("%s%s: %w", prefix, name, perr))
 		} else if !reflect.DeepEqual(before, after) {
-			changed = append(changed, "address_settings."+match)
+			changed = append(changed, prefix+name)
 		}
 	}
 	return changed, err
@@ -92,17 +92,6 @@ func (c *config) topicsToPut(b *broker.Broker) map[string]broker.TopicConfig {
 		put[name] = topic
 	}
 	return put
-}
-
-// inOrder iterates over a map by name.
-func inOrder[V any](m map[string]V) iter.Seq2[string, V] {
-	return func(yield func(string, V) bool) {
-		for _, name := range slices.Sorted(maps.Keys(m)) {
-			if !yield(name, m[name]) {
-				return
-			}
-		}
-	}
 }
 
 // A reloader brings the file's changes to a running broker. It is used by one
