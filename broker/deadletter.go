@@ -32,10 +32,10 @@ type deadLetter struct {
 	stays   bool     // it is a dead letter already, in this topic
 	retried *retried // what it becomes in a retry topic or after it; nil: it stays the message that it is
 
-	flight *store.Flight // nil if there was nothing to write
-	lost   bool          // the message cannot be read, or is not there any more
-	err    error
-	ended  chan struct{} // closed when the lease is removed, or err is set
+	put   *store.PendingWrite // nil if there was nothing to write
+	lost  bool                // the message cannot be read, or is not there any more
+	err   error
+	ended chan struct{} // closed when the lease is removed, or err is set
 }
 
 // newDeadLetter decides where a departure goes, except for one to a retry topic. s.mu is held.
@@ -82,7 +82,7 @@ func (b *Broker) writeDeadLetters(ds []*deadLetter) []error {
 
 func (b *Broker) writeSome(ds []*deadLetter) []error {
 	b.startDying(ds)
-	removed := make([]*store.Flight, len(ds))
+	removed := make([]*store.PendingWrite, len(ds))
 	for i, d := range ds {
 		removed[i] = d.removeLease()
 	}
@@ -184,7 +184,7 @@ func (d *deadLetter) write(b *Broker) {
 		due = d.retried.due
 	}
 	var published []func(error)
-	d.flight = b.store.Messages.Add(func(w *store.Batch) {
+	d.put = b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range topics {
 			if t.deleted.Load() {
 				d.err = topicNotFound(t.name) // meanwhile; the next try makes it anew
@@ -248,10 +248,10 @@ func (d *deadLetter) death(m *store.Message) *deadletter.Death {
 // removeLease waits for the dead letter to be on disk and removes the lease; wait waits for that.
 // If something failed, the lease is what it was before: a handle that is valid stays so, and what
 // time made a dead letter is due again in a second, to be tried once more.
-func (d *deadLetter) removeLease() (removed *store.Flight) {
+func (d *deadLetter) removeLease() (removed *store.PendingWrite) {
 	defer close(d.ended)
-	if d.err == nil && d.flight != nil {
-		if err := d.flight.Wait(); err != nil {
+	if d.err == nil && d.put != nil {
+		if err := d.put.Wait(); err != nil {
 			d.err = err
 		}
 	}
@@ -269,7 +269,7 @@ func (d *deadLetter) removeLease() (removed *store.Flight) {
 	case !s.progress.Returned(d.Departure, now):
 		d.err = nil // removed or rewound
 	}
-	return s.apply(now).flight
+	return s.apply(now).write
 }
 
 // destination returns what became of the message.
@@ -288,7 +288,7 @@ func (d *deadLetter) destination() consume.Destination {
 }
 
 // wait returns when what removeLease has written is on disk, or why it is not.
-func (d *deadLetter) wait(b *Broker, removed *store.Flight) error {
+func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 	if d.err != nil {
 		return storeError(d.err)
 	}

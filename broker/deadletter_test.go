@@ -33,7 +33,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		policy := s.policy().rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		dying.start(b)
-		if err := dying.flight.Wait(); err != nil {
+		if err := dying.put.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Close(); err != nil {

@@ -18,15 +18,15 @@ import (
 // for the disk: a crash can take it back, as if it had not happened. A later delivery is on disk
 // first, so that attempts never decrease. If ctx ends during that wait, the deliveries are
 // released.
-func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Grant, flight *store.Flight) ([]*tidegate.Delivery, error) {
+func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Grant, write *store.PendingWrite) ([]*tidegate.Delivery, error) {
 	ds, admitted, err := s.deliveries(ctx, p, grants)
 	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
 		s.releaseGrants(refused)
 		grants = grants[:admitted]
 	}
-	wait := flight.WaitWritten
+	wait := write.WaitWritten
 	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
-		wait = flight.WaitContext
+		wait = write.WaitContext
 	}
 	werr := wait(ctx)
 	if ctx.Err() != nil {

@@ -101,15 +101,15 @@ func (a *appending) appendAll(ctx context.Context) error {
 			a.refuseAll(err, limit)
 			return nil
 		}
-		flight := a.broker.store.Messages.Add(a.write, a.publish)
+		write := a.broker.store.Messages.Add(a.write, a.publish)
 		a.broker.store.Messages.Release(bytes)
-		if flight == nil {
+		if write == nil {
 			return tidegate.ErrClosed
 		}
 		if !a.wrote && len(a.suspects) == 0 {
 			return nil // all is refused: nothing to wait for, least of all a disk that does not keep up
 		}
-		if err := flight.WaitContext(ctx); err != nil {
+		if err := write.WaitContext(ctx); err != nil {
 			return err
 		}
 		innocent := a.resolve()

@@ -11,9 +11,9 @@ import (
 
 // An applied is what remains to be done, without the lock, after effects were applied.
 type applied struct {
-	flight *store.Flight // of the writes; nil if there were none
-	dying  []*deadLetter // to be written
-	parked []*parking    // to be waited for
+	write  *store.PendingWrite // of the writes; nil if there were none
+	dying  []*deadLetter       // to be written
+	parked []*parking          // to be waited for
 }
 
 // apply carries out the effects of what the caller did to s.progress. This is the only place that
@@ -33,15 +33,15 @@ func (s *subscription) apply(now time.Time) (out applied) {
 		s.broker.counters.lateness.Observe(max(0, late).Seconds())
 	}
 	if len(e.Writes) > 0 && e.Durable {
-		out.flight = s.broker.store.Groups.Add(s.encode, nil)
+		out.write = s.broker.store.Groups.Add(s.encode, nil)
 	} else if len(e.Writes) > 0 {
-		out.flight = s.broker.store.Groups.AddLazy(s.encode)
+		out.write = s.broker.store.Groups.AddLazy(s.encode)
 	}
 	for i := range e.Departures {
 		out.dying = append(out.dying, s.newDeadLetter(e.Departures[i]))
 	}
 	for i := range e.Parked {
-		out.parked = append(out.parked, &parking{sub: s, group: e.Parked[i], flight: out.flight})
+		out.parked = append(out.parked, &parking{sub: s, group: e.Parked[i], write: out.write})
 	}
 	for _, queue := range e.Reread {
 		s.dropReadAhead(s.readers[queue])

@@ -63,14 +63,14 @@ type ParkedRedrive struct {
 
 // A parking is what remains to be done, without the lock, when a message group is parked.
 type parking struct {
-	sub    *subscription
-	group  consume.ParkedGroup
-	flight *store.Flight
+	sub   *subscription
+	group consume.ParkedGroup
+	write *store.PendingWrite
 }
 
 // carryOut waits until it is on disk.
 func (p *parking) carryOut(b *Broker) error {
-	if err := p.flight.Wait(); err != nil {
+	if err := p.write.Wait(); err != nil {
 		return storeError(err)
 	}
 	g := &p.group
@@ -228,7 +228,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 			done.Messages -= 1 + behind[i]
 		}
 	}
-	if werr := effects.flight.Wait(); werr != nil {
+	if werr := effects.write.Wait(); werr != nil {
 		return done, storeError(werr)
 	}
 	return done, err
@@ -243,8 +243,8 @@ func (s *subscription) redriveUnsynced(sel ParkedSelection, now time.Time) (done
 		done.MessageGroups, done.Messages, behind = s.progress.Redrive(sel.MessageGroup, sel.DeadLetter, now)
 		effects = s.apply(now)
 	}
-	if effects.flight == nil {
-		effects.flight = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
+	if effects.write == nil {
+		effects.write = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
 	}
 	return done, effects, behind
 }

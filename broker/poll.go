@@ -107,8 +107,8 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, err
 	}
 	for _, src := range sources { // all that one receive handed out is of one source
-		if grants, flight := src.sub.replay(src.poll); grants != nil {
-			return src.sub.deliver(ctx, src.poll, grants, flight)
+		if grants, write := src.sub.replay(src.poll); grants != nil {
+			return src.sub.deliver(ctx, src.poll, grants, write)
 		}
 	}
 	if p.Repeat {
@@ -194,10 +194,10 @@ var errRetryTopicGone = errors.New("the retry topic was deleted")
 func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, lines []line, err error) {
 	again := false
 	for _, src := range sources {
-		grants, flight, w, err := src.sub.take(src.poll)
+		grants, write, w, err := src.sub.take(src.poll)
 		if len(grants) > 0 {
 			leave(lines)
-			ds, err = src.sub.deliver(ctx, src.poll, grants, flight)
+			ds, err = src.sub.deliver(ctx, src.poll, grants, write)
 			src.sub.countDeliveries(ds)
 			return ds, nil, err // none if all of them were too old, or deleted
 		}

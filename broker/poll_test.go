@@ -301,10 +301,10 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
-		flight := b.store.Messages.Add(func(w *store.Batch) {
+		write := b.store.Messages.Add(func(w *store.Batch) {
 			tp.put(w, (*tp.queues.Load())[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
 		}, func(error) { (*tp.queues.Load())[1].end.Add(1) })
-		_ = flight.Wait()
+		_ = write.Wait()
 		s.wake(1, 1)
 		s.progress.Release(h, start)
 		s.apply(start)

@@ -10,7 +10,7 @@ import (
 
 // take reserves messages for a receive: ready ones first, then new ones. If there are none it
 // returns a waiter, already in line, or neither if it skipped messages and should be called again.
-func (s *subscription) take(p *Poll) (grants []consume.Grant, flight *store.Flight, w *waiter, err error) {
+func (s *subscription) take(p *Poll) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -24,17 +24,17 @@ func (s *subscription) take(p *Poll) (grants []consume.Grant, flight *store.Flig
 		Filter: (*pollFilter)(p),
 	}
 	s.progress.Begin(&r, now)
-	flight = s.apply(now).flight
+	write = s.apply(now).write
 	for {
 		s.extend()
 		claim, ok := s.progress.Claim(&r)
 		if !ok {
 			break
 		}
-		var more *store.Flight
+		var more *store.PendingWrite
 		var end bool
 		if more, end, err = s.takeNew(p, &r, claim); more != nil {
-			flight = more
+			write = more
 		}
 		if end || err != nil {
 			break
@@ -46,19 +46,19 @@ func (s *subscription) take(p *Poll) (grants []consume.Grant, flight *store.Flig
 	} else {
 		s.progress.Effects().WakeRest = true
 	}
-	if f := s.apply(now).flight; f != nil {
-		flight = f
+	if f := s.apply(now).write; f != nil {
+		write = f
 	}
 	if len(r.Grants) == 0 && err == nil && r.Skipped == 0 {
 		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
 		s.waiters = append(s.waiters, w)
 	}
-	return r.Grants, flight, w, err
+	return r.Grants, write, w, err
 }
 
 // takeNew reads the messages of a claim and has the receive take them. end is true if the receive
 // may not keep more. mu is held before and after it, and not while it reads.
-func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim) (flight *store.Flight, end bool, err error) {
+func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim) (write *store.PendingWrite, end bool, err error) {
 	read := s.readUnlocked(p, r, claim)
 	now := time.Now()
 	current := s.progress.Unclaim(r, claim.Queue)
@@ -88,7 +88,7 @@ func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim)
 		s.progress.Admit(r, claim, s.group.config.Load().FIFO, read.messages, read.offsets, now)
 		end = read.refused != nil
 	}
-	return s.apply(now).flight, end, err
+	return s.apply(now).write, end, err
 }
 
 // budget returns how many bytes of bodies a receive may bring; the first message may have more.

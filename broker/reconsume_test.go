@@ -382,7 +382,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 		})
 		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, from: "t", due: time.Now().Add(time.Hour)}
 		d.start(b)
-		if err := d.flight.Wait(); err != nil {
+		if err := d.put.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Close(); err != nil {

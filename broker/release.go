@@ -17,7 +17,7 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 		return
 	}
 	defer b.end()
-	var flights []*store.Flight
+	var writes []*store.PendingWrite
 	for i := 0; i < len(ds); {
 		s, h, err := b.locate(ds[i])
 		if i++; err != nil {
@@ -31,16 +31,16 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 			}
 			handles = append(handles, h)
 		}
-		flights = append(flights, s.release(handles))
+		writes = append(writes, s.release(handles))
 	}
-	for _, f := range flights {
+	for _, f := range writes {
 		_ = f.Wait() // a store that fails tells everybody else
 	}
 }
 
 // release returns deliveries that are still valid to the queue, as if they had not been made. The
-// flight is nil if there are none.
-func (s *subscription) release(handles []handle.Receipt) *store.Flight {
+// write is nil if there are none.
+func (s *subscription) release(handles []handle.Receipt) *store.PendingWrite {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -50,7 +50,7 @@ func (s *subscription) release(handles []handle.Receipt) *store.Flight {
 	for _, h := range handles {
 		s.progress.Release(h, now)
 	}
-	return s.apply(now).flight
+	return s.apply(now).write
 }
 
 // releaseGrants is release for deliveries that a receive does not return.

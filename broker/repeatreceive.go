@@ -73,7 +73,7 @@ func (r *repeatable) supersededBy() <-chan struct{} {
 
 // replay returns the deliveries of the attempt ID that are still in flight, with new handles, and
 // writes that.
-func (s *subscription) replay(p *Poll) ([]consume.Grant, *store.Flight) {
+func (s *subscription) replay(p *Poll) ([]consume.Grant, *store.PendingWrite) {
 	if p.AttemptID == "" {
 		return nil, nil
 	}
@@ -81,5 +81,5 @@ func (s *subscription) replay(p *Poll) ([]consume.Grant, *store.Flight) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	grants := s.progress.Replay(p.AttemptID, now)
-	return grants, s.apply(now).flight
+	return grants, s.apply(now).write
 }

@@ -188,7 +188,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 		s := (*b.topics["t"].subs.Load())[0]
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		d.start(b)
-		if err := d.flight.Wait(); err != nil {
+		if err := d.put.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		b = reopen(t, b, fs)

@@ -75,11 +75,11 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	if err != nil {
 		return nil, err
 	}
-	done, flight, err := s.rewindTo(ctx, to)
+	done, write, err := s.rewindTo(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	if err := flight.Wait(); err != nil {
+	if err := write.Wait(); err != nil {
 		return nil, storeError(err)
 	}
 	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
@@ -89,7 +89,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 // rewindTo finds a position's offsets and moves the cursors there while nothing
 // is removed: what the group has again is not among what a round of it takes for consumed, and no
 // target is before its queue's beginning.
-func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.Flight, error) {
+func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.PendingWrite, error) {
 	t := s.topic
 	release, err := t.retention.task.Hold(ctx)
 	if err != nil {
@@ -101,11 +101,11 @@ func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind
 		return nil, nil, err
 	}
 	now := time.Now()
-	done, flight, err := s.rewind(targets, now)
+	done, write, err := s.rewind(targets, now)
 	if err == nil && t.watched.Load() { // what is skipped or dropped may have been all that kept messages
 		t.retention.wake(t, now.Add(retention.Pause))
 	}
-	return done, flight, err
+	return done, write, err
 }
 
 func (p Position) validate() error {
@@ -196,7 +196,7 @@ func (b *Broker) bytesBefore(t *topic, q *queue, offset int64) (int64, error) {
 
 // rewind moves cursors and drops what is before and behind them, in one write. The
 // caller has the token of retention.
-func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewind, flight *store.Flight, err error) {
+func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewind, write *store.PendingWrite, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -210,5 +210,5 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 	for i, r := range s.progress.Rewind(to, now) {
 		done = append(done, QueueRewind{Queue: to[i].Queue, From: r.From, To: to[i].At.Offset, Dropped: r.Dropped})
 	}
-	return done, s.apply(now).flight, nil
+	return done, s.apply(now).write, nil
 }

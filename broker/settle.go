@@ -27,7 +27,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		return errs
 	}
 	defer end()
-	flights := make([]*store.Flight, len(ds))
+	writes := make([]*store.PendingWrite, len(ds))
 	for i := 0; i < len(ds); {
 		s, _, err := b.locate(ds[i])
 		if err != nil {
@@ -35,11 +35,11 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 			i++
 			continue
 		}
-		i += s.ack(ds[i:], errs[i:], flights[i:])
+		i += s.ack(ds[i:], errs[i:], writes[i:])
 	}
-	var waited *store.Flight // of the entry before, which nearly always shares it
+	var waited *store.PendingWrite // of the entry before, which nearly always shares it
 	var werr error
-	for i, f := range flights {
+	for i, f := range writes {
 		if errs[i] != nil {
 			continue
 		}
@@ -55,7 +55,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 
 // ack acknowledges the deliveries at the beginning of ds that are of this subscription, and returns
 // their number.
-func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*store.Flight) int {
+func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, writes []*store.PendingWrite) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -73,9 +73,9 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, flights []*sto
 		}
 		errs[n] = withOp("AckMessage", asInvalidHandle(err))
 	}
-	if f := s.apply(now).flight; f != nil {
+	if f := s.apply(now).write; f != nil {
 		for i := range n {
-			flights[i] = f
+			writes[i] = f
 		}
 	}
 	return n
@@ -203,7 +203,7 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.S
 	case out.rest != nil:
 		return out, s.broker.carryOut(ctx, out.rest)
 	}
-	if err := out.flight.WaitContext(ctx); err != nil {
+	if err := out.write.WaitContext(ctx); err != nil {
 		return out, unsettled(ctx, err)
 	}
 	return out, nil
@@ -220,7 +220,7 @@ func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (s
 	now := time.Now()
 	did, err := s.progress.Settle(h, e, &policy, now)
 	effects := s.apply(now)
-	out := settled{flight: effects.flight, to: did.To, wait: did.Wait}
+	out := settled{write: effects.write, to: did.To, wait: did.Wait}
 	switch {
 	case err != nil:
 		return settled{}, asInvalidHandle(err)
@@ -231,7 +231,7 @@ func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (s
 	case did.Repeated != nil && s.dying[did.Repeated] != nil:
 		out.first = s.dying[did.Repeated]
 	case did.Repeated != nil || did.To == 0: // what the earlier request wrote may not be on disk yet
-		out.flight = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
+		out.write = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
 	}
 	return out, nil
 }
@@ -282,11 +282,11 @@ type closing interface {
 
 // A settled is what an event made of a delivery.
 type settled struct {
-	flight *store.Flight // that the write is in, if rest is nil
-	rest   closing       // nil: nothing
-	first  *deadLetter   // this is a repetition of the request for it, which is under way; nil: it is none
-	to     State         // 0 if there was nothing left to do
-	wait   time.Duration // of what waits: how long
+	write *store.PendingWrite // that the write is in, if rest is nil
+	rest  closing             // nil: nothing
+	first *deadLetter         // this is a repetition of the request for it, which is under way; nil: it is none
+	to    State               // 0 if there was nothing left to do
+	wait  time.Duration       // of what waits: how long
 }
 
 func (o settled) retryResult() transport.RetryResult {

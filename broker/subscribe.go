@@ -115,9 +115,9 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 	}, nil).WaitContext(ctx)); err != nil {
 		return nil, err
 	}
-	var flight *store.Flight
-	s.locked(func() { flight = s.apply(time.Now()).flight }) // only now: no cursor on disk is past the last message
-	if err := flight.Wait(); err != nil {
+	var write *store.PendingWrite
+	s.locked(func() { write = s.apply(time.Now()).write }) // only now: no cursor on disk is past the last message
+	if err := write.Wait(); err != nil {
 		return nil, storeError(err)
 	}
 	if err := b.noteSubscription(ctx, g, t); err != nil {

@@ -113,7 +113,7 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 			return nil, next, errNoTopic
 		}
 	}
-	flight := x.Store.Messages.Add(func(w *store.Batch) {
+	write := x.Store.Messages.Add(func(w *store.Batch) {
 		for _, c := range batch {
 			c.write(w, givenUp, time.Now())
 		}
@@ -125,10 +125,10 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 			}
 		}
 	})
-	if flight == nil {
+	if write == nil {
 		claims.release()
 	}
-	if err := flight.Wait(); err != nil {
+	if err := write.Wait(); err != nil {
 		return nil, next, err
 	}
 	done = len(batch) == len(due)

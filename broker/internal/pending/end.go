@@ -60,11 +60,11 @@ type End struct {
 // End ends a transaction, and returns when that is on disk. It returns tidegate.ErrClosed if the
 // store is closed, besides the errors above, those of Room and the cause of ctx.
 func (x *Transactions) End(ctx context.Context, e End) error {
-	flight, deleted, err := x.writeEnd(ctx, e)
-	if flight == nil {
+	write, deleted, err := x.writeEnd(ctx, e)
+	if write == nil {
 		return err
 	}
-	if err := flight.WaitContext(ctx); err != nil {
+	if err := write.WaitContext(ctx); err != nil {
 		return &UnsyncedError{err}
 	}
 	if *deleted {
@@ -73,10 +73,10 @@ func (x *Transactions) End(ctx context.Context, e End) error {
 	return nil
 }
 
-// writeEnd adds the end of a transaction to the message log; no flight if there is none to add. The
-// half message is claimed until its end is written, but not during the wait for room: a purge of
-// the topic, or a check of what is due, waits for the claim.
-func (x *Transactions) writeEnd(ctx context.Context, e End) (flight *store.Flight, deleted *bool, err error) {
+// writeEnd adds the end of a transaction to the message log; a nil write if there is none to add.
+// The half message is claimed until its end is written, but not during the wait for room: a purge
+// of the topic, or a check of what is due, waits for the claim.
+func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.PendingWrite, deleted *bool, err error) {
 	read := x.Store.HalfHeader
 	if e.Resolution == Commit {
 		size, err := x.roomToCommit(ctx, e.ID)
@@ -91,7 +91,7 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (flight *store.Fligh
 		return nil, nil, err
 	}
 	defer func() {
-		if flight == nil {
+		if write == nil {
 			release()
 		}
 	}()
@@ -114,7 +114,7 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (flight *store.Fligh
 	}
 	deleted = new(bool)
 	var publish func(error)
-	flight = x.Store.Messages.Add(func(w *store.Batch) {
+	write = x.Store.Messages.Add(func(w *store.Batch) {
 		if *deleted = e.Topic.Deleted(); !*deleted {
 			publish = e.write(w, state, &m, time.Now())
 		}
@@ -124,10 +124,10 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (flight *store.Fligh
 			publish(err)
 		}
 	})
-	if flight == nil {
+	if write == nil {
 		return nil, nil, tidegate.ErrClosed
 	}
-	return flight, deleted, nil
+	return write, deleted, nil
 }
 
 // roomToCommit waits until there is room for a half message in a queue, and returns how much is

@@ -121,7 +121,7 @@ func (x *Transactions) removeSome(ctx context.Context, t Topic, ids []store.Half
 			removed.Bytes += state.Size
 		}
 	}
-	flight := x.Store.Messages.Add(func(w *store.Batch) {
+	write := x.Store.Messages.Add(func(w *store.Batch) {
 		if t.Deleted() { // with its half messages
 			removed = store.Waiting{}
 			return
@@ -132,8 +132,8 @@ func (x *Transactions) removeSome(ctx context.Context, t Topic, ids []store.Half
 			t.Forget(state.IDHash)
 		}
 	}, func(error) { claims.release() })
-	if flight == nil {
+	if write == nil {
 		claims.release()
 	}
-	return removed, flight.WaitContext(ctx)
+	return removed, write.WaitContext(ctx)
 }

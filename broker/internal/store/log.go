@@ -40,20 +40,21 @@ type Log struct {
 	freed    chan struct{} // size 1: Room may find some
 
 	mu       sync.Mutex
-	changed  sync.Cond   // of mu: something that run waits for has changed
-	next     *Flight     // guarded by mu, as is all below; nil after close
-	buffer   int64       // bytes to give a new batch without a buffer: about the largest batch lately
-	syncing  int         // batches that wait for their fsync
-	unsynced bool        // a batch was written without an fsync, and none began since
-	lazily   *time.Timer // requests that fsync; nil: none is needed, or there was never one
+	changed  sync.Cond     // of mu: something that run waits for has changed
+	next     *PendingWrite // guarded by mu, as is all below; nil after close
+	buffer   int64         // bytes to give a new batch without a buffer: about the largest batch lately
+	syncing  int           // batches that wait for their fsync
+	unsynced bool          // a batch was written without an fsync, and none began since
+	lazily   *time.Timer   // requests that fsync; nil: none is needed, or there was never one
 	closing  bool
 
-	syncs chan *Flight  // batches that wait for their fsync, in order
-	done  chan struct{} // closed when both goroutines have ended
+	syncs chan *PendingWrite // batches that wait for their fsync, in order
+	done  chan struct{}      // closed when both goroutines have ended
 }
 
-// A Flight is one batch on its way to the disk.
-type Flight struct {
+// A PendingWrite is one batch on its way to the disk, which the writes of several callers share.
+// Any number of goroutines may wait for it.
+type PendingWrite struct {
 	log   *Log
 	batch *pebble.Batch
 	size  int64 // of the batch; guarded by log.mu
@@ -78,10 +79,10 @@ var (
 func newLog(db *pebble.DB, name string, s *Store, before func(*pebble.Batch)) *Log {
 	l := &Log{
 		db: db, name: name, store: s, meter: newLogMeter(db), before: before,
-		syncs: make(chan *Flight, maxSyncing), done: make(chan struct{}), freed: make(chan struct{}, 1),
+		syncs: make(chan *PendingWrite, maxSyncing), done: make(chan struct{}), freed: make(chan struct{}, 1),
 	}
 	l.changed.L = &l.mu
-	l.next = l.newFlight()
+	l.next = l.newWrite()
 	go func() { // ends with close
 		var syncer sync.WaitGroup
 		syncer.Go(l.sync)
@@ -93,15 +94,15 @@ func newLog(db *pebble.DB, name string, s *Store, before func(*pebble.Batch)) *L
 	return l
 }
 
-// newFlight returns an empty batch. A batch whose buffer grows while it is filled is copied each
+// newWrite returns an empty batch. A batch whose buffer grows while it is filled is copied each
 // time, so a new buffer has the size of the largest of the last batches. mu is held.
-func (l *Log) newFlight() *Flight {
+func (l *Log) newWrite() *PendingWrite {
 	l.buffer -= l.buffer / 16
 	if l.next != nil {
 		l.buffer = min(max(l.buffer, l.next.size), maxBatchBuffer)
 	}
 	batch := l.db.NewBatch(pebble.WithInitialSizeBytes(int(l.buffer)), pebble.WithMaxRetainedSizeBytes(maxBatchBuffer))
-	return &Flight{log: l, batch: batch, written: make(chan struct{}), done: make(chan struct{})}
+	return &PendingWrite{log: l, batch: batch, written: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Add adds writes to the next batch, which an fsync follows. write encodes them and must not
@@ -110,19 +111,19 @@ func (l *Log) newFlight() *Flight {
 // Wait returns; the calls are in the order of the writes. A nil return means that the Log is
 // closed; neither function was called. If write panics the store is broken: half of a change
 // must not be committed.
-func (l *Log) Add(write func(*Batch), after func(error)) *Flight {
+func (l *Log) Add(write func(*Batch), after func(error)) *PendingWrite {
 	return l.add(write, after, false)
 }
 
 // AddLazy is Add for writes that a crash may take back: their fsync follows within 20 ms, or with
 // that of a later write. WaitWritten waits for no fsync, and Wait requests one.
-func (l *Log) AddLazy(write func(*Batch)) *Flight { return l.add(write, nil, true) }
+func (l *Log) AddLazy(write func(*Batch)) *PendingWrite { return l.add(write, nil, true) }
 
-func (l *Log) add(write func(*Batch), after func(error), lazy bool) *Flight {
+func (l *Log) add(write func(*Batch), after func(error), lazy bool) *PendingWrite {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.next
-	if f == nil {
+	w := l.next
+	if w == nil {
 		return nil
 	}
 	whole := false
@@ -131,46 +132,46 @@ func (l *Log) add(write func(*Batch), after func(error), lazy bool) *Flight {
 			l.store.fail(fmt.Errorf("a write to %s was not encoded whole", l.name))
 		}
 	}()
-	write((*Batch)(f.batch))
+	write((*Batch)(w.batch))
 	whole = true
-	size := int64(f.batch.Len())
-	l.held.Add(size - f.size)
-	f.size = size
+	size := int64(w.batch.Len())
+	l.held.Add(size - w.size)
+	w.size = size
 	if after != nil {
-		f.after = append(f.after, after)
+		w.after = append(w.after, after)
 	}
-	f.added = true
-	f.lazy = f.lazy || lazy
-	f.sync = f.sync || !lazy
+	w.added = true
+	w.lazy = w.lazy || lazy
+	w.sync = w.sync || !lazy
 	l.changed.Signal()
-	return f
+	return w
 }
 
-// synced returns the flight whose end means that f is on disk: f, or the next one if f is
+// synced returns the write whose end means that w is on disk: w, or the next one if w is
 // written already and no fsync follows.
-func (l *Log) synced(f *Flight) *Flight {
+func (l *Log) synced(w *PendingWrite) *PendingWrite {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case f.sync:
-		return f
+	case w.sync:
+		return w
 	case l.next == nil: // closing, which syncs
-		return f
-	case f != l.next:
-		f = l.next
-		f.added = true
+		return w
+	case w != l.next:
+		w = l.next
+		w.added = true
 	}
-	f.sync = true
+	w.sync = true
 	l.changed.Signal()
-	return f
+	return w
 }
 
 // run writes batches until the Log is closed.
 func (l *Log) run() {
 	for {
-		f, last := l.take()
-		if f != nil {
-			l.write(f)
+		w, last := l.take()
+		if w != nil {
+			l.write(w)
 		}
 		if last {
 			return
@@ -179,24 +180,24 @@ func (l *Log) run() {
 }
 
 // take waits for a batch that can be written. last means that the Log is closed.
-func (l *Log) take() (f *Flight, last bool) {
+func (l *Log) take() (w *PendingWrite, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closing && (!l.next.added || l.syncing > 0 && !l.next.lazy) {
 		l.changed.Wait()
 	}
-	f = l.next
-	if l.next = l.newFlight(); l.closing {
+	w = l.next
+	if l.next = l.newWrite(); l.closing {
 		l.next = nil
-		f.sync = true
+		w.sync = true
 	}
-	if f.sync {
+	if w.sync {
 		l.syncing++
 		l.needSync(false)
 	} else {
 		l.needSync(true)
 	}
-	return f, l.closing
+	return w, l.closing
 }
 
 // needSync notes whether batches are written that no fsync follows, and has one follow. mu is
@@ -217,33 +218,33 @@ func (l *Log) needSync(needed bool) {
 }
 
 // write applies a batch to the database, without a wait for its fsync.
-func (l *Log) write(f *Flight) {
-	f.begun = time.Now()
-	if f.writeErr = l.store.Broken(); f.writeErr == nil {
-		f.writeErr = l.apply(f)
+func (l *Log) write(w *PendingWrite) {
+	w.begun = time.Now()
+	if w.writeErr = l.store.Broken(); w.writeErr == nil {
+		w.writeErr = l.apply(w)
 	}
-	f.err = f.writeErr
-	close(f.written)
-	if f.sync {
-		l.syncs <- f
+	w.err = w.writeErr
+	close(w.written)
+	if w.sync {
+		l.syncs <- w
 		return
 	}
-	l.end(f)
+	l.release(w)
 }
 
-func (l *Log) apply(f *Flight) error {
+func (l *Log) apply(w *PendingWrite) error {
 	if l.before != nil {
-		l.before(f.batch)
+		l.before(w.batch)
 	}
-	l.meter.begin(f.batch)
+	l.meter.countWritten(w.batch)
 	var err error
-	if f.sync {
-		if f.batch.Empty() { // its fsync is for batches before it
-			must(f.batch.LogData(nil, nil))
+	if w.sync {
+		if w.batch.Empty() { // its fsync is for batches before it
+			must(w.batch.LogData(nil, nil))
 		}
-		err = l.db.ApplyNoSyncWait(f.batch, pebble.Sync)
+		err = l.db.ApplyNoSyncWait(w.batch, pebble.Sync)
 	} else {
-		err = l.db.Apply(f.batch, pebble.NoSync)
+		err = l.db.Apply(w.batch, pebble.NoSync)
 	}
 	if err != nil {
 		return fmt.Errorf("writing to %s: %w", l.name, err)
@@ -253,16 +254,16 @@ func (l *Log) apply(f *Flight) error {
 
 // sync waits for the fsync of each batch.
 func (l *Log) sync() {
-	for f := range l.syncs {
-		if f.err == nil {
-			if err := f.batch.SyncWait(); err != nil {
+	for w := range l.syncs {
+		if w.err == nil {
+			if err := w.batch.SyncWait(); err != nil {
 				l.store.fail(fmt.Errorf("syncing %s: %w", l.name, err)) // a later fsync may succeed without this data
-				f.err = l.store.Broken()
-			} else if f.err = l.store.Broken(); f.err == nil {
-				l.meter.end(f)
+				w.err = l.store.Broken()
+			} else if w.err = l.store.Broken(); w.err == nil {
+				l.meter.countSynced(w)
 			}
 		}
-		l.end(f)
+		l.release(w)
 		l.mu.Lock()
 		l.syncing--
 		l.mu.Unlock()
@@ -270,16 +271,16 @@ func (l *Log) sync() {
 	}
 }
 
-// end releases a batch that is on disk, or whose fsync comes later.
-func (l *Log) end(f *Flight) {
-	for _, after := range f.after {
-		after(f.err)
+// release releases a batch that is on disk, or whose fsync comes later.
+func (l *Log) release(w *PendingWrite) {
+	for _, after := range w.after {
+		after(w.err)
 	}
-	l.held.Add(-f.size)
+	l.held.Add(-w.size)
 	signal(l.freed)
-	close(f.done)
-	if f.err == nil { // a batch that failed may still be in Pebble's hands: the collector frees it
-		_ = f.batch.Close() // it cannot fail
+	close(w.done)
+	if w.err == nil { // a batch that failed may still be in Pebble's hands: the collector frees it
+		_ = w.batch.Close() // it cannot fail
 	}
 }
 

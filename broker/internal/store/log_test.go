@@ -145,7 +145,7 @@ func TestWritesBesideAnFsync(t *testing.T) {
 		stuck := make(chan struct{})
 		disk.stuck = stuck
 		var ended []int64
-		add := func(i int64) *Flight {
+		add := func(i int64) *PendingWrite {
 			return s.Groups.Add(putLease(i), func(err error) {
 				if err != nil {
 					t.Error(err)

@@ -20,14 +20,14 @@ func newLogMeter(db *pebble.DB) *logMeter {
 	return &logMeter{seconds: histogram.Durations(), records: histogram.Sizes(), fsync: histogram.Pebbles(db.Metrics().LogWriter.FsyncLatency)}
 }
 
-// begin counts a batch that is about to be written.
-func (m *logMeter) begin(b *pebble.Batch) {
+// countWritten counts a batch that is about to be written.
+func (m *logMeter) countWritten(b *pebble.Batch) {
 	m.records.Observe(float64(b.Count()))
 	m.bytes.Add(int64(b.Len()))
 }
 
-// end counts a batch that is on disk.
-func (m *logMeter) end(f *Flight) { m.seconds.Observe(time.Since(f.begun).Seconds()) }
+// countSynced counts a batch that is on disk.
+func (m *logMeter) countSynced(w *PendingWrite) { m.seconds.Observe(time.Since(w.begun).Seconds()) }
 
 // LogStats is what a Log has done since it was opened.
 type LogStats struct {

@@ -35,11 +35,11 @@ type tailRun struct {
 	values [][]byte // each within one chunk
 }
 
-func (r *tailRun) end() int64 { return r.first + int64(len(r.values)) }
+func (r *tailRun) next() int64 { return r.first + int64(len(r.values)) }
 
 // forget drops the messages before an offset.
 func (r *tailRun) forget(before int64) {
-	if n := min(before, r.end()) - r.first; n > 0 {
+	if n := min(before, r.next()) - r.first; n > 0 {
 		r.values = r.values[n:]
 		r.first += n
 	}
@@ -103,7 +103,7 @@ func (t *tail) put(p Place, v []byte) {
 		r = &tailRun{first: p.Offset}
 		t.queues[q] = r
 	}
-	if p.Offset != r.end() {
+	if p.Offset != r.next() {
 		r.first, r.values = p.Offset, nil
 	}
 	r.values = append(r.values, part.b[at:len(part.b):len(part.b)])
@@ -155,7 +155,7 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 	if r == nil || from < r.first {
 		return nil, nil
 	}
-	to = min(to, r.end(), from+int64(limit))
+	to = min(to, r.next(), from+int64(limit))
 	if from >= to {
 		return nil, nil
 	}
