@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -66,19 +65,6 @@ func (t *topic) maxAge() time.Duration {
 		return retention.Forever
 	}
 	return d
-}
-
-// holds reports whether a lease keeps its message from being removed although it is too old.
-func holds(l *consume.Lease, p retention.Policy, now time.Time) bool {
-	switch {
-	case l.Keep || l.Blocked:
-		return true
-	case l.State() == consume.Held:
-		return false
-	case l.State() == StateReady:
-		return l.Attempt > 0 && now.Before(l.Due.Add(p.Grace()))
-	}
-	return true
 }
 
 // retentionTasks remove messages of all topics, and give back their disk.

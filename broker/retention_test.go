@@ -2,7 +2,6 @@ package broker
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -11,9 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -400,37 +397,4 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 			t.Errorf("%d are left", n)
 		}
 	})
-}
-
-func TestHolds(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for _, c := range []struct {
-		state   State
-		attempt int
-		due     time.Duration // from now
-		keep    time.Duration
-		want    bool
-		kept    bool // its message group was parked
-	}{
-		{StateInflight, 1, -time.Hour, time.Second, true, false}, // its timer has not come to it yet
-		{StateWaitingRetry, 3, time.Hour, time.Second, true, false},
-		{StateDeadLetter, 17, -time.Hour, time.Second, true, false}, // on its way there
-		{consume.Held, 0, 0, time.Hour, false, false},
-		{StateReady, 0, 0, time.Hour, false, false}, // never delivered: its turn has just come
-		{StateReady, 1, 0, time.Hour, true, false},
-		{StateReady, 1, 1 - time.Hour, 72 * time.Hour, true, false},
-		{StateReady, 1, -time.Hour, 72 * time.Hour, false, false},
-		{StateReady, 1, -time.Hour, math.MaxInt64, false, false},
-		{StateReady, 1, 1 - time.Minute, time.Minute, true, false},
-		{StateReady, 1, -time.Minute, time.Minute, false, false},
-		{StateReady, 0, -time.Hour, time.Minute, true, true}, // sent on, and nobody came for it yet
-		{StateReady, 3, -time.Hour, time.Minute, true, true},
-		{consume.Held, 0, 0, time.Minute, true, true},
-	} {
-		l := &consume.Lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.kept}}
-		if got := holds(l, retention.Policy{MaxAge: c.keep}, now); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
 }

@@ -26,7 +26,7 @@ func (s *subscription) skipRemoved(r *round) Backlog {
 	}
 	lost := s.progress.SkipRemoved(removals, r.Purge, func(l *consume.Lease) bool {
 		q := &r.Queues[l.Queue()]
-		if !r.Purge && (!r.Expired(q, l.Offset()) || holds(l, r.Policy, r.Now)) {
+		if !r.Purge && (!r.Expired(q, l.Offset()) || l.Needed(r.Grace(), r.Now)) {
 			q.Keep(l.Offset(), l.Due.Add(r.Grace()))
 			return false
 		}

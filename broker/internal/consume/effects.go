@@ -1,13 +1,14 @@
 package consume
 
 import (
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // Effects are what the caller has to do after changes of a [Progress]. They gather until Reset, so
-// the writes of several operations can share one batch. The buffers are used again.
+// the writes of several operations can share one batch.
 type Effects struct {
 	// Writes change the records of the groups database, in this order. Each takes the content of
 	// its record from the lease or cursor when it is encoded.
@@ -29,7 +30,12 @@ type Effects struct {
 	Departures []Departure     // messages that leave the topic
 	Parked     []ParkedGroup   // message groups that were parked
 	Late       []time.Duration // from the due time of each retry to the moment it became ready
+
+	buffer *[]Write // of Writes; nil while there are none
 }
+
+// writeBuffers are used again by all subscriptions: those that are idle have none.
+var writeBuffers = sync.Pool{New: func() any { return new([]Write) }}
 
 // A Wake ends the wait of up to N receives that may read a queue.
 type Wake struct {
@@ -97,29 +103,34 @@ func (p *Progress) Effects() *Effects { return &p.effects }
 // maxReused bounds the buffer of writes that is used again.
 const maxReused = 1024
 
-// Reset empties the effects and keeps their buffers.
+// Reset empties the effects.
 func (e *Effects) Reset() {
-	if cap(e.Writes) > maxReused {
-		e.Writes = nil
+	if e.buffer != nil && cap(e.Writes) <= maxReused {
+		clear(e.Writes) // no lease is kept alive
+		*e.buffer = e.Writes[:0]
+		writeBuffers.Put(e.buffer)
 	}
-	clear(e.Writes) // no lease is kept alive
-	clear(e.Departures)
-	clear(e.Parked)
-	*e = Effects{
-		Writes: e.Writes[:0], Wakes: e.Wakes[:0], Reread: e.Reread[:0],
-		Departures: e.Departures[:0], Parked: e.Parked[:0], Late: e.Late[:0],
+	*e = Effects{Wakes: e.Wakes[:0]}
+}
+
+// add adds a write.
+func (e *Effects) add(w Write) {
+	if e.buffer == nil {
+		e.buffer = writeBuffers.Get().(*[]Write)
+		e.Writes = (*e.buffer)[:0]
 	}
+	e.Writes = append(e.Writes, w)
 }
 
 func (p *Progress) write(k WriteKind, l *Lease, text string) {
-	p.effects.Writes = append(p.effects.Writes, Write{Kind: k, Queue: l.cursor.number, Offset: l.offset, Lease: l, Text: text})
+	p.effects.add(Write{Kind: k, Queue: l.cursor.number, Offset: l.offset, Lease: l, Text: text})
 }
 
 func (p *Progress) putLease(l *Lease)    { p.write(PutLease, l, "") }
 func (p *Progress) deleteLease(l *Lease) { p.write(DeleteLease, l, "") }
 
 func (p *Progress) putCursor(c *cursor) {
-	p.effects.Writes = append(p.effects.Writes, Write{Kind: PutCursor, Queue: c.number})
+	p.effects.add(Write{Kind: PutCursor, Queue: c.number})
 }
 
 // wake wakes a receive for a message that became ready.

@@ -3,6 +3,7 @@ package consume
 import (
 	"container/heap"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -16,6 +17,21 @@ type Removal struct {
 	// Offsets, which were kept then, may be over now.
 	Again   bool
 	Offsets []int64
+}
+
+// Needed reports whether retention keeps a message although it is too old: the group has received
+// it and is not done with it, or it was parked or blocked. A message that is ready again is kept
+// for the grace period.
+func (l *Lease) Needed(grace time.Duration, now time.Time) bool {
+	switch {
+	case l.Keep || l.Blocked:
+		return true
+	case l.State() == Held:
+		return false
+	case l.State() == Ready:
+		return l.Attempt > 0 && now.Before(l.Due.Add(grace))
+	}
+	return true
 }
 
 // SkipRemoved moves the group over removed messages, and returns the ones that it loses because it
@@ -76,7 +92,7 @@ func (p *Progress) purgeSpilled(removals []Removal, lost *Amount) {
 	}
 	for c, sum := range p.forgetSpilled(func(c *cursor) bool { return purged[c] }) {
 		lost.add(sum.Messages, sum.Bytes)
-		p.effects.Writes = append(p.effects.Writes, Write{Kind: DeleteAllSpilled, Queue: c.number})
+		p.effects.add(Write{Kind: DeleteAllSpilled, Queue: c.number})
 	}
 	for name, mg := range p.groups {
 		if mg.head == nil {

@@ -58,7 +58,7 @@ func (p *Progress) dropUnfinished(moved map[*cursor]bool) map[*cursor]Amount {
 		dropped[c] = sum
 		p.effects.LeasedBytes -= sum.Bytes
 		c.leases, c.ready, c.ages = map[int64]*Lease{}, nil, throttle.Ages{}
-		p.effects.Writes = append(p.effects.Writes, Write{Kind: DeleteProgress, Queue: c.number}) // before what promote writes
+		p.effects.add(Write{Kind: DeleteProgress, Queue: c.number}) // before the writes of promote
 		p.putCursor(c)
 	}
 	for c, spilled := range p.forgetSpilled(func(c *cursor) bool { return moved[c] }) {
