@@ -44,7 +44,7 @@ func (s *subscription) take(p *Poll) (grants []consume.Grant, write *store.Pendi
 	if err == nil {
 		s.progress.End(&r, now)
 	} else {
-		s.progress.Effects().WakeRest = true
+		s.progress.Fail()
 	}
 	if f := s.apply(now).write; f != nil {
 		write = f

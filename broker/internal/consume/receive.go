@@ -217,6 +217,9 @@ func (p *Progress) End(r *Receive, now time.Time) {
 	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0
 }
 
+// Fail completes a receive that returns an error: others can take the messages that it left.
+func (p *Progress) Fail() { p.effects.WakeRest = true }
+
 // deliver makes one delivery of a message in state Ready that is not in the ready heap. The caller
 // writes the lease.
 func (p *Progress) deliver(l *Lease, r *Receive, now time.Time) Grant {

@@ -60,7 +60,7 @@ const (
 	EventRedrive                  // an operator redrives the parked message group
 )
 
-// String returns the name in the table of the package's doc.
+// String returns the name in the table in the doc of package broker.
 func (e Event) String() string {
 	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "due", "dead-letter", "negative-ack", "snooze", "reconsume", "promote", "redrive"}[e]
 }
@@ -72,14 +72,13 @@ const (
 	AttemptsLeft Exhaustion = iota // it was not the last one
 	ThenDeadLetter
 	ThenPark  // with its message group
-	ThenBlock // its message group, retried for ever
+	ThenBlock // its message group: it is retried without end
 )
 
-// transitions is the state machine of consumption retry. A pair that is not in it
-// cannot happen: a request for it is refused with INVALID_RECEIPT_HANDLE.
-// Where attempts are exhausted, one of exhaustedTransitions comes first; where
-// the consumer is a push consumer, pushTransitions does. The package's doc has
-// the same as a table for people, and a test compares them.
+// transitions is the state machine of consumption retry. A pair that is not in it cannot happen:
+// the broker rejects a request for it with INVALID_RECEIPT_HANDLE. If the attempts are exhausted,
+// exhaustedTransitions are looked at first. Then, for a push consumer, pushTransitions are. The doc
+// of package broker has the same table, and a test compares them.
 var transitions = map[State]map[Event]State{
 	Ready: {
 		EventDeliver:    Inflight,
