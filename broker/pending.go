@@ -81,10 +81,10 @@ func (t *topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publis
 }
 
 func (t *topic) Remember(m *store.Message, at recent.Location, now time.Time) {
-	t.remember(m, at, t.config.Load().duplicateWindow(), now)
+	t.recent.Remember(m, at, t.config.Load().duplicateWindow(), now)
 }
 
-func (t *topic) HashID(m *store.Message) { t.hashID(m) }
+func (t *topic) HashID(m *store.Message) { t.recent.HashID(m) }
 
 func (t *topic) Forget(idHash uint64) { t.recent.Forget(idHash) }
 

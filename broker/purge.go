@@ -43,7 +43,7 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	var last, lastDelayed uint64
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		last, lastDelayed = b.transactions.Last(), b.delayed.Last()
-		t.forgetAll(w)
+		t.recent.ForgetAll(w)
 	}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
 	}

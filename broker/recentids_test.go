@@ -129,7 +129,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			}
 			b.store.Messages.Add(func(*store.Batch) {
 				for i := range n {
-					if l, ok := tp.recent.Find(tp.hash(fmt.Sprint(i)), tp.nextOffset); !ok || l.Offset != int64(i) {
+					if l, ok := tp.recent.Find(tp.recent.Hash(fmt.Sprint(i)), tp.nextOffset); !ok || l.Offset != int64(i) {
 						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
 					}
 				}
@@ -226,10 +226,8 @@ func TestIndexIsForgotten(t *testing.T) {
 				t.Errorf("after %s there are %d records", c.name, n)
 			}
 			if tp, err := b.topic("t"); err == nil {
-				for _, q := range *tp.queues.Load() {
-					if q.unindexed.Len() != 0 {
-						t.Errorf("after %s %d IDs are kept for the index", c.name, q.unindexed.Len())
-					}
+				if n := tp.recent.State().Unindexed; n != 0 {
+					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
 				}
 			}
 		}
@@ -293,10 +291,10 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 					if _, err := fmt.Sscanf(tp.name, "t%d", &i); err != nil {
 						t.Error(err)
 					}
-					if from[i] != 0 && from[i] != tp.index.From {
+					if from[i] != 0 && from[i] != tp.recent.State().From {
 						deletions++
 					}
-					from[i] = tp.index.From
+					from[i] = tp.recent.State().From
 				}
 			}, nil)
 		}
@@ -368,7 +366,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.Len(), tp.forgets }, nil)
+			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.State().IDs, tp.recent.State().Expires }, nil)
 			return n, watched
 		}
 		for _, name := range []string{"t", "short"} {

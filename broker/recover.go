@@ -60,15 +60,11 @@ func (b *Broker) recover() error {
 			return fmt.Errorf("topic %q: %w", t.name, err)
 		}
 	}
-	forget := forgetRecovered(topics, now)
 	if err := b.recoverProgress(topics, groups); err != nil {
 		return err
 	}
 	if err := b.transactions.Recover(pendingTopics, now); err != nil {
 		return err
-	}
-	if !forget.IsZero() {
-		b.forgetting.Wake(forget)
 	}
 	for _, t := range topics {
 		if t.messages.Load() > t.lowMessages.Load() || t.leftovers.Load() > 0 {

@@ -213,7 +213,7 @@ func (a *appending) write(w *store.Batch) {
 		window := t.config.Load().duplicateWindow()
 		var hash uint64
 		if window > 0 {
-			hash = t.hash(m.ID)
+			hash = t.recent.Hash(m.ID)
 		}
 		if window > 0 && !a.trusted[i] {
 			if at, ok := t.recent.Find(hash, t.nextOffset); ok && !a.isMissing(i, at) {
@@ -286,11 +286,7 @@ func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) i
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))
 	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
-	window := t.config.Load().duplicateWindow()
-	t.remember(m, recent.Location{Queue: q.number, Offset: offset}, window, now)
-	if window > 0 {
-		t.indexID(w, q, offset, m.IDHash, now.UnixNano(), window)
-	}
+	t.recent.Put(w, m, q.number, offset, t.config.Load().duplicateWindow(), now)
 	return offset
 }
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
@@ -49,10 +49,7 @@ type topic struct {
 	watched      atomic.Bool  // a round is due when groups are done with messages
 	hasGaps      atomic.Bool  // messages may have been removed from between others
 
-	// Used only within the store's Add, and before anything else runs.
-	recent  recent.IDs
-	index   recent.Index
-	forgets bool // the alarm is set to the end of these two
+	recent *duplicates.Memory // used only within the store's Add, and before anything else runs
 
 	limits  backlogLimits
 	age     throttle.Age // of the backlog, used while it has no group
@@ -80,8 +77,6 @@ type queue struct {
 	// What was given out; changed only within the store's Add.
 	nextOffset, nextBytes int64
 
-	unindexed recent.Run // likewise, and before anything else runs
-
 	// The offset after the last message that is on disk: up to here consumers see.
 	end atomic.Int64
 }
@@ -95,6 +90,7 @@ type storedTopic struct {
 
 func newTopic(name string, id uint32, c TopicConfig, r *retentionTasks) *topic {
 	t := &topic{id: id, name: name, retention: r}
+	t.recent = r.newRecentIDs(id)
 	t.config.Store(&c)
 	t.address.Store(&addressPolicy{})
 	t.queues.Store(&[]*queue{})

@@ -1,0 +1,201 @@
+package duplicates
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+const (
+	topic  = 7
+	window = 2 * time.Minute
+)
+
+// A fixture is a store with the memory of one topic of two queues.
+type fixture struct {
+	*Memory
+	t     *testing.T
+	store *store.Store
+	ends  []int64
+	due   []time.Time // what later was called with
+}
+
+func open(t *testing.T, fs vfs.FS, ends ...int64) *fixture {
+	t.Helper()
+	s, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := s.IDKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, store: s, ends: ends}
+	f.Memory = NewMemory(topic, func() store.IDKey { return key }, func(at time.Time) { f.due = append(f.due, at) })
+	if err := f.Restore(Source{Store: s, Logger: slog.New(slog.DiscardHandler), Topic: "t", Ends: ends, Window: window, Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// close closes the store, after it has written the rest of the index in an orderly end.
+func (f *fixture) close(orderly bool) {
+	f.t.Helper()
+	if orderly {
+		f.add(func(w *store.Batch) { f.WriteRest(w, window, time.Now()) })
+	}
+	if err := f.store.Close(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) add(write func(w *store.Batch)) {
+	f.t.Helper()
+	if err := f.store.Messages.Add(write, nil).Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// put stores n messages with IDs that begin with a prefix in a queue.
+func (f *fixture) put(prefix string, queue uint16, n int) {
+	f.t.Helper()
+	f.add(func(w *store.Batch) {
+		for i := range n {
+			m := &store.Message{Message: tidegate.Message{ID: fmt.Sprint(prefix, i), Body: []byte("x")}, StoredAt: time.Now()}
+			offset := f.ends[queue]
+			f.ends[queue]++
+			m.Cumulative = f.ends[queue]
+			w.PutMessage(store.Place{Topic: topic, Queue: queue, Offset: offset}, m)
+			f.Put(w, m, queue, offset, window, time.Now())
+		}
+	})
+}
+
+// known returns how many of n IDs with a prefix are found, from an offset of a queue on.
+func (f *fixture) known(prefix string, queue uint16, from int64, n int) (found int) {
+	for i := range n {
+		l, ok := f.Find(f.Hash(fmt.Sprint(prefix, i)), func(q uint16) int64 { return f.ends[q] })
+		if ok && l == (recent.Location{Queue: queue, Offset: from + int64(i)}) {
+			found++
+		}
+	}
+	return found
+}
+
+// After a restart the IDs of the window are known, whether the index had them all or not.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	for _, orderly := range []bool{true, false} {
+		t.Run(fmt.Sprint("orderly ", orderly), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				f := open(t, fs, 0, 0)
+				f.put("old", 0, 10)
+				time.Sleep(window - time.Second)
+				const n = 2*store.MaxRecentIDs + 5
+				f.put("a", 0, n)
+				f.put("b", 1, 3)
+				if got := f.State(); got.IDs != 10+n+3 || !got.Expires || got.From == 0 {
+					t.Errorf("before the restart: %+v", got)
+				}
+				f.close(orderly)
+				time.Sleep(2 * time.Second) // the window of the old ones is over
+				f = open(t, fs, f.ends...)
+				if got := f.known("a", 0, 10, n) + f.known("b", 1, 0, 3); got != n+3 {
+					t.Errorf("%d of %d are known", got, n+3)
+				}
+				at := f.ExpiresAt(window, time.Now())
+				if time.Until(at) != window {
+					t.Errorf("they expire at %v", at)
+				}
+				time.Sleep(window)
+				for range 2 { // two generations
+					var next time.Time
+					f.add(func(w *store.Batch) { next = f.Expire(w, window, time.Now()) })
+					if next.IsZero() {
+						break
+					}
+					time.Sleep(time.Until(next))
+				}
+				if got := f.State(); got != (State{}) {
+					t.Errorf("after the window: %+v", got)
+				}
+				if some, err := f.store.HasRecentIDs(topic); some || err != nil {
+					t.Errorf("records are left: %v, %v", some, err)
+				}
+				f.close(true)
+			})
+		})
+	}
+}
+
+// Messages that are in no queue yet are known by their places, and forgotten when they leave these.
+func TestPendingMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		f := open(t, fs, 0)
+		d := store.Delayed{Due: time.Now().Add(time.Hour), Topic: topic, Number: 5}
+		h := store.HalfID{Topic: topic, Number: 9}
+		messages := map[string]recent.Location{"delayed": pending.DelayedLocation(d), "half": pending.HalfLocation(h)}
+		f.add(func(w *store.Batch) {
+			for id, at := range messages {
+				m := &store.Message{Message: tidegate.Message{ID: id, Body: []byte("x"), DeliverAt: d.Due}, StoredAt: time.Now()}
+				f.HashID(m)
+				if id == "half" {
+					w.PutHalf(h, m, store.HalfState{Due: d.Due})
+				} else {
+					w.PutDelayed(d, m)
+				}
+				f.Remember(m, at, window, time.Now())
+			}
+		})
+		if len(f.due) != 1 {
+			t.Errorf("later was called with %v", f.due)
+		}
+		f.close(true)
+		f = open(t, fs, 0)
+		for id, at := range messages {
+			if l, ok := f.Find(f.Hash(id), nil); !ok || l != at {
+				t.Errorf("%s is at %+v, %v; want %+v", id, l, ok, at)
+			}
+			f.Forget(f.Hash(id))
+			if _, ok := f.Find(f.Hash(id), nil); ok {
+				t.Errorf("%s is not forgotten", id)
+			}
+		}
+		f.close(true)
+	})
+}
+
+func TestForgetAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem(), 0)
+		f.put("a", 0, store.MaxRecentIDs+3)
+		f.add(f.ForgetAll)
+		if n := f.known("a", 0, 0, store.MaxRecentIDs+3); n != 0 {
+			t.Errorf("%d are known", n)
+		}
+		if some, err := f.store.HasRecentIDs(topic); some || err != nil {
+			t.Errorf("records are left: %v, %v", some, err)
+		}
+		// Without a window nothing is remembered.
+		f.add(func(w *store.Batch) {
+			f.Put(w, &store.Message{Message: tidegate.Message{ID: "b"}}, 0, 99, 0, time.Now())
+		})
+		if got := f.State(); got.IDs != 0 || got.Unindexed != 0 {
+			t.Errorf("it has %+v", got)
+		}
+		f.close(true)
+	})
+}

@@ -1,0 +1,163 @@
+package duplicates
+
+import (
+	"cmp"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// A Source is where the IDs of a topic come back from after a restart.
+type Source struct {
+	Store  *store.Store
+	Logger *slog.Logger
+	Topic  string // its name, for the log
+
+	Ends   []int64 // of the queues: the offsets after their last messages
+	Window time.Duration
+	Now    time.Time
+}
+
+// A restoration remembers the IDs of the last while of a topic after a restart: what the index has
+// of them, and the rest from the messages themselves. What cannot be read because of damage is not
+// remembered: its duplicates are stored again.
+type restoration struct {
+	*Memory
+	Source
+	since   time.Time           // what was stored before is not remembered
+	records [][]store.RecentIDs // by queue: what the index has, the last first
+	whole   bool                // the index has enough: what is before it is not remembered
+	read    []recent.Stored     // what it has not
+}
+
+// Restore remembers the IDs of the last while. Nothing else runs yet. Expire is due at ExpiresAt.
+func (m *Memory) Restore(from Source) error {
+	some, err := from.Store.HasRecentIDs(m.topic)
+	if err != nil && !store.IsDamage(err) {
+		return err
+	}
+	if some || err != nil { // perhaps of long before: all of it is to be forgotten, read or not
+		m.index = recent.Index{Last: from.Now.UnixNano(), From: 1}
+	}
+	if from.Window == 0 {
+		return nil
+	}
+	r := restoration{Memory: m, Source: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
+	if err := r.readIndex(); err != nil {
+		return err
+	}
+	for queue := range from.Ends {
+		if err := r.readMessages(uint16(queue)); store.IsDamage(err) {
+			from.Logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", from.Topic, "queue", queue, "error", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	m.ids = recent.Restore(from.Now, slices.Concat(r.records...), r.read)
+	return r.readPending()
+}
+
+// ExpiresAt returns when what Restore has remembered is to be forgotten; zero if it is nothing.
+func (m *Memory) ExpiresAt(window time.Duration, now time.Time) time.Time {
+	if m.expires = !m.ids.Forgotten() || m.index != (recent.Index{}); m.expires {
+		return now.Add(window)
+	}
+	return time.Time{}
+}
+
+// readIndex reads what the index has, up to as many IDs as a topic remembers.
+func (r *restoration) readIndex() error {
+	left := recent.Capacity
+	err := r.Store.RecentIDs(r.topic, r.since, func(ids store.RecentIDs) bool {
+		if int(ids.Queue) >= len(r.Ends) || ids.End > r.Ends[ids.Queue] {
+			return true
+		}
+		ids.Hashes = slices.Clone(ids.Hashes)
+		r.records[ids.Queue] = append(r.records[ids.Queue], ids)
+		left -= len(ids.Hashes)
+		return left > 0
+	})
+	r.whole = left <= 0
+	if store.IsDamage(err) {
+		r.Logger.Warn("a part of the index of message IDs is damaged; the messages are read instead", "topic", r.Topic, "error", err)
+		return nil
+	}
+	return err
+}
+
+// readMessages reads what the index does not have of a queue.
+func (r *restoration) readMessages(queue uint16) error {
+	records, end := r.records[queue], r.Ends[queue]
+	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
+	left := recent.Capacity
+	begin := len(r.read)
+	for at := end; ; {
+		gap := store.Range{Topic: r.topic, Queue: queue, To: at}
+		if len(records) > 0 {
+			gap.From = records[0].End
+		} else if r.whole && at < end {
+			return nil
+		}
+		over := false
+		if gap.From < gap.To {
+			if err := r.Store.NewestIDs(gap, func(id string, offset int64, stored time.Time) bool {
+				left--
+				if over = left < 0 || stored.Before(r.since); over {
+					return false
+				}
+				r.read = append(r.read, recent.Stored{Queue: queue, Offset: offset, Hash: r.Hash(id), At: stored})
+				return true
+			}); err != nil {
+				return err
+			}
+		}
+		if at == end {
+			r.indexTail(queue, r.read[begin:])
+		}
+		if over || len(records) == 0 {
+			return nil
+		}
+		at, records = min(at, records[0].First()), records[1:]
+	}
+}
+
+// indexTail has the index go on where it ended: behind it are those messages, the last one first.
+func (r *restoration) indexTail(queue uint16, tail []recent.Stored) {
+	if len(tail) == 0 {
+		return
+	}
+	r.Store.Messages.Add(func(w *store.Batch) {
+		for _, s := range slices.Backward(tail) {
+			r.addToIndex(w, queue, s.Offset, s.Hash, s.At.UnixNano(), r.Window)
+		}
+	}, nil)
+}
+
+// readPending remembers the delayed and the half messages.
+func (r *restoration) readPending() error {
+	left := recent.Capacity
+	if err := r.Store.NewestDelayed(r.topic, r.since, func(d *store.StoredDelayed) bool {
+		if d.IDHash != 0 {
+			r.ids.Put(d.IDHash, pending.DelayedLocation(d.Delayed))
+		}
+		left--
+		return left > 0
+	}); err != nil {
+		return err
+	}
+	left = recent.Capacity
+	return r.Store.HalfMessagesOf(r.topic, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
+		if left--; left < 0 || st.Stored.Before(r.since) {
+			return false
+		}
+		if st.IDHash != 0 {
+			r.ids.Put(st.IDHash, pending.HalfLocation(id))
+		}
+		return true
+	})
+}
