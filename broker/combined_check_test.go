@@ -94,10 +94,10 @@ func (c *combined) auditTopic(t *topic) {
 		if st.First != at || st.End.Offset != q.end.Load() || st.End.Offset != q.nextOffset || st.End.Bytes != q.nextBytes {
 			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.name, q.number, st.First, st.End, at, q.nextOffset, q.nextBytes)
 		}
-		if len(st.Kept) != len(q.retention.Leftovers) {
-			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.name, q.number, len(st.Kept), len(q.retention.Leftovers))
+		if len(st.Leftovers) != len(q.retention.Leftovers) {
+			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.name, q.number, len(st.Leftovers), len(q.retention.Leftovers))
 		}
-		for o, m := range st.Kept {
+		for o, m := range st.Leftovers {
 			kept.Messages++
 			kept.Bytes += m.Size
 			needed := false

@@ -47,8 +47,8 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		topic, _ := b.topic("t")
-		sweep := time.Unix(0, topic.retentionDue.Load())
-		time.Sleep(time.Until(sweep) - time.Millisecond)
+		due := time.Unix(0, topic.retentionDue.Load())
+		time.Sleep(time.Until(due) - time.Millisecond)
 		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
 			t.Fatal("the message is not there")
 		}

@@ -42,10 +42,10 @@ func (a *appending) resolve() []suspect {
 		case err == nil && !ok && s.at.Moves():
 			// Its time has come meanwhile, it was recalled, or its transaction has ended: look
 			// again. What moved it has told the new place by then, if anything knows it.
-			if a.missing == nil {
-				a.missing = map[int]recent.Location{}
+			if a.absent == nil {
+				a.absent = map[int]recent.Location{}
 			}
-			a.missing[s.index] = s.at
+			a.absent[s.index] = s.at
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
 			a.refuse(s.index, t, storeError(err), "")
@@ -74,9 +74,9 @@ func (a *appending) resolve() []suspect {
 	return innocent
 }
 
-// isMissing reports whether a message was looked for at that place already, and was not there.
-func (a *appending) isMissing(i int, at recent.Location) bool {
-	was, ok := a.missing[i]
+// wasAbsent reports whether a message was looked for at that place already, and was not there.
+func (a *appending) wasAbsent(i int, at recent.Location) bool {
+	was, ok := a.absent[i]
 	return ok && was == at
 }
 

@@ -83,20 +83,20 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 
 // removeDelayed removes the delayed messages of a topic up to a number, and counts them.
 func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64, removed *Backlog) error {
-	return storeUnless(ctx, b.delayed.Remove(ctx, t, last, b.freedOf(store.Delays, removed)))
+	return storeUnless(ctx, b.delayed.Remove(ctx, t, last, b.freedOf(store.DelayedMessages, removed)))
 }
 
 // removeHalfMessages is removeDelayed for half messages.
 func (b *Broker) removeHalfMessages(ctx context.Context, t *topic, last uint64, removed *Backlog) error {
-	return storeUnless(ctx, b.transactions.Remove(ctx, t, last, b.freedOf(store.Halves, removed)))
+	return storeUnless(ctx, b.transactions.Remove(ctx, t, last, b.freedOf(store.HalfMessages, removed)))
 }
 
 // freedOf returns a function that counts removed messages of a kind, and has their disk given back.
-func (b *Broker) freedOf(kind store.Unqueued, removed *Backlog) func(messages, bytes int64) {
+func (b *Broker) freedOf(kind store.PendingKind, removed *Backlog) func(messages, bytes int64) {
 	return func(messages, bytes int64) {
 		removed.Messages += messages
 		removed.Bytes += bytes
-		b.retention.freed.AddUnqueued(kind, bytes)
+		b.retention.freed.AddPending(kind, bytes)
 	}
 }
 

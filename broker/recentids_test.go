@@ -234,7 +234,7 @@ func TestIndexIsForgotten(t *testing.T) {
 	})
 }
 
-// The alarm that forgets IDs is not set before all of them are read.
+// No ID is forgotten before all of them are read.
 func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()

@@ -108,7 +108,7 @@ func (b *Broker) recoverQueues(t *topic) error {
 			return err
 		}
 		q.low.Store(&state.First)
-		q.retention = retention.Restore(state.First, state.Kept)
+		q.retention = retention.Restore(state.First, state.Leftovers)
 		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
 		q.removedMessages.Store(state.Removed.Messages)
 		q.removedBytes.Store(state.Removed.Bytes)
@@ -120,7 +120,7 @@ func (b *Broker) recoverQueues(t *topic) error {
 		t.bytes.Add(state.End.Bytes)
 		t.lowMessages.Add(state.First.Offset)
 		t.lowBytes.Add(state.First.Bytes)
-		for _, m := range state.Kept {
+		for _, m := range state.Leftovers {
 			t.leftovers.Add(1)
 			t.leftoverBytes.Add(m.Size)
 		}

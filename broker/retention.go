@@ -182,7 +182,7 @@ func (r *retentionTasks) addDeleted(t *topic) {
 		r.freed.AddDeleted(t.id, q.number, q.nextOffset > 0, q.nextBytes-q.low.Load().Bytes)
 	}
 	if t.pending.Half.Load() > 0 {
-		r.freed.AddUnqueued(store.Halves, 0) // their bytes are not known
+		r.freed.AddPending(store.HalfMessages, 0) // their bytes are not known
 	}
 }
 

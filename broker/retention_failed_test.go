@@ -12,9 +12,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// What a sweep could not remove once it had moved the queue's beginning, the
+// What a round could not remove once it had moved the queue's beginning, the
 // next one removes, for the same cause; a restart in between does no harm.
-func TestFailedSweepIsRepeated(t *testing.T) {
+func TestFailedRoundIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		purge, restart bool
@@ -56,7 +56,7 @@ func TestFailedSweepIsRepeated(t *testing.T) {
 				}
 				if !c.purge { // which reads nothing, and is left at that
 					if err := w.run(b); err == nil {
-						t.Fatal("a sweep that cannot read what it keeps has no error")
+						t.Fatal("a round that cannot read what it keeps has no error")
 					}
 				}
 				if err := b.store.Messages.Add(func(w *store.Batch) {

@@ -165,7 +165,7 @@ type appending struct {
 	record   store.Message           // the message that write encodes
 	suspects []suspect               // messages whose ID was probably stored before
 	trusted  map[int]bool            // messages that are certainly no duplicates; nil for none
-	missing  map[int]recent.Location // where a message was looked for that can have moved, and was not; nil for none
+	absent   map[int]recent.Location // where a message was looked for that can have moved, and was not; nil for none
 	earliest time.Time               // delivery time among those delayed; zero for none
 	wrote    bool                    // at least one message
 
@@ -216,7 +216,7 @@ func (a *appending) write(w *store.Batch) {
 			hash = t.recent.Hash(m.ID)
 		}
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.Find(hash, t.nextOffset); ok && !a.isMissing(i, at) {
+			if at, ok := t.recent.Find(hash, t.nextOffset); ok && !a.wasAbsent(i, at) {
 				a.suspects = append(a.suspects, suspect{i, at})
 				a.order.suspect(t, m.MessageGroup)
 				continue

@@ -21,11 +21,11 @@ const (
 // Freed collects what was removed until its disk is given back. Its methods can be called by
 // several goroutines at once, Reclaim by one. The zero value is ready for use.
 type Freed struct {
-	mu       sync.Mutex
-	bytes    int64               // guarded by mu
-	unqueued store.Unqueued      // guarded by mu: messages that were in no queue yet
-	ranges   map[queueID]extent  // guarded by mu: in topics that are there
-	topics   map[uint32]struct{} // guarded by mu: topics that were deleted, and had messages
+	mu      sync.Mutex
+	bytes   int64               // guarded by mu
+	pending store.PendingKind   // guarded by mu: messages that were in no queue yet
+	ranges  map[queueID]extent  // guarded by mu: in topics that are there
+	topics  map[uint32]struct{} // guarded by mu: topics that were deleted, and had messages
 }
 
 type queueID struct {
@@ -73,12 +73,12 @@ func (f *Freed) joinTopic(topic uint32) {
 	f.topics[topic] = struct{}{}
 }
 
-// AddUnqueued notes that messages were removed that were in no queue yet.
-func (f *Freed) AddUnqueued(kind store.Unqueued, bytes int64) {
+// AddPending notes that messages were removed that were in no queue yet.
+func (f *Freed) AddPending(kind store.PendingKind, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bytes += bytes
-	f.unqueued |= kind
+	f.pending |= kind
 }
 
 // Bytes returns how many bytes were removed whose disk was not given back.
@@ -104,23 +104,23 @@ func (f *Freed) Enough() bool {
 
 // Reclaim calls reclaim, which is that of store.Store, with all that was removed, and forgets it
 // unless that fails.
-func (f *Freed) Reclaim(ctx context.Context, reclaim func(context.Context, []store.Range, []uint32, store.Unqueued) error) error {
+func (f *Freed) Reclaim(ctx context.Context, reclaim func(context.Context, []store.Range, []uint32, store.PendingKind) error) error {
 	f.mu.Lock()
-	bytes, unqueued, removed, topics := f.bytes, f.unqueued, f.ranges, f.topics
-	f.bytes, f.unqueued, f.ranges, f.topics = 0, 0, nil, nil
+	bytes, pending, removed, topics := f.bytes, f.pending, f.ranges, f.topics
+	f.bytes, f.pending, f.ranges, f.topics = 0, 0, nil, nil
 	f.mu.Unlock()
 	var ranges []store.Range
 	for k, at := range removed {
 		ranges = append(ranges, store.Range{Topic: k.topic, Queue: k.queue, From: at.from, To: at.to})
 	}
-	err := reclaim(ctx, ranges, slices.Collect(maps.Keys(topics)), unqueued)
+	err := reclaim(ctx, ranges, slices.Collect(maps.Keys(topics)), pending)
 	if err == nil {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bytes += bytes
-	f.unqueued |= unqueued
+	f.pending |= pending
 	for k, at := range removed {
 		f.join(k, at)
 	}

@@ -89,10 +89,10 @@ func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, 
 
 // QueueState is what a queue's messages say of it.
 type QueueState struct {
-	First   Mark             // where it begins
-	End     Mark             // after its last message; First if it is empty
-	Kept    map[int64]Stored // what is left of the messages before First, by offset
-	Removed Removed          // of those from First on
+	First     Mark             // where it begins
+	End       Mark             // after its last message; First if it is empty
+	Leftovers map[int64]Stored // what is left of the messages before First, by offset
+	Removed   Removed          // of those from First on
 }
 
 // Queue returns the state of a queue.
@@ -126,10 +126,10 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 		if err != nil {
 			return q, err
 		}
-		if q.Kept == nil {
-			q.Kept = map[int64]Stored{}
+		if q.Leftovers == nil {
+			q.Leftovers = map[int64]Stored{}
 		}
-		q.Kept[offset] = m
+		q.Leftovers[offset] = m
 	}
 	if it.Last() {
 		offset, m, err := read()

@@ -211,21 +211,21 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 	return r.From + int64(n), failure
 }
 
-// Unqueued says which messages that are in no queue yet are meant. Its zero value is none.
-type Unqueued uint8
+// A PendingKind says which messages that are in no queue yet are meant. Its zero value is none.
+type PendingKind uint8
 
 // Messages that wait for their delivery time, or for the end of their transaction.
 const (
-	Delays Unqueued = 1 << iota
-	Halves
+	DelayedMessages PendingKind = 1 << iota
+	HalfMessages
 )
 
 // Reclaim gives back the disk of messages that were removed in the ranges of queues and in the
 // queues of whole topics, and of those that were in none. It takes as long as rewriting what is
 // left beside them; the end of ctx stops it.
-func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, unqueued Unqueued) error {
-	for kind, prefix := range map[Unqueued]byte{Delays: record.PrefixDelayed, Halves: record.PrefixHalf} {
-		if unqueued&kind == 0 {
+func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, pending PendingKind) error {
+	for kind, prefix := range map[PendingKind]byte{DelayedMessages: record.PrefixDelayed, HalfMessages: record.PrefixHalf} {
+		if pending&kind == 0 {
 			continue
 		}
 		if err := s.messages.Compact(ctx, []byte{prefix}, []byte{prefix + 1}, false); err != nil {

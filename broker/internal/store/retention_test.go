@@ -94,7 +94,7 @@ func TestQueueBeginning(t *testing.T) {
 			t.Errorf("%+v, %v", q, err)
 		}
 		var got []int64
-		for o, m := range q.Kept {
+		for o, m := range q.Leftovers {
 			got = append(got, o)
 			if m.At.Unix() != o || m.Size != 3 || m.Cumulative != 3*(o+1) {
 				t.Errorf("%d: %+v", o, m)
