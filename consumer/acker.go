@@ -60,6 +60,6 @@ func (r *run) acked(batch []*item, errs []error) {
 		done = append(done, it)
 	}
 	if len(done) > 0 {
-		r.follow(r.hand.finish(time.Now(), done...))
+		r.follow(r.hand.removeSettled(time.Now(), done...))
 	}
 }

@@ -127,8 +127,8 @@ func (h *hand) settle(it *item, v decision.Verdict) bool {
 	return !it.renewing || v.Action == decision.Forget
 }
 
-// finish ends deliveries that are settled.
-func (h *hand) finish(now time.Time, items ...*item) (c change) {
+// removeSettled ends deliveries that are settled.
+func (h *hand) removeSettled(now time.Time, items ...*item) (c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	changed := false

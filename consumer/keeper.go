@@ -10,9 +10,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// keep looks after the leases of all deliveries in hand, and after settlements that are to be
+// keepLeases looks after the leases of all deliveries in hand, and after settlements that are to be
 // tried again, until ctx ends.
-func (r *run) keep(ctx context.Context) {
+func (r *run) keepLeases(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -163,7 +163,7 @@ func (p *Push) Run(ctx context.Context) error {
 
 	keeping, endKeeping := context.WithCancel(r.detached)
 	defer endKeeping()
-	r.effects.Go(func() { r.keep(keeping) })
+	r.effects.Go(func() { r.keepLeases(keeping) })
 	r.join()
 	r.receivers.Add(1) // until none is started any more
 	for _, t := range r.topics {

@@ -124,13 +124,13 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
 	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
-	if !r.hand.begin(p) {
+	if !r.hand.beginPoll(p) {
 		r.hand.giveUp(s, g)
 		return 0, errInterrupted
 	}
 	sent := time.Now()
 	ds, err := r.transport.Receive(ctx, q)
-	r.hand.end(p)
+	r.hand.endPoll(p)
 	if err != nil && ctx.Err() != nil {
 		if repeatable {
 			ds = r.recall(q)

@@ -141,5 +141,5 @@ func (r *run) late() bool { return r.settling.Err() != nil }
 func (r *run) conclude(it *item, res transport.RetryResult, err error) {
 	it.conclude(res, err)
 	r.observe(it)
-	r.follow(r.hand.finish(time.Now(), it))
+	r.follow(r.hand.removeSettled(time.Now(), it))
 }

@@ -151,8 +151,8 @@ type poll struct {
 	repeatable bool // after its cancellation it can be repeated for the deliveries on their way
 }
 
-// begin notes a receive, and reports whether it may be sent.
-func (h *hand) begin(p *poll) bool {
+// beginPoll notes a receive, and reports whether it may be sent.
+func (h *hand) beginPoll(p *poll) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stopped || p.source.removed || h.gate.Shut() {
@@ -162,7 +162,7 @@ func (h *hand) begin(p *poll) bool {
 	return true
 }
 
-func (h *hand) end(p *poll) {
+func (h *hand) endPoll(p *poll) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.polls, p)

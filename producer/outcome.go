@@ -104,12 +104,12 @@ func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
 	case d.Stop != NotStopped:
-		return t.end(it, it.stopped(o), now)
+		return t.endItem(it, it.stopped(o), now)
 	case d.Class == transport.OK:
 		t.accept(o)
-		return t.end(it, nil, now)
+		return t.endItem(it, nil, now)
 	case slices.Contains(swept, it.Message.MessageGroup):
-		return t.end(it, it.fail(StopSpool, errBehind), now)
+		return t.endItem(it, it.fail(StopSpool, errBehind), now)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
 	if d.Delay > 0 {

@@ -172,7 +172,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			if stop { // its message group has to follow it
 				t.queue.Shorten(&r.Request, i+1, now)
 			}
-			if t.end(it, e, now) {
+			if t.endItem(it, e, now) {
 				ended = append(ended, it)
 			}
 			if stop && it.Message.MessageGroup != "" {

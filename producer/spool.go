@@ -249,7 +249,7 @@ func (t *topic) spool(it *item, err *SendError) {
 func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) {
 	group := it.Message.MessageGroup
 	if group == "" || !t.p.spools(it, err) {
-		return t.end(it, err, now)
+		return t.endItem(it, err, now)
 	}
 	t.sweep(group, it, err, now)
 	return false
@@ -262,9 +262,9 @@ func (t *topic) sweep(group string, this *item, err *SendError, now time.Time) {
 	for _, queued := range t.queue.Group(group) {
 		switch it := owner(queued); {
 		case it == this:
-			t.end(it, err, now)
+			t.endItem(it, err, now)
 		case !it.drained:
-			t.end(it, it.fail(StopSpool, errBehind), now)
+			t.endItem(it, it.fail(StopSpool, errBehind), now)
 		}
 	}
 }

@@ -264,10 +264,10 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	return ended
 }
 
-// end ends a message with an error, or without one if it was accepted. The lock is
-// held. If end returns true, complete has to be called for the item afterwards;
-// otherwise the message moves to the spool.
-func (t *topic) end(it *item, err *SendError, now time.Time) (ended bool) {
+// endItem ends a message with an error, or without one if it was accepted. The lock is held. If
+// endItem returns true, complete has to be called for the item afterwards; otherwise the message
+// moves to the spool.
+func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
 	if r := t.queue.Remove(&it.Item, now); r != nil {
 		ownerOf(r).cancel()
@@ -312,12 +312,12 @@ func (t *topic) leave(it *item, aborted bool) {
 	it.aborted = aborted
 	var ended bool
 	if aborted {
-		ended = t.end(it, it.fail(StopClosed, cause), now)
+		ended = t.endItem(it, it.fail(StopClosed, cause), now)
 		if t.lookup.cancel != nil {
 			t.lookup.cancel()
 		}
 	} else {
-		ended = t.end(it, it.fail(StopContext, cause), now)
+		ended = t.endItem(it, it.fail(StopContext, cause), now)
 	}
 	t.pump(nil)
 	t.mu.Unlock()

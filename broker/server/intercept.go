@@ -116,7 +116,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 		in.Free()
 	}
 	if err == nil {
-		err = keep(ctx, &in.Hold, proto.Size(resp))
+		err = keepForResponse(ctx, &in.Hold, proto.Size(resp))
 	}
 	if err != nil {
 		in.Hold.Release() // what refuses is small

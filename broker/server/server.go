@@ -218,7 +218,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		<-done
 		err = fmt.Errorf("shut down: requests were cut off: %w", context.Cause(ctx))
 	}
-	s.finish()
+	s.awaitHandlers()
 	return err
 }
 
@@ -227,7 +227,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) Close() error {
 	s.drain()
 	s.grpc.Stop()
-	s.finish()
+	s.awaitHandlers()
 	return nil
 }
 
@@ -243,7 +243,7 @@ func (s *Server) drain() {
 	})
 }
 
-func (s *Server) finish() {
+func (s *Server) awaitHandlers() {
 	s.wg.Wait()
 	s.sessions.Close()
 }

@@ -152,10 +152,10 @@ func (s *Server) connectionEnded(l *sniff.Link) {
 	s.places.Ended(l)
 }
 
-// keep leaves the memory of a request over gRPC to its response of so many bytes, until that is
-// written. It returns an error with code 42900 if the response is much larger than what is held,
-// and there is no memory for it.
-func keep(ctx context.Context, h *transit.Hold, response int) error {
+// keepForResponse leaves the memory of a request over gRPC to its response of so many bytes, until
+// that is written. It returns an error with code 42900 if the response is much larger than what is
+// held, and there is no memory for it.
+func keepForResponse(ctx context.Context, h *transit.Hold, response int) error {
 	need, held := smallResponse+int64(response), h.Bytes()
 	if need > largerResponse*held {
 		if err := h.Resize(need, false); err != nil {

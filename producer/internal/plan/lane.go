@@ -67,7 +67,7 @@ func (l *Lane) begin(r *Request) {
 	}
 }
 
-func (l *Lane) end(r *Request) {
+func (l *Lane) requestEnded(r *Request) {
 	l.flying--
 	if l.probe == r {
 		l.probe = nil

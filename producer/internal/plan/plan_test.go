@@ -251,7 +251,7 @@ func TestWindowAdapts(t *testing.T) {
 	for range 10_000 {
 		r := &Request{Lane: l}
 		l.Succeeded(r)
-		l.end(r)
+		l.requestEnded(r)
 		requests()
 	}
 	if l.flying != maxWindow {
@@ -269,7 +269,7 @@ func TestWindowAdapts(t *testing.T) {
 	if !l.Pause(old, now, time.Second, nil) || l.Pause(old, now, time.Second, nil) {
 		t.Error("the second result from before the pause counts as another throttle")
 	}
-	l.end(old)
+	l.requestEnded(old)
 	if l.free(now) || l.free(now.Add(time.Second-1)) || !l.free(now.Add(time.Second)) {
 		t.Error("the pause is not one second")
 	}

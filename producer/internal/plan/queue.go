@@ -301,7 +301,7 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 // wanted return to the front of their units, and wait until they are due.
 func (q *Queue) Finished(r *Request, now time.Time) {
 	if r.Lane != nil {
-		r.Lane.end(r)
+		r.Lane.requestEnded(r)
 		q.stalled = false
 	}
 	for _, it := range slices.Backward(r.Items) {

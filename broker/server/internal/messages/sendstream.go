@@ -42,15 +42,15 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	for {
 		_ = out.Control.SetReadDeadline(time.Now().Add(to.h.IdleTimeout))
 		if h.isDraining() {
-			return to.end(out, closing())
+			return to.endStream(out, closing())
 		}
 		lines.Kept = 0
 		if err := lines.Hold(true); err != nil {
-			return to.end(out, err)
+			return to.endStream(out, err)
 		}
 		batch, end := to.gather(lines)
 		if err := lines.Hold(false); err != nil {
-			return to.end(out, err)
+			return to.endStream(out, err)
 		}
 		if err := out.Open(); err != nil { // who waited for our go-ahead has it by now
 			return 0, nil, gone(err)
@@ -68,7 +68,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 			}
 		}
 		if end != nil {
-			return to.end(out, end)
+			return to.endStream(out, end)
 		}
 	}
 }
@@ -90,8 +90,8 @@ func (h *Handlers) endReading(out *web.LineWriter) (stop func()) {
 
 func closing() error { return fmt.Errorf("the broker is closed or closing: %w", tidegate.ErrClosed) }
 
-// end tells why a stream ends, unless it is complete.
-func (to *sending) end(out *web.LineWriter, err error) (int, any, error) {
+// endStream tells why a stream ends, unless it is complete.
+func (to *sending) endStream(out *web.LineWriter, err error) (int, any, error) {
 	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
 	case errors.Is(err, io.EOF):
 		return 0, nil, nil
