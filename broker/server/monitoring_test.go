@@ -12,7 +12,7 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // An expression is one PromQL expression of a file in monitoring.

@@ -33,7 +33,7 @@ var badAccess = []struct{ file, want string }{
 	{"access:\n  keys:\n    k: {secert: sesame}", `f:3: "secert" is unknown in access.keys.k: did you mean secret?`},
 	{"access:\n  keys:\n    k: {secret: {sesame: sesame}}", `f:3: access.keys.k.secret is a mapping: give a single value`},
 	{"access:\n  keys:\n    k: {secret: !sesame x}", `f:3: access.keys.k.secret is a value with a tag`},
-	{"access:\n  keys:\n    k: {secret: *sesame}", `f:1: this is not YAML: a value that begins with *`},
+	{"access:\n  keys:\n    k: {secret: *sesame}", `f:3: this is not YAML: a value that begins with *`},
 	{"access:\n  keys:\n    k: {secret: &sesame x, secret_env: *sesame}", `f:3: access.keys.k.secret_env is an alias`},
 	{"access:\n  keys:\n    k: {secret: }", `f:3: access.keys.k.secret has no value`},
 	{"access:\n  keys:\n    k: {secret: ''}", `f:3: access.keys.k.secret is empty`},

@@ -194,7 +194,7 @@ func TestExampleFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("tidegate.example.yaml")
+	example, err := os.ReadFile("tidegate.example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +204,15 @@ func TestExampleFile(t *testing.T) {
 		keys = append(keys, row.key)
 	}
 	for _, k := range keys {
-		if inner := k[strings.LastIndex(k, ".")+1:]; !regexp.MustCompile(`(?m)(^|[# {])` + inner + `:|also .*\b` + inner + `\b`).Match(text) {
+		if inner := k[strings.LastIndex(k, ".")+1:]; !regexp.MustCompile(`(?m)(^|[# {])` + inner + `:|also .*\b` + inner + `\b`).Match(example) {
 			t.Errorf("it does not show %s", k)
+		}
+	}
+	// It shows the defaults, but for what it is there to show.
+	defaults := defaultSettings().table()
+	for i, row := range c.settings.table() {
+		if got, want := text(row.at), text(defaults[i].at); got != want && !slices.Contains([]string{"data", "topic", "max_backlog", "max_backlog_bytes"}, row.key) {
+			t.Errorf("it says of %s: %s, and the default is %s", row.key, got, want)
 		}
 	}
 	orders := broker.TopicConfig{

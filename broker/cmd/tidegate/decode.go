@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/access"
@@ -86,7 +85,7 @@ func (d *decoder) read(data []byte) *yaml.Node {
 	var doc, more yaml.Node
 	if err := decoder.Decode(&doc); err != nil {
 		if !errors.Is(err, io.EOF) { // nothing but comments
-			d.syntax(err)
+			d.syntax(data, err)
 		}
 		return nil
 	}
@@ -94,7 +93,7 @@ func (d *decoder) read(data []byte) *yaml.Node {
 	case err == nil:
 		d.bad(more.Line, "a second YAML document begins: give one")
 	case !errors.Is(err, io.EOF):
-		d.syntax(err)
+		d.syntax(data, err)
 	}
 	if root := doc.Content[0]; !empty(root) {
 		return root
@@ -102,19 +101,15 @@ func (d *decoder) read(data []byte) *yaml.Node {
 	return nil
 }
 
-var (
-	unknownAnchor = regexp.MustCompile(`(?s)unknown anchor .*`)
-	yamlLine      = regexp.MustCompile(`^line (\d+): `)
-)
-
-func (d *decoder) syntax(err error) {
-	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		line, _ = strconv.Atoi(m[1]) // digits
-		text = text[len(m[0]):]
+func (d *decoder) syntax(data []byte, err error) {
+	line, text := 1, err.Error()
+	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
+		line, text = min(e.Mark.Line, 1+bytes.Count(data, []byte("\n"))), e.Message // not behind the end
+		if e.Stage == yaml.ComposerStage {                                          // a secret that begins with * is read as an alias, and the error repeats it
+			text = "a value that begins with * is an alias of nothing: quote it"
+		}
 	}
-	// A secret that begins with * is read as an alias, and the error repeats it.
-	d.bad(line, "this is not YAML: %s", unknownAnchor.ReplaceAllString(text, "a value that begins with * is an alias of nothing: quote it"))
+	d.bad(line, "this is not YAML: %s", text)
 }
 
 // mapping calls each for every entry whose name is known; known nil: every name is.
