@@ -12,9 +12,10 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
-// refuse fills in the results of the messages whose type the topic does not take, and
-// returns the indexes of the others; nil if those are all. A route older than a second
-// is asked for again first: the topic's type may have changed.
+// refuse rejects the messages whose type the topic does not accept: it sets their results and
+// returns the indexes of the others. It returns nil if the topic accepts all messages. If the known
+// route is older than a second, refuse queries it again first, because the type of the topic may
+// have changed.
 func (c *Client) refuse(ctx context.Context, t *topic, r *routing.Route, msgs []*tidegate.Message, results []transport.SendResult) (rest []int, some bool) {
 	if r.Accepts == nil || !slices.ContainsFunc(msgs, func(m *tidegate.Message) bool { return !r.Takes(m) }) {
 		return nil, false

@@ -17,19 +17,19 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A request is what all unary calls have in common.
+// A request has the parameters that all unary calls share.
 type request struct {
 	ep      *remote.Server
 	id      headers.Identity
 	op      string
-	subject string            // of errors
-	headers []string          // more of them, in pairs
-	session *session          // in whose name it is; nil if it needs none
-	gate    *remote.BatchGate // of a request with several messages; else nil
+	subject string            // named in errors
+	headers []string          // additional headers, in pairs
+	session *session          // the session of the request; nil if it needs none
+	gate    *remote.BatchGate // set for a request with several messages
 }
 
-// changes reports whether the request changes something: it may have done so
-// although it failed, which a question cannot.
+// changes reports whether the request can change state on the server. Such a request may have taken
+// effect although it failed.
 func (r request) changes() bool {
 	switch r.op {
 	case opSend, opAck, opChange, opSnooze, opReconsume, opDeadLetter, opRecall, opEnd:
@@ -40,9 +40,9 @@ func (r request) changes() bool {
 
 type answer interface{ GetStatus() *rmqpb.Status }
 
-// call makes one unary call. The error is nil for the statuses OK and
-// MULTIPLE_RESULTS. The response is valid with an error too, if there was one:
-// parts of it may say more. trailer is of that response.
+// call makes one unary call. The error is nil for the statuses OK and MULTIPLE_RESULTS. The
+// response can be valid together with an error: its entries may have details. trailer belongs to
+// that response.
 func call[Req any, Res answer](
 	ctx context.Context, c *Client, r request,
 	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
@@ -63,8 +63,9 @@ func call[Req any, Res answer](
 			}
 		}
 		opts := append(info.opts[:0], grpc.Peer(&info.peer), grpc.Trailer(&info.trailer))
-		// Sends are many, and the header is the same for all of a connection: copying
-		// it once, and with the calls that repeat themselves anyway, is enough.
+		// Sends are frequent, and the header is the same for all calls of a connection. A send
+		// therefore copies the header only if the server is still unknown or the request has
+		// several messages.
 		look := r.op != opSend || r.gate != nil || r.ep.Unknown()
 		if look {
 			opts = append(opts, grpc.Header(&info.header))
@@ -84,7 +85,8 @@ func call[Req any, Res answer](
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
 				continue // the connection was lost before the request was written
 			}
-			// gRPC names no peer for a call with more than one response, which is Internal.
+			// gRPC reports no peer for a unary call with more than one response, which fails with
+			// Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
 			return res, nil, failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
 		}
@@ -103,12 +105,13 @@ func call[Req any, Res answer](
 	}
 }
 
-// attempt makes the RPC.
+// attempt makes the RPC once.
 func attempt[Req any, Res answer](
 	ctx context.Context, c *Client, r request,
 	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req, opts []grpc.CallOption,
 ) (Res, error) {
-	// A producer's ctx has the time of an attempt, which may be longer.
+	// The ctx of a producer's send has the attempt's deadline, which may be later than
+	// RequestTimeout.
 	if _, ok := ctx.Deadline(); !ok || r.op != opSend {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
@@ -117,14 +120,14 @@ func attempt[Req any, Res answer](
 	return method(r.ep.API(), c.headers.Outgoing(ctx, r.id, r.headers...), req, opts...)
 }
 
-// tlsError makes the error of a call that failed by a fault of Options.TLS.
+// tlsError returns the error of a call that failed because of Options.TLS.
 func (r request) tlsError(f *remote.TLSFault, err error) *tidegate.Error {
 	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.Text)
 	e.Endpoint, e.Err = r.ep.Key, err
 	return e
 }
 
-// notConnected makes the error of a call that waited in vain.
+// notConnected returns the error of a call that waited for a connection and got none.
 func (r request) notConnected(cause error) *tidegate.Error {
 	return &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: cause,
 		Message: "there was no connection to the server"}

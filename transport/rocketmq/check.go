@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// parallelChecks bounds the calls of one check function at a time, and
-	// waitingChecks those that wait. A server asks again about those beyond.
+	// parallelChecks bounds the concurrent calls of one check function. waitingChecks bounds the
+	// waiting checks; the server repeats the checks above it later.
 	parallelChecks = 16
 	waitingChecks  = 256
 )
@@ -30,12 +30,12 @@ type checker struct {
 	asked  chan transport.TransactionCheck // of capacity waitingChecks
 }
 
-// ServeChecks implements transport.Transactor. It keeps a session with every server of the topics,
-// over which the servers ask, and follows the topics' routes. A panic in check is logged and counts
-// as ResolutionUnknown.
+// ServeChecks implements transport.Transactor. It keeps a session with every server of the topics
+// and follows changes of the routes. The servers send their checks in these sessions. A panic in
+// check is logged and counts as ResolutionUnknown.
 func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 	if len(topics) == 0 {
-		return fail(opTelemetry, "", tidegate.CodeBadRequest, "there is no topic; give those whose half messages are to be checked")
+		return fail(opTelemetry, "", tidegate.CodeBadRequest, "no topic given; list the topics whose half messages need checks")
 	}
 	for _, name := range topics {
 		if err := tidegate.ValidateTopic(name); err != nil {
@@ -76,13 +76,13 @@ func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(co
 	return nil
 }
 
-// resolve answers one question, also if ctx ends while check runs: it is decided then.
+// resolve resolves one check. It sends the resolution also if ctx ends while check runs.
 func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, check func(context.Context, transport.TransactionCheck) transport.Resolution) {
 	log := c.opts.Logger.With("topic", q.Transaction.Topic, "message_id", q.Transaction.MessageID, "endpoint", q.Transaction.Endpoint)
 	r := func() (r transport.Resolution) {
 		defer func() {
 			if v := recover(); v != nil {
-				log.Error("rocketmq: the transaction check panicked; the server will ask again", "panic", v, "stack", string(debug.Stack()))
+				log.Error("rocketmq: the transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
 		return check(ctx, q)
@@ -91,7 +91,7 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 		return
 	}
 	if err := c.endTransaction(context.WithoutCancel(ctx), q.Transaction, r, rmqpb.TransactionSource_SOURCE_SERVER_CHECK); err != nil {
-		log.Warn("rocketmq: the resolution did not arrive; the server will ask again", "resolution", r.String(), "error", err)
+		log.Warn("rocketmq: the resolution was not delivered; the server will repeat the check", "resolution", r.String(), "error", err)
 	}
 }
 
@@ -110,19 +110,19 @@ func (c *Client) keepSessions(ctx context.Context, topics []string) {
 		for _, name := range topics {
 			_, rt, err := c.route(transport.AwaitConnection(ctx), opTelemetry, name)
 			if err != nil {
-				c.opts.Logger.Warn("rocketmq: half messages of a topic are not checked", "topic", name, "error", err)
+				c.opts.Logger.Warn("rocketmq: cannot serve transaction checks of a topic", "topic", name, "error", err)
 				continue
 			}
 			for _, ep := range rt.Servers {
 				s, since, err := c.session(opTelemetry, ep, role{}, name, nil)
 				if err != nil {
-					return // closed
+					return // the client is closed
 				}
 				if wanted[s] = true; held[s] {
 					s.release()
 				}
 				held[s] = true
-				// Somebody who waits has a lost session opened soon.
+				// A waiting caller makes the session reopen a lost stream soon.
 				_, _ = s.await(ctx, since, opTelemetry, name)
 			}
 		}
@@ -140,13 +140,13 @@ func (c *Client) keepSessions(ctx context.Context, topics []string) {
 	}
 }
 
-// asked passes a server's question on to a checker of its topic.
+// asked passes a server's check to a checker of its topic.
 func (c *Client) asked(ep *remote.Server, cmd *rmqpb.RecoverOrphanedTransactionCommand) error {
 	pb := proto.CloneOf(cmd.GetMessage())
 	if pb.GetSystemProperties() == nil {
 		return errors.New("the message has no properties")
 	}
-	pb.SystemProperties.ReceiptHandle = new("none") // it is no delivery
+	pb.SystemProperties.ReceiptHandle = new("none") // a check has no receipt handle, but DecodeMessage requires one
 	d, err := wire.DecodeMessage(pb, c.opts.MaxReceiveSize)
 	if err != nil {
 		return err
@@ -165,5 +165,5 @@ func (c *Client) asked(ep *remote.Server, cmd *rmqpb.RecoverOrphanedTransactionC
 			}
 		}
 	}
-	return errors.New("nothing checks the topic, or too many checks wait")
+	return errors.New("no checker serves the topic, or too many checks are waiting")
 }

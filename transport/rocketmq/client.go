@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// closeTimeout bounds how long Close tells servers that the client ends.
+// closeTimeout bounds the time in which Close sends terminations to the servers.
 const closeTimeout = time.Second
 
 var _ transport.Transport = (*Client)(nil)
@@ -25,19 +25,19 @@ var _ transport.Transport = (*Client)(nil)
 // at the end.
 type Client struct {
 	opts    Options
-	host    string // of this machine
+	host    string // of this machine, for the settings
 	encoder wire.Encoder
 	dialing remote.Dialing
 	headers *headers.Signer
-	id      headers.Identity // of everything but consumers
-	ids     sync.Map         // of consumers: role → identity
+	id      headers.Identity // of requests outside consumer sessions
+	ids     sync.Map         // of consumer sessions: role → identity
 	access  *remote.Server
 
-	ctx    context.Context //nolint:containedctx // ends with Close; of goroutines, not of requests
+	ctx    context.Context //nolint:containedctx // ends with Close; for goroutines, not for requests
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	done   chan struct{} // closed when Close has done its work
-	trips  atomic.Int64  // of breakers, to know which were first
+	done   chan struct{} // closed when Close has finished
+	trips  atomic.Int64  // trips of all breakers, which orders them
 
 	mu        sync.Mutex // never held across a wait
 	closed    bool
@@ -69,7 +69,7 @@ func New(endpoints string, opts Options) (*Client, error) {
 		sessions:  map[sessionKey]*session{},
 		topics:    map[string]*topic{},
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's own life, not a request's
+	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's lifetime, independent of any request
 	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: opts.Dialer, Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, Life: c.ctx}
 	if c.access, err = c.endpoint(access); err != nil {
 		c.cancel()
@@ -129,7 +129,7 @@ func (c *Client) Close() error {
 	}
 	c.mu.Unlock()
 
-	var alive []*session // asked before cancel, which makes them lose their streams
+	var alive []*session // read before cancel, which ends their streams
 	for _, s := range sessions {
 		if s.isReady() {
 			alive = append(alive, s)
@@ -139,7 +139,7 @@ func (c *Client) Close() error {
 	c.sayGoodbye(alive)
 	c.closeConnections()
 	c.wg.Wait()
-	c.closeConnections() // one may have been replaced meanwhile
+	c.closeConnections() // a connection may have been replaced in the meantime
 	close(c.done)
 	return nil
 }
@@ -151,7 +151,7 @@ func (c *Client) sayGoodbye(sessions []*session) {
 	for _, s := range sessions {
 		wg.Go(func() {
 			req := &rmqpb.NotifyClientTerminationRequest{Group: s.groupResource()}
-			// What the server says to it changes nothing.
+			// A failed termination has no consequence.
 			_, _ = s.ep.API().NotifyClientTermination(c.headers.Outgoing(ctx, s.id), req)
 		})
 	}
@@ -171,12 +171,12 @@ func (c *Client) resource(name string) *rmqpb.Resource {
 	return &rmqpb.Resource{ResourceNamespace: c.opts.Namespace, Name: name}
 }
 
-// fail makes an error of a call that was not sent.
+// fail returns the error of a call that sent no request.
 func fail(op, subject string, code tidegate.Code, text string) *tidegate.Error {
 	return &tidegate.Error{Op: op, Subject: subject, Code: code, Message: text}
 }
 
-// closedError is what every call on a closed client returns.
+// closedError returns the error of all calls on a closed client.
 func closedError(op, subject string) *tidegate.Error {
 	return &tidegate.Error{Op: op, Subject: subject, Err: tidegate.ErrClosed}
 }

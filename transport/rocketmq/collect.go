@@ -11,24 +11,24 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A collector gathers the messages that a receive brings, within its bounds. Frames may come
-// in any order.
+// A collector collects the messages of one receive, within its bounds. Frames may arrive in any
+// order.
 type collector struct {
 	c        *Client
 	s        *session
 	r        *transport.ReceiveRequest
-	max      int // messages
-	maxBytes int // of their bodies; the first may be larger
+	max      int // largest number of messages
+	maxBytes int // largest sum of their bodies; the first message may be larger
 	wire.Decoder
 
 	status   *rmqpb.Status
-	messages int                  // that came
-	bytes    int                  // of the bodies of list
+	messages int                  // messages that arrived
+	bytes    int                  // sum of the bodies in list
 	list     []*tidegate.Delivery // the messages to return
-	excess   []*tidegate.Delivery // those beyond maxBytes, without their bodies
-	full     bool                 // there came more than max
-	began    time.Time            // of the first frame's arrival
-	server   time.Time            // when the server began to deliver, by its clock
+	excess   []*tidegate.Delivery // messages beyond maxBytes, without their bodies
+	full     bool                 // more than max messages arrived
+	began    time.Time            // arrival of the first frame
+	server   time.Time            // start of the delivery, in the server's clock
 	err      *tidegate.Error
 }
 
@@ -73,17 +73,17 @@ func (g *collector) add(f *wire.Frame, now time.Time) error {
 	return nil
 }
 
-// message takes a message in, unless it cannot be delivered.
+// message adds a message, unless it is corrupt or too large.
 func (g *collector) message(raw []byte) {
 	p, err := g.Parse(raw)
 	d := p.Delivery
 	d.ConsumerGroup = g.r.Group
 	d.Endpoint = g.s.ep.Key
 	if d.Topic == "" {
-		d.Topic = g.r.Topic // or it could never be settled
+		d.Topic = g.r.Topic // without a topic the delivery could not be settled
 	}
 	if len(g.excess) > 0 && err == nil && d.Handle != "" {
-		g.excess = append(g.excess, d) // the order of a message group is kept
+		g.excess = append(g.excess, d) // keeps the order of a message group
 		return
 	}
 	if err == nil {
@@ -94,7 +94,8 @@ func (g *collector) message(raw []byte) {
 			"group", g.r.Group, "message", d.ID, "endpoint", g.s.ep.Key, "err", err)
 		return
 	}
-	// A server's clock has no part in this; one that is 3 s behind would end a lease of 2 s.
+	// The deadline does not depend on the server's clock: a clock 3 s behind would end a lease of 2
+	// s.
 	if p.Invisible > 0 {
 		d.InvisibleUntil = g.began.Add(p.Invisible)
 	}
@@ -107,9 +108,9 @@ func (g *collector) message(raw []byte) {
 	g.list = append(g.list, d)
 }
 
-// handedOut returns when the messages' invisible time began, where they do not say
-// what is left of it: by the server's clock if it agrees with ours, else when the
-// first frame came, which is a little late, but not by hours.
+// handedOut returns the start of the messages' invisible time, for messages that do not state the
+// remaining time. It is the server's time if the clocks agree, and otherwise the arrival of the
+// first frame, which is slightly late.
 func (g *collector) handedOut() time.Time {
 	if late := g.began.Sub(g.server); late >= 0 && late <= clocksAgree {
 		return g.server

@@ -10,12 +10,12 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// oldConnection is how long calls may go on over a connection that the
-// server asked to replace.
+// oldConnection is the time that calls have to finish on a connection after the server asked for a
+// new one.
 const oldConnection = time.Minute
 
-// endpoint returns the endpoint of pb's addresses, which it makes if there is
-// none. It does not connect. The error is ErrClosed, or that pb is not usable.
+// endpoint returns the server at the addresses of pb, and creates it if there is none. It does not
+// connect. The error is ErrClosed, or states that pb has no usable address.
 func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 	addrs, ok := remote.AddressesOf(pb)
 	if !ok {
@@ -40,9 +40,8 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 	return e, nil
 }
 
-// reconnect gives e a new connection in place of old, which it closes when the
-// calls that are under way on it have had time to end. Where another session was
-// asked for the same before, that is done.
+// reconnect replaces the connection old of e with a new one. It closes old after the calls under
+// way have had time to finish. If another session has replaced old already, reconnect does nothing.
 func (c *Client) reconnect(e *remote.Server, old *remote.Link) {
 	if e.Link.Load() != old {
 		return
@@ -50,7 +49,7 @@ func (c *Client) reconnect(e *remote.Server, old *remote.Link) {
 	addrs, _ := remote.AddressesOf(e.PB)
 	l, err := c.dialing.Dial(addrs)
 	if err != nil {
-		return // cannot happen: the same call worked before
+		return // cannot happen: the same call succeeded before
 	}
 	if !e.Link.CompareAndSwap(old, l) {
 		l.Conn.Close()

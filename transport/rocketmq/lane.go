@@ -20,9 +20,8 @@ const (
 	opSend   = "SendMessage"
 	opRecall = "RecallMessage"
 
-	// maxBatch and maxBatchBytes bound the messages of one request, and all
-	// that it has of them. A tidegate broker takes no more of them, and by
-	// default twice as many bytes.
+	// maxBatch and maxBatchBytes bound the messages of one request. A tidegate broker accepts as
+	// many messages and, by default, twice as many bytes.
 	maxBatch      = 1000
 	maxBatchBytes = 16 << 20
 )
@@ -94,7 +93,7 @@ func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
 	return e.Capabilities()
 }
 
-// writable returns the topic's route, which has a queue that can be written to.
+// writable returns the topic and its route. It fails if the route has no writable queue.
 func (c *Client) writable(ctx context.Context, name string) (*topic, *routing.Route, *tidegate.Error) {
 	t, rt, err := c.route(ctx, opSend, name)
 	if err == nil && len(rt.ByGroup) == 0 {
@@ -108,7 +107,7 @@ func laneChanged(topic, endpoint string) *tidegate.Error {
 	return &tidegate.Error{Op: opSend, Subject: topic, Endpoint: endpoint, Err: transport.ErrLaneChanged}
 }
 
-// sendRest sends the messages of some indexes, and puts their results where they belong.
+// sendRest sends the messages at the indexes, and stores the results at the same indexes.
 func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendResult, send func([]*tidegate.Message) []transport.SendResult) {
 	rest := make([]*tidegate.Message, len(indexes))
 	for n, i := range indexes {
@@ -121,22 +120,22 @@ func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendR
 
 func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
 
-// sendRequest sends msgs in one request to the server of q, and fills in results.
-// Several messages go over a connection that announced batch, or not at all.
+// sendRequest sends msgs in one request to the server of q, and fills in results. Several messages
+// are sent only over a connection that announced batch.
 func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult) {
 	c.sendReported(ctx, t, q, msgs, results, q.Server.Begin())
 }
 
-// sendReported is sendRequest, and reports to the breaker; not if report is nil.
+// sendReported is sendRequest with a report to the server's breaker. A nil report means none.
 func (c *Client) sendReported(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) {
 	c.sendEncoded(ctx, t, q, c.encoder.Request(c.resource(t.name), q.ID, msgs), msgs, results, report)
 }
 
-// sendEncoded sends req, which has msgs, and returns the response; nil if there is none.
+// sendEncoded sends req, which contains msgs. It returns the response, or nil if there was none.
 func (c *Client) sendEncoded(ctx context.Context, t *topic, q routing.Queue, req *rmqpb.SendMessageRequest, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
 	v := remote.Nothing
 	if report != nil {
-		defer func() { report(v) }() // also after a panic, or the server would never be probed again
+		defer func() { report(v) }() // also after a panic, because a server without a report would never be probed again
 	}
 	r := request{ep: q.Server, id: c.id, op: opSend, subject: t.name}
 	if len(msgs) > 1 {
@@ -172,15 +171,15 @@ func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == r
 
 func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born *timestamppb.Timestamp) tidegate.Receipt {
 	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
-	// A message that waits is in no queue: RocketMQ reports where in its timer.
+	// A delayed message is not in a queue yet: RocketMQ returns its offset in the timer.
 	if waits := r.RecallHandle != "" || m.DeliverAt.After(born.AsTime()); entry != nil && !waits {
 		r.Offset = entry.GetOffset()
 	}
 	return r
 }
 
-// sendError returns the error of one message, nil if it was stored. entry is its
-// entry in res, and top the error of the whole response; both may be nil.
+// sendError returns the error of one message, or nil if it was stored. entry is the message's entry
+// in res, and top the error of the whole response; both may be nil.
 func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
 	st := entry.GetStatus()
 	switch {
@@ -194,7 +193,7 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 		e := *top
 		return &e
 	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
-		return nil // the status speaks for all
+		return nil // without entries the status holds for all messages
 	}
 	e := failure.OfStatus(opSend, topic, endpoint, &rmqpb.Status{
 		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
@@ -204,8 +203,8 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 	return e
 }
 
-// entryOf returns the entry of message n of total: by its place if there are
-// as many as messages, else by its ID; nil if there is none.
+// entryOf returns the entry of message n of total. If there are total entries it is entry n,
+// otherwise the one with the message's ID. It returns nil if there is none.
 func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.SendResultEntry {
 	entries := res.GetEntries()
 	if len(entries) == total {

@@ -11,21 +11,21 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// maxNamedBytes bounds the topics that settings name, in bytes as they travel:
-// three quarters of what a tidegate broker takes of all settings. It ends a
-// stream whose settings have more, and the session would never open again.
+// maxNamedBytes bounds the encoded topics in the settings of a session. It is three quarters of the
+// size that a tidegate broker accepts for all settings. The broker ends a stream with larger
+// settings, and the session could then never open.
 const maxNamedBytes = 48 << 10
 
-// A namedTopic is what a session's settings say of a topic.
+// A namedTopic is a topic in the settings of a session.
 type namedTopic struct {
 	filter *rmqpb.FilterExpression // nil for producers
 	usedAt time.Time
 }
 
-// chooseTopics returns the names of the topics that settings are to name, sorted:
-// those used within keep before now, the latest first, as many as have no more than
-// limit bytes; and the latest in any case. The others need no name: requests say
-// themselves what they ask for. forget are those that were not used for so long.
+// chooseTopics returns the sorted names of the topics for the settings: the topics used within keep
+// before now, the most recently used first, up to limit bytes. The most recently used topic is
+// always among them. The others can be left out, because each request names its topic. forget lists
+// the topics that were not used within keep.
 func chooseTopics(topics map[string]namedTopic, namespace string, now time.Time, keep time.Duration, limit int) (names, forget []string) {
 	latest := slices.SortedFunc(maps.Keys(topics), func(a, b string) int {
 		return cmp.Or(topics[b].usedAt.Compare(topics[a].usedAt), cmp.Compare(a, b))
@@ -49,14 +49,14 @@ func sorted(names []string) []string {
 	return names
 }
 
-// namedSize returns how many bytes a topic takes in settings, at most.
+// namedSize returns an upper bound of the encoded size of a topic in settings.
 func namedSize(name, namespace string, filter *rmqpb.FilterExpression) int {
 	const around = 24 // tags and lengths
 	return len(name) + len(namespace) + proto.Size(filter) + around
 }
 
-// name adds a topic to the settings, which are sent again if that is new. Its
-// caller has become a user.
+// name adds a topic to the settings. If the topic or its filter is new, the settings are sent
+// again. The call counts as a use of the session.
 func (s *session) name(topic string, f *rmqpb.FilterExpression) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,13 +75,13 @@ func (s *session) name(topic string, f *rmqpb.FilterExpression) {
 	s.poke()
 }
 
-// A naming is a topic that settings are to name.
+// A naming is a topic to be named in the settings.
 type naming struct {
 	topic  string
 	filter *rmqpb.FilterExpression
 }
 
-// takeTopics returns the topics to send, and forgets those that were not used for long.
+// takeTopics returns the topics to send, and removes the topics that were not used for long.
 func (s *session) takeTopics() []naming {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// forever stands for the times that are longer: 73 years, of which two and some
-// more can be added up.
+// forever replaces longer durations: 73 years. The sum of three such durations still fits into a
+// time.Duration.
 const forever = time.Duration(1 << 61)
 
 // Options are the choices of a [Client]. The zero value is a plain-text client
@@ -45,10 +45,9 @@ type Options struct {
 	// producer its AttemptTimeout. Default: 3 s.
 	RequestTimeout time.Duration
 
-	// ConnectBackoff paces attempts to connect, and to re-open a session that
-	// was lost. A consumer that asks is not kept waiting by it: its own waits
-	// between receives say when to try, at most about twice a second for each server.
-	// Zero means backoff.Default().
+	// ConnectBackoff paces attempts to connect and to reopen a lost session. Calls of a consumer do
+	// not wait for it: they try at once, at most about twice a second for each server, because the
+	// consumer has its own waits between receives. Zero means backoff.Default().
 	ConnectBackoff backoff.Exponential
 
 	// Dialer makes connections, for in-memory networks and the like; addr is
@@ -58,32 +57,31 @@ type Options struct {
 	// HeartbeatInterval is how often a session sends a heartbeat. Default: 10 s.
 	HeartbeatInterval time.Duration
 
-	// RouteRefresh is how often the route of a topic in use is asked for. Default: 30 s.
+	// RouteRefresh is the time between two queries for the route of a topic in use. Default: 30 s.
 	RouteRefresh time.Duration
 
-	// SettingsSync is how often a session repeats its settings. For twice that
-	// it remembers a topic that is not used, and for twice that, or until what it
-	// received cannot be settled any more, the session stays when no call uses it.
-	// Default: 5 min.
+	// SettingsSync is the time between two transmissions of a session's settings. A topic leaves
+	// the settings after twice that time without use. An unused session ends after twice that time,
+	// but not before its deliveries can no longer be settled. Default: 5 min.
 	SettingsSync time.Duration
 
-	// MaxReceiveSize bounds, in bytes, a received body, before and after
-	// decompression, and every answer but a receive's. A message whose body is
-	// larger is logged and not returned; if it is larger than 64 MiB too, the
-	// receive fails, and the messages behind it come later. Default: 32 MiB.
+	// MaxReceiveSize bounds a received body, before and after decompression, and every response
+	// except that of a receive, in bytes. A message with a larger body is logged and skipped. If
+	// the body is also larger than 64 MiB, the receive fails, and the later messages arrive with
+	// the next receives. Default: 32 MiB.
 	MaxReceiveSize int
 
-	// Compression is the size in bytes above which bodies are sent gzipped,
-	// if that makes them smaller. Zero means never.
+	// Compression is the size in bytes above which bodies are compressed with gzip, if that makes
+	// them smaller. Zero means never.
 	Compression int
 
-	// FixedEndpoint sends everything to the endpoints given to New, whatever
-	// addresses a route names: for servers behind NAT or mapped ports, whose
-	// routes name addresses that cannot be reached. False means the addresses of the route.
+	// FixedEndpoint sends every request to the endpoints given to New and ignores the addresses in
+	// routes. Set it for servers behind NAT or mapped ports, for example a broker in a container.
+	// False means the addresses of the route.
 	FixedEndpoint bool
 
-	// Logger gets the events that no call returns: lost sessions, corrupt messages.
-	// Nil means silence.
+	// Logger receives the events that no call returns, for example lost sessions and corrupt
+	// messages. Nil means no logging.
 	Logger *slog.Logger
 }
 
@@ -94,8 +92,8 @@ type Credentials struct {
 	SessionToken string // of temporary keys; empty means none
 }
 
-// withDefaults returns o with every zero field replaced, or an error that
-// names all fields at fault.
+// withDefaults returns o with a default in each zero field, or an error that names all invalid
+// fields.
 func (o Options) withDefaults() (Options, error) {
 	var errs []error
 	fault := func(field string, value any, want string) {
@@ -155,7 +153,7 @@ func headerSafe(s string) bool {
 
 var clientNumber atomic.Int64
 
-// newClientID has the form that RocketMQ's clients use.
+// newClientID returns an ID in the form of RocketMQ's clients.
 func newClientID() string {
 	host := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -14,7 +14,7 @@ var (
 	_ transport.Recaller = (*Client)(nil)
 )
 
-// anyTopic is the topic that a ping without topics asks for. It need not exist.
+// anyTopic is the topic that a ping without topics queries. It need not exist.
 const anyTopic = "tidegate_ping"
 
 // Ping implements transport.Pinger. It requests the routes of the topics from the client's own
@@ -24,7 +24,7 @@ func (c *Client) Ping(ctx context.Context, topics ...string) error {
 	if len(topics) == 0 {
 		err := c.ping(ctx, anyTopic)
 		if errors.Is(err, tidegate.ErrNotFound) || errors.Is(err, tidegate.ErrForbidden) {
-			return nil // the server responded, and accepted the keys
+			return nil // the server responded and accepted the credentials
 		}
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// newRoute makes a route of the queues that a server named.
+// newRoute returns a route of the queues in a response.
 func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*routing.Route, *tidegate.Error) {
 	r, unusable := routing.NewRoute(mqs, c.endpointOf)
 	if r != nil {
@@ -26,17 +26,16 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*routing.Rout
 	return nil, noQueue("QueryRoute", name, c.access.Key, text)
 }
 
-// noQueue makes the error of a route that names no queue for what is to be done.
-// It is no refusal, since it passes: a server leaves out a master that is down
-// or starts while its copies are still named, and operators take permissions
-// away from one that they are about to stop.
+// noQueue returns the error of a route without a suitable queue. The error is transient: a server
+// leaves out a master that is down or starting while its replicas are still listed, and operators
+// remove the permissions of a server that they are about to stop.
 func noQueue(op, subject, endpoint, todo string) *tidegate.Error {
 	return &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Err: tidegate.ErrUnavailable,
-		Message: "the server names no queue, on a master, that can be " + todo}
+		Message: "the route has no queue on a master that can be " + todo}
 }
 
-// endpointOf returns where a broker is: what it says, unless the client was
-// told to stay with its own endpoints or it says nothing.
+// endpointOf returns the server of a broker in a route. With Options.FixedEndpoint, or if the route
+// has no address, that is the client's own endpoint.
 func (c *Client) endpointOf(b *rmqpb.Broker) (*remote.Server, error) {
 	if c.opts.FixedEndpoint || len(b.GetEndpoints().GetAddresses()) == 0 {
 		return c.access, nil
@@ -71,7 +70,7 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 	return numbers, nil
 }
 
-// doubtIf doubts the topic's route if the error may come from a wrong one.
+// doubtIf refreshes the topic's route if a wrong route may be the cause of the error.
 func (c *Client) doubtIf(t *topic, err *tidegate.Error) {
 	switch {
 	case err.Code == tidegate.CodeTopicNotFound, err.Code == tidegate.CodeMessagePropertyConflict:

@@ -25,40 +25,38 @@ import (
 const (
 	opReceive = "ReceiveMessage"
 
-	// minPolling is how long RocketMQ lets a receive wait at least, whatever
-	// it asked for.
+	// minPolling is the shortest time that RocketMQ lets a receive wait, also if the request has a
+	// shorter one.
 	minPolling = 5 * time.Second
 
-	// clocksAgree is how far a server's clock may be behind ours for its time
-	// to be believed.
+	// clocksAgree is the largest difference at which the client uses the server's clock.
 	clocksAgree = 5 * time.Second
 
-	// passable is the size in bytes up to which a message that is larger than
-	// Options.MaxReceiveSize is read, to be passed over: gRPC breaks a stream
-	// off at one that it may not read, and what is behind it would fail too.
+	// passable is the smallest limit of a received message, in bytes. Messages between
+	// Options.MaxReceiveSize and this limit are read and skipped. At a message above the limit gRPC
+	// ends the stream, and the messages after it are lost to this receive.
 	passable = 64 << 20
 
-	// besideBody is how many bytes a frame may have beside a body, at least: more
-	// than twice what a tidegate broker takes of properties, names and the like.
+	// besideBody is the space in a frame in addition to the body, in bytes. It is more than twice
+	// the size that a tidegate broker accepts for properties, names and other fields.
 	besideBody = 64 << 10
 
-	// defaultReceiveBytes bounds the bodies of a receive that has no MaxBytes, in
-	// bytes: as much as 32 messages of 4 MiB, the largest that RocketMQ delivers at once.
+	// defaultReceiveBytes bounds the bodies of a receive without MaxBytes, in bytes. It is the size
+	// of 32 messages of 4 MiB, the largest response of RocketMQ.
 	defaultReceiveBytes = 128 << 20
 
-	// releaseTimeout bounds how long a receive may take to give messages back.
+	// releaseTimeout bounds the time in which a receive releases messages.
 	releaseTimeout = 3 * time.Second
 
-	// releasing is how many requests that give messages back are under way at once.
+	// releasing is the largest number of concurrent release requests.
 	releasing = 8
 
-	// maxBytesKey is the header that carries ReceiveRequest.MaxBytes. RocketMQ does
-	// not know it.
+	// maxBytesKey is the header with ReceiveRequest.MaxBytes. RocketMQ ignores it.
 	maxBytesKey = "x-tidegate-max-bytes"
 
-	// packed is the feature of a client that reads frames with many messages in
-	// each, and brief that of one that needs no entries in the response to an
-	// acknowledgement that succeeded as a whole. The client announces them in FeaturesKey.
+	// packed is the feature of a client that reads frames with many messages. brief is the feature
+	// of a client that needs no entries in the response to an acknowledgement without failures. The
+	// client announces both in FeaturesKey.
 	packed = "packed"
 	brief  = "brief"
 )
@@ -152,15 +150,14 @@ func tagFilter(expr string) *rmqpb.FilterExpression {
 	return &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expr}
 }
 
-// receive makes the call and reads its stream to the end. Frames may come in
-// any order.
+// receive makes the call and reads its stream to the end. Frames may arrive in any order.
 func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) ([]*tidegate.Delivery, *tidegate.Error) {
-	if ctx.Err() != nil { // or the request may go out before the cancellation does, and take messages
+	if ctx.Err() != nil { // otherwise the request could be sent before its cancellation, and take messages
 		return nil, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
 	}
-	// The server takes a deadline for the time that it may wait. It must not
-	// learn the caller's, which may be too short for it: RocketMQ refuses less
-	// than 5 s. The caller's end cancels instead.
+	// The server uses a request's deadline as its maximum wait. The caller's deadline may be too
+	// short for that: RocketMQ rejects less than 5 s. The end of the caller's ctx cancels the
+	// request instead.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(min(r.Wait, forever), minPolling)+c.opts.RequestTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -168,11 +165,11 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 
 	failed := func(err error) *tidegate.Error {
 		e := failure.OfCall(ctx, opReceive, r.Topic, s.ep.Key, err, false, c.isClosed())
-		if e.Code == tidegate.CodePayloadTooLarge { // an answer is, and not the request
-			// Nothing that ends a consumer, as Classify sees it: the next request may bring other
+		if e.Code == tidegate.CodePayloadTooLarge { // the response was too large, not the request
+			// Not a code that ends a consumer (see Classify): the next receive may return other
 			// messages.
 			e.Code, e.Err = 0, fmt.Errorf("%w: %w", transport.ErrUnreadable, err)
-			e.Message = fmt.Sprintf("a message is too large to be read, and the server will deliver it again: raise Options.MaxReceiveSize, which is %d bytes, if it should be read", c.opts.MaxReceiveSize)
+			e.Message = fmt.Sprintf("a message exceeds Options.MaxReceiveSize (%d bytes), and the server will deliver it again; raise the option to receive it", c.opts.MaxReceiveSize)
 			return e
 		}
 		return e
@@ -198,21 +195,21 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 	}
 	if got.full {
-		c.opts.Logger.Warn("rocketmq: the server sends more messages than the receive asked for; the rest is not read",
+		c.opts.Logger.Warn("rocketmq: the server sent more messages than the receive requested; the rest is discarded",
 			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.Key, "max", req.GetBatchSize())
 	}
 	if got.err == nil {
 		code := got.status.GetCode()
-		silent := got.status == nil && got.messages > 0 // some servers think that messages say enough
+		silent := got.status == nil && got.messages > 0 // some servers send messages without a status
 		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {
 			var trailer metadata.MD
-			if !got.full { // or there is none yet
+			if !got.full { // after a full receive there is no trailer yet
 				trailer = stream.Trailer()
 			}
 			got.err = failure.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
 		}
 	}
-	cancel() // ends a stream that is not read to its end
+	cancel() // ends a stream that was not read to its end
 	if got.err != nil {
 		if !repeatable(ctx, r, got.err) {
 			c.giveBack(ctx, s, append(got.list, got.excess...))
@@ -221,11 +218,11 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	}
 	c.giveBack(ctx, s, got.excess)
 	if len(got.list) == 0 && c.isClosed() {
-		return nil, closedError(opReceive, r.Topic) // the goodbye of Close was faster than its cancellation
+		return nil, closedError(opReceive, r.Topic) // the response to Close's termination arrived before the cancellation
 	}
 	var last time.Time
 	for _, d := range got.list {
-		if d.InvisibleUntil.IsZero() { // the server did not tell: it is what was asked for
+		if d.InvisibleUntil.IsZero() { // the server did not report it; use the requested duration
 			d.InvisibleUntil = got.handedOut().Add(r.InvisibleDuration)
 		}
 		if d.InvisibleUntil.After(last) {
@@ -248,23 +245,21 @@ func receiveHeaders(r *transport.ReceiveRequest) []string {
 	return headers
 }
 
-// repeatable reports whether the same receive may follow and be answered what
-// broke off, by its attempt ID: with some servers with the very handles that giving
-// back would take from whoever handles the messages by then.
+// repeatable reports whether the caller can repeat the receive by its attempt ID and get the
+// messages of this one. Some servers return the same handles then; releasing them here would end
+// the lease of the consumer that repeats the receive.
 func repeatable(ctx context.Context, r *transport.ReceiveRequest, err error) bool {
 	return r.AttemptID != "" && ctx.Err() == nil && !errors.Is(err, transport.ErrUnreadable)
 }
 
-// frameLimit returns the size in bytes of the largest frame that is read, for
-// bodies of maxBody bytes.
+// frameLimit returns the largest accepted frame for bodies of up to maxBody bytes, in bytes.
 func frameLimit(maxBody int) int {
 	n := max(maxBody, passable)
 	return max(n, n+besideBody) // the sum may overflow
 }
 
-// giveBack makes messages visible again that Receive does not return. It waits for the
-// server, but not longer than releaseTimeout, and not for ctx, which may have ended.
-// The response of the server changes nothing: the handle may be invalid already.
+// giveBack releases messages that Receive does not return. It blocks for at most releaseTimeout,
+// also if ctx has ended. Failures are only logged, because a handle may be invalid already.
 func (c *Client) giveBack(ctx context.Context, s *session, list []*tidegate.Delivery) {
 	if len(list) == 0 {
 		return
@@ -279,10 +274,10 @@ func (c *Client) giveBack(ctx context.Context, s *session, list []*tidegate.Deli
 			for i := next.Add(1); int(i) <= len(list); i = next.Add(1) {
 				d := list[i-1]
 				r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
-				if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil { // a *tidegate.Error: nil is none to a logger
-					c.opts.Logger.Debug("rocketmq: message not given back", "message", d.ID, "endpoint", s.ep.Key, "err", err)
+				if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil { // declared here: a nil *tidegate.Error in an error variable is not nil
+					c.opts.Logger.Debug("rocketmq: message not released", "message", d.ID, "endpoint", s.ep.Key, "err", err)
 				} else {
-					c.opts.Logger.Debug("rocketmq: message given back", "message", d.ID, "endpoint", s.ep.Key)
+					c.opts.Logger.Debug("rocketmq: message released", "message", d.ID, "endpoint", s.ep.Key)
 				}
 			}
 		})

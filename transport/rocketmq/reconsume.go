@@ -11,15 +11,16 @@ import (
 const (
 	opReconsume = "Reconsume"
 
-	// reconsumeKey is the header that makes a change of the invisible duration the end of a failed
-	// delivery in one of Apache Pulsar's ways; see reconsumeHeader.
+	// reconsumeKey is the header that turns a change of the invisible duration into the end of a
+	// failed delivery as in Apache Pulsar; see reconsumeHeader.
 	reconsumeKey = "x-tidegate-reconsume"
 )
 
 var _ transport.Reconsumer = (*Client)(nil)
 
-// Reconsume is a change of the invisible duration, to the delay, with a header of its own. A server
-// that does not announce the feature is not asked: it would take it for an extension.
+// Reconsume sends a change of the invisible duration to the delay, with a header of its own. It
+// sends no request to a server that does not announce the feature, because such a server would only
+// extend the lease.
 func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opReconsume, d, nil)
 	if err != nil {
@@ -41,8 +42,8 @@ func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	return retryResult(trailer.Get(retryKey)), nil
 }
 
-// reconsumeHeader returns the header's value: "negative" and "delay" go with the invisible
-// duration, "level=3" and "next" do not.
+// reconsumeHeader returns the value of the header. The values "negative" and "delay" use the
+// invisible duration; "level=3" and "next" do not.
 func reconsumeHeader(mode transport.ReconsumeMode) string {
 	switch {
 	case mode.Negative:

@@ -18,41 +18,40 @@ import (
 )
 
 const (
-	// refreshGap is the least time between two routes asked for because
-	// something looked wrong.
+	// refreshGap is the shortest time between two route queries that follow from errors.
 	refreshGap = time.Second
 
-	// parallelRefreshes bounds the routes asked for at the same time.
+	// parallelRefreshes bounds the concurrent route queries of a refresh.
 	parallelRefreshes = 8
 )
 
-// A topic is what the client knows about one topic.
+// A topic is the client's state of one topic.
 type topic struct {
 	name string
-	next atomic.Uint64 // of the queues that sends without a group take in turn
-	poll atomic.Uint64 // of the brokers that receives from any queue take in turn
+	next atomic.Uint64 // round robin over the queues, for sends without a message group
+	poll atomic.Uint64 // round robin over the brokers, for receives from any queue
 	used atomic.Bool   // since the last refresh
 
 	mu       sync.Mutex
-	route    *routing.Route // the last good one; nil before the first
-	inflight *fetching      // nil if no route is being asked for
-	tried    time.Time      // when the last one was asked for
-	lost     bool           // a server denied what the route says, and none was asked for since
+	route    *routing.Route // the last valid route; nil before the first
+	inflight *fetching      // nil if no query is under way
+	tried    time.Time      // time of the last query
+	lost     bool           // a server contradicted the route after the last query
 	unused   int            // refreshes in a row without use
 
 	places routing.Places
 }
 
-// fetching is a route being asked for. route and err are valid once done is closed.
+// A fetching is a route query under way. route and err are valid once done is closed.
 type fetching struct {
 	done  chan struct{}
 	route *routing.Route
 	err   *tidegate.Error
 }
 
-// route returns the topic's route: the known one, however old, or the response to a
-// query that this call makes or shares with others. With a ctx that awaits a
-// connection it goes on, about once a second, while the server cannot be reached.
+// route returns the known route of the topic, however old. If there is none, it queries the route,
+// or waits for a query under way. If ctx awaits a connection, route repeats the query about once a
+// second while the server is unreachable.
 func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
 	t, err := c.topic(op, name)
 	if err != nil {
@@ -81,7 +80,7 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.R
 	}
 }
 
-// topic returns what is known about a topic, which counts as used.
+// topic returns the state of a topic and marks the topic as used.
 func (c *Client) topic(op, name string) (*topic, *tidegate.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +96,7 @@ func (c *Client) topic(op, name string) (*topic, *tidegate.Error) {
 	return t, nil
 }
 
-// askRoute asks for the topic's route once.
+// askRoute queries the topic's route once.
 func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Route, *tidegate.Error) {
 	f := c.fetch(t)
 	if f == nil {
@@ -106,7 +105,7 @@ func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Ro
 	select {
 	case <-f.done:
 		if f.err != nil {
-			e := *f.err // shared by all who waited
+			e := *f.err // the waiting calls share the error
 			return nil, &e
 		}
 		return f.route, nil
@@ -115,15 +114,14 @@ func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Ro
 	}
 }
 
-// triedAt returns when the route was asked for last.
+// triedAt returns the time of the last route query.
 func (t *topic) triedAt() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.tried
 }
 
-// consumerRoute is route for consumers, whose question does not wait until the
-// connection may be tried again.
+// consumerRoute is route for consumers: its query does not wait for the connect backoff.
 func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
 	if !c.hasRoute(name) {
 		c.access.Knock(ctx)
@@ -141,15 +139,15 @@ func (c *Client) hasRoute(name string) bool {
 	return t.known() != nil
 }
 
-// known returns the last good route, nil before the first.
+// known returns the last valid route, or nil before the first.
 func (t *topic) known() *routing.Route {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.route
 }
 
-// fetch asks for the topic's route, unless that is under way. It returns nil if
-// the client is closed.
+// fetch starts a query for the topic's route, unless one is under way. It returns nil if the client
+// is closed.
 func (c *Client) fetch(t *topic) *fetching {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +166,7 @@ func (c *Client) fetch(t *topic) *fetching {
 		kept := t.route != nil
 		t.mu.Unlock()
 		if f.err != nil && kept {
-			c.opts.Logger.Debug("rocketmq: route not refreshed, the old one stays", "topic", t.name, "err", f.err)
+			c.opts.Logger.Debug("rocketmq: route not refreshed; the old one remains in use", "topic", t.name, "err", f.err)
 		}
 		close(f.done)
 	})
@@ -179,9 +177,9 @@ func (c *Client) fetch(t *topic) *fetching {
 	return f
 }
 
-// doubt asks for the topic's route anew, in the background, because a call that
-// followed it failed. The old route serves meanwhile, and stays if the question
-// fails: a server that restarts says for a while that it knows no topic.
+// doubt queries the topic's route again in the background, because a call that used the route
+// failed. The old route remains in use until the query succeeds: a server that restarts reports
+// existing topics as unknown for a while.
 func (c *Client) doubt(t *topic) {
 	t.mu.Lock()
 	again := t.inflight == nil && time.Since(t.tried) >= refreshGap
@@ -191,7 +189,7 @@ func (c *Client) doubt(t *topic) {
 	}
 }
 
-// lose is doubt after a server denied what the route says.
+// lose is doubt for a route that a server contradicted.
 func (c *Client) lose(t *topic) {
 	t.mu.Lock()
 	t.lost = true
@@ -199,9 +197,8 @@ func (c *Client) lose(t *topic) {
 	c.doubt(t)
 }
 
-// regain waits, if the topic's route is lost, until it was asked for once more. Routes
-// are asked for once a second at most, and attempts that follow one another at once
-// would all fail by the same one.
+// regain blocks while the topic's route is lost, until the next query has ended. Queries are at
+// least a second apart. Without the wait, several attempts in a row would fail with the same route.
 func (c *Client) regain(ctx context.Context, t *topic) error {
 	for {
 		t.mu.Lock()
@@ -255,8 +252,8 @@ func (c *Client) refreshRoutes() {
 	}
 }
 
-// topicsInUse returns the topics used since it was last called, and forgets
-// those that were not used for long or never had a route.
+// topicsInUse returns the topics used since the last call. It removes topics that were not used for
+// long or never had a route.
 func (c *Client) topicsInUse() []*topic {
 	c.mu.Lock()
 	all := make([]*topic, 0, len(c.topics))
@@ -266,7 +263,7 @@ func (c *Client) topicsInUse() []*topic {
 	c.mu.Unlock()
 	var list []*topic
 	var forget []string
-	for _, t := range all { // t.mu is taken before c.mu, never after
+	for _, t := range all { // lock order: c.mu is never held while t.mu is taken
 		if t.used.Swap(false) {
 			list = append(list, t)
 		}
@@ -288,9 +285,9 @@ func (c *Client) topicsInUse() []*topic {
 	return list
 }
 
-// dropEndpoints closes the connections to servers that no route and no session
-// has named for a while: a session stays until what it received is settled. Where
-// servers come and go under new addresses, there would be ever more of them.
+// dropEndpoints closes connections to servers that no route and no session has used for a while. A
+// session exists until its deliveries are settled. Without dropEndpoints, connections to old
+// addresses would accumulate.
 func (c *Client) dropEndpoints() {
 	named := map[*remote.Server]bool{c.access: true}
 	c.mu.Lock()
@@ -336,15 +333,15 @@ func (c *Client) queryRoute(name string) (*routing.Route, *tidegate.Error) {
 		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.PB})
 	switch {
 	case err != nil && c.isClosed():
-		return nil, closedError("QueryRoute", name) // the end of c.ctx is not the caller's
+		return nil, closedError("QueryRoute", name) // the end of c.ctx is not the end of the caller's ctx
 	case err != nil:
 		return nil, err
 	}
 	return c.newRoute(name, res.GetMessageQueues())
 }
 
-// sleep waits for d. It returns the cause if ctx ends before, and nil early if the
-// client is closed, which the call that follows reports.
+// sleep waits for d. If ctx ends first, it returns the cause. If the client is closed first, it
+// returns nil, because the next call returns ErrClosed.
 func (c *Client) sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,11 +11,11 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 )
 
-// parallelSends bounds the requests that one Send makes at the same time.
+// parallelSends bounds the concurrent requests of one Send.
 const parallelSends = 64
 
-// A part is the messages of a Send that are sent one after the other: those for one
-// server that takes several in a request, or those of one message group.
+// A part is a list of messages that one Send sends one after the other: those for one server with
+// batches, or those of one message group.
 type part struct {
 	queue   routing.Queue
 	indexes []int // of the messages
@@ -73,14 +73,13 @@ type sending struct {
 	results []transport.SendResult
 }
 
-// split gives every message a queue, and puts together what is sent one after the
-// other: all messages for one server that takes several in one request, else those
-// of one message group.
+// split chooses a queue for each message and groups the messages into parts: one part for each
+// server with batches, otherwise one for each message group or single message.
 func (s *sending) split() []part {
 	var parts []part
-	place := map[string]int{}        // of a road's part
-	can := map[*remote.Server]bool{} // take several at once: asked once, since a response may change it meanwhile
-	var shared routing.Queue         // of all messages without a group that go in one request
+	place := map[string]int{}        // road → index of its part
+	can := map[*remote.Server]bool{} // whether a server takes batches; constant within a call, although a response may change it
+	var shared routing.Queue         // queue of all messages without a group that share a request
 	for i, m := range s.msgs {
 		q := shared
 		if m.MessageGroup != "" || q.Server == nil {
@@ -111,9 +110,9 @@ func (s *sending) split() []part {
 	return parts
 }
 
-// send sends a part, in as many requests as it takes, one after the other.
+// send sends a part, in one or more requests, one after the other.
 func (s *sending) send(p part) {
-	var failed map[string]error // why what follows in a message group has to wait
+	var failed map[string]error // errors by message group; the later messages of these groups are not sent
 	for rest := p.indexes; len(rest) > 0; {
 		n := 1
 		if p.queue.Server.Batch() {
@@ -122,8 +121,8 @@ func (s *sending) send(p part) {
 		now := rest[:n]
 		s.request(p.queue, now)
 		if n > 1 && errors.Is(s.results[now[0]].Err, transport.ErrLaneChanged) {
-			// The server behind the address may be another one: nothing was sent, and one
-			// message alone finds out.
+			// Another server may be behind the address now. Nothing was sent; a single message
+			// shows which server it is.
 			now = rest[:1]
 			s.request(p.queue, now)
 		}
@@ -134,8 +133,8 @@ func (s *sending) send(p part) {
 				continue
 			}
 			if class := transport.Classify(s.results[i].Err); class != transport.OK && class != transport.Permanent {
-				// Another attempt may cure it: what comes after it has to wait, or the
-				// group would be stored out of order.
+				// Another attempt can succeed. The later messages of the group must wait for it,
+				// because the group would otherwise be stored out of order.
 				if failed == nil {
 					failed = map[string]error{}
 				}
@@ -157,7 +156,7 @@ func (s *sending) request(q routing.Queue, indexes []int) {
 	})
 }
 
-// fitting returns how many of the messages one request takes.
+// fitting returns the number of messages that fit into one request.
 func (s *sending) fitting(indexes []int) int {
 	size := 0
 	for n, i := range indexes {
@@ -168,7 +167,7 @@ func (s *sending) fitting(indexes []int) int {
 	return len(indexes)
 }
 
-// hold gives the messages of groups that failed their results, and returns the others.
+// hold sets the results of messages whose group has failed, and returns the others.
 func (s *sending) hold(indexes []int, failed map[string]error) (others []int) {
 	for _, i := range indexes {
 		if err := failed[s.msgs[i].MessageGroup]; err != nil {
@@ -180,7 +179,7 @@ func (s *sending) hold(indexes []int, failed map[string]error) (others []int) {
 	return others
 }
 
-// notSent is err for the messages that were held back because of it.
+// notSent returns the error of messages that were not sent because of err.
 func notSent(err error) error {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok {

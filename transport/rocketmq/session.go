@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// settingsTimeout, with the request timeout on top, is how long a server
-	// may take to answer a session's first settings. A server that does not
-	// like them may never answer.
+	// settingsTimeout plus the request timeout is the longest wait for the response to a session's
+	// first settings. A server that rejects the settings may never respond.
 	settingsTimeout = 3 * time.Second
 
-	// minReopen is how soon a lost session is opened again if somebody waits
-	// for it, and minPause how soon in any case. A connection that a consumer's
-	// session waits for is given minReopen to be made.
+	// minReopen is the shortest wait before a lost session is reopened for a waiting caller, and
+	// minPause the shortest wait in all other cases. A connection for a consumer's session has
+	// minReopen to be established.
 	minReopen = time.Second
 	minPause  = 100 * time.Millisecond
 
 	opTelemetry = "Telemetry"
 )
 
-// A role is what a client ID stands for to the server.
+// A role is the kind of client that a client ID identifies.
 type role struct {
-	group string // empty: producer
-	push  bool   // of consumers: messages that time out go through the ladder
+	group string // empty for producers
+	push  bool   // push consumer: a timeout of its deliveries follows the retry schedule
 }
 
 // A sessionKey names a session.
@@ -39,38 +38,37 @@ type sessionKey struct {
 	role     role
 }
 
-// A session is a Telemetry stream, opened again whenever it was lost: servers
-// keep settings by client ID, and know no consumer without. Two goroutines own
-// it, run and heartbeats, which end with the client, or when nobody has used
-// the session for a while: to a server it is a consumer that lives.
+// A session is a Telemetry stream, which is reopened when it is lost. Servers keep the settings of
+// a client only while it has a stream. Two goroutines, run and heartbeats, own the session. They
+// end with the client or after a time without use, because an open session announces a live
+// consumer to the server.
 type session struct {
 	c    *Client
 	ep   *remote.Server
 	role role
 	id   headers.Identity
-	ctx  context.Context //nolint:containedctx // the client's, or ended earlier for want of use
+	ctx  context.Context //nolint:containedctx // ends with the client, or earlier after a time without use
 	end  context.CancelFunc
-	kick chan struct{} // of capacity 1: look what changed
+	kick chan struct{} // of capacity 1; tells run to look for changes
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when ready or failures change
-	ready    bool          // the stream is open and the settings were answered
-	lost     bool          // it failed, and was not ready since
+	ready    bool          // the stream is open and the server has responded to the settings
+	lost     bool          // the stream ended and has not been ready since
 	settings *rmqpb.Settings
-	failures int             // streams that ended
-	lastErr  *tidegate.Error // of the last of them
-	waiting  int             // callers
-	users    int             // calls that need it, those that wait for it too
-	usedAt   time.Time       // when the last of them ended or began
-	held     time.Time       // until when what it received may be settled
+	failures int             // number of ended streams
+	lastErr  *tidegate.Error // error of the last ended stream
+	waiting  int             // callers in await
+	users    int             // calls that use the session or wait for it
+	usedAt   time.Time       // start or end of the last use
+	held     time.Time       // until then a received delivery may need to be settled
 	topics   map[string]namedTopic
-	unsent   bool // topics changed since they were sent
+	unsent   bool // topics changed after the last transmission
 }
 
-// session returns the session with the server for the role, which it opens if
-// there is none, and has it name the topic. A nil filter leaves the topic's
-// filter as it is. The session stays until the caller has called its release.
-// since is for its await.
+// session returns the session with the server for the role, and opens it if there is none. It adds
+// the topic to the settings; a nil filter keeps the topic's current filter. The session remains
+// until the caller calls release. The caller passes since to await.
 func (c *Client) session(op string, ep *remote.Server, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
 	key := sessionKey{ep.Key, as}
 	c.mu.Lock()
@@ -97,8 +95,8 @@ func (c *Client) session(op string, ep *remote.Server, as role, topic string, f 
 	return s, since, nil
 }
 
-// identity returns the headers of a role: servers keep settings by client ID,
-// so that each role has one of its own.
+// identity returns the headers of a role. Each role has its own client ID, because servers keep
+// settings by client ID.
 func (c *Client) identity(as role) headers.Identity {
 	if as.group == "" {
 		return c.id
@@ -114,7 +112,7 @@ func (c *Client) identity(as role) headers.Identity {
 	return id.(headers.Identity)
 }
 
-// use tells that a call needs the session, and returns how often that failed before.
+// use adds a user of the session. It returns the number of failures so far.
 func (s *session) use() (failures int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +120,7 @@ func (s *session) use() (failures int) {
 	return s.failures
 }
 
-// release tells that a call no longer needs the session.
+// release removes a user of the session.
 func (s *session) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +128,8 @@ func (s *session) release() {
 	s.usedAt = time.Now()
 }
 
-// hold keeps the session until deliveries that it received cannot be settled
-// any more: servers take a consumer's end for theirs, or do not know whose they were.
+// hold keeps the session open while deliveries that it received can be settled. When a session
+// ends, servers release its deliveries or reject their settlement.
 func (s *session) hold(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,13 +139,13 @@ func (s *session) hold(until time.Time) {
 	}
 }
 
-// idle reports whether nobody needs the session. mu is held.
+// idle reports whether the session can end. mu is held.
 func (s *session) idle(now time.Time) bool {
 	return s.users == 0 && now.Sub(s.usedAt) >= 2*s.c.opts.SettingsSync && !now.Before(s.held)
 }
 
-// retire reports whether the stream is to end because nobody needs the session.
-// Who comes now waits for the next stream.
+// retire reports whether the stream can end because the session is idle. Later callers wait for the
+// next stream.
 func (s *session) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,11 +156,11 @@ func (s *session) retire() bool {
 	return true
 }
 
-// poke makes run look what changed.
+// poke makes run look for changes.
 func (s *session) poke() {
 	select {
 	case s.kick <- struct{}{}:
-	default: // it is about to look
+	default: // a signal is pending already
 	}
 }
 
@@ -172,15 +170,15 @@ func (s *session) isReady() bool {
 	return s.ready
 }
 
-// wanted reports whether somebody waits for the session.
+// wanted reports whether a caller waits for the session.
 func (s *session) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting > 0
 }
 
-// await returns the server's settings as soon as the session is open, or why
-// the first attempt to open it failed that ended since the caller had the session.
+// await blocks until the session is open and returns the server's settings. It returns the error of
+// the first attempt to open the session that failed after since.
 func (s *session) await(ctx context.Context, since int, op, subject string) (*rmqpb.Settings, *tidegate.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +217,7 @@ func (s *session) await(ctx context.Context, since int, op, subject string) (*rm
 	return s.settings, nil
 }
 
-// update changes what await looks at.
+// update calls f under the lock and wakes the callers of await.
 func (s *session) update(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,8 +226,7 @@ func (s *session) update(f func()) {
 	s.changed = make(chan struct{})
 }
 
-// run keeps a stream open until the client is closed, or nobody has needed the
-// session for a while.
+// run keeps a stream open until the client is closed or the session has been idle for a while.
 func (s *session) run() {
 	defer s.end()
 	for n := 0; s.ctx.Err() == nil; n++ {
@@ -237,7 +234,7 @@ func (s *session) run() {
 			s.ep.Knock(s.ctx)
 		}
 		err := s.stream()
-		if err == nil { // retired
+		if err == nil { // the session is idle
 			gone, last := s.c.leave(s)
 			if last {
 				s.c.sayGoodbye([]*session{s})
@@ -246,7 +243,7 @@ func (s *session) run() {
 			if gone {
 				return
 			}
-			n = -1 // somebody came meanwhile
+			n = -1 // the session was used again in the meantime
 			continue
 		}
 		s.update(func() {
@@ -265,10 +262,10 @@ func (s *session) run() {
 	}
 }
 
-// leave forgets a session that retired, unless it is the last of its role, which has
-// to say good-bye before. It may be said then only: the role has one client ID, and
-// what has another address, as after a move, may be the same server. A server that is
-// another one finds out by the heartbeats that do not come any more.
+// leave removes an idle session, unless it is the last one of its role. The caller has to send a
+// termination before it removes the last one. Earlier sessions end without a termination: all
+// sessions of a role share one client ID, and a server at another address may be the same server. A
+// different server notices the missing heartbeats.
 func (c *Client) leave(s *session) (gone, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +277,7 @@ func (c *Client) leave(s *session) (gone, last bool) {
 	return false, true
 }
 
-// forget removes a session if nobody needs it.
+// forget removes the session if it is idle.
 func (c *Client) forget(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,11 +291,11 @@ func (c *Client) forgetLocked(s *session) bool {
 		return false
 	}
 	delete(c.sessions, sessionKey{s.ep.Key, s.role})
-	c.ids.Delete(s.role) // made again if it is needed
+	c.ids.Delete(s.role) // created again when needed
 	return true
 }
 
-// pause waits for d, or for minReopen if somebody waits for the session.
+// pause waits for d, or for minReopen if a caller waits for the session.
 func (s *session) pause(d time.Duration) {
 	begin := time.Now()
 	for {
@@ -321,7 +318,7 @@ func (s *session) pause(d time.Duration) {
 	}
 }
 
-// heartbeats sends one when the session opens and then one every interval.
+// heartbeats sends a heartbeat when the session opens and then one in every interval.
 func (s *session) heartbeats() {
 	for s.untilReady() {
 		_, _, err := call(s.ctx, s.c, request{ep: s.ep, id: s.id, op: "Heartbeat", subject: s.role.group},
@@ -337,7 +334,7 @@ func (s *session) heartbeats() {
 	}
 }
 
-// resendIf sends the settings again if err says that the server lost them.
+// resendIf sends the settings again if err means that the server has lost them.
 func (s *session) resendIf(err *tidegate.Error) {
 	if err.Code != tidegate.CodeUnrecognizedClientType {
 		return
@@ -348,7 +345,7 @@ func (s *session) resendIf(err *tidegate.Error) {
 	s.poke()
 }
 
-// untilReady waits until the session is open, and returns false if it ended.
+// untilReady waits until the session is open. It returns false if the session has ended.
 func (s *session) untilReady() bool {
 	for {
 		s.mu.Lock()
@@ -365,7 +362,7 @@ func (s *session) untilReady() bool {
 	}
 }
 
-// groupResource returns the group's name, nil for producers.
+// groupResource returns the group's name, or nil for producers.
 func (s *session) groupResource() *rmqpb.Resource {
 	if s.role.group == "" {
 		return nil

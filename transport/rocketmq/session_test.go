@@ -310,7 +310,7 @@ func TestSessionReopened(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if strings.Contains(log.String(), "session is back") {
+		if strings.Contains(log.String(), "session restored") {
 			t.Errorf("the first session is logged as one that is back: %s", log.String())
 		}
 		sec := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -325,8 +325,8 @@ func TestSessionReopened(t *testing.T) {
 			t.Errorf("at %v: %v; want settings a second after the last attempt", time.Since(s.began), err)
 		}
 		synctest.Wait()
-		if n := strings.Count(log.String(), "session is back"); n != 1 {
-			t.Errorf("%d times logged that the session is back, want 1: %s", n, log.String())
+		if n := strings.Count(log.String(), "session restored"); n != 1 {
+			t.Errorf("%d times logged that the session restored, want 1: %s", n, log.String())
 		}
 		time.Sleep(12 * time.Second) // ends at 30 s, and the backoff is 1 s again
 		list := times(s.of("Telemetry"))

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// settingsCommand tells what the session does: as much of it as a server takes,
-// and only what it did of late.
+// settingsCommand returns the settings of the session. They list the topics used recently, up to
+// the size that servers accept.
 func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 	c := s.c
 	clientType := s.role.clientType()
@@ -93,7 +93,7 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 		c.doubt(t)
 		return transport.ConsumerSettings{}, noQueue(opTelemetry, topicName, c.access.Key, "read")
 	}
-	// Servers tell both kinds of consumers the same: any session will do.
+	// Servers push the same settings to push and simple consumers, so any session will do.
 	ep, as := r.Readers[0].Server, role{group, true}
 	if c.hasSession(ep, role{group, false}) {
 		as.push = c.hasSession(ep, as)

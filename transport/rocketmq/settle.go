@@ -26,34 +26,33 @@ const (
 	opSnooze     = "Snooze"
 	opDeadLetter = "ForwardMessageToDeadLetterQueue"
 
-	// reasonKey is the header that carries why a message is given up,
-	// percent-encoded. RocketMQ does not know it.
+	// reasonKey is the header with the reason of a dead letter, percent-encoded. RocketMQ ignores
+	// it.
 	reasonKey = "x-tidegate-reason"
 	repeatKey = "x-tidegate-repeat"
 
-	// snoozeKey is the header that makes a change of the invisible duration a
-	// snooze, with the value "true".
+	// snoozeKey is the header that turns a change of the invisible duration into a snooze. Its
+	// value is "true".
 	snoozeKey = "x-tidegate-snooze"
 
-	// ladderKey is the header that says that the server's own retry interval
-	// holds, with the value "true".
+	// ladderKey is the header that selects the server's own retry interval. Its value is "true".
 	ladderKey = "x-tidegate-ladder"
 
-	// retryKey is the trailer that says what becomes of a message whose consuming failed.
+	// retryKey is the trailer with the fate of a message whose consumption failed.
 	retryKey = "x-tidegate-retry"
 
-	// maxAcks and maxAckBytes bound the deliveries of one acknowledgement, and what
-	// names them, in bytes: half of what a tidegate broker takes.
+	// maxAcks bounds the deliveries of one acknowledgement, and maxAckBytes their IDs and handles,
+	// in bytes. Both are half of a tidegate broker's limits.
 	maxAcks     = 512
 	maxAckBytes = 512 << 10
 )
 
 var _ transport.Snoozer = (*Client)(nil)
 
-// settling returns what requests about a delivery have in common: they go to
-// the server that delivered, if it is one of this client's, in the name of a
-// client that has a session there, since RocketMQ fails without. That is the
-// push consumer or, unless push is demanded, the simple one.
+// settling returns the common part of requests about a delivery. They go to the server that
+// delivered the message, in the session of the push consumer. If there is only a session of a
+// simple consumer, and push returns false for the server, they use that one. RocketMQ rejects
+// requests of clients without a session.
 func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*remote.Server) bool) (request, *tidegate.Error) {
 	as := role{d.ConsumerGroup, true}
 	c.mu.Lock()
@@ -64,7 +63,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 		return request{}, closedError(op, d.Topic)
 	}
 	if ep == nil {
-		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "the delivery did not come from a server that this client knows, or knew of late: settle it where it came from")
+		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "this client has no connection to the server that delivered the message: settle it with the client that received it")
 		e.Endpoint = d.Endpoint
 		return request{}, e
 	}
@@ -82,7 +81,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 			return request{}, err
 		}
 	}
-	s.hold(time.Now().Add(c.opts.RequestTimeout)) // the request needs it
+	s.hold(time.Now().Add(c.opts.RequestTimeout)) // the request needs the session
 	return request{ep: ep, id: s.id, op: op, subject: d.Topic, session: s}, nil
 }
 
@@ -113,7 +112,7 @@ func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// ackable returns how many of the deliveries one request takes.
+// ackable returns the number of deliveries that fit into one acknowledgement.
 func ackable(ds []*tidegate.Delivery, indexes []int) int {
 	const perEntry = 20 // bytes beside the two texts, at most
 	size := 0
@@ -158,7 +157,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 			errs[i] = err
 		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
 			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, &rmqpb.Status{
-				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the answer says nothing about this delivery, which may be settled or not",
+				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the response has no result for this delivery, which may be settled or not",
 			}, nil)
 			e.MaybeStored = true
 			errs[i] = e
@@ -166,8 +165,8 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 	}
 }
 
-// ackEntryOf returns the entry of delivery n of total: by its place if there
-// are as many as deliveries, else by its handle; nil if there is none.
+// ackEntryOf returns the entry of delivery n of total. If there are total entries it is entry n,
+// otherwise the one with the handle. It returns nil if there is none.
 func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmqpb.AckMessageResultEntry {
 	entries := res.GetEntries()
 	if len(entries) == total {
@@ -205,7 +204,8 @@ func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	return retryResult(trailer.Get(retryKey)), nil
 }
 
-// interval returns the retry interval after an attempt, as the server told it last.
+// interval returns the retry interval after an attempt, by the settings that the server pushed
+// last.
 func (s *session) interval(attempt int) time.Duration {
 	s.mu.Lock()
 	settings := s.settings
@@ -217,7 +217,7 @@ func (s *session) interval(attempt int) time.Duration {
 	return ladder.Delay(max(0, attempt-1))
 }
 
-// retryResult reads the values of x-tidegate-retry; the last one is of the answer.
+// retryResult reads the values of x-tidegate-retry. The last value belongs to the response.
 func retryResult(values []string) (r transport.RetryResult) {
 	if len(values) == 0 {
 		return r
@@ -236,8 +236,9 @@ func retryResult(values []string) (r transport.RetryResult) {
 	return r
 }
 
-// reasonHeader is there with an empty reason too: by it a tidegate broker knows who
-// understands that the handle is not valid, which it keeps from RocketMQ's clients.
+// reasonHeader returns the header also for an empty reason. The header shows a tidegate broker that
+// the client discards the handle afterwards. RocketMQ's clients send no such header, and the broker
+// does not report to them that the handle is invalid.
 func reasonHeader(reason string) []string { return []string{reasonKey, headers.EncodeReason(reason)} }
 
 // ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend, so that a server
@@ -246,9 +247,9 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return c.extend(ctx, d, dur, nil)
 }
 
-// RepeatChange implements transport.ChangeRepeater. It sends ChangeInvisibleDuration with a header,
-// upon which a tidegate broker finds the handle that replaced d.Handle. Other servers ignore the
-// header.
+// RepeatChange implements transport.ChangeRepeater. It sends ChangeInvisibleDuration with a header.
+// With the header a tidegate broker finds the handle that replaced d.Handle. Other servers ignore
+// the header.
 func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return c.extend(ctx, d, dur, []string{repeatKey, "true"})
 }
@@ -296,7 +297,7 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 		Suspend:           &suspend,
 	})
 	if err != nil {
-		return "", nil, err // a server may echo the old handle with it
+		return "", nil, err // with an error a server may return the old handle
 	}
 	return res.GetReceiptHandle(), trailer, nil
 }
@@ -316,8 +317,7 @@ func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, rea
 		return transport.RetryResult{}, err
 	}
 	r.headers = reasonHeader(reason)
-	// The largest number of attempts is only for information there; this
-	// delivery was the last.
+	// Servers use the maximum of attempts there for information only. This delivery was the last.
 	_, trailer, failed := call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
 		&rmqpb.ForwardMessageToDeadLetterQueueRequest{
 			Group:               c.resource(d.ConsumerGroup),

@@ -21,14 +21,14 @@ import (
 
 type telemetryStream = grpc.BidiStreamingClient[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
 
-// stream opens a Telemetry stream, sends the settings and serves the stream
-// until it ends. It returns why; nil if nobody needs the session any more.
+// stream opens a Telemetry stream, sends the settings and serves the stream until it ends. It
+// returns the error that ended the stream, or nil if the session is idle.
 func (s *session) stream() *tidegate.Error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	limit := settingsTimeout + s.c.opts.RequestTimeout
 	var late atomic.Bool
-	patience := time.AfterFunc(limit, func() { // for connecting and the first answer
+	patience := time.AfterFunc(limit, func() { // for the connection and the first response
 		late.Store(true)
 		cancel()
 	})
@@ -39,7 +39,7 @@ func (s *session) stream() *tidegate.Error {
 	case s.ctx.Err() != nil:
 		return closedError(opTelemetry, s.role.group)
 	case late.Load() && !s.isReady():
-		e := fail(opTelemetry, s.role.group, 0, "the server did not answer the settings within "+limit.String())
+		e := fail(opTelemetry, s.role.group, 0, "the server did not respond to the settings within "+limit.String())
 		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
 		return e
 	}
@@ -78,7 +78,7 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 	send := true
 	for {
 		if send {
-			// An error of Send says nothing: that of Recv does, and follows.
+			// An error of Send has no details. The error of Recv follows and has them.
 			_ = st.Send(s.settingsCommand())
 		}
 		send = false
@@ -116,8 +116,7 @@ func (s *session) streamError(err error) *tidegate.Error {
 	return failure.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
 }
 
-// obey does what the server says over a connection, and reports whether the
-// stream must end.
+// obey executes a server's command. It reports whether the stream must end.
 func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
 	log := s.c.opts.Logger.With("endpoint", s.ep.Key, "group", s.role.group)
 	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
@@ -125,7 +124,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		if !s.isReady() {
 			return true, err
 		}
-		log.Warn("rocketmq: the server refused a command", "err", err)
+		log.Warn("rocketmq: the server rejected a command", "err", err)
 		return false, nil
 	}
 	switch {
@@ -137,7 +136,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
 		return true, e
 	case cmd.GetPrintThreadStackTraceCommand() != nil:
-		// Stacks are nothing for a server to read.
+		// Servers must not read stack traces of the process.
 		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{
 			ThreadStackTrace: &rmqpb.ThreadStackTrace{Nonce: cmd.GetPrintThreadStackTraceCommand().GetNonce()}}}))
 	case cmd.GetVerifyMessageCommand() != nil:
@@ -145,11 +144,11 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
 	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
 		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
-			log.Warn("rocketmq: a transaction is not checked; the server will ask again", "error", err,
+			log.Warn("rocketmq: transaction check skipped; the server will repeat it", "error", err,
 				"transaction", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
 		}
 	default:
-		log.Debug("rocketmq: command not understood", "command", cmd.String())
+		log.Debug("rocketmq: unknown command ignored", "command", cmd.String())
 	}
 	return false, nil
 }
@@ -159,10 +158,10 @@ func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
 	return cmd
 }
 
-// learn notes the server's settings.
+// learn stores the server's settings.
 func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
-	// There already, since an answer has come. A stream without the header, of a
-	// server that sent its own too early, proves nothing.
+	// The header has arrived, because a response has. A stream without the header proves nothing:
+	// the server may have pushed its settings before it read the client's.
 	if header, err := st.Header(); err == nil && len(header.Get(remote.FeaturesKey)) > 0 {
 		p, _ := peer.FromContext(st.Context())
 		s.ep.Learn(remote.ConnectionOf(p), header)
@@ -173,6 +172,6 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		s.ready, s.lost, s.settings = true, false, settings
 	})
 	if back {
-		s.c.opts.Logger.Info("rocketmq: session is back", "endpoint", s.ep.Key, "group", s.role.group)
+		s.c.opts.Logger.Info("rocketmq: session restored", "endpoint", s.ep.Key, "group", s.role.group)
 	}
 }

@@ -79,7 +79,7 @@ func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r
 		&rmqpb.EndTransactionRequest{
 			Topic: c.resource(tx.Topic), MessageId: tx.MessageID, TransactionId: tx.ID, Resolution: how, Source: source,
 		})
-	if err != nil && err.Code == tidegate.CodeInternalServerError && // RocketMQ has no code for it
+	if err != nil && err.Code == tidegate.CodeInternalServerError && // RocketMQ has no code of its own for it
 		(strings.Contains(err.Message, "TRANSACTION_DATA_NOT_FOUND") || strings.Contains(err.Message, "found transaction data")) {
 		err.Code, err.MaybeStored = tidegate.CodeNotFound, false
 	}
