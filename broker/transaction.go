@@ -20,17 +20,21 @@ const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_
 
 // PropertyCheckTimes is RocketMQ's name of the property that tells how
 // often a transaction was checked: in checks and in abandoned transactions.
-const PropertyCheckTimes = pending.PropertyCheckTimes
+const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
 
 // A Resolution is what became of a transaction.
 type Resolution int
 
 // The resolutions.
 const (
-	ResolutionUnknown  = Resolution(pending.Unknown)  // not known yet: the producer is asked again
-	ResolutionCommit   = Resolution(pending.Commit)   // the message is delivered
-	ResolutionRollback = Resolution(pending.Rollback) // the message is removed
+	ResolutionUnknown  Resolution = iota // not known yet: the producer is asked again
+	ResolutionCommit                     // the message is delivered
+	ResolutionRollback                   // the message is removed
 )
+
+var resolutions = map[Resolution]pending.Resolution{
+	ResolutionUnknown: pending.Unknown, ResolutionCommit: pending.Commit, ResolutionRollback: pending.Rollback,
+}
 
 // A TransactionEnd names a transaction and says what became of it.
 type TransactionEnd struct {
@@ -91,7 +95,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if err != nil || id.Topic != t.id {
 		return noTransaction(e)
 	}
-	err = b.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: e.MessageID, Resolution: pending.Resolution(e.Resolution)})
+	err = b.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: e.MessageID, Resolution: resolutions[e.Resolution]})
 	return endError(ctx, e, err)
 }
 
