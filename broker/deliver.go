@@ -73,6 +73,8 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 	expiry, now := s.topic.address.Load().expiry, time.Now()
 	var old, unwanted []handle.Receipt
 	inHand := int64(0)
+	reader := s.broker.store.Reader(s.topic.id)
+	defer reader.Close()
 	for i := range grants {
 		g := &grants[i]
 		inHand += g.Lease.Size
@@ -84,7 +86,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		}
 		admitted++
 		if g.Message == nil {
-			m, ok, err := s.broker.store.Get(g.Receipt.Place)
+			m, ok, err := reader.Get(g.Receipt.Place)
 			if store.IsDamage(err) {
 				s.lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
 			} else if err != nil {

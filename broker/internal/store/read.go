@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -85,6 +86,54 @@ func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, 
 		return m, false, fmt.Errorf("reading the message at offset %d: %w", p.Offset, err)
 	}
 	return m, true, nil
+}
+
+// A Reader is Get for several messages of a topic that consumers may see. It looks among the newest
+// messages in memory first. In the database it costs less for ascending offsets of a queue, because
+// it continues at the message before. It sees the messages that were stored when its second read
+// began. It must be closed, and not be used by several goroutines at once.
+type Reader struct {
+	store *Store
+	topic uint32
+	reads int              // of the database
+	it    *pebble.Iterator // nil before the second read
+	key   []byte
+}
+
+// Reader returns a reader of a topic's messages. It holds nothing before the second read of the
+// database.
+func (s *Store) Reader(topic uint32) Reader { return Reader{store: s, topic: topic} }
+
+// Get is [Store.Get]. The place is one of the reader's topic.
+func (r *Reader) Get(p Place) (m Message, ok bool, err error) {
+	if ms, _ := r.store.tail.read(p.Topic, p.Queue, p.Offset, p.Offset+1, 1, 1); len(ms) == 1 {
+		return ms[0], true, nil
+	}
+	if r.reads++; r.reads == 1 {
+		return r.store.Get(p)
+	}
+	if r.it == nil {
+		lower := record.AppendTopicKey(nil, r.topic)
+		if r.it, err = r.store.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower)}); err != nil {
+			return m, false, fmt.Errorf("reading messages: %w", err)
+		}
+	}
+	r.key = record.AppendMessageKey(r.key[:0], p)
+	if r.it.SeekGE(r.key) && bytes.Equal(r.it.Key(), r.key) {
+		if v, verr := r.it.ValueAndErr(); verr == nil && record.DecodeMessage(v, &m) == nil {
+			return m, true, nil
+		}
+	}
+	// Damage at one message can end the iterator at others, without an error: only Get knows.
+	return r.store.Get(p)
+}
+
+// Close ends the reader. It may be used again afterwards.
+func (r *Reader) Close() {
+	if r.it != nil {
+		_ = r.it.Close() // its errors were those of Get
+		r.it, r.reads = nil, 0
+	}
 }
 
 // QueueState is what a queue's messages say of it.

@@ -70,11 +70,14 @@ type Place struct {
 	Offset int64
 }
 
+// AppendTopicKey appends what the keys of the messages of a topic begin with.
+func AppendTopicKey(k []byte, topic uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(k, PrefixMessage), topic)
+}
+
 // AppendQueueKey appends what the keys of all messages of a queue begin with.
 func AppendQueueKey(k []byte, topic uint32, queue uint16) []byte {
-	k = append(k, PrefixMessage)
-	k = binary.BigEndian.AppendUint32(k, topic)
-	return binary.BigEndian.AppendUint16(k, queue)
+	return binary.BigEndian.AppendUint16(AppendTopicKey(k, topic), queue)
 }
 
 // AppendMessageKey appends the key of a message, of MessageKeyLen bytes.
