@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// An Attempt is the event of one decision: the attempt of one message, and what
-// follows it. A message that shares a request has an event of its own.
+// An Attempt is the event of one decision: an attempt for one message and the step after it. Each
+// message of a shared request has its own event.
 //
-// A throttled server holds back the messages behind as well. If that ends one of
-// them, it has an event whose Inputs.Waited is not 0 and whose Duration is 0.
+// A throttled server delays the waiting messages too. If that ends a waiting message, the message
+// has an event with Inputs.Waited above 0 and a Duration of 0.
 type Attempt struct {
 	Topic     string
 	MessageID string
-	Number    int           // attempts made so far: 1 for the first
-	Endpoint  string        // that responded or failed to; empty if not known
-	Messages  int           // in the request, this one included
-	Began     time.Time     // the attempt
+	Number    int           // attempts so far; 1 for the first
+	Endpoint  string        // the server of the attempt; empty if unknown
+	Messages  int           // in the request, including this one
+	Began     time.Time     // start of the attempt
 	Duration  time.Duration // of the attempt
 
 	Err         error // nil if it succeeded
 	MaybeStored bool  // a failed attempt may have been stored
 
-	// Decision is what follows. It equals Decide(Inputs).
+	// Decision is the step after the attempt. It equals Decide(Inputs).
 	Decision
 	Inputs Inputs
 }
 
-// observe reports the decision about an attempt, whose request had the given number
-// of messages, to the log and to the user.
+// observe reports the decision about an attempt to the log and to OnAttempt. messages is the number
+// of messages in the request.
 func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	p := t.p
 	logs := o.err != nil && p.log.Enabled(context.Background(), slog.LevelDebug) // a log line outlives the send
@@ -60,7 +60,7 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	p.opts.OnAttempt(a)
 }
 
-// recovered logs a panic of a function of the user's. It has to be deferred.
+// recovered logs a panic of a user's function. The caller must defer it.
 func (p *Producer) recovered(event, messageID string) {
 	if v := recover(); v != nil {
 		p.log.Error(event, "panic", v, "message_id", messageID, "stack", string(debug.Stack()))

@@ -7,11 +7,11 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
-// callbacks call the functions given to SendAsync, one after the other, in the
-// order in which the results came. A goroutine does it while there are any.
+// callbacks calls the functions given to SendAsync one after the other, in the order of the
+// results. A goroutine runs while there are any.
 type callbacks struct {
 	mu      sync.Mutex
-	queue   list.List[*item] // guarded by mu: by item.entry.Place, which the ledger does not use any more
+	queue   list.List[*item] // guarded by mu; linked by item.entry.Place, which the ledger no longer uses
 	running bool             // guarded by mu
 }
 
@@ -21,7 +21,7 @@ func (c *callbacks) add(p *Producer, it *item) {
 	c.queue.PushBack(&it.entry.Place)
 	if !c.running {
 		c.running = true
-		p.ledger.Running.Go(func() { c.run(p) }) // the message counts, so Close does not wait yet
+		p.ledger.Running.Go(func() { c.run(p) }) // Close waits for the message, so it cannot wait for Running yet
 	}
 }
 

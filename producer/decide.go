@@ -8,16 +8,15 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Inputs are everything that the decision after an attempt depends on. They
-// contain no pointers, so a program can record them, for example as JSON, and
-// replay them through [Decide].
+// Inputs are all inputs of the decision after an attempt. They contain no pointers, so a program
+// can record them, for example as JSON, and compute the decision again with [Decide].
 type Inputs struct {
-	// Attempts counts the attempts made, this one included. Throttles counts the
-	// throttled ones, and those throttled requests of other messages that this one
-	// waited for in the queue. Waited counts the latter alone.
+	// Attempts is the number of attempts, including this one. Throttles is the number of throttled
+	// ones, plus the throttled requests of other messages that this message waited for in the
+	// queue. Waited is the number of the latter.
 	Attempts, Throttles, Waited int
 
-	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits that hold.
+	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits in effect.
 	MaxAttempts     int
 	MaxThrottles    int
 	MaxThrottleTime time.Duration
@@ -25,57 +24,57 @@ type Inputs struct {
 	// ThrottledFor is the time from the first throttle to the end of this attempt.
 	ThrottledFor time.Duration
 
-	// Class is the class of the attempt's error by itself. The other inputs can change it.
+	// Class is the class of the attempt's error alone. The other inputs can change it.
 	Class transport.Class
 
-	// RouteLost is true for an error that a cluster returns for a topic whose
-	// broker has just stopped. RouteGood is true after an accepted send to the topic.
+	// RouteLost is true for an error that a cluster returns for a topic after its broker has
+	// stopped. RouteGood is true if the server accepted an earlier send to the topic.
 	RouteLost, RouteGood bool
 
 	// HalfMessage is true for the half message of a transaction, which is not retried.
 	HalfMessage bool
 
-	// BudgetSpent is true if Options.Budget refused the retry.
+	// BudgetSpent is true if Options.Budget rejected the retry.
 	BudgetSpent bool
 
 	// RetryAfter is the delay that the server asked for. Negative: do not retry.
 	RetryAfter time.Duration
 
-	// ContextEnded is true if the caller's ctx ended, Closed if the producer was
-	// closed, TransportClosed if the transport was.
+	// ContextEnded is true if the caller's ctx ended, Closed if the producer was closed, and
+	// TransportClosed if the transport was closed.
 	ContextEnded, Closed, TransportClosed bool
 
-	// PolicyDelay is the delay drawn from Options.Backoff for a throttled attempt,
-	// or from Options.Pacing for a transient failure.
+	// PolicyDelay is the delay from Options.Backoff for a throttled attempt, or from Options.Pacing
+	// for a transient failure.
 	PolicyDelay time.Duration
 
-	// AtOnce is the number of transient failures that are retried without pacing.
+	// AtOnce is the number of transient failures with an immediate retry.
 	AtOnce int
 
 	// Elapsed is the time from the end of the attempt to the decision.
 	Elapsed time.Duration
 
-	// Remaining is the time from the end of the attempt to the deadline of ctx, if
-	// HasDeadline is true. Floor is the least time that an attempt is given.
+	// Remaining is the time from the end of the attempt to the deadline of ctx, if HasDeadline is
+	// true. Floor is the shortest time for an attempt.
 	HasDeadline      bool
 	Remaining, Floor time.Duration
 }
 
-// A Decision is what follows an attempt: success if Class is transport.OK, the
-// end of the send if Stop is set, else another attempt after Delay.
+// A Decision is the step after an attempt. If Class is transport.OK, the send succeeded; if Stop is
+// set, the send failed; otherwise another attempt follows after Delay.
 type Decision struct {
 	Class       transport.Class
 	Stop        StopReason
 	Delay       time.Duration // from the end of the attempt to the next
 	DelaySource DelaySource
 
-	// Needed is the time that the next attempt would have needed, its delay
-	// included. Zero unless Stop is StopDeadline.
+	// Needed is the time that the next attempt would have needed, including its delay. Zero unless
+	// Stop is StopDeadline.
 	Needed time.Duration
 }
 
-// Decide is the whole policy of the producer. It is a pure function: the same
-// inputs give the same decision.
+// Decide is the retry policy of the producer. It is a pure function: equal inputs give equal
+// decisions.
 func Decide(in Inputs) Decision {
 	d := Decision{Class: in.class()}
 	switch d.Class {
@@ -113,7 +112,7 @@ func Decide(in Inputs) Decision {
 	return d
 }
 
-// class is the class of the error, corrected by what only the producer knows.
+// class returns the class of the error, corrected by facts that only the producer has.
 func (in *Inputs) class() transport.Class {
 	switch {
 	case in.Class == transport.OK:
@@ -121,17 +120,17 @@ func (in *Inputs) class() transport.Class {
 	case in.ContextEnded || in.Closed:
 		return transport.Cancelled
 	case in.Class == transport.Cancelled && !in.TransportClosed:
-		return transport.Transient // the transport cancelled the request, the caller did not
+		return transport.Transient // the transport cancelled the request, not the caller
 	case in.Class == transport.Permanent && in.RouteGood && in.RouteLost:
 		return transport.Transient
 	}
 	return in.Class
 }
 
-// transients is the number of attempts that were not throttled.
+// transients returns the number of attempts that were not throttled.
 func (in *Inputs) transients() int { return in.Attempts - (in.Throttles - in.Waited) }
 
-// delay returns the wait before the next attempt and its source.
+// delay returns the wait before the next attempt and the source of the wait.
 func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySource) {
 	switch {
 	case class == transport.Throttled:
@@ -148,7 +147,7 @@ func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySou
 	return max(d, in.Elapsed), source
 }
 
-// exhausted returns the limit that forbids another attempt, NotStopped if none does.
+// exhausted returns the limit that forbids another attempt, or NotStopped.
 func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReason {
 	if in.MaxThrottles == 0 && in.MaxThrottleTime == 0 {
 		if in.Attempts+in.Waited >= in.MaxAttempts {
@@ -166,21 +165,21 @@ func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReas
 	return NotStopped
 }
 
-// ofError fills in the inputs that the attempt's error gives.
+// ofError sets the inputs that depend on the attempt's error.
 func (in *Inputs) ofError(err error) {
 	in.Class = transport.Classify(err)
 	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		in.RetryAfter = e.RetryAfter
-		// A cluster whose broker has just stopped returns these for topics that the
-		// broker served a minute ago. Without an endpoint the transport refused the
-		// message before it was sent, and will again.
+		// A cluster returns these errors for the topics of a broker that has just stopped. Without
+		// an endpoint, the transport rejected the message before sending it, and will reject it
+		// again.
 		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
 	}
 }
 
-// maybeStored reports whether a failed attempt may have been stored. An error
-// that is no [tidegate.Error] leaves it open.
+// maybeStored reports whether a failed attempt may have been stored. It is true for an error that
+// is not a [tidegate.Error].
 func maybeStored(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok {

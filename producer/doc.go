@@ -1,18 +1,17 @@
-// Package producer sends messages and retries those that can still succeed: at
-// once after a failure, with growing delays while the server throttles, and not at
-// all where another attempt is pointless. Every attempt and the reason for what
-// follows it can be observed.
+// Package producer sends messages and retries failed sends: at once after a transient failure, and
+// with growing delays while the server throttles. It does not retry where another attempt is
+// pointless. [Options].OnAttempt observes every attempt and the decision after it.
 //
 //	p, err := producer.New(t, producer.Options{})
 //	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: body})
 //
-// [Producer.Send], [Producer.SendAsync] and [Producer.SendBatch] share one engine,
-// and so the bounds, retries and order below.
+// [Producer.Send], [Producer.SendAsync] and [Producer.SendBatch] share one engine with the limits,
+// the retries and the order described below.
 //
 // # Retries
 //
-// What follows an attempt depends on the class of its error (RocketMQ: sending retry
-// and throttling policy):
+// The class of its error decides what follows an attempt (RocketMQ: sending retry and throttling
+// policy):
 //
 //   - throttled (reply code 530, TOO_MANY_REQUESTS): wait Backoff.Delay(n), or as
 //     long as the server asks for if that is longer, and send again;
@@ -22,28 +21,26 @@
 //   - permanent (the request is wrong, or not permitted): stop;
 //   - ctx ended, or the producer was closed: stop.
 //
-// A retry that could not end before the deadline of ctx is not begun: the send fails
-// early, and its error has the time needed and the time left.
+// A retry that could not end before the deadline of ctx is not attempted. The send fails early, and
+// its error has the necessary and the remaining time.
 //
-// A message keeps one ID over all its attempts. A failed attempt may have been
-// stored if only its response was lost. [SendError].MaybeStored reports that, and a
-// server that remembers IDs stores the next attempt only once.
+// A message keeps its ID in all attempts. If only the response was lost, a failed attempt may have
+// been stored; [SendError].MaybeStored reports that. A server that remembers IDs stores a message
+// with the same ID only once.
 //
 // # Spool
 //
-// A producer with [Options].Spool accepts messages while no server does: they wait on
-// the local disk, and the producer sends them later, in the order of their message
-// groups and with the same IDs. The receipt of such a message has Spooled and no
-// offset.
+// A producer with [Options].Spool accepts messages while no server does. It stores them on the
+// local disk and sends them later, in the order of their message groups and with the same IDs. The
+// receipt of such a message has Spooled set and no offset.
 //
 // # Shared requests
 //
-// If the transport supports it ([transport.LaneSender]) and the server announced it,
-// messages share requests. A call to an idle server sends at once. While two requests
-// are under way, messages queue, and the next request takes the whole queue. If the
-// server refuses such a request for the fault of one message, the producer isolates
-// that message, and the others are stored.
+// If the transport supports it ([transport.LaneSender]) and the server announces it, messages share
+// requests. A call to an idle server sends at once. While two requests are under way, further
+// messages queue, and the next request takes the whole queue. If the server rejects a shared
+// request because of one message, the producer isolates that message, and the others are stored.
 //
-// A server that throttles is left alone for a while, and then gets one message, the
-// probe. The others follow when the probe was accepted.
+// After a throttle the producer pauses the server's messages. Then it sends one message as a probe.
+// It sends the others once the probe was accepted.
 package producer

@@ -8,28 +8,26 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches both
-// the cause of the end and the error of the last attempt. For example, a send that was throttled
-// until its ctx ended matches context.DeadlineExceeded, the cause of ctx, and
-// tidegate.ErrThrottled. [SendError.Fault] classifies it by the remedy.
+// A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches the
+// cause of the end and the error of the last attempt. For example, a send that was throttled until
+// its ctx ended matches context.DeadlineExceeded, the cause of ctx, and tidegate.ErrThrottled.
+// [SendError.Fault] classifies it by the remedy.
 type SendError struct {
 	Topic     string
-	MessageID string // the ID that the attempts carried; empty if there was none
+	MessageID string // the ID in the attempts; empty if the message has none
 
-	Reason StopReason // why there was no further attempt
+	Reason StopReason // the reason for the end of the send
 
-	Attempts    int // made, throttled ones included
-	Throttles   int // of them, and throttled requests of other messages that the send waited for
-	MaxAttempts int // that were allowed; throttled ones not counted if they had a limit of their own
+	Attempts    int // including throttled ones
+	Throttles   int // throttled attempts, plus throttled requests of other messages that the send waited for
+	MaxAttempts int // the limit; it excludes throttled attempts if they have a limit of their own
 
-	// Needed is the time that the next attempt would have needed, with the wait
-	// before it, and Remaining the time that was left. Zero unless Reason is
-	// [StopDeadline].
+	// Needed is the time that the next attempt would have needed, including the wait before it.
+	// Remaining is the time that was left. Zero unless Reason is [StopDeadline].
 	Needed, Remaining time.Duration
 
-	// MaybeStored is true if at least one of the attempts may have been stored
-	// although it failed. Sending the message again can create a duplicate, unless
-	// it keeps its ID and the server remembers IDs.
+	// MaybeStored is true if at least one failed attempt may have been stored. Sending the message
+	// again can create a duplicate, unless it keeps its ID and the server remembers IDs.
 	MaybeStored bool
 
 	op string // "send to" if empty
@@ -37,12 +35,12 @@ type SendError struct {
 	// Last is the error of the last attempt; nil if there was none.
 	Last error
 
-	// Cause is the reason of the end if that was not Last: the cause of ctx,
-	// tidegate.ErrClosed, the limiter's error, the fault of the message. Else nil.
+	// Cause is the reason of the end if Last is not: the cause of ctx, tidegate.ErrClosed, the
+	// error of the limiter, or the fault of the message. Otherwise nil.
 	Cause error
 }
 
-// Error returns topic, cause, attempt, endpoint and the last response.
+// Error returns the topic, the cause, the attempt, the endpoint and the last response.
 func (e *SendError) Error() string {
 	var b strings.Builder
 	op := e.op
@@ -74,8 +72,8 @@ func (e *SendError) writeAttempt(b *strings.Builder) {
 		fmt.Fprintf(b, " of %d", e.MaxAttempts)
 	}
 	last := e.Last
-	// What the send says itself is not said twice.
-	if te, ok := last.(*tidegate.Error); ok { //nolint:errorlint // what is wrapped around it has something to say too
+	// Leave out the parts that the text of the send has already.
+	if te, ok := last.(*tidegate.Error); ok { //nolint:errorlint // a wrapper has a text of its own
 		c := *te
 		if c.Endpoint != "" {
 			fmt.Fprintf(b, " at %s", c.Endpoint)
@@ -92,7 +90,7 @@ func (e *SendError) writeAttempt(b *strings.Builder) {
 	}
 }
 
-// Unwrap returns Cause and Last, as far as they are there.
+// Unwrap returns Cause and Last, without nil.
 func (e *SendError) Unwrap() []error {
 	errs := make([]error, 0, 2)
 	if e.Cause != nil {

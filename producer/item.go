@@ -12,38 +12,38 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
-// An item is one accepted message on its way. The fields of its first part are
-// set before it is queued; topic.mu guards the others.
+// An item is an accepted message without a result. The first fields are set before the item is
+// queued; topic.mu guards the others.
 type item struct {
 	topic  *topic
 	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
 	limits limits
-	done   func(tidegate.Receipt, error) // of SendAsync, else nil
+	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
 
 	plan.Item // its place in the topic's queue
 
-	// What happened so far.
+	// The history so far.
 	attempts, throttles, waited int // as in Inputs
-	changes                     int // attempts in a row that found the lane changed
+	changes                     int // consecutive attempts that found the lane changed
 	throttledSince              time.Time
-	charged                     time.Time // until then a pause of the lane is no further throttle of it
+	charged                     time.Time // a pause of the lane before this time does not count as a further throttle
 	last                        error
 
-	// The end. gone is set once, by the goroutine that ends it.
+	// The end of the item. The goroutine that ends the item sets gone, once.
 	receipt tidegate.Receipt
 	err     *SendError
 	stop    func() bool   // of the function that watches ctx; nil if there is none
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
 
-	entry ledger.Entry[*item] // of the ledger, and then of the callbacks
+	entry ledger.Entry[*item] // used by the ledger first, later by the callbacks
 
-	// Together, since they take the place of one word.
+	// These fields are adjacent to fill one word.
 	drained  bool // it comes from the spool; set before it is queued
-	forced   bool // it goes to the spool because the producer is full; likewise
+	forced   bool // it goes to the spool because the producer is full; set before it is queued
 	maybe    bool // an attempt may have been stored
 	gone     bool
 	aborted  bool // by Close or Shutdown
-	spooling bool // it is gone, but its result is still that of a write to the spool
+	spooling bool // it has ended, but its result is that of a write to the spool
 }
 
 // newItem returns the item of a message. It is its own owner in the queue.
@@ -53,10 +53,10 @@ func newItem(ctx context.Context, msg *tidegate.Message) *item {
 	return it
 }
 
-// owner returns the item that a queue's item is a part of.
+// owner returns the item that contains a queue's item.
 func owner(it *plan.Item) *item { return it.Owner.(*item) }
 
-// owners returns the items that queue's items are parts of.
+// owners returns the items that contain the queue's items.
 func owners(planned []*plan.Item) []*item {
 	items := make([]*item, len(planned))
 	for i, it := range planned {
@@ -65,7 +65,7 @@ func owners(planned []*plan.Item) []*item {
 	return items
 }
 
-// queued returns the part of the item that the queue has; nil of nil.
+// queued returns the queue's part of the item, or nil for a nil item.
 func (it *item) queued() *plan.Item {
 	if it == nil {
 		return nil
@@ -80,7 +80,7 @@ type limits struct {
 	maxThrottleTime time.Duration
 	backoff         backoff.Policy
 	pacing          backoff.Policy
-	atOnce          int // transient failures that are retried without pacing
+	atOnce          int // transient failures with an immediate retry
 	attempt         time.Duration
 	floor           time.Duration
 }
@@ -104,10 +104,10 @@ func (it *item) Share(now time.Time) time.Duration {
 	return plan.AttemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
 }
 
-// separate reports whether throttled attempts have limits of their own.
+// separate reports whether throttled attempts have their own limits.
 func (l *limits) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTime != 0 }
 
-// inputs are the inputs of a decision, except those of the attempt's error.
+// inputs returns the inputs of a decision, except those from the attempt's error.
 func (it *item) inputs(ended time.Time, routeGood bool) Inputs {
 	in := Inputs{
 		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited,
@@ -139,7 +139,7 @@ func (it *item) contextEnded() *SendError {
 	return it.fail(StopContext, endCause(it.ctx.Err(), context.Cause(it.ctx)))
 }
 
-// tooLate returns the error of a send whose deadline is too close.
+// tooLate returns the error of a send whose deadline leaves no time for an attempt.
 func (it *item) tooLate(needed, remaining time.Duration, why error) *SendError {
 	remaining = max(remaining, 0)
 	cause := fmt.Errorf("%w: another attempt needs %v, %v are left", context.DeadlineExceeded, needed, remaining)
@@ -153,7 +153,7 @@ func (it *item) tooLate(needed, remaining time.Duration, why error) *SendError {
 
 var errProducerClosed = fmt.Errorf("producer %w", tidegate.ErrClosed)
 
-// endCause joins what ctx says and its cause, so that both can be found.
+// endCause joins the error and the cause of ctx, so that both match.
 func endCause(ctxErr, cause error) error {
 	if errors.Is(cause, ctxErr) {
 		return cause

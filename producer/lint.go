@@ -17,8 +17,8 @@ type Use struct {
 	Clients int
 }
 
-// Preview returns the waits of a send that is throttled every time, as far as the
-// client's options decide: without what a server may set.
+// Preview returns the waits of a send that is always throttled. It uses the client's options only,
+// not the settings of a server.
 func (o Options) Preview() backoff.Schedule { return o.policy().Preview() }
 
 // Lint returns sentences about fields of o that are valid but probably not intended for the

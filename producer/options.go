@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The values that hold where neither the client nor the server sets another.
+// The values in effect if neither the client nor the server sets one.
 const (
 	DefaultMaxAttempts     = 3
 	DefaultAttemptTimeout  = 3 * time.Second // as RocketMQ's own clients
@@ -22,23 +22,21 @@ const (
 )
 
 const (
-	// attemptFloor is the least time that an attempt is given, unless
-	// AttemptTimeout is shorter: less would only make every attempt fail.
+	// attemptFloor is the shortest time for an attempt, unless AttemptTimeout is shorter. Shorter
+	// attempts would only fail.
 	attemptFloor = 100 * time.Millisecond
 
-	// retriesAtOnce is the number of transient failures that are retried without
-	// pacing by default.
+	// retriesAtOnce is the default number of transient failures with an immediate retry.
 	retriesAtOnce = 3
 )
 
-// UntilContextEnds as Options.MaxThrottles lets a throttled send wait for as
-// long as its ctx allows.
+// UntilContextEnds as Options.MaxThrottles lets a throttled send wait until its ctx ends.
 const UntilContextEnds = -1
 
 // defaultPacing is the pacing from the fourth transient failure on.
 var defaultPacing = backoff.Exponential{Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second}
 
-// A FullPolicy is what a full producer does with a further message.
+// A FullPolicy is the behaviour of a full producer when another message arrives.
 type FullPolicy int
 
 // The policies of a full producer.
@@ -46,124 +44,115 @@ const (
 	WaitWhenFull   FullPolicy = iota // the call blocks until there is room or its ctx ends
 	RejectWhenFull                   // the call fails at once with StopFull
 
-	// SpoolWhenFull: the message goes to Options.Spool, and the call blocks until it is
-	// on disk. The call waits, as with WaitWhenFull, for a message of a message group,
-	// whose older messages may be in the producer, and while MaxPending functions of
-	// SendAsync have not been called.
+	// SpoolWhenFull: the message goes to Options.Spool, and the call blocks until it is on disk.
+	// The call waits as with WaitWhenFull in two cases: the message has a message group, whose
+	// older messages may still be in the producer, or MaxPending functions of SendAsync have not
+	// been called yet.
 	SpoolWhenFull
 )
 
-// Options configure a producer. The zero value is sound.
+// Options configure a producer. The zero value is valid.
 type Options struct {
-	// MaxAttempts is the number of attempts of one send, the first included.
-	// Zero means the server's setting, at most 16, or 3 if it is not known. The
-	// server is asked when a send has failed: a throttled send waits for the
-	// response as a part of its wait and for a second at most, any other goes on.
+	// MaxAttempts is the number of attempts of one send, including the first. Zero means the
+	// server's setting, at most 16, or 3 if the setting is unknown. The producer requests the
+	// setting after the first failed attempt. A throttled send waits for the response, for at most
+	// a second, and deducts that from its wait. Other sends do not wait.
 	MaxAttempts int
 
-	// Backoff is the wait after a throttled attempt: Delay(0) after the first
-	// throttled one, Delay(1) after the second. Nil means the server's setting, or
-	// backoff.Default() if it is not known. A server without tidegate's features
-	// cannot make the wait shorter than backoff.Default(): the setting of a
-	// RocketMQ is for retries of every kind, by default 10 ms × 2 up to 1 s.
+	// Backoff is the wait after a throttled attempt: Delay(0) after the first throttled one,
+	// Delay(1) after the second. Nil means the server's setting, or backoff.Default() if the
+	// setting is unknown. The setting of a server without tidegate's features cannot shorten the
+	// wait below backoff.Default(), because RocketMQ uses one setting for all retries, by default
+	// 10 ms × 2 up to 1 s.
 	Backoff backoff.Policy
 
-	// MaxThrottles gives throttled attempts a limit of their own: a send waits out
-	// that many beside MaxAttempts, which then counts the other failures only.
-	// UntilContextEnds means no limit: a throttled send ends with its ctx.
-	// Zero means that throttled attempts count in MaxAttempts, unless
-	// MaxThrottleTime is set.
+	// MaxThrottles is a separate limit for throttled attempts; MaxAttempts then counts the other
+	// failures only. UntilContextEnds means no limit: a throttled send ends with its ctx. Zero
+	// means that throttled attempts count in MaxAttempts, unless MaxThrottleTime is set.
 	MaxThrottles int
 
-	// MaxThrottleTime bounds the time from the first throttled attempt of a send to
-	// its last attempt. Like MaxThrottles it takes throttled attempts out of
-	// MaxAttempts; if both are set, the first limit reached ends the send.
-	// Zero means no bound.
+	// MaxThrottleTime bounds the time from the first throttled attempt of a send to its last
+	// attempt. If it is set, throttled attempts do not count in MaxAttempts. If MaxThrottles is set
+	// too, the first limit reached ends the send. Zero means no bound.
 	MaxThrottleTime time.Duration
 
-	// Pacing is the wait before the second retry after transient failures
-	// (Delay(0)), the third (Delay(1)), and so on; the first is always at once.
-	// Nil means that the first three retries are at once, and the others wait
-	// 100 ms, growing by 1.6 each time up to 5 s.
+	// Pacing is the wait before retries after transient failures. The first retry has no wait;
+	// Delay(0) is the wait before the second retry, Delay(1) before the third, and so on. Nil means
+	// no wait before the first three retries, and then 100 ms, growing by 1.6 each time up to 5 s.
 	Pacing backoff.Policy
 
-	// AttemptTimeout bounds one attempt. The attempts of a send share the time
-	// until the deadline of its ctx: each gets the time left divided by the attempts
-	// left, at least 100 ms and at most AttemptTimeout. Default: 3 s.
+	// AttemptTimeout bounds one attempt. The attempts of a send share the time until the deadline
+	// of its ctx: each has the remaining time divided by the remaining attempts, at least 100 ms
+	// and at most AttemptTimeout. Default: 3 s.
 	AttemptTimeout time.Duration
 
-	// MaxPending bounds the messages that the producer holds without a result, those
-	// of all calls together. Default: 10 000.
+	// MaxPending bounds the messages without a result, of all calls together. Default: 10 000.
 	MaxPending int
 
-	// MaxPendingBytes bounds the bytes of these messages. A message above it is
-	// accepted when it is the only one. Default: 64 MiB.
+	// MaxPendingBytes bounds the bytes of the messages without a result. A larger message is
+	// accepted only if there is no other. Default: 64 MiB.
 	MaxPendingBytes int
 
-	// WhenFull is what happens to a call for which MaxPending or MaxPendingBytes
-	// leaves no room. Default: WaitWhenFull.
+	// WhenFull is the behaviour of a call that would exceed MaxPending or MaxPendingBytes. Default:
+	// WaitWhenFull.
 	WhenFull FullPolicy
 
-	// Spool takes the messages that no server accepts for now: a send that would stop
-	// after transient failures, because of throttling, its deadline, the limiter or the
-	// budget, ends when the message is on disk instead. It succeeds then, with
-	// Receipt.Spooled. The producer sends the messages of the spool in the order of
-	// their message groups, through the limiter, and again until a server has stored
-	// them, with the same ID. Later messages of a message group go behind those in the
-	// spool. While the last message of a topic went there after a failed attempt, new
-	// ones go there without one; the first success ends that.
+	// Spool stores the messages that no server accepts at present. A send then does not fail
+	// because of transient failures, throttling, its deadline, the limiter or the budget: it
+	// succeeds with Receipt.Spooled once the message is on disk. The producer sends the spooled
+	// messages in the order of their message groups, through the limiter, with the same IDs, until
+	// a server has stored them.
 	//
-	// Permanent errors and the end of ctx are those of the caller as before. If the
-	// spool does not take a message, for example because it is full, the send fails
-	// with [StopSpool], and the error matches that of the spool. Several producers of a
-	// process cannot share a spool. Nil means none.
+	// A message of a group with spooled messages is spooled behind them. After a failed message of
+	// a topic was spooled, new messages of the topic are spooled without an attempt until a send to
+	// the topic succeeds.
+	//
+	// Permanent errors and the end of ctx fail the send as without a spool. If the spool rejects a
+	// message, for example because it is full, the send fails with [StopSpool], and the error
+	// matches the spool's error. Several producers cannot share a spool. Nil means none.
 	Spool Spool
 
-	// MaxBodySize is the largest body, in bytes, that is sent. Zero means the
-	// server's setting, or 4 MiB if it is not known. A send with a larger body first
-	// asks the server, for a second at most; without a response it makes its
-	// attempts, and the server decides.
+	// MaxBodySize is the largest accepted body, in bytes. Zero means the server's setting, or 4 MiB
+	// if the setting is unknown. For a larger body a send first requests the setting, for at most a
+	// second. Without a response it makes its attempts, and the server decides.
 	MaxBodySize int
 
-	// Limiter is asked for one event before every attempt of a message, and may block
-	// until the send's ctx ends. If it refuses, the send stops ([StopLimiter]) with
-	// its error. A limiter with a method Observe(error), such as ratelimit.Adaptive, is
-	// asked before first attempts only, and gets the result of every attempt; it sets
-	// the pace of throttled servers, so these are not left alone for longer than
-	// they ask for. Several producers may share a limiter. Nil means none.
+	// Limiter permits attempts: before every attempt of a message the producer waits for one event,
+	// until the send's ctx ends. If the limiter returns an error, the send stops with it
+	// ([StopLimiter]). A limiter with a method Observe(error), such as ratelimit.Adaptive, is used
+	// before first attempts only, and receives the result of every attempt. It paces throttled
+	// servers, so the producer pauses these only as long as they request. Several producers may
+	// share a limiter. Nil means none.
 	Limiter ratelimit.Limiter
 
-	// Budget bounds the retries of all producers that share it: each message earns a
-	// part of a retry, each retry costs one. If it is spent, a send stops with
-	// [StopBudget] where it would otherwise send again. Nil means no bound.
+	// Budget bounds the retries of all producers that share it: each message earns a part of a
+	// retry, and each retry costs one. If the budget is spent, a send stops with [StopBudget]
+	// instead of a retry. Nil means no bound.
 	Budget *ratelimit.Budget
 
-	// Priority is that of this producer's retries in the Budget.
-	// Default: ratelimit.Normal.
+	// Priority is the priority of this producer's retries in the Budget. Default: ratelimit.Normal.
 	Priority ratelimit.Priority
 
-	// Checker returns the resolution of a half message of [Producer.Begin]: Commit if
-	// the local transaction was committed, Rollback if it was not and never will be,
-	// else ResolutionUnknown, upon which the server asks again later. It should look at
-	// the same database as the local transaction, for example for a row with the
-	// message's ID. Several goroutines call it at the same time. A panic in it is
-	// logged and counts as ResolutionUnknown. Begin and ServeChecks need it. Nil
-	// means that this producer has no transactions.
+	// Checker returns the resolution of a half message of [Producer.Begin]: Commit if the local
+	// transaction was committed, and Rollback if it was not and never will be. After
+	// ResolutionUnknown the server repeats the check later. Checker should read the database of the
+	// local transaction, for example a row with the message's ID. Several goroutines call it at the
+	// same time. A panic in it is logged and counts as ResolutionUnknown. Begin and ServeChecks
+	// require it. Nil means that this producer has no transactions.
 	Checker func(ctx context.Context, check transport.TransactionCheck) transport.Resolution
 
-	// OnAttempt is called after every attempt, before any wait; its duration is
-	// deducted from that wait. Several goroutines call it at the same time. It
-	// delays the other messages of the request, and must not call Close. A panic in
-	// it is logged and otherwise ignored. Nil means none.
+	// OnAttempt is called after every attempt and before the backoff wait; its duration is deducted
+	// from that wait. Several goroutines call it at the same time. It delays the other messages of
+	// the request, and must not call Close. A panic in it is logged and otherwise ignored. Nil
+	// means none.
 	OnAttempt func(Attempt)
 
-	// Logger gets retries at debug level, aborted messages as a warning, and panics
-	// of the user's functions as errors. Nil means silence.
+	// Logger receives retries at debug level, aborted messages as warnings, and panics of the
+	// user's functions as errors. Nil means no logging.
 	Logger *slog.Logger
 }
 
-// withDefaults returns o with its zero values replaced, but for those that the
-// server may set.
+// withDefaults returns o with defaults in the zero fields, except in those that the server may set.
 func (o Options) withDefaults() Options {
 	if o.AttemptTimeout == 0 {
 		o.AttemptTimeout = DefaultAttemptTimeout
@@ -190,7 +179,7 @@ func (o *Options) limits(s Settings) limits {
 	return l
 }
 
-// validate returns all faults of o, joined, and nil if there are none.
+// validate returns all invalid fields of o as one error, or nil.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(field, format string, args ...any) {

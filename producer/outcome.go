@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// An outcome is what became of one message in a request, and what follows.
+// An outcome is the result of one message in a request, and the decision after it.
 type outcome struct {
 	it       *item
 	receipt  tidegate.Receipt
@@ -19,14 +19,14 @@ type outcome struct {
 	lane     string // the endpoint of the request's lane; empty without one
 	in       Inputs
 	decision Decision
-	ended    time.Time // of the attempt
-	skipped  bool      // the message had gone before
-	waiting  bool      // the message was not in the request, but waited for it
-	gone     bool      // a waiting message that ended here, and did not move to the spool
+	ended    time.Time // end of the attempt
+	skipped  bool      // the message had ended before
+	waiting  bool      // the message was not in the request; it waited for the lane
+	gone     bool      // a waiting message that ended here and did not move to the spool
 }
 
-// decide fills in the decisions. A throttled attempt first waits for the server's
-// settings, if they are needed and not known: a part of its wait.
+// decide sets the decisions. After a throttled attempt it first waits for the server's settings, if
+// they are needed and unknown. That wait is deducted from the backoff wait.
 func (t *topic) decide(own *item, outs []outcome) {
 	throttled, transient := false, false
 	for i := range outs {
@@ -43,12 +43,12 @@ func (t *topic) decide(own *item, outs []outcome) {
 	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
 		settings = p.settingsFor(own, t)
 	case transient && p.opts.MaxAttempts == 0:
-		// Messages are retried immediately upon failures, so the send does not
-		// wait: the server that has just failed may be the one to ask.
+		// Retries after transient failures are immediate, so the send does not wait for the
+		// settings: the server that failed may be the one to respond.
 		p.askLater(t)
 	}
 	closed := p.closed.Load()
-	var drawn draws // messages that were throttled together return together
+	var drawn draws // messages that were throttled together are retried together
 	for i := range outs {
 		o := &outs[i]
 		if o.skipped {
@@ -66,7 +66,7 @@ func (t *topic) decide(own *item, outs []outcome) {
 	}
 }
 
-// decide is Decide with the budget, which a retry has to pay.
+// decide is Decide with the budget, from which it takes the retry.
 func (p *Producer) decide(in *Inputs) Decision {
 	d := Decide(*in)
 	if d.Stop == NotStopped && d.Class != transport.OK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
@@ -76,14 +76,14 @@ func (p *Producer) decide(in *Inputs) Decision {
 	return d
 }
 
-// draws are the delays that the backoff gave by number of throttles.
+// draws are the delays drawn from the backoff, by the number of throttles.
 type draws struct {
 	n    int
 	last time.Duration
 }
 
-// draw fills in the delay of the policy. Messages that were throttled as often as
-// the one before get the same delay.
+// draw sets the delay of the policy. Messages with the same number of throttles have the same
+// delay.
 func (in *Inputs) draw(l *limits, drawn *draws) {
 	switch in.class() {
 	case transport.Throttled:
@@ -98,8 +98,8 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 	}
 }
 
-// apply carries out the decision about a message; it returns true if that ended.
-// Messages of the swept groups are not retried, but move to the spool. The lock is held.
+// apply carries out the decision about a message. It returns true if the message has ended.
+// Messages of the swept groups move to the spool instead of being retried. The lock is held.
 func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
@@ -118,8 +118,8 @@ func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	return false
 }
 
-// sweeping returns the message groups of which a message will move to the spool: the
-// others of the group have to follow it in their order.
+// sweeping returns the message groups with a message that will move to the spool. The later
+// messages of such a group must follow it.
 func (t *topic) sweeping(outs []outcome) (groups []string) {
 	if t.p.spooler == nil {
 		return nil
@@ -137,7 +137,7 @@ func (t *topic) sweeping(outs []outcome) (groups []string) {
 	return groups
 }
 
-// stopped returns the error of a message whose decision is to stop.
+// stopped returns the error of a message whose decision is a stop.
 func (it *item) stopped(o *outcome) *SendError {
 	switch d := o.decision; d.Stop {
 	case StopContext:
@@ -146,7 +146,7 @@ func (it *item) stopped(o *outcome) *SendError {
 		if o.in.Closed {
 			return it.fail(StopClosed, errProducerClosed)
 		}
-		return it.fail(StopClosed, nil) // the transport's error is enough
+		return it.fail(StopClosed, nil) // the transport's error is part of it already
 	case StopDeadline:
 		return it.tooLate(d.Needed, o.in.Remaining, nil)
 	default:
@@ -154,8 +154,8 @@ func (it *item) stopped(o *outcome) *SendError {
 	}
 }
 
-// maxPause bounds the pause of a throttled lane if the server does not ask for
-// one. A throttled message can wait longer: its delay grows with each throttle.
+// maxPause bounds the pause of a throttled lane if the server does not request one. A throttled
+// message can wait longer, because its delay grows with each throttle.
 const maxPause = 5 * time.Second
 
 // accept completes the receipt.
@@ -173,7 +173,8 @@ func (t *topic) accept(o *outcome) {
 	}
 }
 
-// endpoint is that of the receipt or of the error, or else that of the lane.
+// endpoint returns the endpoint of the receipt or of the error, or that of the lane if they have
+// none.
 func (o *outcome) endpoint() string {
 	if o.err == nil && o.receipt.Endpoint != "" {
 		return o.receipt.Endpoint
@@ -184,10 +185,9 @@ func (o *outcome) endpoint() string {
 	return o.lane
 }
 
-// adapt brings the lane of a request up to date. It returns the messages that a
-// throttled lane stopped although they only waited for it: a pause that a message
-// waits for counts as a throttled attempt of it, at the pace of its own backoff.
-// The lock is held.
+// adapt updates the lane of a request. It returns the waiting messages that the throttled lane
+// ends: a pause that a message waits for counts as a throttled attempt of the message, at the pace
+// of its own backoff. The lock is held.
 func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []outcome) {
 	l := r.Lane
 	l.Deciding = false
@@ -202,7 +202,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		case errors.Is(o.err, errAttemptTimeout):
 			l.TimedOut()
 		case o.in.class() == transport.Throttled:
-			// Enough for messages that were not throttled themselves.
+			// This is enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
 			if d == 0 && t.p.observer == nil {
 				d = min(o.in.PolicyDelay, maxPause)
@@ -217,7 +217,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	}
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
-		if it.gone || now.Before(it.charged) { // it followed another message to the spool, or has counted the pause
+		if it.gone || now.Before(it.charged) { // it followed another message to the spool, or the pause is counted already
 			continue
 		}
 		it.waited++

@@ -14,12 +14,12 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Transport is what a producer needs of a transport. If it is a
-// [transport.LaneSender] too, messages share requests where the server supports that.
+// A Transport is the part of a transport that a producer uses. If it is also a
+// [transport.LaneSender], messages share requests where the server supports that.
 type Transport interface {
 	transport.Sender
 
-	// ProducerSettings is that of transport.Configurer.
+	// ProducerSettings is the method of transport.Configurer.
 	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)
 }
 
@@ -31,13 +31,13 @@ type Producer struct {
 	opts      Options
 	log       *slog.Logger
 	observer  observer // of Options.Limiter; nil if it has none
-	unasked   Settings // as long as the server was not asked
+	unasked   Settings // in effect until the server has responded
 
 	ledger    *ledger.Ledger[*item]
 	callbacks callbacks
 	spooler   *spooler // nil without Options.Spool
 	closed    atomic.Bool
-	life      context.Context //nolint:containedctx // of questions that no call waits for; Close ends it
+	life      context.Context //nolint:containedctx // for settings requests that no call waits for; Close ends it
 	end       context.CancelCauseFunc
 
 	mu     sync.RWMutex
@@ -47,14 +47,13 @@ type Producer struct {
 // An observer is a limiter that learns from results, as ratelimit.Adaptive does.
 type observer interface{ Observe(err error) }
 
-// maxTopics bounds the topics that are remembered without a message under way.
+// maxTopics bounds the remembered topics without pending messages.
 const maxTopics = 1000
 
-// New returns a producer that sends through t, which has to be open for as long
-// as the producer is. It does not connect. With Options.Spool it starts a goroutine
-// that sends the messages of the spool, which may be those of an earlier process, until
-// Shutdown or Close; otherwise it starts none. The error joins all faults of opts and
-// matches tidegate.ErrInvalid.
+// New returns a producer that sends through t. t must stay open until the producer is closed. New
+// does not connect. With Options.Spool it starts a goroutine, which sends the messages of the
+// spool, also those of an earlier process, until Shutdown or Close. Without a spool it starts none.
+// The error joins all invalid fields of opts and matches tidegate.ErrInvalid.
 func New(t Transport, opts Options) (*Producer, error) {
 	if t == nil {
 		return nil, fmt.Errorf("producer: %w", &tidegate.Error{
@@ -72,7 +71,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		unasked:   merge(opts, transport.ProducerSettings{}),
 		topics:    make(map[string]*topic),
 	}
-	p.life, p.end = context.WithCancelCause(context.Background()) // the producer outlives its calls
+	p.life, p.end = context.WithCancelCause(context.Background()) // independent of the calls
 	p.lanes, _ = t.(transport.LaneSender)
 	if p.lanes == nil {
 		p.lanes = single{t}
@@ -89,7 +88,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 	return p, nil
 }
 
-// use returns the record of a topic, which the producer keeps until release.
+// use returns the state of a topic. The producer keeps it until release.
 func (p *Producer) use(name string) *topic {
 	p.mu.RLock()
 	t := p.topics[name]
@@ -104,7 +103,7 @@ func (p *Producer) use(name string) *topic {
 	defer p.mu.Unlock()
 	if t = p.topics[name]; t == nil {
 		if len(p.topics) >= maxTopics {
-			for other, idle := range p.topics { // any of them, in random order
+			for other, idle := range p.topics { // the first idle ones, in random order
 				if idle.users.Load() == 0 {
 					delete(p.topics, other)
 					break
@@ -120,7 +119,7 @@ func (p *Producer) use(name string) *topic {
 
 func (t *topic) release() { t.users.Add(-1) }
 
-// prepare checks a message and makes an item of it, which has an ID.
+// prepare validates a message and returns an item of it with an ID.
 func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) (*item, *SendError) {
 	if msg == nil {
 		return nil, errNilMessage
@@ -137,11 +136,11 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	settings := p.settings(it.topic)
 	largest := settings.MaxBodySize
 	if len(msg.Body) > largest && settings.MaxBodySizeFrom != FromClient {
-		// The server may take more than is known.
+		// The server may accept a larger body than the known limit.
 		var err error
 		settings, err = p.awaitedSettings(ctx, it.topic, p.opts.AttemptTimeout)
 		if largest = settings.MaxBodySize; err != nil {
-			largest = math.MaxInt // the attempt will tell, if ctx has not ended
+			largest = math.MaxInt // the server decides at the attempt, if ctx has not ended
 		}
 	}
 	it.limits = p.opts.limits(settings)
@@ -150,7 +149,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 		return nil, it.fail(StopInvalid, err)
 	}
 	if msg.ID == "" {
-		c := *msg // a transport does not change what it sends, so this is copy enough
+		c := *msg // a shallow copy is enough, because transports do not change messages
 		c.ID = tidegate.NewMessageID()
 		it.Message = &c
 	}
@@ -162,7 +161,7 @@ var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
 	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil",
 }}
 
-// accept lets a message in. Until its end, the producer owns it.
+// accept admits a message. The producer owns the message until its end.
 func (p *Producer) accept(it *item, blocked func()) *SendError {
 	var err *SendError
 	if it.ctx.Err() != nil {
@@ -179,8 +178,9 @@ func (p *Producer) accept(it *item, blocked func()) *SendError {
 	return err
 }
 
-// enter has the ledger admit a message. Without a message group it may go to the spool when the
-// producer is full: its older messages may be in the producer otherwise.
+// enter waits until the ledger admits a message. A message without a message group may go to the
+// spool if the producer is full. One with a group may not, because older messages of the group may
+// be in the producer.
 func (p *Producer) enter(it *item, blocked func()) *SendError {
 	when := ledger.Wait
 	switch {
@@ -204,8 +204,8 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 	return nil
 }
 
-// resultOf returns what the ledger counts of an item that has its result, and whether a function of
-// SendAsync is called for it.
+// resultOf returns the ledger's class of an item with a result. It also reports whether the item
+// has a function of SendAsync.
 func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
 	switch {
 	case it.drained && it.err == nil:
@@ -224,15 +224,15 @@ func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
 	return &it.entry, r, it.done != nil
 }
 
-// complete does what follows the end of messages. No lock is held.
+// complete finishes messages that have ended. No lock is held.
 func (p *Producer) complete(items []*item) {
 	p.conclude(items)
 	p.release(items)
 }
 
-// conclude counts the results of messages and queues the functions of SendAsync. The lock of
-// their topic may be held: if the next message of a message group can be sent only after that, the
-// functions of its stored messages are called in order.
+// conclude counts the results of messages and queues the functions of SendAsync. The lock of their
+// topic may be held. Calling it before the next message of a group can be sent keeps the functions
+// of stored messages in order.
 func (p *Producer) conclude(items []*item) {
 	if len(items) == 0 {
 		return
@@ -245,7 +245,7 @@ func (p *Producer) conclude(items []*item) {
 	}
 }
 
-// release frees the resources of concluded messages and wakes their callers. No lock is held.
+// release frees the resources of finished messages and wakes their callers. No lock is held.
 func (p *Producer) release(items []*item) {
 	for _, it := range items {
 		it.topic.release()

@@ -9,10 +9,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Recall cancels the delayed message that has the recall handle of its receipt,
-// and returns the message's ID. It is retried as sends are. The error, a
-// [*SendError], matches tidegate.ErrNotFound if the message was delivered or recalled
-// before; after a lost response that may have been an earlier attempt of this call.
+// Recall cancels the delayed message with the recall handle of its receipt, and returns the
+// message's ID. Recall is retried like a send. The error, a [*SendError], matches
+// tidegate.ErrNotFound if the message was delivered or recalled before. After a lost response, an
+// earlier attempt of the same call may have recalled it.
 func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
 	it := newItem(ctx, &tidegate.Message{Topic: topic})
 	failed := func(e *SendError) error {
@@ -45,8 +45,8 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	return messageID, nil
 }
 
-// repeat does a call that does not go through the queue, on the caller's
-// goroutine, until it succeeds or the policy stops it.
+// repeat makes a call outside the queue, on the caller's goroutine, until the call succeeds or the
+// policy stops it.
 func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) error) *SendError {
 	if !p.ledger.Hold() {
 		return it.fail(StopClosed, errProducerClosed)

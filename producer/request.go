@@ -18,22 +18,22 @@ import (
 // context.DeadlineExceeded: the caller's deadline has not passed.
 var errAttemptTimeout = fmt.Errorf("%w: no response within the attempt's share of the time", tidegate.ErrUnavailable)
 
-// maxLaneChanges bounds the changed lanes in a row that are no attempt. A
-// transport that reports nothing else would otherwise keep the producer busy.
+// maxLaneChanges bounds the consecutive lane changes that do not count as attempts. Otherwise a
+// transport that always reports a change would loop forever.
 const maxLaneChanges = 3
 
-// limitPatience is how long a request waits for the limiter to admit one more message.
+// limitPatience bounds the wait for each further message at the limiter.
 const limitPatience = time.Millisecond
 
-// A request is a planned request and the call of the transport for it.
+// A request is a planned request with the call of the transport.
 type request struct {
 	plan.Request
 
-	attempt attempt   // without a ctx as long as the request waits for the limiter
-	sent    bool      // the transport has been called, and has not returned
-	began   time.Time // then
+	attempt attempt   // without a ctx while the request waits for the limiter
+	sent    bool      // the transport was called and has not returned
+	began   time.Time // start of that call
 
-	oneItem    [1]*item // saves allocations
+	oneItem    [1]*item // saves an allocation
 	oneMessage [1]*tidegate.Message
 	oneOutcome [1]outcome
 }
@@ -45,24 +45,24 @@ func newRequest() *plan.Request {
 	return &r.Request
 }
 
-// ownerOf returns the request that a planned request is a part of.
+// ownerOf returns the request that contains a planned request.
 func ownerOf(r *plan.Request) *request { return r.Owner.(*request) }
 
-// cancel ends the call of the transport, if there is one.
+// cancel cancels the call of the transport, if there is one.
 func (r *request) cancel() {
 	if r.attempt.cancel != nil {
 		r.attempt.cancel()
 	}
 }
 
-// An attempt is the ctx of a job. The request of a single message goes on with the
-// ctx of its ask: both are one attempt.
+// An attempt is the ctx of a job. A request with a single message continues with the ctx of its
+// ask, because both are one attempt.
 type attempt struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the job
 	cancel context.CancelFunc
 }
 
-// send carries out a request, on the goroutine of own's caller if own is set.
+// send carries out a request. It runs on the goroutine of own's caller if own is set.
 func (t *topic) send(r *request, own *item) {
 	if l := t.p.opts.Limiter; l != nil {
 		t.limit(l, r)
@@ -90,8 +90,8 @@ func (t *topic) send(r *request, own *item) {
 	t.settle(r, own, items, results, err, r.began)
 }
 
-// start makes the ctx of a request and returns the messages that are still wanted.
-// From then on a message that leaves may have been stored.
+// start creates the ctx of a request and returns the messages that are still pending. From then on
+// a message that ends may have been stored.
 func (t *topic) start(r *request, own *item) []*item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,19 +118,19 @@ func (t *topic) start(r *request, own *item) []*item {
 	case len(items) == 1:
 		r.attempt = newAttempt(items[0].base(own != nil), await, shortest)
 	default:
-		// The request serves several callers, and lives until none is left.
+		// The request serves several callers. It ends when all of them have left.
 		r.attempt = newAttempt(context.Background(), await, shortest)
 	}
 	r.sent, r.began = len(items) > 0, now
 	return items
 }
 
-// limit asks the limiter for each message of the request. It waits for the first
-// one as long as that has time. The others join if they are admitted within
-// limitPatience, and return to the queue otherwise: a request of many messages that
-// waited for all of them would reach the server as one burst.
+// limit waits for the limiter's permission for each message of the request. It waits for the first
+// message as long as that message can. A further message joins if it is permitted within
+// limitPatience, and otherwise returns to the queue. Without that bound, a request with many
+// messages would reach the server as one burst.
 func (t *topic) limit(l ratelimit.Limiter, r *request) {
-	r.cancel() // the time of the attempt begins after the wait
+	r.cancel() // the attempt's time begins after the wait
 	joined := false
 	patience := time.Now().Add(limitPatience)
 	for i, planned := range r.Items {
@@ -187,11 +187,11 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	}
 }
 
-// outcomePool has the slices of finished requests, for further ones.
+// outcomePool reuses the slices of finished requests.
 var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
 
-// settle decides for each message of a request what follows its result, or err
-// if that is set, and brings the queue up to date.
+// settle decides about each message of a request from its result, or from err if that is set. Then
+// it updates the queue.
 func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) {
 	ended := time.Now()
 	outs := r.oneOutcome[:min(len(items), 1)]
@@ -259,10 +259,10 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	t.p.complete(late)
 }
 
-// charge counts the attempt in each message of the request. It returns false if
-// the request was no attempt: if the lane had changed, or if the server refused
-// all of several messages for a fault of one of them. Such a request is repeated
-// in halves, until the message at fault is alone.
+// charge counts the attempt in each message of the request. It returns false if the request does
+// not count as an attempt: if the lane had changed, or if the server rejected several messages
+// because of one of them. In the latter case the request is repeated in halves, until the faulty
+// message is alone.
 func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 	changed, refused := len(outs) > 0, len(outs) > 1
 	for i := range outs {
@@ -283,7 +283,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 			outs[i].it.Limit = (len(outs) + 1) / 2
 		}
 	}
-	r.sent = false // a message that leaves from here on does not leave a request under way
+	r.sent = false // a message that ends from here on is not in a request under way
 	if changed || refused {
 		return false
 	}
@@ -298,7 +298,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		it.last = o.err
 		it.maybe = it.maybe || maybeStored(o.err)
 		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil {
-			if ended.Before(it.charged) { // the attempt takes the place of the wait
+			if ended.Before(it.charged) { // this attempt replaces the counted pause
 				it.waited--
 				it.throttles--
 				it.charged = time.Time{}

@@ -6,27 +6,25 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Send sends msg and returns once the server has accepted it, or once it is
-// certain that it will not. Every error is a [*SendError].
+// Send sends msg and returns when the server has accepted it or the send has failed. Every error is
+// a [*SendError].
 //
-// With [Options].Spool, Send also succeeds for a message that is on the local disk and
-// not at a server yet. Its receipt has Spooled set, Queue and Offset -1, and no
-// Endpoint. A message on its way to the disk does not end with ctx.
+// With [Options].Spool, Send also succeeds for a message that is only on the local disk so far. The
+// receipt of such a message has Spooled set, Queue and Offset -1, and no Endpoint. The end of ctx
+// does not interrupt a write to the disk.
 //
-// Send blocks while the producer is full (see [Options].WhenFull), during
-// attempts and the waits between them, behind earlier messages of the same message
-// group, and as long as the limiter does. It ends with ctx, at once: a message
-// that was on its way then may have been stored ([SendError].MaybeStored). Close
-// ends it too.
+// Send blocks while the producer is full (see [Options].WhenFull), during attempts and the waits
+// between them, behind earlier messages of the same message group, and while the limiter blocks. It
+// returns at once when ctx ends or Close is called. If an attempt was under way then, the message
+// may have been stored ([SendError].MaybeStored).
 //
-// If ctx has a deadline, the attempts share the time until then. Send does not
-// wait for an attempt that could not end before the deadline: it returns at once
-// with [StopDeadline], and reports the time that was needed and the time that was
-// left, so that the caller can still do something else. Such an error matches
+// If ctx has a deadline, the attempts share the time until the deadline. If the next attempt could
+// not end before the deadline, Send returns at once with [StopDeadline]. The error has the
+// necessary and the remaining time, which the caller can still use, and matches
 // context.DeadlineExceeded.
 //
-// Send neither changes msg nor keeps it after the return. A message without an ID
-// gets one, which all attempts carry and the receipt has.
+// Send does not change msg and does not keep it after the return. A message without an ID gets one.
+// All attempts and the receipt have the same ID.
 func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Receipt, error) {
 	it, err := p.prepare(ctx, msg, nil)
 	if err == nil {
@@ -46,8 +44,7 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 	return it.receipt, nil
 }
 
-// await waits for the end of the message, which comes with the end of its ctx at
-// the latest.
+// await waits for the end of the message, which is at the latest the end of its ctx.
 func (it *item) await() {
 	t := it.topic
 	t.mu.Lock()
@@ -67,25 +64,24 @@ func (it *item) await() {
 	}
 }
 
-// SendAsync sends msg as Send does, but returns as soon as the producer has
-// accepted msg, and calls done with the result of Send later, exactly once.
+// SendAsync sends msg like Send, but returns when the producer has accepted msg. Later it calls
+// done with the result of the send, exactly once.
 //
-// An error, a [*SendError], means that the message was not accepted and that done
-// is not called: msg or done is nil, msg is invalid, the producer is closed or full,
-// or ctx ended. SendAsync blocks only while the producer is full, if
-// [Options].WhenFull is WaitWhenFull. ctx bounds the whole send and usually outlives
-// SendAsync. If it ends later, the message fails and frees its place at once.
+// An error, a [*SendError], means that the message was not accepted and that done is not called:
+// msg or done is nil, msg is invalid, the producer is closed or full, or ctx ended. SendAsync
+// blocks only while the producer is full, if [Options].WhenFull is WaitWhenFull. ctx bounds the
+// whole send and usually outlives SendAsync. If ctx ends later, the message fails at once and no
+// longer counts in MaxPending.
 //
-// Messages of one topic and message group are sent in the order of the calls of
-// Send, SendAsync and SendBatch, also if one of them fails. Others are sent in any
-// order. Do not change msg before done is called.
+// Messages of one topic and message group are sent in the order of the calls of Send, SendAsync and
+// SendBatch, also if one of them fails. Other messages have no order. Do not change msg before done
+// is called.
 //
-// The producer calls the functions of all messages one after the other, in the order of
-// the results, from a goroutine of its own and without a lock. The stored messages of a
-// message group have their results in the order of the messages; one that fails can
-// have its result earlier, for example when its ctx ends. A slow function delays those
-// after it; the producer fills up meanwhile. done must not call Close, which waits for
-// it. A panic in done is logged and otherwise ignored.
+// The producer calls the functions one after the other, in the order of the results, from its own
+// goroutine and without a lock. The stored messages of a message group have their results in the
+// order of the messages. A failed message can have its result earlier, for example when its ctx
+// ends. A slow function delays the later ones, and the producer fills up. done must not call Close,
+// because Close waits for it. A panic in done is logged and otherwise ignored.
 func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) error {
 	if msg != nil && done == nil {
 		return &SendError{Topic: msg.Topic, MessageID: msg.ID, Reason: StopInvalid, Cause: &tidegate.Error{
@@ -129,14 +125,14 @@ type Result struct {
 	Err     error
 }
 
-// SendBatch sends msgs as Send does and returns a result for each, in their order.
-// It returns when all of them have one. The messages can be of several topics. Each
-// succeeds or fails on its own. Those that go to the same server share requests if
-// the server supports that. SendBatch blocks as Send does.
+// SendBatch sends msgs like Send and returns a result for each, in their order. It returns when all
+// messages have a result. The messages can have different topics, and each succeeds or fails on its
+// own. Messages for the same server share requests if the server supports that. SendBatch blocks
+// like Send.
 func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []Result {
 	results := make([]Result, len(msgs))
 	items := make([]*item, len(msgs))
-	queued := map[*topic][]*item{} // accepted, and not yet submitted
+	queued := map[*topic][]*item{} // accepted and not submitted yet
 	submit := func() {
 		for t, list := range queued {
 			t.submit(nil, list...)

@@ -34,12 +34,12 @@ func (s Source) String() string {
 	return "unknown"
 }
 
-// Settings are the values that hold for sends to one topic, each with its source.
-// A value of the client beats the server's, which beats the default. A server's
-// backoff that is too short to hold (see [Options].Backoff) counts as not set. The
-// server cannot ask for more than 16 attempts, nor for waits below 10 ms.
+// Settings are the values in effect for sends to one topic, each with its source. The client's
+// value has priority over the server's, and the server's over the default. A server's backoff that
+// is too short (see [Options].Backoff) counts as not set. A server cannot set more than 16
+// attempts, nor waits below 10 ms.
 type Settings struct {
-	MaxAttempts     int // of one send, the first included
+	MaxAttempts     int // of one send, including the first
 	MaxAttemptsFrom Source
 
 	Backoff     backoff.Policy // after a throttled attempt
@@ -49,7 +49,7 @@ type Settings struct {
 	MaxBodySizeFrom Source
 }
 
-// merge is the precedence: client, server, default.
+// merge applies the precedence: client, server, default.
 func merge(o Options, s transport.ProducerSettings) Settings {
 	e := Settings{
 		MaxAttempts: DefaultMaxAttempts, MaxAttemptsFrom: FromDefault,
@@ -82,30 +82,30 @@ const (
 	minServerDelay    = 10 * time.Millisecond
 )
 
-// floored is a server's backoff with delays that cannot harm the server.
+// floored is a server's backoff with a lower bound that protects the server.
 type floored struct{ transport.Delayer }
 
 // Delay implements backoff.Policy.
 func (f floored) Delay(n int) time.Duration { return max(minServerDelay, f.Delayer.Delay(n)) }
 
 const (
-	settingsMaxAge = 30 * time.Second // settings older than this are read again
-	settingsRetry  = 5 * time.Second  // after they could not be read
-	settingsWait   = time.Second      // a send waits no longer for them
-	settingsLimit  = 5 * time.Second  // a question that no send waits for takes no longer
+	settingsMaxAge = 30 * time.Second // maximum age of settings before they are requested again
+	settingsRetry  = 5 * time.Second  // wait after a failed request
+	settingsWait   = time.Second      // longest wait of a send for settings
+	settingsLimit  = 5 * time.Second  // timeout of a request that no send waits for
 )
 
-// errSettingsWait is the cause of the end of those times.
-var errSettingsWait = fmt.Errorf("%w: no settings within the time that was given for them", tidegate.ErrUnavailable)
+// errSettingsWait is the cause when one of these times is over.
+var errSettingsWait = fmt.Errorf("%w: the server sent no settings in time", tidegate.ErrUnavailable)
 
-// An answer is what came of asking the server.
+// An answer is the result of a settings request.
 type answer struct {
-	settings Settings // that hold; the earlier ones if err is not nil
+	settings Settings // in effect; the earlier ones if err is not nil
 	err      error
-	until    time.Time // when to ask again
+	until    time.Time // time of the next request
 }
 
-// settings returns what is known without asking.
+// settings returns the known settings without a request.
 func (p *Producer) settings(t *topic) Settings {
 	if a := t.answer.Load(); a != nil {
 		return a.settings
@@ -113,9 +113,9 @@ func (p *Producer) settings(t *topic) Settings {
 	return p.unasked
 }
 
-// askedSettings asks the server if the last answer is old. Only one goroutine
-// asks at a time; the others wait for its answer. The error tells why there is
-// none; the settings that hold come with it.
+// askedSettings requests the settings if the known ones are old. Only one goroutine sends a request
+// at a time; the others wait for its result. The settings in effect are returned also with an
+// error.
 func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error) {
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err
@@ -127,12 +127,12 @@ func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error
 		return p.settings(t), context.Cause(ctx)
 	}
 	if a := t.fresh(); a != nil {
-		return a.settings, a.err // the goroutine before us asked
+		return a.settings, a.err // another goroutine has requested them in the meantime
 	}
 	return p.ask(ctx, t)
 }
 
-// fresh returns the last answer, nil if it is too old or there is none.
+// fresh returns the last result, or nil if it is too old or there is none.
 func (t *topic) fresh() *answer {
 	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
 		return a
@@ -140,11 +140,11 @@ func (t *topic) fresh() *answer {
 	return nil
 }
 
-// ask asks the server. Its caller holds the token in t.asking.
+// ask sends a settings request. The caller holds the token in t.asking.
 func (p *Producer) ask(ctx context.Context, t *topic) (Settings, error) {
 	pushed, err := p.transport.ProducerSettings(ctx, t.name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
-		return p.settings(t), err // that this caller gave up says nothing about the server
+		return p.settings(t), err // the end of the caller's ctx is no failure of the server
 	}
 	a := &answer{err: err}
 	if err == nil {
@@ -157,16 +157,15 @@ func (p *Producer) ask(ctx context.Context, t *topic) (Settings, error) {
 	return a.settings, a.err
 }
 
-// awaitedSettings is askedSettings that waits no longer than a second, nor than
-// an attempt may take.
+// awaitedSettings is askedSettings with a timeout: a second, or AttemptTimeout if that is shorter.
 func (p *Producer) awaitedSettings(ctx context.Context, t *topic, attempt time.Duration) (Settings, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(attempt, settingsWait), errSettingsWait)
 	defer cancel()
 	return p.askedSettings(ctx, t)
 }
 
-// settingsFor is awaitedSettings for a send that was throttled. It ends with own's
-// ctx, if own is set, and with Close. An error leaves the settings that hold.
+// settingsFor is awaitedSettings for a throttled send. It ends with own's ctx, if own is set, and
+// with Close. After an error the settings remain in effect.
 func (p *Producer) settingsFor(own *item, t *topic) Settings {
 	if a := t.fresh(); a != nil {
 		return a.settings
@@ -180,13 +179,13 @@ func (p *Producer) settingsFor(own *item, t *topic) Settings {
 	}
 	s, err := p.awaitedSettings(ctx, t, p.opts.AttemptTimeout)
 	if err != nil {
-		p.log.Debug("a throttled send goes on without the server's settings", "topic", t.name, "error", err)
+		p.log.Debug("a throttled send continues without the settings of the server", "topic", t.name, "error", err)
 	}
 	return s
 }
 
-// askLater has another goroutine ask the server, which Close waits for, unless
-// the last response is fresh or another goroutine asks already.
+// askLater requests the settings in another goroutine, which Close waits for. It does nothing if
+// the last result is fresh or a request is under way.
 func (p *Producer) askLater(t *topic) {
 	if t.fresh() != nil {
 		return
@@ -205,16 +204,15 @@ func (p *Producer) askLater(t *topic) {
 		defer func() { <-t.asking }()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.ask(ctx, t) // kept in t
+		_, _ = p.ask(ctx, t) // the result is stored in t
 	}()
 }
 
-// Effective returns the settings that hold for sends to the topic, with their
-// sources. It asks the server if the last response is older than 30 seconds, and
-// blocks until there is a response or ctx ends. If the server's settings cannot be
-// read, the error gives the reason, and the returned settings hold nevertheless:
-// the client's, those read before, the defaults. A failure is remembered for 5
-// seconds, unless it was the end of ctx.
+// Effective returns the settings in effect for sends to the topic, with their sources. It requests
+// the server's settings if the last response is older than 30 seconds, and blocks until there is a
+// response or ctx ends. If the request fails, the error has the reason, and the returned settings
+// are valid nevertheless: those of the client, those of the last response, and the defaults. After
+// a failure Effective sends no further request for 5 seconds, unless ctx had ended.
 func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error) {
 	if err := tidegate.ValidateTopic(topic); err != nil {
 		return p.unasked, err

@@ -6,39 +6,38 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Accounts count the messages that a producer accepted in its life. Once all have
-// a result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed,
-// Spooled and the length of Undelivered.
+// Accounts count the messages that a producer has accepted since New. When all messages have a
+// result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed, Spooled and the
+// length of Undelivered.
 type Accounts struct {
 	Accepted  int // by Send, SendAsync and SendBatch
 	Delivered int // accepted by the server
 	Failed    int // ended with an error before the producer was stopped
-	Spooled   int // on disk in Options.Spool when their callers got the result
-	Drained   int // messages of the spool that the server accepted, those of an earlier process included
+	Spooled   int // on disk in Options.Spool when their callers received the result
+	Drained   int // spooled messages that the server accepted, including those of an earlier process
 
-	// Undelivered are the messages that Shutdown or Close aborted and that are in no
-	// spool, in no particular order. Each caller got an error that matches tidegate.ErrClosed.
+	// Undelivered are the messages that Shutdown or Close aborted and that are not in a spool, in
+	// no particular order. Their callers received an error that matches tidegate.ErrClosed.
 	Undelivered []Undelivered
 }
 
 // An Undelivered is a message that Shutdown or Close aborted.
 type Undelivered struct {
-	Message     *tidegate.Message // with the ID that its attempts carried
+	Message     *tidegate.Message // with the ID in its attempts
 	MaybeStored bool              // an attempt may have been stored
 }
 
-// Flush waits until every message that was accepted before the call has its
-// result, and the functions given to SendAsync have returned. It returns
-// context.Cause(ctx) if ctx ends first. Messages may be sent meanwhile.
+// Flush waits until every message that was accepted before the call has its result and the
+// functions given to SendAsync have returned. It returns context.Cause(ctx) if ctx ends first.
+// Other goroutines may send during Flush.
 func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx) }
 
-// Shutdown stops the producer in order: it refuses further messages, waits until
-// those that were accepted have their results, and returns the accounts. If ctx
-// ends first, Shutdown aborts the rest, lists it in Accounts.Undelivered, and also
-// returns context.Cause(ctx). With Options.Spool it moves the rest there instead,
-// waits a second at most for requests with messages of the spool, and does not use the
-// spool after its return. Shutdown does not wait for a transport that goes on after
-// its request was cancelled; Close does.
+// Shutdown stops the producer: it rejects further messages, waits until the accepted ones have
+// their results, and returns the accounts. If ctx ends first, Shutdown aborts the remaining
+// messages, lists them in Accounts.Undelivered, and returns context.Cause(ctx) too. With
+// Options.Spool it moves them to the spool instead. It then waits at most a second for requests
+// with messages of the spool, and does not use the spool after its return. Shutdown does not wait
+// for a transport that ignores the cancellation of its request; Close does.
 //
 // Shutdown can be called in any state, more than once, and by several goroutines.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
@@ -51,7 +50,7 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	}
 	if err != nil || !drained {
 		p.abort("Shutdown")
-		<-p.ledger.Settled() // other goroutines may be about to note results
+		<-p.ledger.Settled() // other goroutines may still be storing results
 	}
 	if p.spooler != nil {
 		<-p.spooler.drained
@@ -61,7 +60,7 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	return p.accounts(), err
 }
 
-// accounts returns what became of the messages so far.
+// accounts returns the current accounts.
 func (p *Producer) accounts() Accounts {
 	c, aborted := p.ledger.Report()
 	a := Accounts{Accepted: c.Accepted, Delivered: c.Delivered, Failed: c.Failed, Spooled: c.Spooled, Drained: c.Drained}
@@ -72,13 +71,13 @@ func (p *Producer) accounts() Accounts {
 }
 
 // Close stops the producer at once: it aborts the messages without a result with an error that
-// matches tidegate.ErrClosed, or moves them to Options.Spool, calls the functions given to
-// SendAsync, and waits until nothing of the producer runs any more. It logs how many messages it
-// aborted; use Shutdown to have them sent, or to get them back.
+// matches tidegate.ErrClosed, or moves them to Options.Spool. It calls the functions given to
+// SendAsync and waits until all goroutines of the producer have ended. It logs the number of
+// aborted messages. Use Shutdown to have them sent, or to receive them.
 //
-// Close can be called in any state, more than once, and by several goroutines, but
-// not from a function given to SendAsync or from Options.OnAttempt, which it waits
-// for. It always returns nil, and leaves the transport open.
+// Close can be called in any state, more than once, and by several goroutines. It must not be
+// called from Options.OnAttempt or a function given to SendAsync, because Close waits for these. It
+// always returns nil, and leaves the transport open.
 func (p *Producer) Close() error {
 	p.ledger.Close()
 	if p.spooler != nil {

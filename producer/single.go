@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A single makes a LaneSender of a Sender: one lane, one message a request.
+// A single makes a LaneSender of a Sender: it has one lane, with one message in a request.
 type single struct{ transport.Sender }
 
 func (single) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {

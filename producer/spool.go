@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
-// A Spool keeps messages on a local disk while no server accepts them. Package
-// producer/spool has one; a program that imports only this package links no database.
+// A Spool stores messages on a local disk while no server accepts them. Package producer/spool
+// implements it. A program that imports only this package links no database.
 type Spool interface {
 	// PutBatch stores messages in their order and returns an error for each. A message
 	// without an error survives a crash of the process and of the machine. The producer
@@ -24,19 +24,19 @@ type Spool interface {
 	// calls it under a lock, so it must not block. It is false for an empty group.
 	Holds(topic, group string) bool
 
-	// Drain calls send with messages of the spool until ctx ends, and then returns nil.
-	// A message leaves the spool if send returned nil for it, or a fault of the message.
-	// The messages of a message group are sent in order, one in each call of send.
+	// Drain calls send with messages of the spool until ctx ends, and then returns nil. A message
+	// leaves the spool if send returned nil or a fault of the message for it. The messages of a
+	// message group are sent in order, one in each call of send.
 	Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error
 }
 
-// A spooler moves messages to Options.Spool, and sends those that the spool has.
+// A spooler moves messages to Options.Spool, and sends the messages of the spool.
 type spooler struct {
 	p     *Producer
 	spool Spool
 
 	mu      sync.Mutex
-	queue   []*item // guarded by mu: messages on their way to the disk
+	queue   []*item // guarded by mu; messages that wait for a write to the disk
 	writing bool    // guarded by mu
 
 	stop    context.CancelFunc // ends the drain after its batch
@@ -67,12 +67,12 @@ func (s *spooler) add(it *item) {
 	s.queue = append(s.queue, it)
 	if !s.writing {
 		s.writing = true
-		s.p.ledger.Running.Go(s.write) // the message counts, so Close does not wait yet
+		s.p.ledger.Running.Go(s.write) // Close waits for the message, so it cannot wait for Running yet
 	}
 }
 
-// write puts messages into the spool while there are any. Messages that come during
-// a write share the next one.
+// write stores the queued messages in the spool until the queue is empty. Messages that arrive
+// during a write share the next one.
 func (s *spooler) write() {
 	for {
 		s.mu.Lock()
@@ -90,7 +90,7 @@ func (s *spooler) write() {
 		for i, it := range items {
 			msgs[i] = it.Message
 		}
-		errs := s.spool.PutBatch(context.Background(), msgs) // a write to the disk that has begun does not end with the callers
+		errs := s.spool.PutBatch(context.Background(), msgs) // the end of the callers' ctxs does not interrupt a write
 		if len(errs) != n {
 			err := fmt.Errorf("the spool returned %d errors for %d messages", len(errs), n)
 			errs = make([]error, n)
@@ -105,7 +105,7 @@ func (s *spooler) write() {
 	}
 }
 
-// spooled notes the result of a message on its way to the spool.
+// spooled stores the result of a message that was written to the spool.
 func (t *topic) spooled(it *item, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,19 +122,18 @@ func (t *topic) spooled(it *item, err error) {
 		}
 		return
 	}
-	cause := fmt.Errorf("the spool did not take the message: %w", err)
+	cause := fmt.Errorf("the spool rejected the message: %w", err)
 	if it.err.Cause != nil {
 		cause = fmt.Errorf("%w; %w", it.err.Cause, cause)
 	}
 	it.err = it.fail(StopSpool, cause)
 }
 
-// drainGrace is how long Shutdown waits for the requests with messages of the spool.
-// They stay in the spool if there is no response.
+// drainGrace bounds the time that Shutdown waits for requests with messages of the spool. Without a
+// response the messages stay in the spool.
 const drainGrace = time.Second
 
-// wait waits for the end of the drain. It returns false after drainGrace, and if ctx
-// ends before.
+// wait waits for the end of the drain. It returns false after drainGrace, or if ctx ends first.
 func (s *spooler) wait(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
@@ -153,16 +152,16 @@ func (s *spooler) drain(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.p.log.Error("the spool cannot be drained; trying again", "error", err)
-		_ = backoff.Sleep(ctx, max(time.Second, defaultPacing.Delay(failures))) // the loop looks at ctx
+		s.p.log.Error("cannot drain the spool; retrying", "error", err)
+		_ = backoff.Sleep(ctx, max(time.Second, defaultPacing.Delay(failures))) // the loop checks ctx
 	}
 }
 
-// send sends messages of the spool through the queues of their topics. They are
-// retried as others are, and never move to the spool again.
+// send sends messages of the spool through the queues of their topics. They are retried like
+// others, but do not move to the spool again.
 func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	p := s.p
-	// A message that is throttled for long does not keep the others in the spool.
+	// The deadline keeps a throttled message from blocking the rest of the spool.
 	ctx, cancel := context.WithTimeout(p.life, max(drainTime, p.opts.AttemptTimeout))
 	defer cancel()
 	errs := make([]error, len(msgs))
@@ -195,8 +194,8 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	return errs
 }
 
-// spools reports whether a message that ends with err moves to the spool instead: if
-// it may succeed later, and its caller waits for it still.
+// spools reports whether a message that ends with err moves to the spool: it may succeed later, and
+// its caller still waits.
 func (p *Producer) spools(it *item, err *SendError) bool {
 	if p.spooler == nil || it.drained || err == nil {
 		return false
@@ -211,9 +210,9 @@ func (p *Producer) spools(it *item, err *SendError) bool {
 
 var errBehind = errors.New("older messages of its message group, or of its topic, are in the spool")
 
-// diverts reports whether a new message goes to the spool without an attempt: behind
-// older messages of its message group, or because the topic's last messages went
-// there after failed attempts. The lock is held.
+// diverts reports whether a new message goes to the spool without an attempt: its message group has
+// older messages in the spool, or the last messages of the topic went there after failed attempts.
+// The lock is held.
 func (t *topic) diverts(it *item) bool {
 	s := t.p.spooler
 	if s == nil || it.drained {
@@ -226,7 +225,7 @@ func (t *topic) diverts(it *item) bool {
 	return t.spooling[group] > 0 || s.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
 }
 
-// spool has a message that left the queue written to the spool. The lock is held.
+// spool queues a message that left the topic's queue for a write to the spool. The lock is held.
 func (t *topic) spool(it *item, err *SendError) {
 	it.gone, it.spooling, it.err = true, true, err
 	if group := it.Message.MessageGroup; group != "" {
@@ -243,9 +242,9 @@ func (t *topic) spool(it *item, err *SendError) {
 	t.p.spooler.add(it)
 }
 
-// endQueued ends a queued message. If it moves to the spool, so do the other queued
-// messages of its message group, in their order. It returns false for a message that
-// moves to the spool. The lock is held.
+// endQueued ends a queued message. If the message moves to the spool, the other queued messages of
+// its message group follow it, in their order. endQueued returns false for a message that moves to
+// the spool. The lock is held.
 func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) {
 	group := it.Message.MessageGroup
 	if group == "" || !t.p.spools(it, err) {
@@ -255,9 +254,9 @@ func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) 
 	return false
 }
 
-// sweep moves the queued messages of a message group to the spool, in their order,
-// because one of the group moves there: this one, with its error, or one that was in
-// a request. The lock is held.
+// sweep moves the queued messages of a message group to the spool, in their order, because a
+// message of the group moves there: this one, with its error, or one that was in a request. The
+// lock is held.
 func (t *topic) sweep(group string, this *item, err *SendError, now time.Time) {
 	for _, queued := range t.queue.Group(group) {
 		switch it := owner(queued); {

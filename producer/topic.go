@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A topic is all that the producer keeps of a topic: its queue, and what it
-// learned of the server.
+// A topic is the producer's state of one topic: its queue, and what it has learned about the
+// server.
 //
 // Its lock guards the queue and the state of the items in it. The locks acquired under it are the
 // ledger's, the callbacks', the spooler's and, in Holds, the spool's; none of them is held while
@@ -21,20 +21,20 @@ import (
 type topic struct {
 	p     *Producer
 	name  string
-	users atomic.Int64 // while it is not 0 the producer does not forget the topic
+	users atomic.Int64 // the producer keeps the topic while this is not 0
 
-	good   atomic.Bool            // a send to it was accepted
-	answer atomic.Pointer[answer] // of the server, as last asked; nil before
-	asking chan struct{}          // holds a token while one goroutine asks
+	good   atomic.Bool            // the server accepted a send to the topic
+	answer atomic.Pointer[answer] // the last response with settings; nil before the first
+	asking chan struct{}          // holds a token while a goroutine requests the settings
 
 	mu       sync.Mutex
-	spooling map[string]int // message groups with messages on their way to the spool
+	spooling map[string]int // message groups with messages that wait for a write to the spool
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
 	queue  plan.Queue
 	lookup attempt     // of the last ask
-	timer  *time.Timer // calls wake at timerAt; nil before it is first needed
-	wakeAt time.Time   // zero: the timer is stopped
+	timer  *time.Timer // calls wake at timerAt; nil before its first use
+	wakeAt time.Time   // zero if the timer is stopped
 }
 
 func newTopic(p *Producer, name string) *topic {
@@ -43,8 +43,8 @@ func newTopic(p *Producer, name string) *topic {
 	return t
 }
 
-// submit queues messages. It returns a job that the caller should do if one of
-// them, own, can be sent at once; then the caller's goroutine does it.
+// submit queues messages. If own is among them and can be sent at once, submit returns the job for
+// it, which the caller should do on its own goroutine.
 func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 	var ended []*item
 	now := time.Now()
@@ -65,8 +65,8 @@ func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 	return j, ok
 }
 
-// pump starts a worker for each job that can be done now, except for one that
-// concerns own alone, which it returns. The lock is held.
+// pump starts a worker for each job that is ready. A job for own alone it returns instead. The lock
+// is held.
 func (t *topic) pump(own *item) (plan.Job, bool) {
 	now := time.Now()
 	t.queue.Wake(now)
@@ -80,12 +80,12 @@ func (t *topic) pump(own *item) (plan.Job, bool) {
 			t.schedule(now)
 			return j, true
 		}
-		t.p.ledger.Running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait yet
+		t.p.ledger.Running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait for Running yet
 	}
 }
 
-// next returns the next job of the queue. None begins while Close aborts the messages
-// one after the other. The lock is held.
+// next returns the next job of the queue. It returns none while Close aborts the messages. The lock
+// is held.
 func (t *topic) next(now time.Time, own *item) (plan.Job, bool) {
 	if t.p.closed.Load() {
 		return plan.Job{}, false
@@ -93,7 +93,7 @@ func (t *topic) next(now time.Time, own *item) (plan.Job, bool) {
 	return t.queue.Next(now, own.queued())
 }
 
-// schedule has the queue woken when it wants to. The lock is held.
+// schedule sets the timer for the next event of the queue. The lock is held.
 func (t *topic) schedule(now time.Time) {
 	at := t.queue.WakeAt(now)
 	switch {
@@ -117,16 +117,15 @@ func (t *topic) wake() {
 	t.pump(nil)
 }
 
-// work does jobs until there are none. Each lane has as many workers as it may
-// have requests.
+// work does jobs until there are none. Each lane has one worker for each of its requests.
 func (t *topic) work(j plan.Job) {
 	for ok := true; ok; {
 		j, ok = t.do(j, nil)
 	}
 }
 
-// do does a job and returns the next one. With own set, it does the jobs of that
-// message, on its caller's goroutine and with its ctx.
+// do does a job and returns the next one. If own is set, it does the jobs of that message on the
+// caller's goroutine and with the caller's ctx.
 func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 	if j.Ask != nil {
 		j.Request = t.route(j.Ask, own)
@@ -153,9 +152,8 @@ func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 	return next, ok
 }
 
-// route asks for the lanes of a, and returns the request that can begin. An
-// error of the transport ends an attempt of all messages that waited for the ask:
-// there is no lane for any of them.
+// route requests the lanes of a, and returns the request that can begin. An error of the transport
+// is a failed attempt of all messages that waited for the ask, because none of them has a lane.
 func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 	began := time.Now()
 	var lanes []transport.Lane
@@ -193,9 +191,9 @@ func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 	return r
 }
 
-// ask asks the transport for the lanes of a, until the share of its first
-// message is over. It returns those that it has, and the error of the next one.
-// The end of own's ctx is no error of the transport, nor is Close.
+// ask requests the lanes of a from the transport, until the time of its first message's attempt is
+// over. It returns the lanes so far and the error of the next one. The end of own's ctx and Close
+// are not errors of the transport.
 func (t *topic) ask(ctx context.Context, a *plan.Ask, own *item) ([]transport.Lane, error) {
 	lanes := a.Buffer()
 	for r := range a.Lanes {
@@ -211,7 +209,7 @@ func (t *topic) ask(ctx context.Context, a *plan.Ask, own *item) ([]transport.La
 	return lanes, nil
 }
 
-// begin makes the ctx of an ask. It returns false if the ask's message has gone.
+// begin creates the ctx of an ask. It returns false if the ask's message has ended.
 func (t *topic) begin(a *plan.Ask, own *item) (context.Context, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,17 +219,17 @@ func (t *topic) begin(a *plan.Ask, own *item) (context.Context, bool) {
 	return t.lookup.ctx, !head.gone
 }
 
-// base is the ctx of an attempt for one message: the caller's if the attempt is on
-// the caller's goroutine, or else one that does not end with it: then the message
-// itself watches its end.
+// base returns the ctx of an attempt for one message. On the caller's goroutine it is the caller's
+// ctx. Otherwise it is one that does not end with the caller's, because the message itself watches
+// the end of that ctx.
 func (it *item) base(own bool) context.Context {
 	if own {
 		return it.ctx
 	}
-	return context.WithoutCancel(it.ctx) // its values
+	return context.WithoutCancel(it.ctx) // keeps the values
 }
 
-// newAttempt makes the ctx of an attempt.
+// newAttempt creates the ctx of an attempt.
 func newAttempt(base context.Context, await bool, share time.Duration) (a attempt) {
 	if await {
 		base = transport.AwaitConnection(base)
@@ -240,8 +238,8 @@ func newAttempt(base context.Context, await bool, share time.Duration) (a attemp
 	return a
 }
 
-// hopeless ends those of the items that wait for a pause which ends too close to
-// their deadline. The lock is held.
+// hopeless ends the messages that wait for a pause that leaves no time before their deadline. The
+// lock is held.
 func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	if !t.queue.AnyPaused(now) {
 		return nil
@@ -264,9 +262,9 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	return ended
 }
 
-// endItem ends a message with an error, or without one if it was accepted. The lock is held. If
-// endItem returns true, complete has to be called for the item afterwards; otherwise the message
-// moves to the spool.
+// endItem ends a message with an error, or without one if the server accepted it. If endItem returns
+// true, the caller has to call complete for the item afterwards. Otherwise the message moves to the
+// spool. The lock is held.
 func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
 	if r := t.queue.Remove(&it.Item, now); r != nil {
@@ -279,8 +277,8 @@ func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	return true
 }
 
-// leave ends a message whose ctx ended, or that Close aborts. If a request with
-// it is under way, that was an attempt, whose response is not awaited.
+// leave ends a message whose ctx ended or that Close aborts. If the message is in a request under
+// way, that request counts as an attempt, and the message does not wait for its response.
 func (t *topic) leave(it *item, aborted bool) {
 	now := time.Now()
 	t.mu.Lock()

@@ -12,11 +12,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Transaction is a half message: the server has stored it, and no consumer
-// receives it before its Commit. Several goroutines may share it.
+// A Transaction is a half message: the server has stored it, but no consumer receives it before
+// Commit. Several goroutines may share it.
 //
-// A transaction that is not resolved, for example because the process ended, is
-// not lost: the server asks a producer for its resolution ([Producer.ServeChecks]).
+// A transaction without a resolution, for example because the process ended, is not lost: the
+// server requests the resolution from a producer ([Producer.ServeChecks]).
 type Transaction struct {
 	p       *Producer
 	via     transport.Transactor
@@ -25,18 +25,17 @@ type Transaction struct {
 	receipt tidegate.Receipt
 
 	mu         sync.Mutex
-	resolution transport.Resolution // guarded by mu: that which was asked for first
+	resolution transport.Resolution // guarded by mu: the first requested resolution
 }
 
-// Begin sends msg as a half message. It makes one attempt, as the rule for
-// transactional messages demands: a half message whose response was lost is not
-// sent again, except where gRPC is certain that it never reached the server. After
-// an error the local transaction must not be committed. The error is a [*SendError].
+// Begin sends msg as a half message, in one attempt. A half message whose response was lost is not
+// sent again, because the rules for transactional messages forbid it. The one exception is a
+// request that gRPC knows never reached the server. After an error, do not commit the local
+// transaction. The error is a [*SendError].
 //
-// Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over
-// or Close is called. It needs Options.Checker and a transport that is a
-// [transport.Transactor]. Half messages are not counted in Accounts, and MaxPending
-// does not bound them.
+// Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over or Close is
+// called. It requires Options.Checker and a transport that is a [transport.Transactor]. Half
+// messages do not count in Accounts and MaxPending.
 func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transaction, error) {
 	it, failed := p.prepare(ctx, msg, nil)
 	if failed != nil {
@@ -80,14 +79,12 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 // Receipt returns the receipt of the half message.
 func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
 
-// Commit lets consumers receive the message. It is retried as sends are, which is
-// harmless. If it fails nevertheless, the server asks the checker later: Commit after
-// the local commit may fail without a loss. Repeating Commit is harmless; Commit after
-// Rollback is an error.
+// Commit makes the message available to consumers. It is retried like a send, which is harmless. If
+// it fails, nothing is lost: the server requests the resolution from the checker later. Commit may
+// be repeated; Commit after Rollback returns an error.
 func (t *Transaction) Commit(ctx context.Context) error { return t.resolve(ctx, transport.Commit) }
 
-// Rollback removes the half message. It is retried, may fail and may be repeated as
-// Commit is.
+// Rollback removes the half message. It is retried, may fail and may be repeated like Commit.
 func (t *Transaction) Rollback(ctx context.Context) error { return t.resolve(ctx, transport.Rollback) }
 
 func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error {
@@ -117,17 +114,17 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 	return nil
 }
 
-// Transact ties a local transaction to a message: it sends msg as a half message,
-// calls local, and resolves the half message. local gets the message with its ID, so
-// that it can store that ID with its own changes for the checker to find.
+// Transact ties a local transaction to a message: it sends msg as a half message, calls local, and
+// resolves the half message. local receives the message with its ID, and can store that ID with its
+// own changes for the checker.
 //
-// If local returns nil, Transact commits. If local returns an error, Options.Checker
-// decides, because an error of a database's commit leaves open whether it happened.
-// If local panics, the transaction is left to ServeChecks.
+// If local returns nil, Transact commits. If local returns an error, Options.Checker decides,
+// because an error of a database's commit does not show whether the commit happened. If local
+// panics, Transact sends no resolution, and ServeChecks handles the transaction.
 //
-// The error is that of Begin, upon which local was not called, or that of local. A
-// resolution that fails is logged and left to ServeChecks: the local transaction has
-// decided.
+// The error is that of Begin, in which case local was not called, or that of local. If the
+// resolution fails, Transact logs the error and returns the result of local; ServeChecks resolves
+// the transaction later.
 func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local func(ctx context.Context, msg *tidegate.Message) error) (tidegate.Receipt, error) {
 	t, err := p.Begin(ctx, msg)
 	if err != nil {
@@ -144,18 +141,18 @@ func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local fu
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.opts.AttemptTimeout)
 	defer cancel()
 	if failed := t.resolve(end, resolution); failed != nil {
-		p.log.Warn("a transaction is left to the server's check", "topic", msg.Topic, "message_id", t.message.ID, "error", failed)
+		p.log.Warn("transaction not resolved; the server will check it later", "topic", msg.Topic, "message_id", t.message.ID, "error", failed)
 	}
 	return t.receipt, err
 }
 
-// ServeChecks answers the server's questions for the resolution of half messages of
-// the topics with Options.Checker, several at once. It blocks until ctx ends or the
-// producer is closed, and then returns nil once all calls of the checker have
-// returned. It retries after passing failures and returns permanent errors.
+// ServeChecks resolves the half messages of the topics that the server checks, with
+// Options.Checker, several at a time. It blocks until ctx ends or the producer is closed. It then
+// returns nil, after all calls of the checker have returned. It retries after transient failures
+// and returns permanent errors.
 //
-// Run it from the start of the program for all topics that it sends transactions
-// to: the questions can be about transactions of an earlier process.
+// Run it from the start of the program, for all topics with transactions of this program: the
+// checks can concern transactions of an earlier process.
 func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 	transactor, ok := p.transport.(transport.Transactor)
 	switch {
@@ -183,7 +180,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 		case time.Since(began) > time.Minute:
 			failures = 0
 		}
-		p.log.Warn("the server's checks cannot be served; trying again", "error", err)
+		p.log.Warn("cannot serve transaction checks; retrying", "error", err)
 		if backoff.Sleep(ctx, max(defaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
 			return nil
 		}
