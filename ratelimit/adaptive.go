@@ -17,17 +17,16 @@ type AdaptiveOptions struct {
 	// Floor is the lowest rate, in events a second. Above 0. Zero means 1.
 	Floor rate.Limit
 
-	// Ceiling is the highest rate, and the one that an Adaptive begins with.
-	// Not below Floor. Zero means rate.Inf: events are not held back before the
-	// first throttle.
+	// Ceiling is the highest rate and the first one. Not below Floor. Zero means rate.Inf: the
+	// limiter does not delay events before the first throttle.
 	Ceiling rate.Limit
 
 	// Decrease is the factor applied to the rate after a throttle, between 0
 	// and 1. Zero means 0.9.
 	Decrease float64
 
-	// Increase is the share of the rate after a decrease that is added to it in
-	// each second without a throttle. Above 0. Zero means 0.05.
+	// Increase sets the growth in each second without a throttle, as a share of the rate after the
+	// last decrease. Above 0. Zero means 0.05.
 	Increase float64
 }
 
@@ -50,7 +49,7 @@ const (
 type Adaptive struct {
 	limiter *rate.Limiter
 
-	mu    sync.Mutex // guards pace; no other lock is taken under it but the limiter's
+	mu    sync.Mutex // guards pace; only the lock of limiter is taken under it
 	pace  pace
 	rules AdaptiveOptions
 }
@@ -111,7 +110,7 @@ func (a *Adaptive) WaitN(ctx context.Context, n int) error {
 		part := min(n, a.limiter.Burst())
 		err := a.limiter.WaitN(ctx, part)
 		if err != nil && part > a.limiter.Burst() && ctx.Err() == nil {
-			continue // the burst fell since it was read
+			continue // the burst has decreased since it was read
 		}
 		if err != nil {
 			return a.explain(ctx, n, err)
@@ -168,7 +167,7 @@ func (a *Adaptive) grow(now time.Time) {
 	a.set(now, a.pace.grown(now, a.rules))
 }
 
-// set makes next the pace. Its caller holds a.mu.
+// set replaces the pace. The caller holds a.mu.
 func (a *Adaptive) set(now time.Time, next pace) {
 	if next.limit != a.pace.limit {
 		a.limiter.SetLimitAt(now, next.limit)
@@ -177,7 +176,7 @@ func (a *Adaptive) set(now time.Time, next pace) {
 	a.pace = next
 }
 
-// burstOf returns the events of a tenth of a second, at least one.
+// burstOf returns the number of events in a tenth of a second, at least one.
 func burstOf(l rate.Limit) int {
 	return int(max(1, min(math.Ceil(float64(l)/10), math.MaxInt32)))
 }

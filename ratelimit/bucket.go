@@ -10,23 +10,22 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A bucket is the state of one key, guarded by its Keyed's mu. It is either in
-// the list of unused buckets or has callers waiting for it, so a bucket in
-// use is never forgotten.
+// A bucket is the state of one key; its Keyed's mu guards it. A bucket is in the list of unused
+// buckets, or callers wait for it. Buckets in use are therefore never removed.
 type bucket[K comparable] struct {
 	key     K
-	tokens  *rate.Limiter // never has reservations: only the caller with the turn takes tokens, those that are there
-	used    time.Time     // when a caller last took, asked or waited
-	callers int           // that wait
-	waiting float64       // tokens they wait for
-	turn    chan struct{} // of size 1: the caller that put something in may take tokens; nil until one waits
+	tokens  *rate.Limiter // without reservations: only the caller with the turn takes tokens, and only available ones
+	used    time.Time     // last call or wait
+	callers int           // number of waiting callers
+	waiting float64       // tokens that they wait for
+	turn    chan struct{} // of capacity 1: the caller that sends may take tokens; nil until the first wait
 	elem    *list.Element // in Keyed.unused; nil if callers > 0
 }
 
-// timeFor returns how long it takes to regain that many tokens, to the nearest
-// nanosecond: 0 if they are there. Half a nanosecond's worth may be missing
-// then, which [rate.Limiter] lends: it rounds a wait down to whole nanoseconds. The
-// bucket owes that, so the errors do not add up.
+// timeFor returns the time to regain the tokens, rounded to the nearest nanosecond; 0 if they are
+// available. Up to half a nanosecond's worth can be missing after that time. [rate.Limiter] lends
+// it, because it rounds a wait down to whole nanoseconds, and the bucket repays it, so the errors
+// do not add up.
 func timeFor(tokens float64, limit rate.Limit) time.Duration {
 	switch {
 	case tokens <= 0 || limit == rate.Inf:
@@ -43,7 +42,7 @@ func timeFor(tokens float64, limit rate.Limit) time.Duration {
 
 // The methods of Keyed below are called with k.mu held.
 
-// level returns b's tokens at now.
+// level returns the tokens of b at now.
 func (k *Keyed[K]) level(b *bucket[K], now time.Time) float64 {
 	if k.limit == rate.Inf {
 		return math.Inf(1)
@@ -51,21 +50,20 @@ func (k *Keyed[K]) level(b *bucket[K], now time.Time) float64 {
 	return b.tokens.TokensAt(now)
 }
 
-// take removes n tokens from b, which are there.
+// take removes n available tokens from b.
 func (*Keyed[K]) take(b *bucket[K], n int, now time.Time) { b.tokens.AllowN(now, n) }
 
-// wait returns how long a new caller would wait for n tokens of b: those who
-// wait already come first.
+// wait returns the time that a new caller would wait for n tokens of b behind the waiting callers.
 func (k *Keyed[K]) wait(b *bucket[K], n int, now time.Time) time.Duration {
 	return timeFor(b.waiting+float64(n)-k.level(b, now), k.limit)
 }
 
-// use returns the bucket of key, a new one if there is none, and marks it as
-// used. It returns nil if there is no room for a new one.
+// use returns the bucket of key, creates it if necessary, and marks it as used. It returns nil if
+// there is no room for a new bucket.
 func (k *Keyed[K]) use(key K, now time.Time) *bucket[K] {
-	// More than the one bucket that this call may add, so that what is to be
-	// forgotten never piles up; few, so that no call takes long. Before the
-	// look-up: the bucket that is returned must stay.
+	// forget runs before the lookup, so that it cannot remove the returned bucket. It may remove
+	// more buckets than this call adds, so that removable buckets do not accumulate, but only a
+	// few, so that no call takes long.
 	k.forget(now, 3)
 	if b, ok := k.keys[key]; ok {
 		b.used = now
@@ -83,21 +81,20 @@ func (k *Keyed[K]) use(key K, now time.Time) *bucket[K] {
 	return b
 }
 
-// leaveLocked takes a caller that waited for n tokens of b off the books.
+// leaveLocked removes a caller that waited for n tokens of b.
 func (k *Keyed[K]) leaveLocked(b *bucket[K], n int, now time.Time) {
 	b.waiting -= float64(n)
 	b.callers--
 	if b.callers == 0 {
-		b.waiting = 0 // a sum of large floats need not come back to 0
+		b.waiting = 0 // the sum of large floats may not return to exactly 0
 		b.used = now
 		b.elem = k.unused.PushFront(b)
 	}
 }
 
-// forget drops up to most buckets that were not used for the idle time,
-// beginning with the one not used for the longest. A full bucket holds no more
-// than a new one, so its key gains nothing. One that is not full keeps those
-// behind it, for as long as it takes to fill, which is burst/limit at most.
+// forget removes up to most buckets that were not used for the idle time, the least recently used
+// first. It removes only full buckets: a new bucket has as many tokens. A bucket that is not full
+// keeps the more recently used ones in the list, for at most burst/limit.
 func (k *Keyed[K]) forget(now time.Time, most int) {
 	for range most {
 		b := k.oldest()
@@ -108,8 +105,7 @@ func (k *Keyed[K]) forget(now time.Time, most int) {
 	}
 }
 
-// makeRoom drops the bucket not used for the longest though its idle time is
-// not over, if it is full.
+// makeRoom removes the least recently used bucket if it is full, also before its idle time is over.
 func (k *Keyed[K]) makeRoom(now time.Time) bool {
 	b := k.oldest()
 	if b == nil || !k.full(b, now) {
@@ -119,8 +115,8 @@ func (k *Keyed[K]) makeRoom(now time.Time) bool {
 	return true
 }
 
-// untilRoom returns how long it takes until makeRoom succeeds, or the time to
-// fill a bucket, as a guess, if all buckets have callers.
+// untilRoom returns the time until makeRoom succeeds. If all buckets have waiting callers, it
+// returns an estimate: the time to fill a bucket.
 func (k *Keyed[K]) untilRoom(now time.Time) time.Duration {
 	b := k.oldest()
 	switch {
@@ -129,8 +125,8 @@ func (k *Keyed[K]) untilRoom(now time.Time) time.Duration {
 	case k.full(b, now):
 		return 0
 	}
-	// Rounded up, other than by timeFor: makeRoom wants the bucket really
-	// full, since what a forgotten bucket owes nobody pays.
+	// Rounded up, unlike timeFor: makeRoom removes only full buckets, because removing a bucket
+	// with missing tokens would grant these twice.
 	ns := math.Ceil((float64(k.burst) - k.level(b, now)) / float64(k.limit) * float64(time.Second))
 	if ns >= math.MaxInt64 {
 		return math.MaxInt64

@@ -8,13 +8,12 @@ import (
 
 // BudgetOptions are the settings of a [Budget]. The zero value is valid.
 type BudgetOptions struct {
-	// Ratio is how many retries each call earns, so that a server that fails
-	// every request gets at most 1 + Ratio requests a call. 0 to 1. Zero means
-	// 0.1.
+	// Ratio is the number of retries that each call earns. A server that fails every request
+	// therefore receives at most 1 + Ratio requests for each call. 0 to 1. Zero means 0.1.
 	Ratio float64
 
-	// Capacity is how many retries can be saved up; a Budget begins with as
-	// many. 1 or more. Zero means 100.
+	// Capacity is the largest number of saved retries, and the number in a new Budget. 1 or more.
+	// Zero means 100.
 	Capacity int
 }
 
@@ -95,8 +94,8 @@ func (b *Budget) Tokens() float64 {
 	return b.tokens
 }
 
-// permits reports whether a budget with that many tokens lets a retry of the
-// priority pass. What a token is short of by rounding does not count.
+// permits reports whether a budget with that many tokens permits a retry of the priority. It
+// ignores rounding errors.
 func permits(tokens, capacity float64, p Priority) bool {
 	reserve := 0.0
 	switch {

@@ -35,14 +35,14 @@ const MaxKeys = 1 << 16
 // used.
 type Keyed[K comparable] struct {
 	idle    time.Duration
-	maxKeys int // MaxKeys, but for tests
+	maxKeys int // MaxKeys, except in tests
 
-	mu      sync.Mutex // guards what follows; not held while waiting
+	mu      sync.Mutex // guards the following fields; not held while waiting
 	limit   rate.Limit
 	burst   int
 	changed chan struct{} // closed and replaced by SetLimit
 	keys    map[K]*bucket[K]
-	unused  list.List // the *bucket[K] that nobody waits for, last used first
+	unused  list.List // the buckets without waiting callers, the most recently used first
 }
 
 // NewKeyed returns a Keyed that permits each key limit events a second, and burst events at once. A
@@ -163,8 +163,7 @@ func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
 // permitted. The errors are those of [Wait], with exact times. If there is no room for a new key
 // (see [MaxKeys]), the error matches tidegate.ErrThrottled and has RetryAfter.
 func (k *Keyed[K]) WaitN(ctx context.Context, key K, n int) error {
-	// The key is printed here, where k.mu is not held: it may have a String
-	// method, and that may call k.
+	// The key is formatted before k.mu is taken, because its String method may call k.
 	if err := k.waitN(ctx, key, n); err != nil {
 		return named(err, "ratelimit.WaitN", fmt.Sprint(key))
 	}
@@ -184,8 +183,8 @@ func (k *Keyed[K]) waitN(ctx context.Context, key K, n int) *tidegate.Error {
 		return err
 	}
 
-	// The first waiting caller of a key has the turn, and only it looks at the
-	// bucket. The others wait in the channel's own queue, which is in order.
+	// The first waiting caller of a key has the turn, and only that caller takes tokens. The others
+	// wait to send on the channel, which serves them in order.
 	select {
 	case b.turn <- struct{}{}:
 		defer func() { <-b.turn }()
@@ -194,7 +193,7 @@ func (k *Keyed[K]) waitN(ctx context.Context, key K, n int) *tidegate.Error {
 		return ended(ctx, n, nil)
 	}
 	for {
-		// Asked here, as select may pick another case that is ready too.
+		// Checked again, because select may choose another ready case.
 		if ctx.Err() != nil {
 			k.leave(b, n)
 			return ended(ctx, n, nil)
@@ -213,9 +212,9 @@ func (k *Keyed[K]) waitN(ctx context.Context, key K, n int) *tidegate.Error {
 	}
 }
 
-// enter takes n tokens if nobody has to wait for them, and returns no bucket
-// then, nor with an error. Otherwise it returns the bucket to wait for, among
-// whose waiting callers it has counted this one.
+// enter takes n tokens if no wait is necessary. It then returns no bucket, and neither does it with
+// an error. Otherwise it adds the caller to the waiting callers of a bucket and returns that
+// bucket.
 func (k *Keyed[K]) enter(key K, n int, deadline time.Time) (*bucket[K], *tidegate.Error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -250,9 +249,9 @@ func (k *Keyed[K]) enter(key K, n int, deadline time.Time) (*bucket[K], *tidegat
 	return b, nil
 }
 
-// proceed takes n tokens for the caller that has b's turn, or tells how long
-// to wait before asking again, and what else to wait for. The caller is no
-// longer counted when there is nothing to wait for.
+// proceed takes n tokens for the caller with the turn of b. If they are not available, it returns
+// the time to wait before the next try, and a channel that ends the wait early. Otherwise it
+// removes the caller from the waiting ones.
 func (k *Keyed[K]) proceed(b *bucket[K], n int, deadline time.Time) (time.Duration, <-chan struct{}, *tidegate.Error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -261,11 +260,11 @@ func (k *Keyed[K]) proceed(b *bucket[K], n int, deadline time.Time) (time.Durati
 	if k.limit != rate.Inf {
 		wait := timeFor(float64(n)-k.level(b, now), k.limit)
 		switch {
-		case n > k.burst: // since SetLimit
+		case n > k.burst: // after a SetLimit
 			err = aboveBurst(n, k.limit, k.burst)
 		case wait == 0:
 			k.take(b, n, now)
-		case misses(deadline, wait, now): // since SetLimit
+		case misses(deadline, wait, now): // after a SetLimit
 			err = tooLate(n, wait, deadline.Sub(now), k.limit, k.burst)
 		default:
 			return wait, k.changed, nil
@@ -275,8 +274,8 @@ func (k *Keyed[K]) proceed(b *bucket[K], n int, deadline time.Time) (time.Durati
 	return 0, nil, err
 }
 
-// misses reports whether a caller who waits that long misses its deadline. At
-// the very moment is too late: ctx would end then too.
+// misses reports whether a wait would miss the deadline. A wait until the deadline itself is too
+// long, because ctx ends then.
 func misses(deadline time.Time, wait time.Duration, now time.Time) bool {
 	return !deadline.IsZero() && wait >= deadline.Sub(now)
 }

@@ -7,20 +7,19 @@ import (
 )
 
 const (
-	// decreaseGap is the least time between two decreases. The refusals of
-	// requests that were under way together count once.
+	// decreaseGap is the shortest time between two decreases, so that the throttles of concurrent
+	// requests count once.
 	decreaseGap = 100 * time.Millisecond
 
-	// growStep is the least time between two increases, so that most calls leave
-	// the limiter alone.
+	// growStep is the shortest time between two increases, so that most calls do not change the
+	// limiter.
 	growStep = 20 * time.Millisecond
 
-	// measureWindow is how long accepted events are counted for a rate.
+	// measureWindow is the length of a window in which accepted events are counted.
 	measureWindow = 500 * time.Millisecond
 )
 
-// A pace is the state of an [Adaptive]. Its methods return the next state and
-// depend on their arguments only.
+// A pace is the state of an [Adaptive]. Its methods are pure functions that return the next state.
 type pace struct {
 	limit     rate.Limit
 	step      rate.Limit // added in each second; zero before the first throttle

@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A Class is a kind of outcome of a request, and decides whether and when the producer sends again.
-// It follows "RocketMQ: sending retry and throttling": retry at once, except after a throttle.
+// A Class is the class of a request's result. It determines whether and when the producer retries
+// (RocketMQ: sending retry and throttling): at once, except after a throttle.
 type Class int
 
 const (
@@ -82,8 +82,9 @@ func classOf(c tidegate.Code) Class {
 }
 
 // IsMessageFault reports whether err is permanent because of this message: the server rejects this
-// message and accepts others. It is false for a permanent fault of the set-up, which affects every
-// message of the topic, for example a missing topic, rejected credentials or a wrong endpoint.
+// message and accepts others. It is false for a permanent fault of the configuration, which affects
+// every message of the topic, for example a missing topic, rejected credentials or a wrong
+// endpoint.
 func IsMessageFault(err error) bool {
 	if Classify(err) != Permanent {
 		return false

@@ -6,14 +6,14 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A Lane is one server that accepts messages of one topic. Messages that travel
-// in one lane can share a request if the server supports that.
+// A Lane is one server that accepts messages of one topic. Messages of the same lane can share a
+// request if the server supports that.
 type Lane struct {
 	// Topic is the topic that the lane's messages are sent to.
 	Topic string
 
-	// Endpoint is the server. It equals Receipt.Endpoint and Error.Endpoint of
-	// the lane's sends, and is what [LaneRequest].Avoid names.
+	// Endpoint is the server. It equals Receipt.Endpoint and Error.Endpoint of the lane's sends.
+	// [LaneRequest].Avoid lists such endpoints.
 	Endpoint string
 
 	// MaxMessages is the largest number of messages in one request. It is 1
@@ -31,20 +31,19 @@ type LaneRequest struct {
 	// Topic is the topic of the message. It is required.
 	Topic string
 
-	// MessageGroup is the message's group. A group keeps its lane while the
-	// topic has the same writable queues, or order would be lost; so a group
-	// ignores Avoid. Empty means that any server of the topic will do.
+	// MessageGroup is the message's group. A group keeps its lane while the topic has the same
+	// writable queues, because another lane would break the order. A group therefore ignores Avoid.
+	// Empty means any server of the topic.
 	MessageGroup string
 
-	// Avoid lists endpoints, as in Lane.Endpoint, that the lane should not lead to
-	// because an earlier attempt failed there. They are used nevertheless if there is
-	// no other. Empty means that all will do.
+	// Avoid lists endpoints, as in Lane.Endpoint, at which an earlier attempt failed. Lane returns
+	// one of them only if there is no other. Empty means none.
 	Avoid []string
 }
 
-// A LaneSender lets the caller plan which messages share a request. It is
-// optional for a [Sender]: without it a producer sends each message with Send.
-// Several goroutines may call its methods at the same time.
+// A LaneSender lets the caller choose the messages that share a request. It is optional for a
+// [Sender]: without it a producer sends each message with Send. Several goroutines may call its
+// methods at the same time.
 type LaneSender interface {
 	// Lane returns the lane for the next message. It reserves nothing and sends no
 	// message. It blocks while the servers of the topic are unknown. If ctx ends
@@ -57,19 +56,17 @@ type LaneSender interface {
 	// with an ID. SendLane neither changes nor keeps them. It blocks until there is a
 	// response or ctx ends. The errors are those of Send.
 	//
-	// If the lane is no longer what it was, for example because the connection in
-	// use does not support several messages in one request, no message is sent, and
-	// every result is an error that matches ErrLaneChanged: ask for the lane again.
-	// Such a call is not an attempt.
+	// If the lane has changed, for example because the current connection does not support several
+	// messages in one request, SendLane sends nothing, and every result matches ErrLaneChanged. The
+	// caller then calls Lane again. Such a call is not an attempt.
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }
 
 type awaitKey struct{}
 
-// AwaitConnection returns a ctx with which a call waits for a connection until
-// ctx ends, where it would otherwise fail at once because there is none. While a
-// call waits, a transport tries to connect about once a second. A request that had
-// a connection is not repeated.
+// AwaitConnection returns a ctx for calls that wait for a connection until ctx ends. Without it, a
+// call fails at once if there is no connection. While a call waits, the transport tries to connect
+// about once a second. A request that reached a connection is not repeated.
 func AwaitConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, awaitKey{}, true)
 }

@@ -8,21 +8,19 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// The interfaces of this file are optional: a transport implements those that
-// its protocol can carry, and the SDK finds them with a type assertion. What the
-// package comment says of all methods holds for them: unless another thing is
-// documented, a method makes one attempt, blocks until there is a response or ctx
-// ends, and may be called by several goroutines.
+// The interfaces in this file are optional. A transport implements those that its protocol
+// supports, and the SDK finds them with a type assertion. The rules of the package comment hold for
+// all methods: unless documented otherwise, a method makes one attempt, blocks until there is a
+// response or ctx ends, and may be called by several goroutines.
 
-// ErrLaneChanged is matched by the results of [LaneSender].SendLane if the lane is
-// not what it was: the connection to its endpoint did not announce that it takes
-// several messages in one request, or the topic or a message group moved to another
-// server. Nothing was sent.
+// ErrLaneChanged matches the results of [LaneSender].SendLane if the lane has changed: the
+// connection to its endpoint did not announce support for several messages in one request, or the
+// topic or a message group moved to another server. Nothing was sent.
 var ErrLaneChanged = errors.New("the lane has changed; nothing was sent")
 
-// An EndpointConfigurer reports capabilities by server. A client can be
-// connected to servers of several kinds, so those of the access endpoint
-// ([Configurer].Capabilities) do not apply to all.
+// An EndpointConfigurer reports the capabilities of each server. A client can be connected to
+// servers of several kinds, so the capabilities of the access endpoint ([Configurer].Capabilities)
+// do not apply to all of them.
 type EndpointConfigurer interface {
 	// EndpointCapabilities returns the capabilities that the server at endpoint, as
 	// in Delivery.Endpoint, announced on its current connection. Until the first
@@ -32,7 +30,7 @@ type EndpointConfigurer interface {
 	EndpointCapabilities(endpoint string) Capabilities
 }
 
-// A Pinger checks that servers and topics can be used.
+// A Pinger checks servers and topics.
 type Pinger interface {
 	// Ping checks that the server responds, accepts the credentials and knows the
 	// topics, with one request for each topic, or one in all if there is none.
@@ -78,10 +76,10 @@ type Transaction struct {
 	ID        string // Receipt.TransactionID
 	MessageID string
 	Topic     string
-	Endpoint  string // that stored the half message
+	Endpoint  string // the server that stored the half message
 }
 
-// A TransactionCheck is a server's question for the resolution of a half message.
+// A TransactionCheck is a server's request for the resolution of a half message.
 type TransactionCheck struct {
 	Transaction Transaction       // for EndTransaction
 	Message     *tidegate.Message // the half message; never nil
@@ -92,7 +90,7 @@ type Resolution int
 
 // The resolutions.
 const (
-	ResolutionUnknown Resolution = iota // not decided yet
+	ResolutionUnknown Resolution = iota // no decision yet
 	Commit
 	Rollback
 )
@@ -113,20 +111,19 @@ func (r Resolution) String() string {
 // A ChangeRepeater can repeat a change of an invisible duration whose response
 // was lost.
 type ChangeRepeater interface {
-	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose
-	// response was lost. If that call replaced d.Handle, the server makes the
-	// change again and returns the same new handle. Without a server that
-	// supports it, RepeatChange is ChangeInvisibleDuration. The error matches
-	// tidegate.ErrInvalidHandle if the lease has ended.
+	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose response was
+	// lost. If that call replaced d.Handle, the server makes the change again and returns the same
+	// new handle. On a server that does not support it, RepeatChange is ChangeInvisibleDuration.
+	// The error matches tidegate.ErrInvalidHandle if the lease has ended.
 	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 }
 
-// A DeadLetterReporter makes dead letters and reports what the server did.
+// A DeadLetterReporter makes dead letters and reports the decision of the server.
 type DeadLetterReporter interface {
-	// DeadLetterResult is DeadLetter of [Settler] and returns what became of the message. That
-	// is FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if the
-	// group is configured so. FateUntold: the server does not report it, or the group was done
-	// with the message before. The errors are those of DeadLetter.
+	// DeadLetterResult is DeadLetter of [Settler] and returns the fate of the message:
+	// FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if the group
+	// is configured so. FateUntold means that the server does not report it, or that the message
+	// had ended before. The errors are those of DeadLetter.
 	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
 }
 
@@ -140,22 +137,21 @@ type Snoozer interface {
 	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
 }
 
-// A Reconsumer ends failed deliveries in the ways of Apache Pulsar: through the group's retry
-// topic, or by a negative acknowledgement.
+// A Reconsumer ends failed deliveries as Apache Pulsar does: through the group's retry topic, or by
+// a negative acknowledgement.
 type Reconsumer interface {
 	// Reconsume ends the delivery of a message that could not be consumed, in one attempt, and
-	// returns what becomes of the message. The handle is not valid afterwards; if it was not
-	// valid before, the error matches tidegate.ErrInvalidHandle. It fails with
-	// CodeNotImplemented, and does nothing, unless the delivering server has
-	// [Capabilities].Reconsume; with CodeBadRequest if the group has no retry topics or no such
-	// level; and with CodeForbidden if the credentials may not send to the group's retry topic and
-	// its dead letter topic.
+	// returns the fate of the message. The handle is invalid afterwards. If it was invalid before,
+	// the error matches tidegate.ErrInvalidHandle. Reconsume fails with CodeNotImplemented, and
+	// does nothing, unless the delivering server has [Capabilities].Reconsume. It fails with
+	// CodeBadRequest if the group has no retry topics or no such level, and with CodeForbidden if
+	// the credentials may not send to the group's retry topic and its dead letter topic.
 	Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error)
 }
 
-// A ReconsumeMode is the way in which a [Reconsumer] has a message consumed later. The zero value
-// is a retry through the retry topic with the level that follows: level 1 after the first failure,
-// level 2 after the second, up to the last one.
+// A ReconsumeMode selects how a [Reconsumer] ends a delivery. The zero value selects a retry
+// through the retry topic with the next level: level 1 after the first failure, level 2 after the
+// second, up to the last one.
 type ReconsumeMode struct {
 	// Delay is the time until the next delivery, 1 s to 864 000 s. A negative acknowledgement takes
 	// shorter ones too. Zero means Level, or for a negative acknowledgement the group's delay.
@@ -165,7 +161,7 @@ type ReconsumeMode struct {
 	// Delay, or the next level.
 	Level int
 
-	// Negative has the same message delivered again, with the next attempt number, instead of a new
-	// message through the retry topic. It excludes Level.
+	// Negative selects a negative acknowledgement: the server delivers the same message again, with
+	// the next attempt number, instead of a new message through the retry topic. It excludes Level.
 	Negative bool
 }

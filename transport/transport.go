@@ -167,11 +167,11 @@ const (
 	FateParked
 )
 
-// A Transport is all of it.
+// A Transport is a connection with all methods that producers and consumers need.
 type Transport interface {
 	Sender
 	Receiver
 	Settler
 	Configurer
-	io.Closer // ends what is under way; then every call returns tidegate.ErrClosed
+	io.Closer // ends calls under way; later calls return tidegate.ErrClosed
 }

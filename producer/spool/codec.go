@@ -18,12 +18,12 @@ import (
 // The header is JSON so that a later version can add fields.
 const format = 1
 
-// A header is all of an entry but the body.
+// A header is an entry without its body.
 type header struct {
 	Accepted time.Time        `json:"accepted"`
-	Message  tidegate.Message `json:"message"` // without Body
+	Message  tidegate.Message `json:"message"` // without the body
 
-	Reason   string    `json:"reason,omitempty"` // of a rejected entry
+	Reason   string    `json:"reason,omitempty"` // of a rejected entry; empty otherwise
 	Rejected time.Time `json:"rejected,omitzero"`
 }
 
@@ -69,10 +69,10 @@ func sequence(key []byte) uint64 {
 	return binary.BigEndian.Uint64(key)
 }
 
-// queueOf names the queue of a message: messages of one topic and message group
-// are in one, in order; those of a topic without a group are in another. Neither name
-// can contain a zero byte.
+// queueOf returns the name of a message's queue. The messages of a topic and message group share a
+// queue, in order. The messages of a topic without a group share another one. Names cannot contain
+// a zero byte.
 func queueOf(topic, group string) []byte { return []byte(topic + "\x00" + group) }
 
-// grouped reports whether the queue is that of a message group.
+// grouped reports whether the queue belongs to a message group.
 func grouped(queue string) bool { return !strings.HasSuffix(queue, "\x00") }

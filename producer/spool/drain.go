@@ -19,24 +19,27 @@ const (
 	batchBytes    = 4 << 20
 )
 
-// drainBackoff paces a queue while its messages fail.
+// drainBackoff paces a queue with failing messages.
 var drainBackoff = backoff.Exponential{Max: 5 * time.Second}
 
-// errDraining is returned by a second Drain.
+// errDraining is the error of a concurrent second Drain.
 var errDraining = errors.New("spool: another Drain is running")
 
-// Drain sends the messages until ctx ends, and then returns nil. It sleeps while
-// there are none. send gets at most one message of each message group, with
-// other messages, and returns an error for each: nil removes the message, a
-// fault of the message (transport.IsMessageFault) moves it to the rejected ones,
-// and after any other error it stays at the head of its group: a missing topic or
-// refused credentials are not its fault. A message group whose message failed, or a
-// topic of which every message without a group failed, waits from 1 s up to 5 s, or as
-// long as the errors ask for (RetryAfter). The others go on.
+// Drain sends the messages until ctx ends, and then returns nil. It sleeps while there are none.
+// Each call of send gets at most one message of each message group. send returns an error for each
+// message:
 //
-// A crash between send and the removal sends the message again, with the same
-// ID. Drain returns an error if the file cannot be read or written, and if it
-// is called a second time at the same time.
+//   - nil removes the message;
+//   - a fault of the message (transport.IsMessageFault) moves it to the rejected messages;
+//   - after any other error, for example a missing topic or rejected credentials, the message
+//     stays at the head of its group.
+//
+// A message group with a failed message waits from 1 s up to 5 s, or as long as the error requests
+// (RetryAfter). A topic waits likewise if all its messages without a group failed. The other queues
+// continue.
+//
+// After a crash between send and the removal, Drain sends the message again, with the same ID.
+// Drain returns an error if it cannot read or write the file, and if another Drain is under way.
 func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error {
 	s.mu.Lock()
 	busy := s.draining
@@ -51,7 +54,7 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 		s.mu.Unlock()
 	}()
 	failed := pauses{}
-	var after []byte // the queue that the last batch ended with
+	var after []byte // the last queue of the previous batch
 	for ctx.Err() == nil {
 		batch, err := s.next(after, failed)
 		if err != nil {
@@ -74,15 +77,15 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 	return nil
 }
 
-// pauses are the queues whose messages failed.
+// pauses are the waits of queues with failed messages.
 type pauses map[string]pause
 
 type pause struct {
-	failures int // in a row
+	failures int // consecutive ones
 	until    time.Time
 }
 
-// note brings the pauses up to date after a batch.
+// note updates the pauses after a batch.
 func (p pauses) note(batch []item, results []error, now time.Time) {
 	asked, progress := map[string]time.Duration{}, map[string]bool{}
 	for i, b := range batch {
@@ -104,12 +107,12 @@ func (p pauses) note(batch []item, results []error, now time.Time) {
 	}
 }
 
-// over reports whether the queue may be sent now.
+// over reports whether the pause of the queue is over.
 func (p pauses) over(queue []byte, now time.Time) bool {
 	return !now.Before(p[string(queue)].until)
 }
 
-// wait returns a ctx that ends with the first pause, and with ctx.
+// wait returns a ctx that ends with ctx or with the first pause.
 func (p pauses) wait(ctx context.Context) (context.Context, context.CancelFunc) {
 	var first time.Time
 	for _, pause := range p {
@@ -132,9 +135,8 @@ type item struct {
 	corrupt error
 }
 
-// next returns the next batch: the head of each group's queue and the first messages
-// of each topic without a group, from the queue behind after on, without the queues
-// that wait after a failure.
+// next returns the next batch: the head of each message group and the first messages of each topic
+// without a group. It starts with the queue after the given one, and skips queues in a pause.
 func (s *Spool) next(after []byte, failed pauses) ([]item, error) {
 	var batch []item
 	now := time.Now()
@@ -148,11 +150,11 @@ func (s *Spool) next(after []byte, failed pauses) ([]item, error) {
 			}
 			limit := 1
 			if !grouped(string(queue)) {
-				limit = batchMessages / 2 // other queues have the other half
+				limit = batchMessages / 2 // the other half is for other queues
 			}
 			entries := tx.Bucket(bucketPending).Bucket(queue).Cursor()
 			for k, v := entries.First(); k != nil && limit > 0 && !full(); k, v = entries.Next() {
-				h, err := decode(slices.Clone(v)) // v is valid during the transaction only
+				h, err := decode(slices.Clone(v)) // v is valid only during the transaction
 				batch = append(batch, item{slices.Clone(queue), sequence(k), len(v), h, err})
 				bytes += len(v)
 				limit--
@@ -203,14 +205,14 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send
 	return nil
 }
 
-// finished reports whether a result takes a message out of its queue.
+// finished reports whether a result removes a message from its queue.
 func finished(err error) bool { return err == nil || transport.IsMessageFault(err) }
 
 func rejection(text string) error {
 	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}
 }
 
-// record removes the entries that were sent and moves those that never can be.
+// record removes the sent entries and moves the rejected ones.
 func (s *Spool) record(batch []item, results []error) error {
 	moved := map[uint64][]byte{}
 	err := s.db.Update(func(tx *bolt.Tx) error {

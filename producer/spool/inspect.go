@@ -13,21 +13,20 @@ import (
 
 // An Entry is a message in the spool.
 type Entry struct {
-	Sequence uint64 // names the entry within its spool
+	Sequence uint64 // identifies the entry within its spool
 	Message  *tidegate.Message
 	Accepted time.Time // when Put accepted it
 	Bytes    int       // on disk
 
-	// Rejected is when the entry was found impossible to send, and Reason why.
-	// It is zero for a message that waits to be sent. Message is nil if a
-	// rejected entry is corrupt.
+	// Rejected is the time of the rejection, and Reason its reason. Both are zero for a pending
+	// message. Message is nil if a rejected entry is corrupt.
 	Rejected time.Time
 	Reason   string
 }
 
-// Entries returns up to limit entries whose sequence is above after, in order:
-// those that wait to be sent, or the rejected ones. It reads them from disk; to
-// read all, call it again with the sequence of the last one.
+// Entries returns up to limit entries with a sequence above after, in order: the pending entries,
+// or the rejected ones. It reads them from disk. To read all entries, call it again with the
+// sequence of the last one.
 func (s *Spool) Entries(rejected bool, after uint64, limit int) ([]Entry, error) {
 	var list []Entry
 	add := func(k, v []byte) {
@@ -61,7 +60,7 @@ func (s *Spool) Entries(rejected bool, after uint64, limit int) ([]Entry, error)
 	return list, nil
 }
 
-// first calls add for the first limit entries of b behind after.
+// first calls add for the first limit entries of b after after.
 func first(b *bolt.Bucket, after uint64, limit int, add func(k, v []byte)) error {
 	c := b.Cursor()
 	for k, v := c.Seek(key(after)); k != nil && limit > 0; k, v = c.Next() {
@@ -73,14 +72,14 @@ func first(b *bolt.Bucket, after uint64, limit int, add func(k, v []byte)) error
 	return nil
 }
 
-// Discard removes rejected entries for ever and returns how many there were.
-// Sequences of other entries are ignored.
+// Discard removes rejected entries permanently and returns their number. It ignores sequences of
+// other entries.
 func (s *Spool) Discard(sequences ...uint64) (int, error) {
 	return s.takeRejected(sequences, func(*bolt.Tx, []byte) (bool, error) { return true, nil })
 }
 
-// Requeue has rejected messages sent again, behind all that wait, and returns
-// how many. Corrupt entries and sequences of other entries are ignored. MaxAge counts anew.
+// Requeue moves rejected messages behind all pending ones and returns their number. It ignores
+// corrupt entries and sequences of other entries. MaxAge counts from the call.
 func (s *Spool) Requeue(sequences ...uint64) (int, error) {
 	type added struct {
 		queue string
@@ -90,7 +89,7 @@ func (s *Spool) Requeue(sequences ...uint64) (int, error) {
 	n, err := s.takeRejected(sequences, func(tx *bolt.Tx, value []byte) (bool, error) {
 		h, err := decode(slices.Clone(value))
 		if err != nil {
-			return false, nil //nolint:nilerr // a corrupt entry stays where it is
+			return false, nil //nolint:nilerr // a corrupt entry stays in the file
 		}
 		h.Accepted, h.Rejected, h.Reason = time.Now(), time.Time{}, ""
 		if value, err = encode(h, h.Message.Body); err != nil {
@@ -121,8 +120,7 @@ func (s *Spool) Requeue(sequences ...uint64) (int, error) {
 	return n, nil
 }
 
-// takeRejected removes the rejected entries for which f returns true, in one
-// transaction.
+// takeRejected removes the rejected entries for which f returns true, in one transaction.
 func (s *Spool) takeRejected(sequences []uint64, f func(tx *bolt.Tx, value []byte) (bool, error)) (n int, err error) {
 	var bytes int64
 	err = s.db.Update(func(tx *bolt.Tx) error {

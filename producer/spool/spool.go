@@ -1,19 +1,18 @@
-// Package spool keeps messages in a local file while no server accepts them.
+// Package spool stores messages in a local file while no server accepts them.
 //
-// Give a producer a spool, and it does the rest:
+// Set it as the spool of a producer:
 //
 //	s, err := spool.Open("orders.spool", spool.Options{})
 //	p, err := producer.New(t, producer.Options{Spool: s})
 //
-// A program can also use a spool by itself. [Spool.Put] adds a message, and a
-// goroutine in [Spool.Drain] sends the messages, with the same IDs. While
-// [Spool.Holds] reports older messages of a message group, a new one has to wait
-// behind them. A message that Put accepted survives a crash of the process and of the
-// machine: it leaves the file after a server has stored it, or through
-// [Spool.Discard].
+// A program can also use a spool without a producer. [Spool.Put] adds a message, and a goroutine in
+// [Spool.Drain] sends the messages, with the same IDs. While [Spool.Holds] reports messages of a
+// message group, newer messages of the group have to be spooled too. A message that Put accepted
+// survives a crash of the process and of the machine. It leaves the file after a server has stored
+// it, or by [Spool.Discard].
 //
-// Messages of one message group leave in the order in which they came. A spool
-// belongs to one process. The file is a bbolt database (go.etcd.io/bbolt).
+// Messages of one message group are sent in the order of their Puts. Only one process can open a
+// spool. The file is a bbolt database (go.etcd.io/bbolt).
 package spool
 
 import (
@@ -32,22 +31,21 @@ import (
 )
 
 var (
-	// ErrFull is matched by the error of a Put beyond Options.MaxBytes.
+	// ErrFull matches the error of a Put beyond Options.MaxBytes.
 	ErrFull = errors.New("the spool is full")
 
-	// ErrDisk is matched by the error of a Put that could not write the file, for
-	// example because the disk is full. The message is not in the spool.
+	// ErrDisk matches the error of a Put that could not write the file, for example because the
+	// disk is full. The message is not in the spool.
 	ErrDisk = errors.New("the file of the spool cannot be written")
 
-	// ErrInUse is matched by the error of an Open of a file that another process
-	// has open.
+	// ErrInUse matches the error of an Open of a file that another process has open.
 	ErrInUse = errors.New("the spool is in use by another process")
 )
 
 // The defaults of Options.
 const (
 	DefaultMaxBytes = 1 << 30
-	lockWait        = time.Second // for another process to close the file
+	lockWait        = time.Second // wait for another process to close the file
 )
 
 var (
@@ -55,45 +53,45 @@ var (
 	bucketRejected = []byte("rejected") // sequence → entry
 )
 
-// Options configure a [Spool]. The zero value is usable.
+// Options configure a [Spool]. The zero value is valid.
 type Options struct {
-	// MaxBytes bounds the entries, bodies and headers, in bytes. The file is
-	// larger by bbolt's pages and does not shrink. Zero means 1 GiB.
+	// MaxBytes bounds the entries, bodies and headers, in bytes. The file has additional pages of
+	// bbolt and does not shrink. Zero means 1 GiB.
 	MaxBytes int64
 
-	// MaxAge is how long a message may wait to be sent. An older one is
-	// rejected instead, see [Spool.Entries]. Zero means no limit.
+	// MaxAge is the longest time that a message may wait to be sent. Older messages are rejected,
+	// see [Spool.Entries]. Zero means no limit.
 	MaxAge time.Duration
 
-	// Logger receives rejected messages as warnings and failed drains as debug
-	// records. Nil means silent.
+	// Logger receives rejected messages as warnings and failed drains as debug records. Nil means
+	// no logging.
 	Logger *slog.Logger
 }
 
-// A Spool is an open spool. Goroutines may share it. Open one with [Open].
+// A Spool is an open spool. Several goroutines may share it. Open one with [Open].
 type Spool struct {
 	db   *bolt.DB
 	opts Options
 	log  *slog.Logger
-	wake chan struct{} // a token after a Put, for Drain
+	wake chan struct{} // signals a Put to Drain
 
-	mu       sync.Mutex // guards what follows; never held during I/O
+	mu       sync.Mutex // guards the following fields; never held during I/O
 	stats    Stats
-	reserved int64          // bytes of Puts under way
+	reserved int64          // bytes of concurrent Puts
 	groups   map[string]int // queue → messages, for queues of message groups
 	draining bool
 }
 
-// Stats are the sizes of a spool.
+// Stats are the numbers of messages in a spool, and their size.
 type Stats struct {
-	Pending  int   // messages that wait to be sent
+	Pending  int   // messages to be sent
 	Rejected int   // messages that can never be sent
-	Bytes    int64 // of both
+	Bytes    int64 // of both kinds
 }
 
-// Open opens the spool in the file at path, which it creates if it does not
-// exist, and reads the headers of all entries. It waits for a second if another
-// process has the file open; then the error matches [ErrInUse].
+// Open opens the spool in the file at path, creates the file if it does not exist, and reads the
+// headers of all entries. If another process has the file open, Open waits for a second and then
+// returns an error that matches [ErrInUse].
 func Open(path string, o Options) (*Spool, error) {
 	switch {
 	case o.MaxBytes < 0:
@@ -153,8 +151,7 @@ func (s *Spool) load() error {
 	})
 }
 
-// count changes the numbers of pending messages. Its caller holds s.mu, or
-// nobody else has s yet.
+// count changes the numbers of pending messages. The caller holds s.mu, or is the only user of s.
 func (s *Spool) count(queue string, messages, bytes int) {
 	s.stats.Pending += messages
 	s.stats.Bytes += int64(bytes)
@@ -166,11 +163,10 @@ func (s *Spool) count(queue string, messages, bytes int) {
 	}
 }
 
-// Put adds a message, which must have an ID, and returns once it is on disk;
-// Puts at the same time share an fsync. The error matches [ErrFull] if
-// MaxBytes would be exceeded, [ErrDisk] if the file cannot be written, and
-// os.ErrClosed after Close; ctx is checked before
-// the write begins. After an error the message is not in the spool.
+// Put adds a message with an ID and returns when the message is on disk. Concurrent Puts share an
+// fsync. The end of ctx does not interrupt a write. The error matches [ErrFull] if the message
+// would exceed MaxBytes, [ErrDisk] if the file cannot be written, os.ErrClosed after Close, and the
+// cause of ctx if it ended before the write. After an error the message is not in the spool.
 func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("spool: put message %s: %w", msg.ID, context.Cause(ctx))
@@ -183,9 +179,8 @@ func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
 	return s.stored(e, err)
 }
 
-// PutBatch adds messages as Put does, in their order and with one fsync, and returns
-// an error for each. Goroutines that share a spool and put messages of the same
-// message group have no order among one another.
+// PutBatch adds messages like Put, in their order and with one fsync, and returns an error for
+// each. Concurrent Puts of the same message group have no order.
 func (s *Spool) PutBatch(ctx context.Context, msgs []*tidegate.Message) []error {
 	errs := make([]error, len(msgs))
 	if ctx.Err() != nil {
@@ -217,14 +212,14 @@ func (s *Spool) PutBatch(ctx context.Context, msgs []*tidegate.Message) []error 
 	return errs
 }
 
-// An entry is a message on its way to the disk.
+// An entry is a message that is being written.
 type entry struct {
 	id    string
 	queue []byte
 	value []byte
 }
 
-// entry encodes a message and reserves its bytes, until stored.
+// entry encodes a message and reserves its bytes until stored.
 func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
 	if msg.ID == "" {
 		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
@@ -257,7 +252,7 @@ func (e *entry) write(tx *bolt.Tx) error {
 	return b.Put(key(seq), e.value)
 }
 
-// stored notes the result of writing an entry.
+// stored updates the counters after the write of an entry.
 func (s *Spool) stored(e *entry, err error) error {
 	s.mu.Lock()
 	s.reserved -= int64(len(e.value))
@@ -275,8 +270,8 @@ func (s *Spool) stored(e *entry, err error) error {
 	return fmt.Errorf("spool: put message %s: %w: %w; check the space on its disk", e.id, ErrDisk, err)
 }
 
-// Holds reports whether messages of the group wait here, so that newer ones
-// have to go behind them. It does not block. It is false for an empty group.
+// Holds reports whether the spool has messages of the group, so that newer ones must be spooled
+// too. It does not block. It is false for an empty group.
 func (s *Spool) Holds(topic, group string) bool {
 	if group == "" {
 		return false
@@ -286,15 +281,15 @@ func (s *Spool) Holds(topic, group string) bool {
 	return s.groups[string(queueOf(topic, group))] > 0
 }
 
-// Stats returns the sizes of the spool. It does not block.
+// Stats returns the current numbers. It does not block.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// Close closes the file. It waits for the Puts and reads under way; end
-// [Spool.Drain] first. Later calls return an error that matches os.ErrClosed.
+// Close closes the file. It waits for concurrent Puts and reads. End [Spool.Drain] first. Later
+// calls return an error that matches os.ErrClosed.
 func (s *Spool) Close() error { return s.db.Close() }
 
 func (s *Spool) signal() {
@@ -304,7 +299,7 @@ func (s *Spool) signal() {
 	}
 }
 
-// closed returns err, as os.ErrClosed if it is bbolt's error for that.
+// closed returns os.ErrClosed if err is bbolt's error for a closed file, and err otherwise.
 func closed(err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		return os.ErrClosed

@@ -10,9 +10,9 @@
 //   - a transient failure of a send, followed by a failed probe;
 //   - throttling for [Options].ThrottleGrace without an accepted send.
 //
-// Cancelled calls, permanent errors and single throttles do not count. The next endpoint is the
-// first one in the list that works; if none does, the active one stays. Attempts that wait for a
-// connection to the old endpoint end, so that the next attempts go to the new one.
+// Cancelled calls, permanent errors and single throttles do not count. Sends switch to the first
+// endpoint in the list that works; if none works, they stay. Attempts that wait for a connection to
+// the old endpoint end, so that the next attempts use the new one.
 //
 // The other endpoints are probed with Ping. Sends return to an earlier endpoint once it has worked
 // for [Options].SwitchBack. If sends leave it again soon, it has to work for twice as long the next
@@ -21,13 +21,13 @@
 //
 // # Receiving
 //
-// Consumers receive from all endpoints as long as they run, also from one that is empty and that
-// sends do not use. No endpoint can be taken for drained: other programs may switch at other
-// moments, a retry can be due hours after the last new message, and operators send dead letters
-// back. The price is one waiting receive for each queue of each endpoint. Receives from an endpoint
-// that is down fail and are repeated at the pace of the consumer, at most about every 36 s by
-// default. [Transport.Queues] returns the queues of all endpoints, each for a Receive of its own. A
-// delivery is settled at its endpoint; Delivery.Endpoint begins with the endpoint's name.
+// Consumers receive from all endpoints as long as they run, also from an empty endpoint that sends
+// do not use. No endpoint can be treated as drained: other programs may switch at other times, a
+// retry can be due hours after the last new message, and operators send dead letters back. The
+// price is one waiting receive for each queue of each endpoint. Receives from an endpoint that is
+// down fail and are repeated at the pace of the consumer, by default at most about every 36 s.
+// [Transport.Queues] returns the queues of all endpoints, for separate Receives. A delivery is
+// settled at its endpoint; Delivery.Endpoint begins with the endpoint's name.
 //
 // A message group is in order within one endpoint. Messages on two endpoints around a switch have
 // no order. A send whose response was lost can be stored on both, with the same message ID.

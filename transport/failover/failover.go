@@ -19,12 +19,12 @@ import (
 
 // An Endpoint is one of the transports to choose from.
 type Endpoint struct {
-	// Name names the endpoint in events and errors, for example "primary": letters,
-	// digits, '-' and '_'. It is required, and no two endpoints have the same.
+	// Name identifies the endpoint in events and errors, for example "primary". It consists of
+	// letters, digits, '-' and '_'. It is required and must be unique.
 	Name string
 
-	// Transport is a transport.Pinger too. It belongs to the [Transport], which closes it.
-	// It is required.
+	// Transport must also be a transport.Pinger. The [Transport] owns it and closes it. It is
+	// required.
 	Transport transport.Transport
 }
 
@@ -36,32 +36,31 @@ type Event struct {
 	Err      error  // the last failure of From; nil for Recovered
 }
 
-// Options are the choices of a [Transport]. The zero value is the defaults.
+// Options configure a [Transport]. The zero value means the defaults.
 type Options struct {
-	// Failures is the number of sends in a row that fail with a transient error before the
-	// endpoint is left. Negative values are refused. Default: 3.
+	// Failures is the number of consecutive sends with a transient error after which sends leave
+	// the endpoint. Negative values are invalid. Default: 3.
 	Failures int
 
-	// ThrottleGrace is how long an endpoint may throttle without accepting anything
-	// before it is left. Negative means that throttling is never a reason. Default: 30 s.
+	// ThrottleGrace is the time for which an endpoint may throttle without accepting a message
+	// before sends leave it. Negative means that throttling is never a reason to leave. Default: 30
+	// s.
 	ThrottleGrace time.Duration
 
-	// SwitchBack is how long an earlier endpoint has to be well before sends return to
-	// it. It doubles after each early relapse, up to 32 times. Negative values are
-	// refused. Default: 60 s.
+	// SwitchBack is the time for which an earlier endpoint must work before sends return to it. It
+	// doubles after each early relapse, up to 32 times. Negative values are invalid. Default: 60 s.
 	SwitchBack time.Duration
 
-	// ProbeInterval is how often endpoints that are not active are probed, and an active
-	// one after a failed send; ProbeTimeout is how long a probe may take. One failed
-	// probe is enough to leave an endpoint. Negative values are refused. Default of
-	// each: 1 s.
+	// ProbeInterval is the time between probes of an endpoint. Endpoints that are not active are
+	// probed, and the active one after a failed send. ProbeTimeout bounds a probe. One failed probe
+	// makes sends leave an endpoint. Negative values are invalid. Default of each: 1 s.
 	ProbeInterval, ProbeTimeout time.Duration
 
-	// OnSwitch is called after each switch, in order, by one goroutine. It may block;
-	// later events wait, and Close waits for it. Nil means none.
+	// OnSwitch is called after each switch, in order, by one goroutine. It may block; later events
+	// wait for it, and so does Close. Nil means none.
 	OnSwitch func(Event)
 
-	// Logger gets a warning for each switch. Nil means silence.
+	// Logger receives a warning for each switch. Nil means no logging.
 	Logger *slog.Logger
 }
 
@@ -78,41 +77,40 @@ var (
 	_ transport.Reconsumer         = (*Transport)(nil)
 )
 
-// A Transport sends to the active one of its endpoints. Goroutines may share it.
+// A Transport sends to the active one of its endpoints. Several goroutines may share it.
 type Transport struct {
 	opts   Options
 	rules  rules
 	ends   []*end
 	active atomic.Int64
 
-	ctx    context.Context //nolint:containedctx // ends with Close; of probes, not of requests
+	ctx    context.Context //nolint:containedctx // ends with Close; for probes, not for requests
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	events chan Event
 
 	mu     sync.Mutex // guards health; never held across a wait or a call
 	health []health
-	last   []error // failure of each endpoint
+	last   []error // last failure of each endpoint
 }
 
-// An end is an endpoint with its breaker.
+// An end is an endpoint with its circuit breaker.
 type end struct {
 	Endpoint
 	index     int
 	ping      transport.Pinger
 	breaker   *gobreaker.TwoStepCircuitBreaker[struct{}]
-	throttled atomic.Bool // health.throttledSince is set
+	throttled atomic.Bool // whether health.throttledSince is set
 	down      atomic.Bool // health.down
 	suspect   atomic.Bool // a send failed since the last probe
 	era       atomic.Pointer[era]
-	queues    sync.Map                  // groupTopic → []int, the last known
-	emptyAt   atomic.Pointer[time.Time] // when a receive from any queue brought nothing
+	queues    sync.Map                  // groupTopic → []int, the last response
+	emptyAt   atomic.Pointer[time.Time] // when a receive from any queue returned nothing
 }
 
-// Dial returns a transport over the RocketMQ clusters or tidegate brokers at addresses,
-// the primary one first, each with the same options. They are named "primary",
-// "secondary", "endpoint-3" and so on. It does not connect. An address has the form that
-// rocketmq.New takes.
+// Dial returns a transport over the RocketMQ clusters or tidegate brokers at addresses, the primary
+// one first, each with the same options. Their names are "primary", "secondary", "endpoint-3" and
+// so on. Dial does not connect. Addresses have the form of rocketmq.New.
 func Dial(addresses []string, client rocketmq.Options, o Options) (*Transport, error) {
 	var ends []Endpoint
 	for i, address := range addresses {
@@ -136,7 +134,7 @@ func Dial(addresses []string, client rocketmq.Options, o Options) (*Transport, e
 
 func closeAll(ends []Endpoint) {
 	for _, e := range ends {
-		_ = e.Transport.Close() // never used
+		_ = e.Transport.Close() // it was never used
 	}
 }
 
@@ -144,8 +142,8 @@ func invalid(field, format string, args ...any) error {
 	return &tidegate.Error{Op: "failover.New", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// New returns a transport over endpoints in the order of preference, at least two. The
-// error joins all faults; the endpoints then stay the caller's.
+// New returns a transport over at least two endpoints, in the order of preference. The error joins
+// all faults; after an error the caller still owns the endpoints.
 func New(endpoints []Endpoint, o Options) (*Transport, error) {
 	var errs []error
 	if len(endpoints) < 2 {
@@ -193,11 +191,11 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 		opts: o, rules: rules{o.ThrottleGrace, o.SwitchBack}, events: make(chan Event, 64),
 		health: make([]health, len(endpoints)), last: make([]error, len(endpoints)),
 	}
-	t.ctx, t.cancel = context.WithCancel(context.Background()) // the transport's own life
+	t.ctx, t.cancel = context.WithCancel(context.Background()) // the transport's lifetime
 	for i, e := range endpoints {
 		x := &end{Endpoint: e, index: i, ping: e.Transport.(transport.Pinger)}
 		x.breaker = t.newBreaker()
-		ctx, cancel := context.WithCancelCause(context.Background()) // ends when it is left
+		ctx, cancel := context.WithCancelCause(context.Background()) // ends when sends leave the endpoint
 		x.era.Store(&era{ctx, cancel})
 		t.ends = append(t.ends, x)
 	}
@@ -208,7 +206,7 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 	return t, nil
 }
 
-// Active returns the name of the endpoint that sends go to. It does not block.
+// Active returns the name of the endpoint that receives the sends. It does not block.
 func (t *Transport) Active() string { return t.now().Name }
 
 func (t *Transport) now() *end { return t.ends[t.active.Load()] }

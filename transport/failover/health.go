@@ -12,14 +12,14 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// patience is the least time without a response that counts as a failure when the
-// caller's own deadline ends a send.
+// patience is the shortest time without a response that counts as a failure if the caller's
+// deadline ends a send.
 const patience = 250 * time.Millisecond
 
 var errNothing = errors.New("it shows nothing about the endpoint")
 
-// newBreaker returns a breaker of one endpoint: sends feed it while it is closed, and
-// probes close it.
+// newBreaker returns the breaker of one endpoint. Sends report to it while it is closed, and probes
+// close it.
 func (t *Transport) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     t.opts.ProbeInterval / 2,
@@ -28,14 +28,15 @@ func (t *Transport) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	})
 }
 
-// verdict returns what a send shows about its endpoint: nil if it works, errNothing,
-// or the failure that counts. cause is that of the caller's ctx, nil if it goes on.
+// verdict returns the result of a send for its endpoint: nil if the endpoint works, errNothing if
+// the send shows nothing, or the failure. cause is the cause of the caller's ctx, or nil while ctx
+// has not ended.
 func verdict(err, cause error, took time.Duration) error {
 	switch class := transport.Classify(err); {
 	case class == transport.OK:
 		return nil
 	case class != transport.Transient, errors.Is(err, transport.ErrLaneChanged):
-		return errNothing // a throttle is noted apart from the breaker, since it has a grace
+		return errNothing // throttles do not count here, because they have a grace of their own
 	case cause == nil, errors.Is(cause, tidegate.ErrUnavailable):
 		return err
 	case errors.Is(cause, context.DeadlineExceeded) && took >= patience:
@@ -44,8 +45,9 @@ func verdict(err, cause error, took time.Duration) error {
 	return errNothing
 }
 
-// track asks the endpoint's breaker for a send, whose results the caller reports. If the
-// breaker is open the endpoint is used all the same, since there is no better one.
+// track asks the endpoint's breaker to admit a send. The caller reports the results to the returned
+// function. If the breaker is open, the send uses the endpoint nevertheless, because there is no
+// better one.
 func (t *Transport) track(ctx context.Context, e *end) (report func([]transport.SendResult)) {
 	begin := time.Now()
 	done, refused := e.breaker.Allow()
@@ -68,11 +70,11 @@ func (t *Transport) track(ctx context.Context, e *end) (report func([]transport.
 	}
 }
 
-// note notes the result of a send, and switches if it demands that.
+// note records the result of a send, and switches if necessary.
 func (t *Transport) note(e *end, err, v error) {
 	throttled := errors.Is(err, tidegate.ErrThrottled)
 	if v == nil && !e.throttled.Load() || !throttled && errors.Is(v, errNothing) {
-		return // the way of nearly all sends
+		return // the case of nearly all sends
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +93,7 @@ func (t *Transport) note(e *end, err, v error) {
 	t.reconsider(time.Now())
 }
 
-// reconsider switches if what is known demands that. t.mu is held.
+// reconsider switches if the health of the endpoints demands it. t.mu is held.
 func (t *Transport) reconsider(now time.Time) {
 	for i, e := range t.ends {
 		t.health[i].failing = t.health[i].down || e.breaker.State() != gobreaker.StateClosed
@@ -108,7 +110,7 @@ func (t *Transport) reconsider(now time.Time) {
 	select {
 	case t.events <- event:
 	default:
-		return // OnSwitch is 64 switches behind: stay
+		return // OnSwitch is 64 events late: do not switch
 	}
 	switched(now, from, to, t.health, t.rules)
 	t.ends[from].throttled.Store(false)
@@ -117,7 +119,7 @@ func (t *Transport) reconsider(now time.Time) {
 	t.ends[from].leave()
 }
 
-// errLeft ends the attempts that wait for a connection to an endpoint that was left.
+// errLeft ends attempts that wait for a connection to the endpoint after a switch.
 var errLeft = fmt.Errorf("%w: sends go to another endpoint now", tidegate.ErrUnavailable)
 
 // leave ends the attempts that wait for a connection to e.
@@ -126,8 +128,8 @@ func (e *end) leave() {
 	e.era.Swap(&era{next, cancel}).cancel(errLeft)
 }
 
-// sending returns ctx, which also ends when e is left if the caller would wait for a
-// connection: another endpoint takes the next attempt at once.
+// sending returns a ctx that also ends when sends leave e, if the caller waits for a connection.
+// The next attempt then uses the other endpoint at once.
 func (e *end) sending(ctx context.Context) (context.Context, func()) {
 	if !transport.AwaitsConnection(ctx) {
 		return ctx, func() {}
@@ -142,11 +144,11 @@ func (e *end) sending(ctx context.Context) (context.Context, func()) {
 
 // An era is the time in which an endpoint is active.
 type era struct {
-	ctx    context.Context //nolint:containedctx // no request's
+	ctx    context.Context //nolint:containedctx // independent of requests
 	cancel context.CancelCauseFunc
 }
 
-// watch reports switches, and looks once in a while whether one is due.
+// watch reports switches, and checks periodically whether one is due.
 func (t *Transport) watch() {
 	ticker := time.NewTicker(t.opts.ProbeInterval)
 	defer ticker.Stop()
@@ -167,7 +169,7 @@ func (t *Transport) watch() {
 	}
 }
 
-// probe pings an endpoint that sends do not use, or that failed one.
+// probe pings an endpoint that sends do not use, or that has failed a send.
 func (t *Transport) probe(e *end) {
 	ticker := time.NewTicker(t.opts.ProbeInterval)
 	defer ticker.Stop()
@@ -178,11 +180,11 @@ func (t *Transport) probe(e *end) {
 			return
 		}
 		if t.now() == e && !e.suspect.Load() && !e.down.Load() && e.breaker.State() == gobreaker.StateClosed {
-			continue // sends show how it is
+			continue // sends show its health
 		}
 		done, err := e.breaker.Allow()
 		if err != nil {
-			continue // another probe is under way, or the last one failed just now
+			continue // another probe is under way, or one has just failed
 		}
 		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 		err = e.ping.Ping(ctx)

@@ -2,15 +2,15 @@ package failover
 
 import "time"
 
-// A Reason says why sends go to another endpoint.
+// A Reason is the reason of a switch.
 type Reason int
 
-// The reasons to switch.
+// The reasons of a switch.
 const (
 	NoSwitch   Reason = iota
 	Failing           // sends to the endpoint, or probes of it, failed
-	Throttling        // the endpoint throttled without a break for longer than the grace
-	Recovered         // an earlier endpoint was well for long enough
+	Throttling        // the endpoint throttled without an accepted send for longer than the grace
+	Recovered         // an earlier endpoint has worked for long enough
 )
 
 // String returns the reason in words.
@@ -28,41 +28,41 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// health is what is known about one endpoint. The zero value is one that works.
+// health is the known state of one endpoint. The zero value is a working endpoint.
 type health struct {
 	down           bool      // the last probe failed
 	failing        bool      // down, or its breaker is not closed
-	throttledSince time.Time // of the throttles without a success since; zero for none
-	wellSince      time.Time // since when all probes succeeded, while not active; zero if the last one did not
-	activeSince    time.Time // when it became active last
-	relapses       int       // how often in a row it was left soon after it had become active again
+	throttledSince time.Time // the first throttle since the last success; zero for none
+	wellSince      time.Time // while inactive, the first probe of an unbroken success; zero after a failed probe
+	activeSince    time.Time // the last time it became active
+	relapses       int       // consecutive switches away soon after it had become active
 }
 
-// rules are the options that decide.
+// rules are the options of the decision.
 type rules struct {
-	grace      time.Duration // negative: throttling is no reason
+	grace      time.Duration // negative: throttling is no reason to switch
 	switchBack time.Duration
 }
 
-// maxRelapses bounds the doubling of the time that an endpoint has to be well, and
-// steady is after how many times that time an active endpoint's relapses are forgotten.
+// maxRelapses bounds the doubling of the time for which an endpoint must work. After steady times
+// that time as the active endpoint, its relapses are reset.
 const (
 	maxRelapses = 5
 	steady      = 10
 )
 
-// throttling reports whether h throttled for longer than the grace.
+// throttling reports whether h has throttled for longer than the grace.
 func (r rules) throttling(h health, now time.Time) bool {
 	return r.grace >= 0 && !h.throttledSince.IsZero() && now.Sub(h.throttledSince) >= r.grace
 }
 
-// demanded is how long an endpoint has to be well before sends return to it.
+// demanded returns the time for which an endpoint must work before sends return to it.
 func (r rules) demanded(h health) time.Duration {
 	return r.switchBack << min(h.relapses, maxRelapses)
 }
 
-// decide returns the endpoint that sends should go to, and why it is not the active
-// one. It depends on its arguments only.
+// decide returns the endpoint for sends, and the reason if it is not the active one. It is a pure
+// function.
 func decide(now time.Time, active int, all []health, r rules) (next int, why Reason) {
 	switch h := all[active]; {
 	case h.failing:
@@ -85,7 +85,7 @@ func decide(now time.Time, active int, all []health, r rules) (next int, why Rea
 	return active, NoSwitch
 }
 
-// switched returns the healths after a switch.
+// switched returns the states after a switch.
 func switched(now time.Time, from, to int, all []health, r rules) []health {
 	left := &all[from]
 	if from < to {

@@ -16,9 +16,9 @@ func (t *Transport) ProducerSettings(ctx context.Context, topic string) (transpo
 	return s, e.wrap(err)
 }
 
-// ConsumerSettings returns the settings of the active endpoint, or, if that fails with a
-// transient error, those of the first other one that responds. It asks one after the other until
-// ctx ends. The error is that of the active endpoint.
+// ConsumerSettings returns the settings of the active endpoint. If that fails with a transient
+// error, it returns the settings of the first other endpoint that responds. It queries the
+// endpoints one after the other until ctx ends. The error is that of the active endpoint.
 func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (s transport.ConsumerSettings, err error) {
 	active := t.now()
 	if s, err = active.Transport.ConsumerSettings(ctx, group, topic); err == nil || transport.Classify(err) != transport.Transient {
@@ -53,7 +53,7 @@ func (t *Transport) Capabilities() transport.Capabilities {
 }
 
 // EndpointCapabilities returns the capabilities of one server, named as in Delivery.Endpoint. It
-// does not block, and returns the zero value for a server of none of the endpoints.
+// does not block. It returns the zero value for an unknown server.
 func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities {
 	e, server := t.inner(endpoint)
 	if e == nil {
@@ -65,16 +65,16 @@ func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities
 	return e.Transport.Capabilities()
 }
 
-// Ping succeeds if one of the endpoints responds and knows the topics. It asks all of them at the
-// same time and returns when the first one has succeeded, all have failed, or ctx ends. The error
-// is that of the first endpoint.
+// Ping succeeds if one of the endpoints responds and knows the topics. It queries all endpoints at
+// the same time. It returns when the first one has succeeded, all have failed, or ctx ends. The
+// error is that of the first endpoint.
 func (t *Transport) Ping(ctx context.Context, topics ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(t.ends))
 	t.each(func(e *end) {
 		if errs[e.index] = e.wrap(e.ping.Ping(ctx, topics...)); errs[e.index] == nil {
-			cancel() // one is enough
+			cancel() // one success is enough
 		}
 	})
 	for _, err := range errs {
@@ -151,7 +151,7 @@ func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func
 			return check(ctx, q)
 		}))
 		if errs[e.index] != nil {
-			cancel() // the others must not go on as if all were served
+			cancel() // the others must not continue as if all endpoints were served
 		}
 	})
 	for _, ok := range served {

@@ -10,14 +10,14 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// drainEvery is how long a receive from any queue leaves an endpoint alone that is not
-// active and had nothing.
+// drainEvery is the interval at which a receive from any queue queries an inactive endpoint without
+// messages.
 const drainEvery = 5 * time.Second
 
 type groupTopic struct{ group, topic string }
 
-// Queue numbers. That of queue q of endpoint i of n is q·n+i, and one less where that is
-// negative, so that none is transport.AnyQueue.
+// Queue numbers. Queue q of endpoint i of n has the number q·n+i. A negative number is one lower,
+// so that no number is transport.AnyQueue.
 
 func queueNumber(q, i, n int) int {
 	if x := q*n + i; x >= 0 {
@@ -34,9 +34,9 @@ func queueOf(number, n int) (q, i int) {
 	return (number - i) / n, i
 }
 
-// Queues returns the queues of all endpoints. Those of an endpoint that cannot be asked
-// are the last known ones. It asks all endpoints at the same time and waits for each of them,
-// until ctx ends. The error is that of the first endpoint, if none responded and none is known.
+// Queues returns the queues of all endpoints. For an endpoint that does not respond it returns the
+// last known ones. It queries all endpoints at the same time and waits for all of them, until ctx
+// ends. The error is that of the first endpoint, if no endpoint responded and no queue is known.
 func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	key := groupTopic{group, topic}
 	lists, errs := make([][]int, len(t.ends)), make([]error, len(t.ends))
@@ -74,7 +74,7 @@ func first(errs []error) error {
 	return nil
 }
 
-// each calls f for every endpoint at the same time: one that does not respond must not
+// each calls f for all endpoints at the same time, so that an endpoint without a response does not
 // delay the others.
 func (t *Transport) each(f func(*end)) {
 	done := make(chan struct{})
@@ -90,10 +90,10 @@ func (t *Transport) each(f func(*end)) {
 	}
 }
 
-// Receive receives from the endpoint of the queue. From any queue it receives from the
-// active endpoint, and before that, without waiting, from one of the others that may
-// have messages: one that brought some last time, or was not asked for 5 s. The errors are those
-// of the endpoint's transport.
+// Receive receives from the endpoint of the queue. From any queue, it first receives without
+// waiting from one of the inactive endpoints that may have messages: one that returned messages
+// last time, or was not queried for 5 s. Then it receives from the active endpoint. The errors are
+// those of the endpoint's transport.
 func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if r.Queue != transport.AnyQueue {
 		q, i := queueOf(r.Queue, len(t.ends))

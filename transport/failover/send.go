@@ -9,11 +9,12 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Names of servers are those of the endpoint's transport behind the endpoint's name.
+// The outer name of a server is the endpoint's name followed by the name in the endpoint's
+// transport.
 
 func (e *end) outer(server string) string { return e.Name + "/" + server }
 
-// inner returns the endpoint of an outer name, and the name there; nil if there is none.
+// inner returns the endpoint of an outer name and the inner name, or nil for an unknown name.
 func (t *Transport) inner(outer string) (*end, string) {
 	name, server, ok := strings.Cut(outer, "/")
 	for _, e := range t.ends {
@@ -26,7 +27,7 @@ func (t *Transport) inner(outer string) (*end, string) {
 
 // wrap returns err with the outer name of its server.
 func (e *end) wrap(err error) error {
-	inner, ok := err.(*tidegate.Error) //nolint:errorlint // what wraps an error names its own server
+	inner, ok := err.(*tidegate.Error) //nolint:errorlint // an error that wraps it names its own server
 	if !ok || inner == nil || inner.Endpoint == "" {
 		return err
 	}
@@ -35,7 +36,7 @@ func (e *end) wrap(err error) error {
 	return &outer
 }
 
-// results gives the results the outer names of their servers.
+// results sets the outer names of the servers in the results.
 func (e *end) results(list []transport.SendResult) []transport.SendResult {
 	for i := range list {
 		r := &list[i]
@@ -68,8 +69,8 @@ func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transp
 	return e.results(list)
 }
 
-// Lane returns a lane of the active endpoint. Where its transport has no lanes, the
-// endpoint is one, for one message. It blocks and fails as the endpoint's transport does.
+// Lane returns a lane of the active endpoint. If its transport has no lanes, the lane is the
+// endpoint, for one message. Lane blocks and fails like the endpoint's transport.
 func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	e := t.now()
 	s, ok := e.Transport.(transport.LaneSender)
@@ -96,8 +97,8 @@ func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transpor
 	return lane, nil
 }
 
-// SendLane sends to the lane's endpoint if that is still the active one, as Send does. If it is
-// not, nothing is sent, and the results match transport.ErrLaneChanged.
+// SendLane sends to the lane's endpoint like Send, if that endpoint is still active. Otherwise it
+// sends nothing, and the results match transport.ErrLaneChanged.
 func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
 	e, server := t.inner(lane.Endpoint)
 	if e == nil || e != t.now() {

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// from returns the endpoint that delivered d, and d as it knows it.
+// from returns the endpoint that delivered d, and d with the endpoint's inner names.
 func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Delivery, error) {
 	e, server := t.inner(d.Endpoint)
 	if e == nil {
@@ -67,8 +67,8 @@ func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Del
 	return handle, e.wrap(err)
 }
 
-// RepeatChange repeats a change at the endpoint of the delivery. Where the endpoint's transport is
-// no transport.ChangeRepeater, it is ChangeInvisibleDuration. Its errors are those of Ack.
+// RepeatChange repeats a change at the endpoint of the delivery. If the endpoint's transport is not
+// a transport.ChangeRepeater, RepeatChange is ChangeInvisibleDuration. Its errors are those of Ack.
 func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
@@ -92,8 +92,8 @@ func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason
 	return e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
 }
 
-// DeadLetterResult is DeadLetter and returns what became of the message. The result is zero where
-// the endpoint's transport is no transport.DeadLetterReporter.
+// DeadLetterResult is DeadLetter and returns the fate of the message. The result is zero if the
+// endpoint's transport is not a transport.DeadLetterReporter.
 func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
 	if err != nil {
@@ -108,7 +108,7 @@ func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, 
 }
 
 // Snooze postpones the message at the endpoint of the delivery. Its errors are those of Ack, and
-// CodeNotImplemented where the endpoint's transport is no transport.Snoozer.
+// CodeNotImplemented if the endpoint's transport is not a transport.Snoozer.
 func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	e, inner, err := t.from("Snooze", d)
 	if err != nil {
@@ -121,8 +121,8 @@ func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.D
 	return e.wrap(s.Snooze(ctx, inner, dur))
 }
 
-// Reconsume has the message consumed later at the endpoint of the delivery. Its errors are those of
-// Ack, and CodeNotImplemented where the endpoint's transport is no transport.Reconsumer.
+// Reconsume ends a failed delivery at its endpoint, as its ReconsumeMode states. Its errors are
+// those of Ack, and CodeNotImplemented if the endpoint's transport is not a transport.Reconsumer.
 func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	e, inner, err := t.from("Reconsume", d)
 	if err != nil {
@@ -136,7 +136,7 @@ func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode tr
 	return result, e.wrap(err)
 }
 
-// missing makes the error of what an endpoint's transport cannot do.
+// missing returns the error of an operation that an endpoint's transport does not support.
 func (e *end) missing(op, subject string) error {
 	return &tidegate.Error{Op: op, Subject: subject, Endpoint: e.outer(""), Code: tidegate.CodeNotImplemented,
 		Message: fmt.Sprintf("the transport of %q cannot do that", e.Name)}

@@ -25,39 +25,38 @@ var (
 	_ transport.DeadLetterReporter = (*Client)(nil)
 )
 
-// Credentials are an access key of the broker and its secret. Over https they are sent as they are;
-// in plain text the secret signs the time of each request and does not travel, which needs clocks
-// that agree within minutes.
+// Credentials are an access key of the broker and its secret. Over https the client sends both.
+// Over plain text it sends a signature of each request's time instead of the secret, so the clocks
+// of client and broker must agree within minutes.
 type Credentials struct {
 	AccessKey string
 	SecretKey string
 }
 
-// Options are the choices of a [Client]. The zero value is a client without credentials.
+// Options configure a [Client]. The zero value is a client without credentials.
 type Options struct {
-	// Credentials identify every request. Zero means none.
+	// Credentials authenticate every request. Zero means none.
 	Credentials Credentials
 
-	// TLS is the configuration of connections to an https address; it can have a client
-	// certificate. Default: Go's own.
+	// TLS configures connections to an https address and can have a client certificate. Default:
+	// Go's configuration.
 	TLS *tls.Config
 
-	// ClientID names the client to the broker, which counts quotas by it. Default: the
+	// ClientID identifies the client to the broker, which counts quotas for each ID. Default: the
 	// address of the client.
 	ClientID string
 
-	// RequestTimeout bounds every request, together with the caller's ctx. A receive has it
-	// in addition to its wait; a send whose ctx has a deadline has that deadline instead.
-	// Default: 3 s.
+	// RequestTimeout bounds every request, in addition to the caller's ctx. A receive has its wait
+	// in addition. A send whose ctx has a deadline has that deadline instead. Default: 3 s.
 	RequestTimeout time.Duration
 
-	// MaxResponse bounds the body of a response, in bytes. A receive whose response is larger
-	// fails, and its messages come again after their invisible duration. Default: 256 MiB,
-	// which is more than 32 messages of 4 MiB.
+	// MaxResponse bounds the body of a response, in bytes. A receive with a larger response fails,
+	// and its messages are redelivered after their invisible duration. Default: 256 MiB, which is
+	// more than 32 messages of 4 MiB.
 	MaxResponse int64
 
-	// Dialer makes connections, for in-memory networks and the like; addr is host:port.
-	// Default: TCP, through the proxy that the environment names.
+	// Dialer creates connections, for example in an in-memory network; addr is host:port. Default:
+	// TCP, through the proxy of the environment.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 }
 
@@ -67,16 +66,16 @@ const (
 	redial             = time.Second // between attempts to connect
 )
 
-// A Client is a transport to one broker. Goroutines may share it.
+// A Client is a transport to one broker. Several goroutines may share it.
 type Client struct {
 	api     *httpapi.Client
 	timeout time.Duration
 	limit   int64
-	known   atomic.Bool // the broker has responded
+	known   atomic.Bool // set after the first response of the broker
 }
 
-// New returns a transport to the broker at an address: an http or https URL, or host:port, which
-// stands for http. It makes no connection. The error names all options at fault.
+// New returns a transport to the broker at an address. The address is an http or https URL, or
+// host:port for http. New does not connect. The error names all invalid options.
 func New(address string, o Options) (*Client, error) {
 	c := &Client{timeout: o.RequestTimeout, limit: o.MaxResponse}
 	var errs []error
@@ -106,15 +105,15 @@ func bad(op, subject, format string, args ...any) *tidegate.Error {
 	return &tidegate.Error{Op: op, Subject: subject, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// Close ends the calls under way, which fail with tidegate.ErrClosed as later ones do, and closes
-// idle connections. It may be called several times and returns nil.
+// Close ends the calls under way and closes idle connections. These calls and later ones fail with
+// tidegate.ErrClosed. Close may be called several times and returns nil.
 func (c *Client) Close() error {
 	c.api.Close()
 	return nil
 }
 
-// Capabilities returns the capabilities of a broker's HTTP API; the zero value before its first
-// response.
+// Capabilities returns the capabilities of a broker's HTTP API. Before the broker's first response
+// it returns the zero value.
 func (c *Client) Capabilities() transport.Capabilities {
 	if !c.known.Load() {
 		return transport.Capabilities{}
@@ -139,11 +138,11 @@ type call struct {
 	method      string
 	path        []string // unescaped
 	body, out   any
-	extra       time.Duration // in addition to RequestTimeout
-	unbounded   bool          // the deadline of ctx holds in place of RequestTimeout
+	extra       time.Duration // added to RequestTimeout
+	unbounded   bool          // the deadline of ctx replaces RequestTimeout
 }
 
-// do makes one attempt. The failure is nil if it succeeded.
+// do makes one attempt. The failure is nil if the attempt succeeded.
 func (c *Client) do(ctx context.Context, q call) *httpapi.Failure {
 	r := httpapi.Request{
 		Op: q.op, Subject: q.subject, Method: q.method, Path: httpapi.Path(q.path...), Body: q.body, Out: q.out,
@@ -161,7 +160,7 @@ func (c *Client) do(ctx context.Context, q call) *httpapi.Failure {
 	return f
 }
 
-// errOf returns the failure as an error that callers compare with nil.
+// errOf returns the failure as an error that is nil if there is none.
 func errOf(f *httpapi.Failure) error {
 	if f == nil {
 		return nil

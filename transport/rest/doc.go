@@ -1,25 +1,24 @@
-// Package rest is a transport over the HTTP API of a tidegate broker, for
-// networks that let HTTP pass and gRPC not, and for programs that are to link
-// no gRPC. Producers and consumers run on it unchanged:
+// Package rest is a transport over the HTTP API of a tidegate broker. It is for networks that
+// permit HTTP but not gRPC, and for programs that must not link gRPC. Producers and consumers need
+// no change:
 //
 //	c, err := rest.New("https://broker.example:8082", rest.Options{Credentials: keys})
 //	if err != nil { ... }
 //	defer c.Close()
 //	p, err := producer.New(c, producer.Options{})
 //
-// Prefer transport/rocketmq where gRPC is available: it costs less for each message
-// and can do more.
+// Use transport/rocketmq where gRPC is available: it costs less for each message and has more
+// features.
 //
 // # One attempt
 //
-// A call makes one attempt. github.com/hashicorp/go-retryablehttp redials while no
-// connection could be made, once a second, for calls whose ctx comes from
-// transport.AwaitConnection; it never repeats a request that had a connection,
-// and never handles a throttled response.
+// A call makes one attempt. For calls whose ctx comes from transport.AwaitConnection,
+// github.com/hashicorp/go-retryablehttp tries to connect once a second until it succeeds. It never
+// repeats a request that reached a connection, and never retries a throttled response.
 //
 // # Differences from transport/rocketmq
 //
-// The HTTP API has no counterpart for some of what gRPC carries:
+// The HTTP API lacks some features of gRPC:
 //
 //   - A change of an invisible duration whose response was lost cannot be repeated
 //     (no transport.ChangeRepeater): the delivery is over with its lease.

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// maxReceive is how many messages the broker gives at once.
+// maxReceive is the broker's maximum of messages in one response.
 const maxReceive = 32
 
 // releaseTimeout bounds the release of messages that a receive does not return.
@@ -32,7 +32,7 @@ type filter struct {
 	Expression string `json:"expression"`
 }
 
-// A delivery is one as it is received.
+// A delivery is the JSON form of a delivery.
 type delivery struct {
 	ID           string            `json:"id"`
 	Topic        string            `json:"topic"`
@@ -82,7 +82,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		op: op, subject: r.Topic, method: "POST", path: []string{"groups", r.Group, "topics", r.Topic, "receive"}, body: req, out: &out, extra: max(r.Wait, 0),
 	})
 	if f != nil {
-		f.Err.MaybeStored = false // of a settlement or a send
+		f.Err.MaybeStored = false // set for a settlement or a send only
 		if f.Unreadable {
 			f.Err.Err = errors.Join(transport.ErrUnreadable, f.Err.Err)
 		}
@@ -99,8 +99,8 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	return ds, nil
 }
 
-// release makes messages visible again that the caller does not get. One whose release fails comes
-// again after its invisible duration.
+// release makes messages visible again that the caller does not receive. If the release of a
+// message fails, the broker redelivers it after its invisible duration.
 func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// maxMessages and maxBytes bound one request with several messages; the broker takes 1000
-	// messages and 16 MiB at least. Bytes are those of bodies, which base64 makes a third larger.
+	// maxMessages and maxBytes bound one request with several messages. The broker accepts at least
+	// 1000 messages and 16 MiB. maxBytes counts bodies; base64 makes them a third larger.
 	maxMessages = 256
 	maxBytes    = 4 << 20
 )
 
-// A jsonMessage is a message as it is sent.
+// A jsonMessage is the JSON form of a message in a send.
 type jsonMessage struct {
 	ID           string            `json:"id"`
 	Body         []byte            `json:"body,omitempty"`
@@ -31,22 +31,22 @@ type jsonMessage struct {
 	BornAt       time.Time         `json:"born_at"`
 }
 
-// A sendResult is what became of one message.
+// A sendResult is the result of one message.
 type sendResult struct {
 	ID           string           `json:"id"`
 	Topic        string           `json:"topic"`
-	Queue        *int             `json:"queue"` // nil of a message that waits for its delivery time
+	Queue        *int             `json:"queue"` // nil for a delayed message
 	Offset       *int64           `json:"offset"`
 	RecallHandle string           `json:"recall_handle"`
 	Error        *httpapi.Problem `json:"error"`
 }
 
 // Send makes one attempt to send messages of one topic, in requests of at most 256 messages and 4
-// MiB of bodies, one after the other. A message that only HTTP cannot carry, because a text of it
-// is not UTF-8, is refused before the request.
+// MiB of bodies, one after the other. JSON cannot carry texts that are not UTF-8: Send rejects a
+// message with such a text before the request.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
-	failed := map[string]error{} // message groups that another attempt may cure
+	failed := map[string]error{} // transient failures by message group
 	for from := 0; from < len(msgs); {
 		to := chunk(msgs, from)
 		var list []*tidegate.Message
@@ -72,7 +72,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	return results
 }
 
-// chunk returns where the request ends that begins with message from.
+// chunk returns the end of the request that begins with message from.
 func chunk(msgs []*tidegate.Message, from int) int {
 	bytes, to := 0, from
 	for to < len(msgs) && to-from < maxMessages {
@@ -93,7 +93,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 		return results
 	}
 	topic := msgs[0].Topic
-	if err := tidegate.ValidateTopic(topic); err != nil { // it is a part of the path
+	if err := tidegate.ValidateTopic(topic); err != nil { // the topic is a part of the path
 		for i := range results {
 			results[i].Err = err
 		}
@@ -117,7 +117,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 	_, bounded := ctx.Deadline()
 	f := c.do(ctx, call{op: opSend, subject: topic, method: "POST", path: []string{"topics", topic, "messages"}, body: body, out: &out, unbounded: bounded})
 	sent := out.Results
-	if f != nil && f.Results != nil { // all of them failed alike, each with its own text
+	if f != nil && f.Results != nil { // all messages failed with the same code, each with its own text
 		if json.Unmarshal(f.Results, &sent) != nil {
 			sent = nil
 		}
@@ -150,8 +150,8 @@ func (c *Client) resultOf(topic string, r *sendResult) transport.SendResult {
 	return transport.SendResult{Receipt: at}
 }
 
-// texts refuses a message with a text that is not UTF-8: JSON would carry another one. Everything
-// else is the broker's to check.
+// texts rejects a message with a text that is not UTF-8, because JSON would change it. The broker
+// checks everything else.
 func texts(m *tidegate.Message) error {
 	for _, s := range [...]string{m.ID, m.Tag, m.MessageGroup, m.TraceContext} {
 		if !utf8.ValidString(s) {
@@ -178,7 +178,7 @@ func jsonOf(m *tidegate.Message) jsonMessage {
 	}
 }
 
-// Lane returns the broker: it is the server of every topic.
+// Lane returns the broker, which is the server of every topic.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	switch {
 	case c.api.Closed():

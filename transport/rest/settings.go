@@ -11,11 +11,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// sendAttempts is the number of attempts that RocketMQ documents for producers, which the HTTP API
-// does not push.
+// sendAttempts is the number of attempts that RocketMQ documents for producers. The HTTP API does
+// not push it.
 const sendAttempts = 3
 
-// look reads something that the credentials may not be allowed to see: allowed is false then.
+// look reads a resource. allowed is false if the credentials may not observe it.
 func (c *Client) look(ctx context.Context, op, subject string, out any, path ...string) (allowed bool, err error) {
 	f := c.do(ctx, call{op: op, subject: subject, method: "GET", path: path, out: out})
 	if f != nil && errors.Is(f.Err, tidegate.ErrForbidden) {
@@ -33,8 +33,9 @@ func (c *Client) topic(ctx context.Context, op, topic string) error {
 	return err
 }
 
-// ProducerSettings returns the largest body that the API documents, and the attempts that RocketMQ
-// documents: the HTTP API pushes no settings to producers. It asks whether the topic exists.
+// ProducerSettings returns the largest body that the API documents and the attempts that RocketMQ
+// documents, because the HTTP API pushes no settings to producers. It sends a request that checks
+// whether the topic exists.
 func (c *Client) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
 	if err := c.topic(ctx, "ProducerSettings", topic); err != nil {
 		return transport.ProducerSettings{}, err
@@ -42,7 +43,7 @@ func (c *Client) ProducerSettings(ctx context.Context, topic string) (transport.
 	return transport.ProducerSettings{MaxAttempts: sendAttempts, MaxBodySize: tidegate.MaxBodySize}, nil
 }
 
-// A groupSettings is the part of a group's settings that consumers need.
+// A groupSettings is the part of a group's settings that consumers use.
 type groupSettings struct {
 	FIFO        bool              `json:"fifo"`
 	MaxAttempts int               `json:"max_attempts"`
@@ -50,9 +51,9 @@ type groupSettings struct {
 	Interval    *httpapi.Duration `json:"fifo_retry_interval"`
 }
 
-// ConsumerSettings asks for the settings of the group, and for the address settings of the topic,
-// which hold in place of the group's. A group that does not exist is created by its first receive;
-// until then its settings are zero, as they are if the credentials may not observe the group.
+// ConsumerSettings requests the settings of the group and the address settings of the topic, which
+// override those of the group. The settings are zero if the credentials may not observe the group,
+// or if the group does not exist yet; its first receive creates it.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
 	const op = "ConsumerSettings"
 	if err := errors.Join(tidegate.ValidateGroup(group), tidegate.ValidateTopic(topic)); err != nil {
@@ -85,7 +86,7 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	return s, nil
 }
 
-// addressSettings are those of a topic that are about redelivery.
+// addressSettings are the redelivery settings of a topic.
 type addressSettings struct {
 	Delay      *int64   `json:"redelivery-delay"` // in milliseconds
 	Multiplier *float64 `json:"redelivery-delay-multiplier"`
@@ -93,7 +94,7 @@ type addressSettings struct {
 	Max        *int64   `json:"max-redelivery-delay"`
 	Attempts   *int     `json:"max-delivery-attempts"`
 
-	// Where one of the others is set, the defaults of those above hold too.
+	// If one of the following fields is set, the defaults of the fields above apply too.
 	Address *string `json:"dead-letter-address"`
 	Auto    *bool   `json:"auto-create-dead-letter-resources"`
 	Prefix  *string `json:"dead-letter-queue-prefix"`
@@ -111,9 +112,9 @@ func (a *addressSettings) attempts() int {
 	return *a.Attempts
 }
 
-// delays returns the delays between deliveries: Delay, Multiplier times that, and so on up to Max.
+// delays returns the delays between deliveries: Delay, Delay times Multiplier, and so on up to Max.
 func (a *addressSettings) delays() transport.Delayer {
-	const maxFactor = 10 // of Delay, by default
+	const maxFactor = 10 // default of Max, as a multiple of Delay
 	ms := func(n *int64, otherwise time.Duration) time.Duration {
 		if n == nil {
 			return otherwise
@@ -132,14 +133,14 @@ func (a *addressSettings) delays() transport.Delayer {
 		e.Jitter = *a.Factor
 	}
 	e.Initial = min(e.Initial, e.Max)
-	if e.Max <= 0 || e.Multiplier < 1 { // a delay that shrinks is the broker's alone
+	if e.Max <= 0 || e.Multiplier < 1 { // only the broker computes decreasing delays
 		return backoff.Steps{e.Initial}
 	}
 	return e
 }
 
-// Queues returns transport.AnyQueue: one receive serves all queues. It asks whether the topic
-// exists.
+// Queues returns transport.AnyQueue, because one receive serves all queues. It sends a request that
+// checks whether the topic exists.
 func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return nil, err
@@ -150,12 +151,13 @@ func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error)
 	return []int{transport.AnyQueue}, nil
 }
 
-// Ping implements transport.Pinger. A topic that the credentials may not observe counts as known.
-// It waits for a connection until ctx ends, and needs no right beyond valid credentials.
+// Ping implements transport.Pinger. A topic that the credentials may not observe counts as
+// existing. Ping waits for a connection until ctx ends, and needs no permission except valid
+// credentials.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
 	ctx = transport.AwaitConnection(ctx)
 	if len(topics) == 0 {
-		// There is nothing at this path, which the broker reports to whom it knows only.
+		// The path does not exist. The broker reports that only to authenticated clients.
 		f := c.do(ctx, call{op: "Ping", method: "GET", path: []string{"ping"}})
 		if f != nil && f.FromBroker && f.Status == 404 {
 			return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// maxHandles bounds the acknowledgements of one request; the broker takes 1000.
+// maxHandles bounds the acknowledgements of one request; the broker accepts 1000.
 const maxHandles = 1000
 
 type ackResult struct {
@@ -64,7 +64,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// settle makes a request about deliveries of a group.
+// settle sends a request about deliveries of a group.
 func (c *Client) settle(ctx context.Context, op string, d *tidegate.Delivery, path string, body, out any) *httpapi.Failure {
 	if err := tidegate.ValidateGroup(d.ConsumerGroup); err != nil {
 		return &httpapi.Failure{Err: bad(op, d.ConsumerGroup, "%v", err)}
@@ -74,11 +74,11 @@ func (c *Client) settle(ctx context.Context, op string, d *tidegate.Delivery, pa
 
 type retryRequest struct {
 	Handle string  `json:"handle"`
-	After  *string `json:"after,omitempty"` // nil: the group's interval
+	After  *string `json:"after,omitempty"` // nil means the group's interval
 	Reason string  `json:"reason,omitempty"`
 }
 
-// A retryResult is what becomes of a message.
+// A retryResult is the fate of a message in a response.
 type retryResult struct {
 	Fate  string           `json:"fate"`
 	Delay httpapi.Duration `json:"delay"`
@@ -96,7 +96,7 @@ func (r retryResult) result() transport.RetryResult {
 	return transport.RetryResult{}
 }
 
-// settled makes a request about one delivery whose response is a retryResult.
+// settled sends a request about one delivery whose response is a retryResult.
 func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, path string, body any) (transport.RetryResult, error) {
 	var out retryResult
 	if f := c.settle(ctx, op, d, path, body, &out); f != nil {
@@ -105,7 +105,8 @@ func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, p
 	return out.result(), nil
 }
 
-// Retry implements transport.Settler. A delay of transport.ByLadder is the broker's own.
+// Retry implements transport.Settler. A delay of transport.ByLadder means the broker's own
+// interval.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r := retryRequest{Handle: d.Handle, Reason: reason}
 	if after != transport.ByLadder {
