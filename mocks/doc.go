@@ -1,7 +1,6 @@
-// Package mocks holds mocks of the transport contract for tests in which "the
-// transport returned exactly this" is the point: how often it was called,
-// with what, in which order. Where a test needs a transport that works, use
-// package broker/brokertest instead.
+// Package mocks has mocks of the transport interfaces, for tests that check the calls: their
+// number, their arguments and their order. If a test needs a working transport, use package
+// broker/brokertest instead.
 //
 //	ctrl := gomock.NewController(t)
 //	s := mocks.NewMockSender(ctrl)

@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// PushOptions returns o with [Instrumentation.Middleware] as the outermost middleware, and
-// with an OnDelivery and OnReceiveFailure that count. They call those of o too.
+// PushOptions returns o with [Instrumentation.Middleware] as the outermost middleware, and with
+// functions OnDelivery and OnReceiveFailure that count. They also call the functions of o.
 func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptions {
 	o.Middleware = slices.Insert(slices.Clone(o.Middleware), 0, i.Middleware)
 	delivered, failed := o.OnDelivery, o.OnReceiveFailure
@@ -67,7 +67,7 @@ type processing struct {
 	returned bool
 }
 
-// end ends the span. It runs while a panic of the handler unwinds, which it leaves to the consumer.
+// end ends the span. It runs during a panic of the handler and does not recover it.
 func (p *processing) end(ctx context.Context) {
 	attrs := []attribute.KeyValue{
 		semconv.MessagingDestinationName(p.d.Topic), semconv.MessagingConsumerGroupName(p.d.ConsumerGroup),

@@ -1,4 +1,4 @@
-// Package oteltidegate reports what producers and consumers do to OpenTelemetry, by the
+// Package oteltidegate reports the work of producers and consumers to OpenTelemetry, by the
 // semantic conventions for messaging systems, version 1.43.
 //
 //	i, err := oteltidegate.New(oteltidegate.Options{})

@@ -22,13 +22,13 @@ import (
 // scope names this library in traces and metrics.
 const scope = "github.com/tidegate/tidegate/oteltidegate"
 
-// The names of the operations. The conventions let each system choose them.
+// The names of the operations. The conventions leave them to each system.
 const (
 	opSend    = "send"
 	opProcess = "process"
 )
 
-// Attributes that the conventions do not have.
+// Attributes that the conventions do not define.
 const (
 	keyAttempt     = attribute.Key("tidegate.attempt")
 	keyClass       = attribute.Key("tidegate.class")
@@ -38,7 +38,7 @@ const (
 	keyDisposition = attribute.Key("tidegate.disposition")
 )
 
-// Options choose the providers. The zero value takes the global ones.
+// Options select the providers. The zero value means the global ones.
 type Options struct {
 	// TracerProvider creates the spans. Nil means otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
@@ -60,7 +60,7 @@ type Instrumentation struct {
 	deliveries      metric.Int64Counter
 	receiveFailures metric.Int64Counter
 
-	spans sync.Map // of sends under way: from spanKey to trace.Span
+	spans sync.Map // spans of sends under way: from spanKey to trace.Span
 }
 
 // New returns an instrumentation. It fails if the meter provider cannot create an instrument.
@@ -120,8 +120,8 @@ func operationType(op string) attribute.KeyValue {
 	return semconv.MessagingOperationTypeSend
 }
 
-// errorType returns the attribute error.type: the server's code if there is one, a
-// fixed word for the end of a context, else the type of err.
+// errorType returns the attribute error.type: the server's code if there is one, a fixed word for
+// the end of a context, and otherwise the type of err.
 func errorType(err error) attribute.KeyValue {
 	var e *tidegate.Error
 	switch {
@@ -151,14 +151,14 @@ func server(endpoint string) []attribute.KeyValue {
 // traceParent is the header, and so the form of Message.TraceContext, by W3C Trace Context.
 const traceParent = "traceparent"
 
-// inject returns the trace context of the span in ctx; empty if there is none.
+// inject returns the trace context of the span in ctx, or an empty string if there is none.
 func inject(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[traceParent]
 }
 
-// extract returns ctx with the span that traceContext names, if it names one.
+// extract returns ctx with the span in traceContext, if there is one.
 func extract(ctx context.Context, traceContext string) context.Context {
 	if traceContext == "" {
 		return ctx

@@ -53,19 +53,19 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 	span.(trace.Span).AddEvent("attempt", trace.WithAttributes(attrs...))
 }
 
-// spanKey names the span of a send that is under way. Of two sends with one ID at the same
-// time the later has the events.
+// spanKey identifies the span of a send under way. If two concurrent sends have the same ID, the
+// later one receives the events.
 type spanKey struct{ topic, id string }
 
-// A Producer is a producer whose sends have spans. It has all methods of the producer that
-// it wraps, with the same contracts. Several goroutines may share it.
+// A Producer is a producer whose sends have spans. It has all methods of the wrapped producer, with
+// the same contracts. Several goroutines may share it.
 type Producer struct {
 	*producer.Producer
 	i *Instrumentation
 }
 
-// Producer returns p with spans. Create p with [Instrumentation.ProducerOptions], so that
-// its attempts are counted and become events of the spans.
+// Producer returns p with spans. Create p with [Instrumentation.ProducerOptions], which counts the
+// attempts and adds them to the spans as events.
 func (i *Instrumentation) Producer(p *producer.Producer) *Producer { return &Producer{p, i} }
 
 // A sending is the span of one message.
@@ -76,7 +76,7 @@ type sending struct {
 	began time.Time
 }
 
-// begin starts the span of msg. Its parent is the span in ctx, or else that of
+// begin starts the span of msg. Its parent is the span in ctx, or otherwise that of
 // msg.TraceContext.
 func (i *Instrumentation) begin(ctx context.Context, msg *tidegate.Message) (context.Context, sending) {
 	m := *msg

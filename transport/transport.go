@@ -99,7 +99,7 @@ const AnyQueue = -1
 // ErrUnreadable matches the error of a Receive whose response arrived but could not be read, for
 // example because a message is too large. Use a new AttemptID for the next receive: the same one
 // would return the same response, without the messages that the transport has released.
-var ErrUnreadable = errors.New("the answer cannot be read")
+var ErrUnreadable = errors.New("the response cannot be read")
 
 // A Receiver receives messages.
 type Receiver interface {

@@ -29,32 +29,31 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 }
 
 // AddressSettings are the settings of the topics that a pattern matches, by the names of Apache
-// ActiveMQ Artemis. A field that is nil is inherited from the next pattern that matches, or has its
-// default. Where one of the first nine is set for a topic, all nine hold there in place of the
-// group's settings.
+// ActiveMQ Artemis. A nil field is inherited from the next matching pattern, or has its default. If
+// one of the first nine fields is set for a topic, all nine replace the settings of the consumer
+// group there.
 type AddressSettings struct {
-	// RedeliveryDelay is the time between a failed delivery and the next one. Default: 0.
+	// RedeliveryDelay is the time between a failed delivery and the next delivery. Default: 0.
 	RedeliveryDelay *Milliseconds `json:"redelivery-delay,omitempty"`
 
-	// RedeliveryDelayMultiplier is the factor from one delay to the next. Default: 1.
+	// RedeliveryDelayMultiplier is the factor between consecutive delays. Default: 1.
 	RedeliveryDelayMultiplier *float64 `json:"redelivery-delay-multiplier,omitempty"`
 
-	// RedeliveryCollisionAvoidanceFactor is the share of a delay that chance adds or removes.
-	// Default: 0.
+	// RedeliveryCollisionAvoidanceFactor is the share of a delay that is added or subtracted at
+	// random. Default: 0.
 	RedeliveryCollisionAvoidanceFactor *float64 `json:"redelivery-collision-avoidance-factor,omitempty"`
 
 	// MaxRedeliveryDelay bounds the delay. Default: 10 times RedeliveryDelay.
 	MaxRedeliveryDelay *Milliseconds `json:"max-redelivery-delay,omitempty"`
 
-	// MaxDeliveryAttempts is the number of deliveries; -1: no end. Default: 10.
+	// MaxDeliveryAttempts is the number of deliveries; -1 means no maximum. Default: 10.
 	MaxDeliveryAttempts *int `json:"max-delivery-attempts,omitempty"`
 
-	// DeadLetterAddress is the topic of messages that were given up. Default: none, they are
-	// removed.
+	// DeadLetterAddress is the topic of messages after their last attempt. Default: none, the
+	// messages are removed.
 	DeadLetterAddress *string `json:"dead-letter-address,omitempty"`
 
-	// AutoCreateDeadLetterResources gives each topic a dead-letter queue of its own. Default:
-	// false.
+	// AutoCreateDeadLetterResources creates a dead-letter queue for each topic. Default: false.
 	AutoCreateDeadLetterResources *bool `json:"auto-create-dead-letter-resources,omitempty"`
 
 	// DeadLetterQueuePrefix begins the names of those queues. Default: "DLQ.".
@@ -67,17 +66,18 @@ type AddressSettings struct {
 	// Default: false.
 	PersistDeliveryCountBeforeDelivery *bool `json:"persist-delivery-count-before-delivery,omitempty"`
 
-	// AutoDeleteQueues deletes automatic dead-letter queues that are consumed. Default: true.
+	// AutoDeleteQueues deletes auto-created dead-letter queues once they are consumed. Default:
+	// true.
 	AutoDeleteQueues *bool `json:"auto-delete-queues,omitempty"`
 
-	// ExpiryDelay is the age from which a message expires; 0: none. Default: 0.
+	// ExpiryDelay is the age at which a message expires; 0 means never. Default: 0.
 	ExpiryDelay *Milliseconds `json:"expiry-delay,omitempty"`
 
-	// ExpiryAddress is the topic of expired messages. Default: none, they are removed.
+	// ExpiryAddress is the topic of expired messages. Default: none, the messages are removed.
 	ExpiryAddress *string `json:"expiry-address,omitempty"`
 }
 
-// An AddressSetting is the settings of one pattern.
+// An AddressSetting has the settings of one pattern.
 type AddressSetting struct {
 	Match string `json:"match"`
 	AddressSettings
@@ -88,13 +88,13 @@ type TopicAddressSettings struct {
 	// Topic is the name of the topic.
 	Topic string `json:"topic"`
 
-	// Matches are the patterns, by precedence.
+	// Matches are the patterns in order of precedence.
 	Matches []string `json:"matches"`
 
 	AddressSettings
 }
 
-// AllAddressSettings returns the settings of all patterns, by precedence.
+// AllAddressSettings returns the settings of all patterns in order of precedence.
 func (c *Client) AllAddressSettings(ctx context.Context) ([]AddressSetting, error) {
 	out, err := get[struct {
 		Settings []AddressSetting `json:"address_settings"`
@@ -108,8 +108,8 @@ func (c *Client) AddressSettings(ctx context.Context, match string) (AddressSett
 	return get[AddressSetting](ctx, c, "AddressSettings", match, escaped("address-settings", match), nil)
 }
 
-// PutAddressSettings sets the settings of a pattern, in place of those that it had: words joined by
-// dots, where * stands for one word and # for any number of words.
+// PutAddressSettings replaces the settings of a pattern. A pattern has words joined by dots; *
+// matches one word, and # any number of words.
 func (c *Client) PutAddressSettings(ctx context.Context, match string, s AddressSettings) (AddressSetting, error) {
 	return put[AddressSetting](ctx, c, "PutAddressSettings", match, escaped("address-settings", match), s)
 }
@@ -120,7 +120,7 @@ func (c *Client) DeleteAddressSettings(ctx context.Context, match string) error 
 	return c.remove(ctx, "DeleteAddressSettings", match, escaped("address-settings", match))
 }
 
-// TopicAddressSettings returns the settings that hold for a topic, which need not exist.
+// TopicAddressSettings returns the settings in effect for a topic. The topic need not exist.
 func (c *Client) TopicAddressSettings(ctx context.Context, topic string) (TopicAddressSettings, error) {
 	return get[TopicAddressSettings](ctx, c, "TopicAddressSettings", topic, escaped("topics", topic, "address-settings"), nil)
 }

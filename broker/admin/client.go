@@ -14,39 +14,39 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// Credentials are an access key of the broker and its secret. Over https they are sent as they are;
-// in plain text the secret signs the time of each request and does not travel, which needs clocks
-// that agree within minutes.
+// Credentials are an access key of the broker and its secret. Over https the client sends both.
+// Over plain text it sends a signature of each request's time instead of the secret, so the clocks
+// of client and broker must agree within minutes.
 type Credentials struct {
 	AccessKey string
 	SecretKey string
 }
 
-// Options are the choices of a [Client]. The zero value is a client without credentials.
+// Options configure a [Client]. The zero value is a client without credentials.
 type Options struct {
-	// Credentials identify every request. Zero means none.
+	// Credentials authenticate every request. Zero means none.
 	Credentials Credentials
 
-	// TLS is the configuration of connections to an https address; it can have a client
-	// certificate. Default: Go's own.
+	// TLS configures connections to an https address and can have a client certificate. Default:
+	// Go's configuration.
 	TLS *tls.Config
 
-	// Backoff is how long to wait before attempt n+2, if the broker does not ask for longer.
-	// Default: backoff.Default() with a Max of 10 s.
+	// Backoff is the wait after a failed attempt: Delay(0) after the first. If the broker requests
+	// a longer wait, that one applies. Default: backoff.Default() with a Max of 10 s.
 	Backoff backoff.Policy
 
-	// MaxAttempts bounds the attempts of one call, the first included. Default: 5.
+	// MaxAttempts bounds the attempts of one call, including the first. Default: 5.
 	MaxAttempts int
 
 	// AttemptTimeout bounds each attempt, including its response. Default: 1 minute.
 	AttemptTimeout time.Duration
 
-	// MaxResponse bounds the body of a response, in bytes; a larger one is an error.
-	// Default: 64 MiB.
+	// MaxResponse bounds the body of a response, in bytes. A larger response is an error. Default:
+	// 64 MiB.
 	MaxResponse int64
 
-	// Dialer makes connections, for in-memory networks and the like; addr is host:port.
-	// Default: TCP, through the proxy that the environment names.
+	// Dialer creates connections, for example in an in-memory network; addr is host:port. Default:
+	// TCP, through the proxy of the environment.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 }
 
@@ -57,7 +57,7 @@ const (
 	defaultMaxBackoff  = 10 * time.Second
 )
 
-// A Client administers one broker. Goroutines may share it.
+// A Client administers one broker. Several goroutines may share it.
 type Client struct {
 	api      *httpapi.Client
 	backoff  backoff.Policy
@@ -66,8 +66,8 @@ type Client struct {
 	limit    int64
 }
 
-// New returns a client of the broker at an address: an http or https URL, or host:port, which
-// stands for http. It makes no connection. The error names all options at fault.
+// New returns a client of the broker at an address. The address is an http or https URL, or
+// host:port for http. New does not connect. The error names all invalid options.
 func New(address string, o Options) (*Client, error) {
 	c := &Client{backoff: o.Backoff, attempts: o.MaxAttempts, timeout: o.AttemptTimeout, limit: o.MaxResponse}
 	var errs []error
@@ -107,25 +107,25 @@ func New(address string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Endpoint returns the broker's host:port, as it stands in errors.
+// Endpoint returns the broker's host:port, as errors show it.
 func (c *Client) Endpoint() string { return c.api.Endpoint() }
 
-// Close ends the calls under way, which fail with tidegate.ErrClosed as later ones do, and closes
-// idle connections. It may be called several times and returns nil.
+// Close ends the calls under way and closes idle connections. These calls and later ones fail with
+// tidegate.ErrClosed. Close may be called several times and returns nil.
 func (c *Client) Close() error {
 	c.api.Close()
 	return nil
 }
 
-// A repeat says when a request may be made again.
+// A repeat is the condition for repeating a request.
 type repeat int
 
 const (
-	unlessAccepted repeat = iota // POST: only if the broker certainly did not carry it out
+	unlessAccepted repeat = iota // POST: only if the broker certainly did not execute it
 	always                       // a read, PUT or DELETE
 )
 
-// do makes a request and reads its response into out.
+// do sends a request and decodes its response into out.
 func (c *Client) do(ctx context.Context, r httpapi.Request, again repeat) error {
 	r.Timeout, r.MaxResponse, r.Reads = c.timeout, c.limit, r.Method == "GET"
 	err := c.api.Do(ctx, &r, func(a httpapi.Attempt) (time.Duration, bool) { return decide(a, again, c.attempts, c.backoff) })
@@ -139,8 +139,8 @@ func (c *Client) do(ctx context.Context, r httpapi.Request, again repeat) error 
 	return &Error{Status: f.Status, Attempts: f.Attempts, Err: f.Err}
 }
 
-// decide returns whether a failed attempt is repeated, and after how long: the table in the package
-// comment.
+// decide reports whether a failed attempt is repeated, and after which wait. The package comment
+// has the rules.
 func decide(a httpapi.Attempt, again repeat, attempts int, policy backoff.Policy) (time.Duration, bool) {
 	const throttled = 429
 	switch {
@@ -152,7 +152,7 @@ func decide(a httpapi.Attempt, again repeat, attempts int, policy backoff.Policy
 	return max(policy.Delay(a.Number-1), a.RetryAfter), true
 }
 
-// get, put and remove are do for the usual requests.
+// get, put and remove call do for the usual requests.
 func get[T any](ctx context.Context, c *Client, op, subject, path string, query url.Values) (T, error) {
 	var out T
 	err := c.do(ctx, httpapi.Request{Op: op, Subject: subject, Method: "GET", Path: path, Query: query, Out: &out}, always)
@@ -176,11 +176,11 @@ func (c *Client) remove(ctx context.Context, op, subject, path string) error {
 }
 
 // An Error is a failed call. It wraps a *tidegate.Error with the operation, the subject, the
-// broker's code and text, the time that the broker asks to wait, and whether the call may have
-// taken effect all the same.
+// broker's code and text, and the wait that the broker requests. MaybeStored of that error reports
+// whether the call may have taken effect.
 type Error struct {
 	Status   int // HTTP status of the last response; 0 if there was none
-	Attempts int // that were made; 0 if ctx had ended before
+	Attempts int // 0 if ctx had ended before the first
 	Err      *tidegate.Error
 }
 
@@ -199,5 +199,5 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// escaped returns the path of something by its names.
+// escaped joins names to an escaped path.
 func escaped(parts ...string) string { return httpapi.Path(parts...) }

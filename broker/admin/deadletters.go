@@ -9,38 +9,38 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// A DeadLetterFilter chooses dead letters of a group: those that match every field which is not
-// zero. The zero value chooses all.
+// A DeadLetterFilter selects dead letters of a group. A dead letter has to match all fields that
+// are not zero. The zero value selects all.
 type DeadLetterFilter struct {
-	Topic      string    // that the message was sent to
+	Topic      string    // topic of the original send
 	MessageIDs []string  // any of these
-	Reason     string    // the reason contains it
-	Since      time.Time // it became a dead letter then or later
-	Before     time.Time // it became a dead letter earlier
+	Reason     string    // a part of the reason
+	Since      time.Time // it became a dead letter at this time or later
+	Before     time.Time // it became a dead letter before this time
 }
 
-// A DeadLetterQuery says which dead letters a page has.
+// A DeadLetterQuery selects a page of dead letters.
 type DeadLetterQuery struct {
 	DeadLetterFilter
-	In     string // the topic that holds them, see Group.DeadLetterTopics; empty: %DLQ%group
-	After  string // Next of the page before; empty: the oldest
-	Limit  int    // at most 1000; 0: 100
-	Bodies bool   // with bodies
+	In     string // topic with the dead letters, see Group.DeadLetterTopics; empty means %DLQ%group
+	After  string // Next of the previous page; empty means the first page
+	Limit  int    // at most 1000; 0 means 100
+	Bodies bool   // include the bodies
 }
 
-// A DeadLetterPage is one page of dead letters, the oldest first. It can have fewer than Limit,
-// even none, although it is not the last page.
+// A DeadLetterPage is one page of dead letters, the oldest first. A page that is not the last can
+// have fewer dead letters than Limit, or none.
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter `json:"dead_letters"`
-	Next        string       `json:"next,omitempty"` // After of the next page; empty: this is the last one
+	Next        string       `json:"next,omitempty"` // After of the next page; empty on the last page
 }
 
-// A DeadLetter is a dead letter where it lies.
+// A DeadLetter is a stored dead letter.
 type DeadLetter struct {
 	MessageID    string            `json:"message_id"`
-	Queue        int               `json:"queue"` // among the dead letters, as is Offset
+	Queue        int               `json:"queue"` // queue of the dead letter, as is Offset
 	Offset       int64             `json:"offset"`
-	StoredAt     time.Time         `json:"stored_at"` // when it became one
+	StoredAt     time.Time         `json:"stored_at"` // time at which it became a dead letter
 	BornAt       time.Time         `json:"born_at"`
 	BornHost     string            `json:"born_host,omitempty"`
 	Origin       Origin            `json:"origin"`
@@ -52,7 +52,7 @@ type DeadLetter struct {
 	Body         []byte            `json:"body,omitempty"` // nil unless the query asks for bodies
 }
 
-// An Origin is where a dead letter comes from and why it is one.
+// An Origin is the origin of a dead letter and the reason of its end.
 type Origin struct {
 	Topic    string `json:"topic"`
 	Queue    int    `json:"queue"`
@@ -60,20 +60,21 @@ type Origin struct {
 	Group    string `json:"group"`
 	Attempts int    `json:"attempts"`
 	Reason   string `json:"reason"`
-	Redrives int    `json:"redrives"` // how often it had been sent back before
+	Redrives int    `json:"redrives"` // number of earlier redrives
 }
 
-// A DeadLetterSelection says which dead letters are sent back or removed.
+// A DeadLetterSelection selects the dead letters of a redrive or purge.
 type DeadLetterSelection struct {
 	DeadLetterFilter
-	In    string // the topic that holds them; empty: %DLQ%group
-	After string // Next of the result before; empty: the oldest
-	Limit int    // dead letters of this call, at most 100 000; 0: 1000
+	In    string // topic with the dead letters; empty means %DLQ%group
+	After string // Next of the previous result; empty means from the oldest
+	Limit int    // dead letters of this call, at most 100 000; 0 means 1000
 
-	// To is the topic to send to; empty: the one that each was sent to. Redrives only.
+	// To is the target topic of a redrive. Empty means the topic of each message's original send.
 	To string
 
-	// MaxRedrives leaves those that were sent back that often before; 0: no bound. Redrives only.
+	// MaxRedrives excludes messages with that many earlier redrives. Zero means no bound. For
+	// redrives only.
 	MaxRedrives int
 }
 
@@ -90,23 +91,23 @@ type redriveRequest struct {
 	MaxRedrives int       `json:"max_redrives,omitempty"`
 }
 
-// A DeadLetterRedrive is what [Client.RedriveDeadLetters] did.
+// A DeadLetterRedrive is the result of [Client.RedriveDeadLetters].
 type DeadLetterRedrive struct {
 	Redriven int64     `json:"redriven"`
-	NoTarget int64     `json:"no_target"`          // stayed: their topic does not exist, or does not take them
-	TooOften int64     `json:"too_often"`          // stayed because of MaxRedrives
-	Next     string    `json:"next,omitempty"`     // where to continue; empty: that was all
-	Throttle *Throttle `json:"throttle,omitempty"` // why it stopped before Limit; nil: it did not
+	NoTarget int64     `json:"no_target"`          // not sent: the topic does not exist or does not accept the message
+	TooOften int64     `json:"too_often"`          // not sent because of MaxRedrives
+	Next     string    `json:"next,omitempty"`     // position to continue at; empty at the end
+	Throttle *Throttle `json:"throttle,omitempty"` // the throttle that ended the call before Limit; nil if none did
 }
 
-// A DeadLetterPurge is what [Client.PurgeDeadLetters] did.
+// A DeadLetterPurge is the result of [Client.PurgeDeadLetters].
 type DeadLetterPurge struct {
 	Purged int64  `json:"purged"`
-	Next   string `json:"next,omitempty"` // where to continue; empty: that was all
+	Next   string `json:"next,omitempty"` // position to continue at; empty at the end
 }
 
 // DeadLetters returns a page of the dead letters of a group, without consuming them. The error
-// matches tidegate.ErrNotFound if there is neither such a group nor a dead letter of it.
+// matches tidegate.ErrNotFound if neither the group nor a dead letter of it exists.
 func (c *Client) DeadLetters(ctx context.Context, group string, q DeadLetterQuery) (DeadLetterPage, error) {
 	v := q.values()
 	set(v, "dead_letter_topic", q.In)
@@ -116,8 +117,8 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q DeadLetterQuer
 	return get[DeadLetterPage](ctx, c, "DeadLetters", group, escaped("groups", group, "dead-letters"), v)
 }
 
-// AllDeadLetters returns the dead letters of a group over all pages, from q.After on; q.Limit is
-// the size of a page. It asks for the next page when the loop gets there. An error ends it.
+// AllDeadLetters returns the dead letters of a group on all pages after q.After; q.Limit is the
+// size of a page. It requests the next page when the loop reaches it. An error ends the sequence.
 func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQuery) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for {
@@ -138,10 +139,10 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQ
 	}
 }
 
-// RedriveDeadLetters sends dead letters back, the oldest first. Each becomes the newest message of
-// its topic and leaves the dead letters in one write of the broker, so neither a crash nor a
-// repetition makes two of one. A throttle of the topic ends the call early: the result then has
-// Throttle and Next, or the error matches tidegate.ErrThrottled if nothing was sent back.
+// RedriveDeadLetters sends dead letters back, the oldest first. The broker appends each to its
+// topic and removes it from the dead letters in one write, so neither a crash nor a repetition
+// creates a duplicate. A throttle of the topic ends the call early: the result then has Throttle
+// and Next. If nothing was sent back, the error matches tidegate.ErrThrottled instead.
 func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterRedrive, error) {
 	return post[DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), redriveRequest{
 		Topic: s.Topic, MessageIDs: s.MessageIDs, Reason: s.Reason, Since: s.Since, Before: s.Before,
@@ -149,9 +150,9 @@ func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLet
 	})
 }
 
-// PurgeDeadLetters removes dead letters permanently, up to s.Limit of them; a filter that is zero
-// chooses all. A call whose response was lost is not repeated, since it could remove more than
-// s.Limit.
+// PurgeDeadLetters removes dead letters permanently, up to s.Limit of them. A zero filter selects
+// all. A call whose response was lost is not repeated, because the repetition could remove more
+// than s.Limit.
 func (c *Client) PurgeDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterPurge, error) {
 	v := s.values()
 	yes(v, "all", len(v) == 0)

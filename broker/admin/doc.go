@@ -1,7 +1,7 @@
-// Package admin is a typed client of the HTTP API with which a tidegate broker
-// is administered: topics, consumer groups, address settings, throttles, positions,
-// parked message groups and dead letters. GET /v1/openapi.yaml of a broker describes
-// the API; sending and receiving over HTTP is package transport/rest.
+// Package admin is a typed client of the administrative HTTP API of a tidegate broker: topics,
+// consumer groups, address settings, throttles, positions, parked message groups and dead letters.
+// GET /v1/openapi.yaml of a broker describes the API. To send and receive over HTTP, use package
+// transport/rest.
 //
 //	c, err := admin.New("http://127.0.0.1:8082", admin.Options{})
 //	if err != nil { ... }
@@ -10,20 +10,19 @@
 //
 // # Retries
 //
-// Requests are repeated by github.com/hashicorp/go-retryablehttp, under the
-// policy of [Options].Backoff and never before the time that the broker asks for in
-// Retry-After. A wait that would end after the deadline of the caller's ctx is not begun:
-// the error is returned at once.
+// github.com/hashicorp/go-retryablehttp repeats requests after the waits of [Options].Backoff, and
+// never before the time in Retry-After. If a wait would end after the deadline of the caller's ctx,
+// the call returns the error at once.
 //
-//   - An attempt without a connection, or with status 429 (reply code 530): every request is
-//     repeated, since nothing was done.
+//   - An attempt without a connection, or with status 429 (reply code 530), had no effect: every
+//     request is repeated.
 //   - An attempt without a whole response, or with status 500, 502, 503 or 504: reads, PUT and
 //     DELETE are repeated. A POST and a purge of dead letters are not: the broker may have carried
 //     them out.
 //   - Any other status, and a certificate that is not trusted: the error is returned.
 //
-// A DELETE whose repetition finds nothing succeeds if an earlier attempt may have
-// deleted it.
+// If the repetition of a DELETE finds nothing, and an earlier attempt may have deleted the object,
+// the call succeeds.
 //
 // # Errors
 //

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Duration is a time.Duration that is a text in JSON, such as "1m30s".
+// A Duration is a time.Duration that is a string in JSON, such as "1m30s".
 type Duration time.Duration
 
 // String returns the text.
@@ -15,7 +15,7 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // MarshalJSON writes the text.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
-// UnmarshalJSON reads what time.ParseDuration reads.
+// UnmarshalJSON parses the text with time.ParseDuration.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {

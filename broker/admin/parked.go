@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A ParkedQuery says which parked message groups a page has.
+// A ParkedQuery selects a page of parked message groups.
 type ParkedQuery struct {
-	Topic string // empty: all topics
-	After string // Next of the page before; empty: the first page
-	Limit int    // at most 1000; 0: 100
+	Topic string // empty means all topics
+	After string // Next of the previous page; empty means the first page
+	Limit int    // at most 1000; 0 means 100
 }
 
 // A ParkedPage is one page of parked message groups, by topic and name.
 type ParkedPage struct {
 	Groups []ParkedGroup `json:"groups"`
-	Next   string        `json:"next,omitempty"` // After of the next page; empty: this is the last one
+	Next   string        `json:"next,omitempty"` // After of the next page; empty on the last page
 }
 
 // A ParkedGroup is a message group that waits after the last attempt of one of its messages.
@@ -30,17 +30,18 @@ type ParkedGroup struct {
 	Queue        int       `json:"queue"`
 	Offset       int64     `json:"offset"`
 	Attempts     int       `json:"attempts"`
-	Messages     int64     `json:"messages"` // that wait, the failed one included
+	Messages     int64     `json:"messages"` // waiting messages, including the failed one
 }
 
-// A ParkedSelection says which parked message groups continue, and how.
+// A ParkedSelection selects the parked message groups to continue, and the end of their failed
+// messages.
 type ParkedSelection struct {
-	Topic        string `json:"topic,omitempty"`         // empty: all
-	MessageGroup string `json:"message_group,omitempty"` // empty: all of the topic
-	DeadLetter   bool   `json:"dead_letter,omitempty"`   // the failed message becomes a dead letter; otherwise it is delivered first
+	Topic        string `json:"topic,omitempty"`         // empty means all
+	MessageGroup string `json:"message_group,omitempty"` // empty means all of the topic
+	DeadLetter   bool   `json:"dead_letter,omitempty"`   // true: the failed message becomes a dead letter; false: it is delivered first
 }
 
-// A ParkedRedrive is what [Client.RedriveParked] did.
+// A ParkedRedrive is the result of [Client.RedriveParked].
 type ParkedRedrive struct {
 	MessageGroups int64 `json:"message_groups"`
 	Messages      int64 `json:"messages"`

@@ -10,57 +10,59 @@ const (
 	TopicTransaction = "TRANSACTION" // transactional messages
 )
 
-// A TopicConfig has the settings of a topic. A PUT sets all of them: a field that is zero gets
-// the default, also in a change.
+// A TopicConfig has the settings of a topic. A PUT replaces all of them: a zero field has its
+// default, also when the topic exists.
 type TopicConfig struct {
-	// Type is the kind of messages that the topic takes. It cannot change. Default: TopicNormal.
+	// Type is the kind of messages that the topic accepts. It cannot change. Default: TopicNormal.
 	Type string `json:"type,omitempty"`
 
 	// Queues is the number of queues, at most 1024. It can only grow. Default: 8.
 	Queues int `json:"queues,omitempty"`
 
-	// DuplicateWindow is how long message IDs are remembered, so that a repeated send is stored
-	// once. Negative: duplicates are stored. Zero means the broker's default.
+	// DuplicateWindow is the time for which the broker remembers message IDs. Within it a repeated
+	// send is stored once. Negative means that duplicates are stored. Zero means the broker's
+	// default.
 	DuplicateWindow Duration `json:"duplicate_window,omitempty"`
 
-	// MaxBacklog is the backlog at which sends are throttled. Zero means the limit of the broker.
+	// MaxBacklog is the backlog at which the broker throttles sends. Zero means the limit of the
+	// broker.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
 
-	// MaxRate is the rate above which sends are throttled. Zero means no limit.
+	// MaxRate is the rate above which the broker throttles sends. Zero means no limit.
 	MaxRate Rate `json:"max_rate,omitzero"`
 
-	// Retention says when messages are removed. Zero means after 72 hours; in topics of dead
-	// letters never.
+	// Retention has the conditions for removing messages. Zero means after 72 hours, and never in
+	// topics of dead letters.
 	Retention Retention `json:"retention,omitzero"`
 
-	// Transaction says when producers are asked about the transactions of a topic of type
-	// TopicTransaction. Zero means the settings of the broker.
+	// Transaction has the times of transaction checks in a topic of type TopicTransaction. Zero
+	// means the settings of the broker.
 	Transaction TransactionConfig `json:"transaction,omitzero"`
 }
 
-// A Limit is a bound of a backlog. A field that is zero is no limit.
+// A Limit is a bound of a backlog. A zero field means no limit.
 type Limit struct {
 	Messages int64    `json:"messages,omitempty"`
 	Bytes    int64    `json:"bytes,omitempty"` // of bodies
 	Age      Duration `json:"age,omitempty"`   // of the oldest message; at least 100 ms
 }
 
-// A Rate is how fast a topic takes messages. A field that is zero is no limit.
+// A Rate is the largest rate of a topic. A zero field means no limit.
 type Rate struct {
 	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
 	BytesPerSecond    float64 `json:"bytes_per_second,omitempty"`
-	Burst             int     `json:"burst,omitempty"` // messages at once after a pause; 0: those of one second
+	Burst             int     `json:"burst,omitempty"` // messages at once after a pause; 0 means those of one second
 }
 
-// Retention says when messages are removed, the oldest first.
+// Retention has the conditions for removing messages, the oldest first.
 type Retention struct {
-	Time     Duration `json:"time,omitempty"`     // after it, consumed or not; negative: never
-	Bytes    int64    `json:"bytes,omitempty"`    // bodies above it, consumed or not; 0: no limit
-	Consumed bool     `json:"consumed,omitempty"` // once every group has consumed them
+	Time     Duration `json:"time,omitempty"`     // maximum age, consumed or not; negative means none
+	Bytes    int64    `json:"bytes,omitempty"`    // maximum size of bodies, consumed or not; 0 means none
+	Consumed bool     `json:"consumed,omitempty"` // remove messages once every group has consumed them
 }
 
-// A TransactionConfig says when producers are asked about unresolved transactions. A field that is
-// zero is as the settings of the broker have it.
+// A TransactionConfig has the times of checks of unresolved transactions. A zero field means the
+// broker's setting.
 type TransactionConfig struct {
 	// Timeout is the age of a half message at the first check. Zero means the broker's.
 	Timeout Duration `json:"timeout,omitempty"`
@@ -68,8 +70,8 @@ type TransactionConfig struct {
 	// CheckInterval is the time between checks. Zero means the broker's.
 	CheckInterval Duration `json:"check_interval,omitempty"`
 
-	// CheckMax is the number of checks after which a transaction is given up; -1: no end.
-	// Zero means the broker's.
+	// CheckMax is the number of checks after which the broker ends a transaction; -1 means no
+	// maximum. Zero means the broker's.
 	CheckMax int `json:"check_max,omitempty"`
 }
 
@@ -78,14 +80,14 @@ type Topic struct {
 	TopicConfig
 
 	Name            string    `json:"name"`
-	AutoCreated     bool      `json:"auto_created,omitempty"` // an automatic dead-letter queue, which deletes itself; PutTopic makes it stay
+	AutoCreated     bool      `json:"auto_created,omitempty"` // an auto-created dead-letter queue; PutTopic makes it permanent
 	StoredMessages  int64     `json:"stored_messages"`        // consumed or not
 	StoredBytes     int64     `json:"stored_bytes"`
-	HalfMessages    int64     `json:"half_messages,omitempty"`    // that wait for the end of their transaction
-	DelayedMessages int64     `json:"delayed_messages,omitempty"` // that wait for their delivery time; in no other number
+	HalfMessages    int64     `json:"half_messages,omitempty"`    // of unresolved transactions
+	DelayedMessages int64     `json:"delayed_messages,omitempty"` // waiting for their delivery time; not part of the other numbers
 	DelayedBytes    int64     `json:"delayed_bytes,omitempty"`
 	Backlog         Backlog   `json:"backlog"`            // of the slowest group
-	Throttle        *Throttle `json:"throttle,omitempty"` // why sends are refused; nil: they are not
+	Throttle        *Throttle `json:"throttle,omitempty"` // the reason of rejected sends; nil if sends are accepted
 	Groups          []string  `json:"groups,omitempty"`   // that have received from it
 }
 
@@ -108,7 +110,7 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 	return get[Topic](ctx, c, "Topic", name, escaped("topics", name), nil)
 }
 
-// PutTopic creates a topic, or gives an existing one these settings.
+// PutTopic creates a topic, or replaces the settings of an existing one.
 func (c *Client) PutTopic(ctx context.Context, name string, config TopicConfig) (Topic, error) {
 	return put[Topic](ctx, c, "PutTopic", name, escaped("topics", name), config)
 }
@@ -119,8 +121,8 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 	return c.remove(ctx, "DeleteTopic", name, escaped("topics", name))
 }
 
-// PurgeTopic removes every message of a topic, also those in flight, delayed and half ones, and
-// returns how many there were.
+// PurgeTopic removes all messages of a topic, including in-flight, delayed and half messages. It
+// returns their number.
 func (c *Client) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
 	out, err := post[struct {
 		Removed Backlog `json:"removed"`

@@ -12,11 +12,12 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 )
 
-// A Broker is the dead letters of a group on a tidegate broker. Listing them does not consume them.
+// A Broker is the source of a group's dead letters on a tidegate broker. Listing does not consume
+// them.
 type Broker struct {
 	Client *admin.Client
 	Group  string
-	In     string // the topic that holds them, see admin.Group.DeadLetterTopics; empty: %DLQ%group
+	In     string // topic with the dead letters, see admin.Group.DeadLetterTopics; empty means %DLQ%group
 }
 
 func (b Broker) group() string { return b.Group }
@@ -75,12 +76,12 @@ func (b Broker) remove(ctx context.Context, l *Letter) error {
 	return err
 }
 
-// errNoTarget is why a letter stays.
+// errNoTarget is the error of a letter without a suitable topic.
 var errNoTarget = errors.New("its topic does not exist or does not take it; give Options.To")
 
-// sendBack sends letters of one page and one generation to their topics, or to another one, and
-// returns an error for each that stays. Repeating it does nothing: a letter that was
-// sent back has left, and one that came back is of a later generation. err is that of the request.
+// sendBack sends letters of one page and one generation to their topics or to another topic. It
+// returns an error for each letter that stays. A repetition has no effect: a redriven letter is
+// gone, and a returned one has a later generation. err is the error of the request.
 func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map[string]error, err error) {
 	s := b.selection(ls)
 	s.To, s.MaxRedrives = to, ls[0].Generation()+1
@@ -91,7 +92,7 @@ func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map
 	if err != nil && !maybe(err) {
 		return nil, err
 	}
-	// Which of them stayed, the count does not tell; nor does a response that was lost.
+	// The counts do not identify the letters that stayed, and a response may be lost.
 	q := admin.DeadLetterQuery{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: s.MessageIDs}, In: b.In, After: s.After, Limit: len(ls)}
 	page, lookErr := b.Client.DeadLetters(ctx, b.Group, q)
 	if lookErr != nil {
@@ -123,6 +124,6 @@ func maybe(err error) bool {
 }
 
 func generationOf(properties map[string]string) int {
-	n, _ := strconv.Atoi(properties[tidegate.PropertyDeadLetterRedrives]) // the letter counts more than a number
+	n, _ := strconv.Atoi(properties[tidegate.PropertyDeadLetterRedrives]) // the letter itself counts more than a number
 	return max(n, 0)
 }

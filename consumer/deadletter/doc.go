@@ -1,8 +1,8 @@
-// Package deadletter lists dead letters, groups them by the reason of their failure, edits
-// them, and sends them back without losing or doubling any.
+// Package deadletter lists dead letters, groups them by the reason of their failure, edits them,
+// and sends them back without loss or duplicates.
 //
-// A [Source] is where the dead letters of a consumer group are: [Broker] for a tidegate broker,
-// through its HTTP administration; [Queue] for a RocketMQ, by receiving from %DLQ%group.
+// A [Source] has the dead letters of a consumer group: [Broker] reads them from a tidegate broker
+// over its HTTP administration; [Queue] receives them from %DLQ%group of a RocketMQ.
 //
 //	src := deadletter.Broker{Client: client, Group: "billing"}
 //	classes, err := deadletter.Summarize(ctx, src, deadletter.Filter{})
@@ -14,8 +14,8 @@
 //
 // # A redrive
 //
-// [Redrive] sends dead letters back at a limited rate. It stops if too many fail, skips those that
-// were sent back three times before, and can be tried with DryRun.
+// [Redrive] sends dead letters back at a limited rate. It stops if too many fail, and skips those
+// with three earlier redrives. DryRun shows its decisions without effects.
 //
 // The journal is an audit trail in JSON lines, and makes a redrive resumable: one journal is one
 // job. After a crash, call Redrive again with the same journal. Each message is sent back once:
@@ -30,5 +30,5 @@
 // once within the duplicate window of the topic, by default 2 minutes. A RocketMQ stores it again:
 // consumers recognize it by its ID, for example with package consumer/inbox.
 //
-// One redrive of a journal runs at a time.
+// Only one redrive of a journal may run at a time.
 package deadletter

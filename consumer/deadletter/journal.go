@@ -14,10 +14,10 @@ import (
 // The events of a journal.
 const (
 	EventBegin    = "begin"    // a run begins
-	EventIntent   = "intent"   // the letter is about to be sent back
-	EventRedriven = "redriven" // it is stored in its topic
-	EventFailed   = "failed"   // it stays, and a later run tries it again
-	EventSkipped  = "skipped"  // it stays because of a rule
+	EventIntent   = "intent"   // the letter will be sent back
+	EventRedriven = "redriven" // the letter is stored in its topic
+	EventFailed   = "failed"   // the letter stays, and a later run tries it again
+	EventSkipped  = "skipped"  // the letter stays because of a rule
 	EventEnd      = "end"      // the run has ended
 )
 
@@ -25,15 +25,15 @@ const (
 type Event struct {
 	Time       time.Time `json:"time"`
 	Event      string    `json:"event"`
-	Group      string    `json:"group,omitempty"`      // of begin: the group of the dead letters
+	Group      string    `json:"group,omitempty"`      // of begin: the consumer group of the dead letters
 	Actor      string    `json:"actor,omitempty"`      // of begin: Options.Actor
 	MessageID  string    `json:"message_id,omitempty"` // of the dead letter
-	Generation int       `json:"generation"`           // how often it was sent back before
-	SentAs     string    `json:"sent_as,omitempty"`    // the ID that it is sent with, if that is another one
+	Generation int       `json:"generation"`           // number of earlier redrives
+	SentAs     string    `json:"sent_as,omitempty"`    // the ID of the send, if it differs
 	Topic      string    `json:"topic,omitempty"`      // the topic of the send
 	Edited     bool      `json:"edited,omitempty"`
-	Reason     string    `json:"reason,omitempty"` // why it is a dead letter
-	Why        string    `json:"why,omitempty"`    // why it was skipped, failed, or the run ended
+	Reason     string    `json:"reason,omitempty"` // reason of the dead letter
+	Why        string    `json:"why,omitempty"`    // reason of the skip, the failure or the end of the run
 	Report     *Report   `json:"report,omitempty"` // of end
 }
 
@@ -41,11 +41,11 @@ type Event struct {
 type journal struct {
 	file    *os.File
 	sent    map[key]bool  // redriven
-	pending map[key]Event // with an intent and no result
+	pending map[key]Event // letters with an intent and no result
 }
 
-// openJournal reads a journal, or creates it. A last line that a crash has cut off is removed.
-// group guards against the journal of another job.
+// openJournal reads a journal, or creates it. It removes a last line that a crash has truncated. It
+// returns an error if the journal belongs to another group.
 func openJournal(name, group string) (*journal, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 
 // A Letter is a dead letter.
 type Letter struct {
-	// Message is the message; its Topic is the one that holds the dead letter. Its Body is nil if
-	// the letter was listed without bodies.
+	// Message is the message. Its Topic is the topic with the dead letter. Its Body is nil if the
+	// letter was listed without bodies.
 	Message tidegate.Message
 
-	// Origin has the origin of the message and the reason why it is a dead letter. RocketMQ keeps
+	// Origin has the origin of the message and the reason of the dead letter. RocketMQ stores
 	// neither; there all fields except Redrives are zero.
 	Origin tidegate.DeadLetter
 
-	StoredAt time.Time // when it became a dead letter
+	StoredAt time.Time // time at which it became a dead letter
 	BodySize int       // in bytes
 
-	page     string             // of a Broker: where the page begins that it is on
+	page     string             // of a Broker: start of its page
 	delivery *tidegate.Delivery // of a Queue
 }
 
-// Generation returns how often the message was sent back before.
+// Generation returns the number of earlier redrives of the message.
 func (l *Letter) Generation() int { return l.Origin.Redrives }
 
 // Fingerprint returns a short text that is equal for dead letters of the same topic and the same
@@ -40,30 +40,30 @@ func (l *Letter) Fingerprint() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// variable matches the parts that differ between reasons: quoted texts, then words with a digit in
-// them.
+// variable matches the parts that differ between messages: quoted texts, then words with a digit.
 var variable = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`" + `|[\p{L}_-]*\d[\p{L}\d_.:-]*`)
 
 func normal(reason string) string {
-	line, _, _ := strings.Cut(reason, "\n") // a stack follows
+	line, _, _ := strings.Cut(reason, "\n") // the other lines are a stack
 	return strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
 }
 
-// A Filter chooses the dead letters that match all of its fields. A zero field matches letter.
+// A Filter selects the dead letters that match all of its fields. A zero field matches every
+// letter.
 type Filter struct {
-	Topic       string    // that the message was sent to
+	Topic       string    // topic of the original send
 	MessageIDs  []string  // any of these
-	Reason      string    // the reason contains it
+	Reason      string    // a part of the reason
 	Fingerprint string    // see Letter.Fingerprint
-	Since       time.Time // it became a dead letter then or later
-	Before      time.Time // it became a dead letter earlier
+	Since       time.Time // it became a dead letter at this time or later
+	Before      time.Time // it became a dead letter before this time
 
-	// Match is called for dead letters that match all other fields, and reports whether to choose
+	// Match is called for dead letters that match all other fields, and reports whether to select
 	// them. Nil means no further condition.
 	Match func(*Letter) bool
 }
 
-// matches reports whether the filter chooses a letter.
+// matches reports whether the filter selects a letter.
 func (f *Filter) matches(l *Letter) bool {
 	return (f.Topic == "" || f.Topic == l.Origin.Topic) &&
 		(len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, l.Message.ID)) &&

@@ -8,34 +8,33 @@ import (
 	"time"
 )
 
-// A Source is where the dead letters of a group are: a [Broker] or a [Queue].
+// A Source has the dead letters of a group: a [Broker] or a [Queue].
 type Source interface {
-	// letters yields all dead letters in their order, the oldest of each queue first. An error ends
-	// it.
+	// letters yields all dead letters in order, the oldest of each queue first. An error ends the
+	// sequence.
 	letters(ctx context.Context, f *Filter, q query) iter.Seq2[*Letter, error]
 
-	// remove takes a letter out of the dead letters.
+	// remove removes a letter from the dead letters.
 	remove(ctx context.Context, l *Letter) error
 
 	// group is the consumer group.
 	group() string
 }
 
-// A query says how letters are listed.
+// A query has the parameters of a listing.
 type query struct {
-	page   int  // letters that are asked for at once
+	page   int  // letters in one request
 	bodies bool // with bodies
 }
 
 const (
 	listPage    = 1000
-	redrivePage = 200 // the broker reads a page once for each of its batches
+	redrivePage = 200 // the broker reads a page again for each of its batches
 	bodiesPage  = 100
 )
 
-// List returns the dead letters that a filter chooses, the oldest of each queue first, over all
-// pages. An error ends it. On a Queue the letters are leased while the loop runs, and released
-// after it.
+// List returns the dead letters that match a filter, the oldest of each queue first. An error ends
+// the sequence. On a Queue the letters are leased while the loop runs, and released after it.
 func List(ctx context.Context, src Source, f Filter, bodies bool) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
 		q := query{page: listPage, bodies: bodies}
@@ -58,11 +57,11 @@ func List(ctx context.Context, src Source, f Filter, bodies bool) iter.Seq2[*Let
 type Class struct {
 	Fingerprint string
 	Topic       string         // of their original sends
-	Reason      string         // of the latest of them
-	Reasons     map[string]int // how many have each reason, up to 100 reasons
+	Reason      string         // reason of the latest letter
+	Reasons     map[string]int // number of letters for each reason, up to 100 reasons
 	Count       int
 	Bytes       int64     // of their bodies
-	First, Last time.Time // when the first and the last became a dead letter
+	First, Last time.Time // times at which the first and the last became dead letters
 	MaxRedrives int       // the largest number of redrives
 	Sample      []string  // up to 10 message IDs
 }
@@ -72,7 +71,7 @@ const (
 	maxSample  = 10
 )
 
-// Summarize returns the classes of the dead letters that a filter chooses, the largest first.
+// Summarize returns the classes of the dead letters that match a filter, the largest class first.
 func Summarize(ctx context.Context, src Source, f Filter) ([]Class, error) {
 	classes := map[string]*Class{}
 	for l, err := range List(ctx, src, f, false) {

@@ -9,53 +9,53 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// ErrTooManyFailures is returned by a redrive that stopped because of Options.MaxFailures.
+// ErrTooManyFailures matches the error of a redrive that stopped because of Options.MaxFailures.
 var ErrTooManyFailures = errors.New("too many messages failed or came back")
 
-// Options are the settings of a redrive.
+// Options configure a redrive.
 type Options struct {
-	// Filter chooses the dead letters. Zero means all.
+	// Filter selects the dead letters. Zero means all.
 	Filter Filter
 
-	// To is the topic to send to. Default: the topic that each message was sent to; a letter of a
-	// RocketMQ, which does not know its topic, fails without To.
+	// To is the target topic. Default: the topic of each message's original send. A letter of
+	// RocketMQ has no original topic, and fails without To.
 	To string
 
-	// Edit changes a message before it is sent; an error leaves the dead letter as it is. It must
-	// not change ID and topic. It needs Sender. Nil means that messages are sent as they are.
+	// Edit changes a message before it is sent. After an error of Edit the dead letter does not
+	// change. Edit must not change ID and Topic. It requires Sender. Nil means no change.
 	Edit func(*tidegate.Message) error
 
-	// Sender sends messages that are edited or come from a Queue: a transport. A redrive from a
+	// Sender is the transport for messages that are edited or come from a Queue. A redrive from a
 	// Broker without Edit does not use it. Nil means none.
 	Sender transport.Sender
 
-	// Journal is the path of the audit trail. An existing one is continued: letters that it
-	// reports as sent are not sent again. It is required unless DryRun is set.
+	// Journal is the path of the audit trail. An existing journal is continued: letters that it
+	// records as sent are not sent again. It is required unless DryRun is set.
 	Journal string
 
-	// Actor is kept in the journal: the person or program that asked for the redrive. Zero means
+	// Actor is recorded in the journal: the person or program behind the redrive. Zero means
 	// unknown.
 	Actor string
 
-	// DryRun decides and reports, and changes nothing. Default: false.
+	// DryRun decides and reports without any change. Default: false.
 	DryRun bool
 
-	// PerSecond is the number of messages that are sent back each second. Default: 100.
+	// PerSecond is the number of messages sent back in each second. Default: 100.
 	PerSecond float64
 
 	// Limit is the number of letters that this run sends back. Zero means no limit.
 	Limit int
 
-	// MaxGenerations is how often a message may be sent back in its life, 1 to 3. Default: 3.
+	// MaxGenerations is the maximum of redrives of one message, 1 to 3. Default: 3.
 	MaxGenerations int
 
-	// MaxFailures is the share of failures, 0 to 1, above which the run stops: of the last 50
-	// results, once there are 10. A message that comes back during the job is a failure too.
-	// Negative means that one failure among these is too many. Default: 0.1.
+	// MaxFailures is the largest share of failures, 0 to 1, among the last 50 results. Above it the
+	// run stops, once there are 10 results. A message that becomes a dead letter again during the
+	// job is a failure too. Negative means that a single failure stops the run. Default: 0.1.
 	MaxFailures float64
 
-	// OnEvent is called for each event after it is in the journal, by the caller's goroutine; with
-	// DryRun for each intent and skip. Nil means none.
+	// OnEvent is called on the caller's goroutine for each event in the journal; with DryRun, for
+	// each intent and skip. Nil means none.
 	OnEvent func(Event)
 }
 
@@ -66,8 +66,8 @@ const (
 	maxBatch           = 100
 )
 
-// withDefaults returns the options with every zero field filled, or an error that names all at
-// fault.
+// withDefaults returns the options with defaults in the zero fields, or an error that names all
+// invalid fields.
 func (o Options) withDefaults(src Source) (Options, error) {
 	var errs []error
 	fault := func(field, format string, args ...any) {
@@ -139,14 +139,14 @@ func (o Options) withDefaults(src Source) (Options, error) {
 // A Report counts the results of a run of a redrive.
 type Report struct {
 	Seen     int            `json:"seen"`     // dead letters of the source
-	Redriven int            `json:"redriven"` // sent back; with DryRun, that would be
+	Redriven int            `json:"redriven"` // sent back; with DryRun, to be sent back
 	Failed   int            `json:"failed"`   // not sent back; a later run tries them again
 	Returned int            `json:"returned"` // sent back, and dead letters again during the job
 	Skipped  map[string]int `json:"skipped"`  // the number of letters that each rule skipped
 
-	// Recovered counts letters that a run before a crash sent back without noting it. Unresolved
-	// counts letters of a Queue that are leased to another run, or whose lease ended before they
-	// were removed: run the job again after the lease.
+	// Recovered counts letters that a run before a crash sent back without recording it. Unresolved
+	// counts letters of a Queue that another run has leased, or whose lease ended before their
+	// removal: run the job again after the lease.
 	Recovered  int `json:"recovered"`
 	Unresolved int `json:"unresolved"`
 

@@ -12,12 +12,12 @@ type action int
 
 const (
 	take  action = iota // send it back
-	clean               // it was sent back before: only remove it
+	clean               // sent back before: only remove it
 	skip                // leave it
-	stop                // leave it and all that follow
+	stop                // skip it and all later letters
 )
 
-// A decision is an action and the reason for one that is not take.
+// A decision is an action with its reason, which is empty for take.
 type decision struct {
 	action action
 	why    string
@@ -35,12 +35,12 @@ const (
 )
 
 const (
-	// The failure ratio is that of the last window results, once there are least of them.
+	// The failure ratio covers the last window results, once there are at least least of them.
 	window = 50
 	least  = 10
 )
 
-// A key names one redrive of a message: a message that comes back has another generation.
+// A key identifies one redrive of a message. A returned message has another generation.
 type key struct {
 	id         string
 	generation int
@@ -49,19 +49,19 @@ type key struct {
 // keyOf returns the key of the next redrive of a letter.
 func keyOf(l *Letter) key { return keyFor(l.Message.ID, l.Generation()) }
 
-// keyFor returns the key for the ID that a letter has, which may be one of sentAs.
+// keyFor returns the key for the ID of a letter, which may be a result of sentAs.
 func keyFor(id string, generation int) key {
 	return key{strings.TrimSuffix(id, suffix+strconv.Itoa(generation)), generation}
 }
 
-// suffix and the number of a redrive end the ID of a message that was sent anew.
+// A redriven message's ID ends with suffix and the number of the redrive.
 const suffix = ".redrive-"
 
 // maxID bounds a message ID, in bytes.
 const maxID = 255
 
-// sentAs returns the ID with which a letter is sent anew. It depends on nothing but the ID that the
-// message had at first and the number of the redrive. A hash replaces an ID that would be too long.
+// sentAs returns the ID for sending a letter. It depends only on the message's first ID and the
+// number of the redrive. A hash replaces an ID that would be too long.
 func sentAs(l *Letter) string {
 	k := keyOf(l)
 	end := suffix + strconv.Itoa(k.generation+1)
@@ -72,8 +72,7 @@ func sentAs(l *Letter) string {
 	return k.id + end
 }
 
-// A plan decides which letters are sent back, in which order, and when to stop. It has no effects:
-// the order is that in which it is asked.
+// A plan decides about each letter in turn: send it back, skip it, or stop. It has no effects.
 type plan struct {
 	filter         *Filter
 	maxGenerations int
@@ -81,15 +80,15 @@ type plan struct {
 	limit          int // letters to send back in this run; 0: no limit
 
 	sent    map[key]bool // by this job, in earlier runs too
-	pending map[key]bool // begun by an earlier run that did not note the result
+	pending map[key]bool // by an earlier run that did not record the result
 
 	taken  int
 	failed map[string]bool // message groups, by topic and name
 	recent []bool          // the last results; true: failed
 }
 
-// decide returns the action for the next letter. Its order of rules: done before, returned,
-// filter, generation, message group, failures, limit.
+// decide returns the action for the next letter. It applies the rules in this order: done before,
+// returned, filter, generation, message group, failures, limit.
 func (p *plan) decide(l *Letter) decision {
 	k := keyOf(l)
 	before := key{k.id, k.generation - 1}
@@ -117,7 +116,7 @@ func (p *plan) decide(l *Letter) decision {
 	return decision{action: take}
 }
 
-// result notes the result of an action.
+// result records the result of an action.
 func (p *plan) result(l *Letter, ok bool) {
 	if ok {
 		p.sent[keyOf(l)] = true
@@ -140,7 +139,8 @@ func (p *plan) tooMany() bool {
 	return len(p.recent) >= least && float64(failures) > p.maxFailures*float64(len(p.recent))
 }
 
-// groupOf names the message group of a letter; empty if it has none.
+// groupOf returns the topic and message group of a letter as one name, or an empty string if it has
+// no group.
 func groupOf(l *Letter) string {
 	if l.Message.MessageGroup == "" {
 		return ""

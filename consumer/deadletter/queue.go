@@ -11,34 +11,34 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Queue is the dead letters of a group that are received from %DLQ%group, as on a RocketMQ. The
-// letters are leased to the consumer group As while a listing or a redrive runs. Those that stay
-// are released at its end.
+// A Queue is the source of a group's dead letters that receives from %DLQ%group, for example on a
+// RocketMQ. The consumer group As leases the letters while a listing or a redrive runs. The
+// remaining letters are released at its end.
 //
-// On a RocketMQ a letter goes on with the number of attempts that it had in Group, and each release
-// spends one more. A letter that reaches the maximum of As moves to %DLQ%As. So As must be a group
-// for this purpose alone that allows at least 100 attempts (mqadmin updateSubGroup -g As -r 1000);
-// with fewer, listings and redrives fail before they receive. If a letter is in its last attempt of
-// As, they end with an error after all letters.
+// On RocketMQ a letter keeps the number of its attempts in Group, and each release costs one more.
+// A letter that reaches the maximum of As moves to %DLQ%As. As must therefore be a group for this
+// purpose only, with at least 100 attempts (mqadmin updateSubGroup -g As -r 1000). With fewer,
+// listings and redrives fail before they receive. If a letter is in its last attempt of As, they
+// return an error after all letters.
 //
-// A group without %DLQ%group has no letters. A RocketMQ proxy goes on for about 20 s to report a
-// topic as missing that was created after it was asked for, so a listing just before the first dead
-// letter makes the next ones empty for that time.
+// A group without %DLQ%group has no letters. After a query for a missing topic, a RocketMQ proxy
+// reports the topic as missing for about 20 s, also if it is created in that time. A listing just
+// before the first dead letter therefore makes the listings in these 20 s empty.
 type Queue struct {
 	Transport interface {
 		transport.Receiver
 		transport.Settler
 		Queues(ctx context.Context, group, topic string) ([]int, error)
 	}
-	Group string // the group of the dead letters
+	Group string // the consumer group of the dead letters
 	As    string // the consumer group that receives them
 
-	// Lease is how long a letter is kept from other consumers of As. After a crash the letters
-	// come again when their leases have ended, on a tidegate broker after As's retry delay in
-	// addition. Default: 30 minutes.
+	// Lease is the time for which other consumers of As cannot receive a letter. After a crash the
+	// letters are redelivered when their leases have ended; a tidegate broker adds the retry delay
+	// of As. Default: 30 minutes.
 	Lease time.Duration
 
-	// Wait is how long to wait for the next letter before a queue counts as empty. Default: 5 s.
+	// Wait is the time without a further letter after which a queue counts as empty. Default: 5 s.
 	Wait time.Duration
 }
 
@@ -48,8 +48,8 @@ const (
 	maxReceive   = 32
 	giveUpAfter  = 3 * time.Second // for the release of each letter
 
-	// minAttempts is the least number of attempts of As on a server that counts releases: one for
-	// each attempt that a letter had, 17 by default, and one for each listing.
+	// minAttempts is the smallest maximum of attempts of As on a server that counts releases: 17 by
+	// default for the earlier attempts of a letter, and one for each listing.
 	minAttempts = 100
 )
 
@@ -69,7 +69,7 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 		topic := tidegate.DeadLetterTopic(q.Group)
 		queues, err := q.Transport.Queues(ctx, q.As, topic)
 		if errors.Is(err, tidegate.ErrTopicNotFound) {
-			return // the group never had a dead letter
+			return // the group has no dead letter
 		}
 		most := 0
 		if err == nil {
@@ -90,7 +90,7 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 					yield(nil, err)
 					return
 				}
-				fresh = false // a queue that brings only letters of this run was read to its end
+				fresh = false // a response without new letters is the end of the queue
 				var more []*Letter
 				for _, d := range ds {
 					before := held[d.ID]
@@ -116,8 +116,8 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 	}
 }
 
-// attempts returns how many attempts As allows where the server counts released letters; 0 where it
-// does not, or where that is unknown. The error is that there are too few of them.
+// attempts returns the maximum of attempts of As if the server counts released letters; 0 if it
+// does not, or if the maximum is unknown. It returns an error if the maximum is too low.
 func (q Queue) attempts(ctx context.Context, topic string) (int, error) {
 	c, ok := q.Transport.(transport.Configurer)
 	if !ok {
@@ -145,8 +145,8 @@ func letterOf(d *tidegate.Delivery) *Letter {
 	return l
 }
 
-// release releases the letters that were not removed. One whose release fails is visible again
-// after its lease.
+// release releases the letters that were not removed. If the release of a letter fails, the letter
+// is visible again after its lease.
 func (q Queue) release(ctx context.Context, held map[string]*Letter) {
 	for _, l := range held {
 		if l.delivery == nil {
@@ -156,7 +156,7 @@ func (q Queue) release(ctx context.Context, held map[string]*Letter) {
 		_, err := q.Transport.ChangeInvisibleDuration(ctx, l.delivery, 0)
 		cancel()
 		if errors.Is(err, tidegate.ErrUnavailable) {
-			return // the others would wait for as long
+			return // the other releases would wait as long
 		}
 	}
 }

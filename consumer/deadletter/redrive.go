@@ -16,11 +16,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Redrive sends dead letters back in the order of the source, and returns a report, also with an
-// error. It blocks until it has seen all letters, a rule stops it, or ctx ends. Throttled sends
-// wait for as long as the server asks and are no failures. The error matches ErrTooManyFailures,
-// wraps context.Cause(ctx), or is an error of the source or the journal. To continue after an
-// error, call Redrive again with the same journal.
+// Redrive sends dead letters back in the order of the source. It returns a report, also with an
+// error. It blocks until it has processed all letters, a rule stops it, or ctx ends. Throttled
+// sends wait as long as the server requests and are not failures. The error matches
+// ErrTooManyFailures, wraps context.Cause(ctx), or is an error of the source or the journal. To
+// continue after an error, call Redrive again with the same journal.
 func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	o, err := o.withDefaults(src)
 	if err != nil {
@@ -55,7 +55,7 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	return r.report, err
 }
 
-// A runner carries a redrive out.
+// A runner executes a redrive.
 type runner struct {
 	src     Source
 	o       Options
@@ -64,9 +64,9 @@ type runner struct {
 	limiter *rate.Limiter
 	report  Report
 
-	broker    *Broker // sends back by itself; nil: messages are sent anew
+	broker    *Broker // moves letters by itself; nil if messages are sent by Sender
 	batchSize int
-	batch     []*Letter // taken, and not sent back yet
+	batch     []*Letter // letters to send back
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -93,7 +93,7 @@ func (r *runner) run(ctx context.Context) error {
 	return errors.Join(err, r.note(Event{Event: EventEnd, Why: why, Report: &r.report}))
 }
 
-// all goes through the letters, until one stops it.
+// all processes the letters until one stops it.
 func (r *runner) all(ctx context.Context) error {
 	by := query{page: redrivePage}
 	if r.broker == nil && !r.o.DryRun {
@@ -110,14 +110,14 @@ func (r *runner) all(ctx context.Context) error {
 		}
 		r.report.Seen++
 		d := r.plan.decide(l)
-		delete(r.plan.pending, keyOf(l)) // it is still there
+		delete(r.plan.pending, keyOf(l)) // the letter still exists
 		switch d.action {
 		case take:
 			r.batch = append(r.batch, l)
 			if r.broker != nil {
 				continue
 			}
-			if err := r.flush(ctx); err != nil { // while its lease lasts
+			if err := r.flush(ctx); err != nil { // before its lease ends
 				return err
 			}
 		case clean:
@@ -148,9 +148,9 @@ func (r *runner) all(ctx context.Context) error {
 	return nil
 }
 
-// recover finishes the letters that an earlier run began with. Every letter was looked at, so a
-// broker's letter that is not there any more was sent back. One of a queue may be leased to the
-// process that crashed.
+// recover completes the letters that an earlier run began with. All letters have been listed, so a
+// missing letter of a broker was sent back. A missing letter of a queue may be leased to the
+// crashed process.
 func (r *runner) recover() error {
 	if r.report.Stopped != "" || r.o.DryRun {
 		return nil
@@ -206,7 +206,7 @@ func (r *runner) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendBack has the broker move letters of one page and generation.
+// sendBack makes the broker move letters of one page and generation.
 func (r *runner) sendBack(ctx context.Context, batch []*Letter) error {
 	for n := 0; len(batch) > 0; n++ {
 		stay, err := r.broker.sendBack(ctx, batch, r.o.To)
@@ -254,7 +254,7 @@ const (
 	transientAttempts = 5
 )
 
-// sendAnew sends a message under an ID that a repetition has too, and then removes the letter.
+// sendAnew sends a message under an ID that a repetition reuses, and then removes the letter.
 func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	m, err := r.message(l)
 	for n := 0; err == nil; n++ {
@@ -265,13 +265,13 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 			break
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // the intent stays, and the next run repeats the send
+			return context.Cause(ctx) // the intent remains, and the next run repeats the send
 		}
 		switch transport.Classify(err) {
 		case transport.Throttled:
 		case transport.Transient:
 			if n+1 >= transientAttempts {
-				return err // of the server, not of the message
+				return err // a fault of the server, not of the message
 			}
 		default:
 			return r.note(r.done(l, err))
@@ -280,7 +280,7 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 			return err
 		}
 	}
-	if err != nil { // of Edit, or without a topic
+	if err != nil { // error of Edit, or no topic
 		return r.note(r.done(l, err))
 	}
 	if err := r.note(r.done(l, nil)); err != nil {
@@ -289,8 +289,8 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	return r.remove(ctx, l)
 }
 
-// remove takes a letter that was sent out of the dead letters. If its lease has ended, it comes
-// again, and the next run of the job removes it.
+// remove removes a letter that was sent. If its lease has ended, the letter is redelivered, and the
+// next run of the job removes it.
 func (r *runner) remove(ctx context.Context, l *Letter) error {
 	err := r.src.remove(ctx, l)
 	if errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -300,7 +300,7 @@ func (r *runner) remove(ctx context.Context, l *Letter) error {
 	return err
 }
 
-// done notes the result of a letter and returns its event.
+// done records the result of a letter and returns its event.
 func (r *runner) done(l *Letter, err error) Event {
 	r.plan.result(l, err == nil)
 	if err != nil {
@@ -311,7 +311,7 @@ func (r *runner) done(l *Letter, err error) Event {
 	return r.event(EventRedriven, l, "")
 }
 
-// message returns the message to send in place of a letter.
+// message returns the message to send for a letter.
 func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 	if r.target(l) == "" {
 		return nil, errNoTarget
@@ -350,7 +350,7 @@ func (r *runner) event(event string, l *Letter, why string) Event {
 	return e
 }
 
-// note writes events to the journal, all at once, and reports them.
+// note writes events to the journal with one sync, and reports them.
 func (r *runner) note(events ...Event) error {
 	if r.journal != nil {
 		if err := r.journal.write(events...); err != nil {

@@ -17,13 +17,13 @@
 //  1. has more properties;
 //  2. has more properties with a value, if they have the same number;
 //  3. has a tag and the other one has none;
-//  4. has the more specific topic pattern: more words that are no wildcards, then more words with
-//     "*" included, then fewer "#", then its plain words further to the left;
+//  4. has the more specific topic pattern: more words that are not wildcards, then more words
+//     including "*", then fewer "#", then its plain words further to the left;
 //  5. comes first in the list.
 //
 // The first condition in which two policies differ decides. The topic patterns are those of the
 // broker's address settings (Apache ActiveMQ Artemis manual, Undelivered Messages).
 //
-// [Effective] lists the values that hold for a message with their sources, and [Effective.Preview]
-// the retries until the message is given up.
+// [Effective] lists the values in effect for a message with their sources, and [Effective.Preview]
+// the retries until the last attempt.
 package policy

@@ -25,15 +25,15 @@ const (
 	FromDefault      = "default"
 )
 
-// Effective has the values that hold for a message, each with its source. The source is a policy,
+// Effective has the values in effect for a message, each with its source. The source is a policy,
 // such as `PushOptions.Policies[2] (tag "invoice")`, or one of [FromSubscription], [FromServer] and
 // [FromDefault].
 type Effective struct {
 	Retry     backoff.Policy // the retry schedule; delays above 12 h mean 12 h
 	RetryFrom string
 
-	// MaxAttempts is the number of deliveries, the first one included. It is at most the server's
-	// maximum. Zero means that there is no maximum, or that a server without features, such as a
+	// MaxAttempts is the number of deliveries, including the first. It is at most the server's
+	// maximum. Zero means that there is no maximum, or that a server without features, such as
 	// RocketMQ, has not announced one.
 	MaxAttempts     int
 	MaxAttemptsFrom string
@@ -48,7 +48,7 @@ type Effective struct {
 	Findings []string
 }
 
-// Effective returns the values that hold for the message. It reads the message's topic, tag and
+// Effective returns the values in effect for the message. It reads the message's topic, tag and
 // properties.
 //
 // A tidegate broker decides about each failure by its current settings, and reports the decision in
@@ -109,7 +109,7 @@ func (c Choice) retryField(own backoff.Policy) string {
 	return c.retryFrom.name() + ".Retry"
 }
 
-// firstLong returns the first retry whose delay servers do not accept; zero if there is none.
+// firstLong returns the first retry with a delay that servers reject, or zero if there is none.
 func firstLong(p backoff.Policy, attempts int) (retry int, d time.Duration) {
 	r := backoff.RangerOf(p)
 	for n := range retriesOf(attempts) {
@@ -120,8 +120,8 @@ func firstLong(p backoff.Policy, attempts int) (retry int, d time.Duration) {
 	return 0, 0
 }
 
-// Own returns the consumer's own retry schedule for the message: that of a policy or else that of
-// the subscription. Nil means the server's schedule.
+// Own returns the consumer's own retry schedule for the message: that of a policy, or otherwise
+// that of the subscription. Nil means the server's schedule.
 func (c Choice) Own(subscription backoff.Policy) backoff.Policy {
 	switch {
 	case c.Retry == nil:
@@ -147,7 +147,7 @@ type Preview struct {
 	// ten.
 	Retries backoff.Schedule
 
-	MaxAttempts int        // the delivery after whose failure the message is given up; 0 means never
+	MaxAttempts int        // after this many failed deliveries the message ends; 0 means never
 	Exhausted   Exhaustion // the end of the message
 }
 

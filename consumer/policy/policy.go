@@ -28,16 +28,15 @@ type Policy struct {
 
 	// Retry is the retry schedule: the message is delivered again Retry.Delay(n) after its delivery
 	// number n+1 failed. A delay above 12 h means 12 h. [ServerSchedule] means the server's own.
-	// Where a tidegate broker has address settings about redelivery for the message's topic, theirs
-	// holds instead.
+	// Redelivery settings of the topic's address on a tidegate broker override it.
 	Retry backoff.Policy
 
-	// MaxAttempts is the number of deliveries, the first one included. When the last one has
-	// failed, the message is given up as Exhausted sets. The server's maximum holds if it is lower.
+	// MaxAttempts is the number of deliveries, including the first. After the last one has failed,
+	// the message ends as Exhausted sets. A lower maximum of the server overrides it.
 	MaxAttempts int
 
-	// Exhausted is the end of a message whose delivery number MaxAttempts has failed. A message
-	// that has reached the server's maximum is given up by the server and its settings instead.
+	// Exhausted is the end of a message whose delivery number MaxAttempts has failed. For a message
+	// that has reached the server's maximum, the settings of the server apply instead.
 	Exhausted Exhaustion
 }
 
@@ -64,9 +63,9 @@ func (e Exhaustion) String() string {
 	return "invalid"
 }
 
-// ServerSchedule returns the value of [Policy].Retry for the server's own retry schedule. It beats
-// the Retry of less specific policies and of the subscription. Asked for a delay itself, it returns
-// that of [backoff.RetryLadder].
+// ServerSchedule returns the value of [Policy].Retry for the server's own retry schedule. It
+// overrides the Retry of less specific policies and of the subscription. Its own delays are those
+// of [backoff.RetryLadder].
 func ServerSchedule() backoff.Policy { return serverSchedule{backoff.RetryLadder()} }
 
 type serverSchedule struct{ backoff.Steps }
