@@ -52,6 +52,6 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		case <-ctx.Done():
 		}
 	}
-	// Asked after the timer too: where both are ready, select picks any.
+	// Checked after the timer too, because select chooses at random if both are ready.
 	return context.Cause(ctx)
 }

@@ -94,20 +94,20 @@ func (e Exponential) Range(n int) (lo, hi time.Duration) {
 // decreases as n grows. A negative n means 0.
 func (e Exponential) Base(n int) time.Duration {
 	if e = e.Filled(); e.Validate() != nil {
-		return max(e.Max, 0) // too slow does less harm than too fast
+		return max(e.Max, 0) // too long a wait does less harm than too short a wait
 	}
-	// Compared as a float before it is converted: from some n on the product
-	// is beyond any Duration, or infinite.
+	// Compared as a float before the conversion, because for large n the product exceeds any
+	// Duration, or is infinite.
 	d := float64(e.Initial) * math.Pow(e.Multiplier, float64(max(n, 0)))
 	if d >= float64(e.Max) {
 		return e.Max
 	}
-	// A float64 is coarser than a Duration of more than 104 days: rounding
-	// must not lead out of the bounds.
+	// A float64 is coarser than a Duration of more than 104 days. The rounded value must stay
+	// within the bounds.
 	return min(max(time.Duration(math.Round(d)), e.Initial), e.Max)
 }
 
-// spread returns the part of d that jitter may add or take away.
+// spread returns the largest part of d that jitter adds or subtracts.
 func spread(d time.Duration, jitter float64) time.Duration {
 	if jitter == NoJitter {
 		return 0

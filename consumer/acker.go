@@ -12,15 +12,15 @@ const (
 	// maxAcks is the largest number of acknowledgements in one request.
 	maxAcks = 512
 
-	// ackRequests is how many such requests of one server and topic are under way at most: one
-	// collects while the other is on its way.
+	// ackRequests is the largest number of concurrent acknowledgement requests for a server and
+	// topic: one collects messages while the other is under way.
 	ackRequests = 2
 )
 
 // An ackKey names the acknowledgements that share requests.
 type ackKey struct{ endpoint, topic string }
 
-// acknowledge acknowledges a delivery, soon.
+// acknowledge acknowledges a delivery in one of the next requests.
 func (r *run) acknowledge(it *item) {
 	key := ackKey{it.current.Endpoint, it.current.Topic}
 	b, ok := r.ackers.Load(key)
@@ -41,7 +41,7 @@ func (r *run) sendAcks(list []*item) {
 	r.acked(list, errs)
 }
 
-// acked goes on after a request with the acknowledgements of batch, which it may change.
+// acked handles the response to the acknowledgements of batch. It may change batch.
 func (r *run) acked(batch []*item, errs []error) {
 	if len(errs) != len(batch) {
 		errs = make([]error, len(batch))

@@ -111,7 +111,7 @@ func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOpti
 	}
 	limits := opts.Batch.limits(opts)
 	if f.batch(opts, limits); f.Empty() {
-		opts.Concurrency = limits.Items * (limits.Batches + 1) // the next batch is gathered meanwhile
+		opts.Concurrency = limits.Items * (limits.Batches + 1) // the next batch is gathered in the meantime
 	}
 	p, err := newPush(f, t, sub, gathered, opts)
 	if err != nil {
@@ -159,12 +159,12 @@ func (f *faults) batch(o PushOptions, l gather.Limits) {
 
 // A batched is a message that waits for a batch.
 type batched struct {
-	ctx context.Context //nolint:containedctx // of the handler that waits
+	ctx context.Context //nolint:containedctx // of the waiting handler
 	d   *tidegate.Delivery
 	it  *item
 }
 
-// errLostContext is the failure of a message whose batch cannot be found.
+// errLostContext is the failure of a message without a known batch.
 var errLostContext = errors.New("a middleware has called its next handler with a ctx that is not derived from its own")
 
 // gathered is the handler of a message of a batch consumer. It waits for the message's batch.
@@ -204,11 +204,11 @@ func (r *run) handleBatch(arrived []batched, results []error) {
 	r.callBatch(ctx, ds, verdicts)
 }
 
-// callBatch calls the batch handler. Like call, it begins with a failure, because the goroutine may
+// callBatch calls the batch handler. Like call, it starts with a failure, because the goroutine may
 // end in any function of the program, also while the error is read.
 func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []error) {
 	returned := false
-	var err error // of the handler
+	var err error // the handler's error
 	p := &PanicError{Value: decision.Goexit}
 	fill := func(err error) {
 		for i := range results {
@@ -216,7 +216,7 @@ func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []
 		}
 	}
 	fill(p)
-	first := ds[0].ID // the deliveries are the handler's own
+	first := ds[0].ID // the deliveries belong to the handler
 	defer func() {
 		if p == nil {
 			return
@@ -248,7 +248,7 @@ func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []
 
 type batchKey struct{}
 
-// A batchContext is a batch handler's context, which knows the contexts of its messages.
+// A batchContext is a batch handler's context with the contexts of its messages.
 type batchContext struct {
 	context.Context //nolint:containedctx // it is one
 	batch           []batched

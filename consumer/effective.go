@@ -8,15 +8,15 @@ import (
 	"github.com/tidegate/tidegate/consumer/policy"
 )
 
-// EffectivePolicy returns the retry policy that holds for the message, with the source of each
+// EffectivePolicy returns the retry policy in effect for the message, with the source of each
 // value: a policy of PushOptions.Policies, Subscription.Retry, the server's settings, or the
 // default. Only Topic, Tag and Properties of m count. An empty Topic means Subscription.Topic. The
 // message need not exist.
 //
-// EffectivePolicy asks the server for its settings, and blocks until there is a response or ctx
-// ends. If it cannot read the settings, it returns the error and the values that hold without them.
-// Address settings of a tidegate broker are among the server's settings; those about redelivery
-// also replace the delays of a policy, which EffectivePolicy does not report.
+// EffectivePolicy requests the server's settings, and blocks until there is a response or ctx ends.
+// If it cannot read the settings, it returns the error and the values in effect without them. The
+// server's settings include address settings of a tidegate broker. Their redelivery delays also
+// override the delays of a policy; EffectivePolicy does not report this.
 //
 //	e, err := c.EffectivePolicy(ctx, &tidegate.Message{Tag: "invoice"})
 //	fmt.Println(e)

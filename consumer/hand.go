@@ -18,16 +18,15 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// hand holds the deliveries of a run from their arrival until they are settled, and decides about
-// the next step of each. It calls neither the transport nor the program. Only take and reserve
-// wait.
+// hand has the deliveries of a run from their arrival to their settlement, and decides the next
+// step of each. It calls neither the transport nor the program. Only take and reserve wait.
 //
 // Its lock is never held together with another one of this package.
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex
 	work   sync.Cond     // workers wait for deliveries; its lock is mu
-	kicked chan struct{} // of capacity 1: the keeper has to look again
+	kicked chan struct{} // of capacity 1: wakes the keeper
 
 	credits  credit.Credits
 	sources  int    // queues of all topics
@@ -36,20 +35,20 @@ type hand struct {
 	ready    lanes.Lanes[*item]
 	lines    line.Lines[*item]
 	leases   schedule.Schedule[*item]
-	armed    time.Time // when the keeper looks again; zero while it looks
+	armed    time.Time // next check of the keeper; zero during a check
 	renewals lease.RenewTime
 
-	unread    int // in line or ready
+	unread    int // in a line or ready
 	running   int
-	stuck     int // handlers that were replaced
+	stuck     int // replaced handlers
 	workers   int
-	idle      int // of them, waiting
+	idle      int // waiting workers
 	gate      *gate.Gate
 	polls     map[*poll]struct{} // receives under way
 	reminders remind.Reminders[*source]
-	stopped   bool // release unread deliveries where that costs no attempt
+	stopped   bool // release unread deliveries if that costs no attempt
 	leaving   bool // release all unread deliveries
-	closed    bool // nothing arrives any more
+	closed    bool // no further arrivals
 	empty     chan struct{}
 	report    StopReport
 }
@@ -71,11 +70,11 @@ type arrival struct {
 	source    *source
 	grant     credit.Grant
 	sent      time.Time
-	invisible time.Duration // that was asked for
+	invisible time.Duration // the requested one
 	fifo      bool
 }
 
-// arrive takes deliveries.
+// arrive adds deliveries.
 func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	items := make([]*item, len(a.list))
 	for i, d := range a.list {
@@ -113,19 +112,20 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	return c
 }
 
-// join puts a delivery of a FIFO group into its line, and reports whether it is the first there.
+// join adds a delivery of a FIFO group to its line, and reports whether it is the first in the
+// line.
 func (h *hand) join(it *item) (first bool) {
 	it.line, first = h.lines.Join(line.Key{Topic: it.topicNumber(), Group: it.current.MessageGroup}, it)
 	return first
 }
 
-// unwanted reports whether an unread delivery is to be given back.
+// unwanted reports whether an unread delivery should be released.
 func (h *hand) unwanted(it *item) bool {
 	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.Shut())
 }
 
-// drop makes an unread delivery one to be released, and returns it unless an extension has
-// to end first.
+// drop marks an unread delivery for release. It returns the delivery, or nil if an extension has to
+// end first.
 func (h *hand) drop(it *item) []*item {
 	h.lines.Close(it.line)
 	if h.settle(it, decision.Verdict{Action: decision.GiveBack}) {
@@ -136,10 +136,10 @@ func (h *hand) drop(it *item) []*item {
 
 // A change lists the actions that follow a change of the gate or the end of deliveries.
 type change struct {
-	release   []*item              // to give back
+	release   []*item              // deliveries to release
 	interrupt []context.CancelFunc // receives to interrupt
 	hire      int                  // workers to start
-	fetch     []*source            // queues with a retry that is due
+	fetch     []*source            // queues with a due retry
 }
 
 // gateChanged applies the gate's state to the unread deliveries and to the receives under way.
@@ -156,8 +156,8 @@ func (h *hand) gateChanged(now time.Time) (c change) {
 	return c
 }
 
-// dropUnread releases the unread deliveries that are not wanted, and interrupts the receives that
-// can be repeated.
+// dropUnread releases the unwanted unread deliveries, and interrupts the receives that can be
+// repeated.
 func (h *hand) dropUnread() (c change) {
 	for _, it := range h.all() {
 		if it.unread() && h.unwanted(it) {
@@ -172,10 +172,10 @@ func (h *hand) dropUnread() (c change) {
 	return c
 }
 
-// all returns the deliveries that the keeper watches; those that are unread are among them.
+// all returns the deliveries that the keeper watches, including unread ones.
 func (h *hand) all() []*item { return h.leases.All() }
 
-// schedule has the keeper look at a delivery at t.
+// schedule makes the keeper check a delivery at t.
 func (h *hand) schedule(it *item, t time.Time) {
 	h.leases.Set(&it.wake, t)
 	if t.Before(h.armed) {
@@ -183,12 +183,12 @@ func (h *hand) schedule(it *item, t time.Time) {
 	}
 }
 
-// kick has the keeper look at t.
+// kick makes the keeper check at t.
 func (h *hand) kick(t time.Time) {
 	h.armed = t
 	select {
 	case h.kicked <- struct{}{}:
-	default: // it is about to look
+	default: // a check is pending
 	}
 }
 

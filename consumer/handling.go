@@ -8,7 +8,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
-// makeReady lets a delivery be handled.
+// makeReady makes a delivery available to the handlers.
 func (h *hand) makeReady(it *item) {
 	it.phase = ready
 	h.ready.Push(it.topicNumber(), it.current.Attempt > 1, it)
@@ -17,7 +17,7 @@ func (h *hand) makeReady(it *item) {
 	}
 }
 
-// hire returns how many workers to start for the deliveries that are ready, and counts them.
+// hire returns the number of workers to start for the ready deliveries, and counts them.
 func (h *hand) hire() int {
 	n := min(h.ready.Len()-h.idle, h.opts.Concurrency-h.workers)
 	if n <= 0 {
@@ -27,8 +27,8 @@ func (h *hand) hire() int {
 	return n
 }
 
-// take waits for a delivery and returns it with its handler's cancel function in place, or nil
-// if there will be none any more.
+// take waits for a delivery and returns it with its handler's cancel function, or nil if there will
+// be no more.
 func (h *hand) take(cancel context.CancelCauseFunc) *item {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,20 +50,20 @@ func (h *hand) take(cancel context.CancelCauseFunc) *item {
 	}
 }
 
-// next returns the delivery to handle next, nil if there is none or no handler may begin.
+// next returns the next delivery to handle, or nil if there is none or no handler may begin.
 func (h *hand) next() *item {
 	if h.running >= h.gate.Limit(h.opts.Concurrency) {
 		return nil
 	}
 	for {
 		it, ok := h.ready.Pop()
-		if !ok || it.phase == ready { // else it was lost or released
+		if !ok || it.phase == ready { // otherwise it was lost or released
 			return it
 		}
 	}
 }
 
-// leave counts out a worker that ends in the middle of its work, and returns how many to start.
+// leave removes a worker that ends during its work, and returns the number of workers to start.
 func (h *hand) leave() (hire int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,17 +71,17 @@ func (h *hand) leave() (hire int) {
 	return h.hire()
 }
 
-// A handled delivery is one whose handler returned.
+// A handled is a delivery whose handler has returned.
 type handled struct {
 	verdict decision.Verdict
 	took    time.Duration
-	failed  bool // by the message's fault or that of a dependency
-	snooze  bool // the server can postpone it
+	failed  bool // because of the message or a dependency
+	snooze  bool // the server supports snoozes
 }
 
 // returned ends the running phase of a delivery with its verdict, and reports whether to carry the
-// verdict out now. If the lease is lost, the delivery is forgotten instead. c has the actions that
-// follow if the kill switch tripped.
+// verdict out now. If the lease is lost, it removes the delivery instead. c has the actions after a
+// trip of the kill switch.
 func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,8 +116,8 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	return h.settle(it, v), c
 }
 
-// settle begins the settling phase, and reports whether to carry the verdict out now: not while an
-// extension is under way, whose response has the handle that is valid then.
+// settle begins the settling phase, and reports whether to carry the verdict out now. During an
+// extension the verdict has to wait for the response, which has the valid handle.
 func (h *hand) settle(it *item, v decision.Verdict) bool {
 	if it.unread() {
 		h.unread--

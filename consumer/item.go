@@ -14,46 +14,46 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A phase is how far a delivery has come.
+// A phase is the state of a delivery.
 type phase uint8
 
 const (
 	inLine   phase = iota // behind another message of its message group
 	ready                 // waits for a worker
-	running               // a handler has it
-	settling              // its verdict is being carried out
-	gone                  // settled, or no longer ours
+	running               // a handler works on it
+	settling              // its verdict is carried out
+	gone                  // settled or lost
 )
 
 // An item is one delivery in hand, from its arrival until it is settled.
 type item struct {
-	d       *tidegate.Delivery // as received: it belongs to the handler, so it is not read after that began
-	current tidegate.Delivery  // the same with the valid handle, for settlements
+	d       *tidegate.Delivery // as received; it belongs to the handler and is not read after the handler began
+	current tidegate.Delivery  // a copy with the valid handle, for settlements
 	caps    transport.Capabilities
 	source  *source
-	choice  policy.Choice     // of the consumer's policies; made before the handler begins
+	choice  policy.Choice     // by the consumer's policies; set before the handler begins
 	size    int               // of the body, in bytes
-	line    *line.Line[*item] // of its message group; nil without one
+	line    *line.Line[*item] // of its message group; nil without a group
 
 	// Guarded by hand.mu.
 	phase    phase
 	lease    lease.Lease
-	wake     schedule.Entry[*item] // of hand.leases: when the keeper looks at it next
+	wake     schedule.Entry[*item] // of hand.leases: the keeper's next check
 	renewing bool                  // an extension is under way; a settlement waits for it
-	lost     bool                  // the lease is
-	lostErr  error                 // why, if the server reported it
+	lost     bool                  // the lease is lost
+	lostErr  error                 // the server's reason, if known
 	cancel   context.CancelCauseFunc
-	stuck    bool // another worker has the place of its handler's
-	unsure   bool // the response to an extension was lost: another handle may be the valid one
+	stuck    bool // another worker replaces its handler
+	unsure   bool // the response to an extension was lost, so another handle may be valid
 
-	// Owned by the goroutine that carries the verdict out.
+	// Owned by the goroutine that carries out the verdict.
 	settlement.State
 	disposition Disposition
-	delay       time.Duration // of the next delivery
+	delay       time.Duration // until the next delivery
 	settleErr   error
 	duration    time.Duration // of the handler
-	batchTook   atomic.Int64  // the duration of a batch handler, which other goroutines set
-	err         error         // that the handler returned
+	batchTook   atomic.Int64  // set for a batch handler by other goroutines
+	err         error         // the handler's error
 	cancelled   bool          // the handler's context ended with the run
 }
 
@@ -63,10 +63,10 @@ func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lea
 	return it
 }
 
-// unread reports whether no handler has begun with the delivery.
+// unread reports whether no handler has started with the delivery.
 func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }
 
-// consumed reports whether the group does not get the settled message again from this topic.
+// consumed reports whether the group will not receive the settled message again from this topic.
 func (it *item) consumed() bool {
 	switch it.disposition {
 	case Acked, DeadLettered, Reconsumed, Discarded:
@@ -75,7 +75,7 @@ func (it *item) consumed() bool {
 	return false
 }
 
-// loss returns the cause of the handler's context once the lease is lost.
+// loss returns the cause of the handler's context after the loss of the lease.
 func (it *item) loss() error {
 	if it.lostErr != nil {
 		return &lostError{it.lostErr}

@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// keepLeases looks after the leases of all deliveries in hand, and after settlements that are to be
-// tried again, until ctx ends.
+// keepLeases extends the leases of all deliveries in hand and repeats failed settlements, until ctx
+// ends.
 func (r *run) keepLeases(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -39,7 +39,7 @@ func (r *run) carryOutTask(t task) {
 	case cancelHandler:
 		t.cancel(it.loss())
 	case endLost:
-		r.settlers.Do(func() { r.carryOut(it) }) // which calls the program
+		r.settlers.Do(func() { r.carryOut(it) }) // calls functions of the program
 	case settleAgain:
 		r.carryOut(it)
 	}
@@ -72,10 +72,10 @@ func (r *run) extendContext(timeout time.Duration) (context.Context, context.Can
 	return context.WithTimeout(r.settling, timeout)
 }
 
-// refresh is how often the server's settings and queues are read again.
+// refresh is the time between two requests for the server's settings and queues.
 const refresh = 10 * time.Second
 
-// watchQueues keeps one receiving loop for each queue of the topic until the run ends.
+// watchQueues keeps one receive loop for each queue of the topic until the run ends.
 func (r *run) watchQueues(t *topic) {
 	sources := map[int]*source{}
 	failures := 0
@@ -89,15 +89,14 @@ func (r *run) watchQueues(t *topic) {
 			failures = 0
 			r.setQueues(t, sources, queues)
 		case t.settings.Load() == nil:
-			// Without the settings it is not known whether order matters.
+			// Without the settings the order of the group is unknown.
 			var end bool
 			if wait, end = r.receiveFailed(t, "reading the group's settings failed", err, failures); end {
 				return
 			}
 			failures++
 		default:
-			// The settings that were read before hold. The receiving loops notice every other
-			// fault.
+			// The earlier settings remain in effect. The receive loops report every other fault.
 			r.log.Debug("reading the group's settings again failed",
 				"topic", t.name, "group", r.sub.Group, "error", err)
 		}
@@ -107,7 +106,7 @@ func (r *run) watchQueues(t *topic) {
 	}
 }
 
-// setQueues starts loops for new queues, and ends those of queues that are gone.
+// setQueues starts loops for new queues, and ends those of removed queues.
 func (r *run) setQueues(t *topic, sources map[int]*source, queues []int) {
 	r.hand.addSources(len(queues) - len(sources))
 	for _, q := range queues {
@@ -151,10 +150,10 @@ func (r *run) capsOf(endpoint string) transport.Capabilities {
 	return r.transport.Capabilities()
 }
 
-// capsOfSource returns the capabilities of the server that delivered last of a queue.
+// capsOfSource returns the capabilities of the server that delivered last from a queue.
 func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r.hand.endpointOf(s)) }
 
-// rulesFor returns the rules that decide about a failure of the delivery.
+// rulesFor returns the rules for a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
 	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *it.source.topic.settings.Load(), caps)
@@ -185,8 +184,8 @@ func (h *hand) addSources(n int) {
 	h.credits.SetSources(max(1, h.sources))
 }
 
-// startHelper starts another loop of the queue, unless there are enough or the run stops. It
-// calls start under the lock, so that none is started after stop.
+// startHelper starts another loop of the queue, unless there are enough or the run stops. It calls
+// start under the lock, so that no loop starts after stop.
 func (h *hand) startHelper(s *source, start func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 // Probe the consumer handles one message. If that succeeds, the concurrency doubles each second up
 // to its full value. The zero value never stops the consumer.
 type KillSwitch struct {
-	// FailureRatio is the share of failures, at most 1, among the messages handled last that trips
-	// the switch. Zero means that failures do not trip it.
+	// FailureRatio is the share of failures among the last handled messages that trips the switch,
+	// at most 1. Zero means that failures do not trip it.
 	FailureRatio float64
 
 	// DeadLetters is the number of dead letters within Window that trips the switch. Zero means
 	// that dead letters do not trip it.
 	DeadLetters int
 
-	// MinMessages is the number of messages handled last that FailureRatio refers to. The switch
-	// counts up to twice as many. Default: 20.
+	// MinMessages is the number of last handled messages for FailureRatio. The switch counts up to
+	// twice as many. Default: 20.
 	MinMessages int
 
 	// Window is the time for which results and dead letters count. Default: 30 s.

@@ -2,9 +2,9 @@ package consumer
 
 import "github.com/tidegate/tidegate/consumer/internal/permit"
 
-// permitted waits until the limiter permits messages of t to be received, and returns how many may
-// be received now, at most most; 0 if the run ends, or if a helper would have to wait. A fault of
-// the limiter is reported like a failed receive: without its permission nothing is received.
+// permitted waits for the limiter's permission to receive messages of t, and returns their number,
+// up to most. It returns 0 if the run ends, or if a helper would have to wait. An error of the
+// limiter is reported like a failed receive: without permission the consumer receives nothing.
 func (r *run) permitted(p *permit.Permits, t *topic, most int, more, helper bool) int {
 	for failures := 0; ; failures++ {
 		n, err := p.Await(r.running, most, more, helper)

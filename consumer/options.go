@@ -26,12 +26,12 @@ const (
 	DefaultShutdownTimeout   = 30 * time.Second
 
 	maxConcurrency       = 1 << 20
-	maxBatch             = 32             // messages that servers give in one receive
+	maxBatch             = 32             // maximum of servers for one receive
 	maxInvisibleDuration = 12 * time.Hour // RocketMQ's
 )
 
-// receiveBackoff paces receives that fail. It is the backoff of throttled sends with a lower
-// maximum: a late consumer costs more than an additional request.
+// receiveBackoff paces failed receives. It is the backoff of throttled sends with a lower maximum,
+// because a late consumer costs more than an additional request.
 var receiveBackoff = backoff.Exponential{
 	Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
@@ -209,14 +209,14 @@ type PushOptions struct {
 	// OnStop is called once before Run returns. Nil means none.
 	OnStop func(StopReport)
 
-	// Logger gets
+	// Logger receives
 	//   - errors: panics;
 	//   - warnings: failed receives and settlements, lost leases, dead letters, discarded messages,
 	//     and parked message groups;
 	//   - infos: the end of Run, and deliveries that a request with a lost response has settled;
 	//   - debug messages: retries and acknowledgements.
 	//
-	// Nil means silence.
+	// Nil means no logging.
 	Logger *slog.Logger
 }
 
@@ -249,7 +249,7 @@ func (o PushOptions) withDefaults() PushOptions {
 	return o
 }
 
-// faults are the faults of options.
+// faults collects the faults of options.
 type faults struct{ fault.List }
 
 func (f *faults) push(o PushOptions) {

@@ -19,7 +19,7 @@ const (
 	Retried        = Disposition(settlement.Retried)        // failed; delivered again after Outcome.Delay
 	DeadLettered   = Disposition(settlement.DeadLettered)   // failed in its last attempt, or the handler returned DeadLetter
 	LeaseLost      = Disposition(settlement.LeaseLost)      // its invisible time ended first; delivered again
-	Released       = Disposition(settlement.Released)       // not handled, or not to its end; returned to the queue for another consumer
+	Released       = Disposition(settlement.Released)       // not handled or not to the end; returned to the queue for another consumer
 	Unsettled      = Disposition(settlement.Unsettled)      // the server could not be reached; delivered again when its invisible time ends
 	PerhapsSettled = Disposition(settlement.PerhapsSettled) // probably settled, by a request whose response was lost; the repeated request came too late
 	Parked         = Disposition(settlement.Parked)         // failed in its last attempt; its message group waits for an operator
@@ -69,8 +69,8 @@ type Outcome struct {
 	Delay       time.Duration // before the next delivery: as the server reports it, or as requested; RocketMQ takes 2.5 s to 7 s longer
 	Duration    time.Duration // of the handler, which may be that of a batch; 0 if it was not called
 
-	// AttemptSpent reports that the handler returned Snooze and the server cannot
-	// postpone a message without counting the attempt.
+	// AttemptSpent is true if the handler returned Snooze and the server counted the attempt
+	// because it does not support snoozes.
 	AttemptSpent bool
 
 	// Err is the handler's error; a [*PanicError] if it panicked.
@@ -91,7 +91,7 @@ func (r *run) outcome(it *item) Outcome {
 	}
 }
 
-// observe logs the end of a delivery and hands it to the program's hooks.
+// observe logs the end of a delivery and calls the program's hooks.
 func (r *run) observe(it *item) {
 	level, text := levelOf(it.disposition)
 	if r.log.Enabled(r.detached, level) {
@@ -136,7 +136,7 @@ func levelOf(d Disposition) (slog.Level, string) {
 	return slog.LevelDebug, "delivery settled"
 }
 
-// guard calls a hook of the program, and logs its panic.
+// guard calls a hook of the program, and logs a panic in it.
 func (r *run) guard(text, messageID string, hook func()) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -146,7 +146,7 @@ func (r *run) guard(text, messageID string, hook func()) {
 	hook()
 }
 
-// errorAttr returns an attribute that no handler writes if err is nil.
+// errorAttr returns an attribute that logs omit if err is nil.
 func errorAttr(key string, err error) slog.Attr {
 	if err == nil {
 		return slog.Attr{}

@@ -165,7 +165,7 @@ func (p *Push) Run(ctx context.Context) error {
 	defer endKeeping()
 	r.effects.Go(func() { r.keepLeases(keeping) })
 	r.join()
-	r.receivers.Add(1) // until none is started any more
+	r.receivers.Add(1) // until no further receiver starts
 	for _, t := range r.topics {
 		r.receivers.Go(func() { r.watchQueues(t) })
 	}
@@ -195,16 +195,17 @@ func (p *Push) Run(ctx context.Context) error {
 	endKeeping()
 	r.effects.Wait()
 	r.reportStop(time.Since(begin))
-	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // and not the end of ctx, which may have come since
+	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // a refusal, not the end of ctx, which may have come later
 		return fmt.Errorf("consume %q for %q: %w", r.topic, p.sub.Group, r.error)
 	}
 	return nil
 }
 
-// settleRequests is how many requests of a run, other than acknowledgements, are under way at most.
+// settleRequests is the largest number of concurrent settlement requests of a run, except
+// acknowledgements.
 const settleRequests = 64
 
-// A refusal is the cause of a run's end that is not the end of Run's ctx.
+// A refusal is a cause of a run's end other than the end of Run's ctx.
 type refusal struct {
 	error
 	topic string
@@ -233,7 +234,7 @@ func (r *run) reportStop(took time.Duration) {
 	}
 }
 
-// follow carries out the actions that follow a change of the deliveries in hand.
+// follow carries out the actions after a change of the deliveries in hand.
 func (r *run) follow(c change) {
 	r.hire(c.hire)
 	for _, cancel := range c.interrupt {

@@ -14,36 +14,37 @@ import (
 )
 
 const (
-	// minPoll is the least time between two receives of a queue that bring nothing, where a
-	// server does not wait as it was asked to.
+	// minPoll is the shortest time between two empty receives of a queue on a server that waits for
+	// less than the requested time.
 	minPoll = 100 * time.Millisecond
 
-	// shortPoll is how long a receive waits on a server that cannot repeat receives: its polls have
-	// to end before the consumer leaves, since a cancelled one may take a message along. It is
+	// shortPoll is the wait of a receive on a server that cannot repeat receives. Its receives have
+	// to end before the consumer stops, because a cancelled one may take a message. It is
 	// RocketMQ's minimum.
 	shortPoll = 5 * time.Second
 
-	// overlap is how many receives of one queue are under way at most while it has a backlog.
+	// overlap is the largest number of concurrent receives of a queue with a backlog.
 	overlap = 8
 
-	// maxRecalls is how often a cancelled receive is repeated at most.
+	// maxRecalls is the largest number of repetitions of a cancelled receive.
 	maxRecalls = 8
 )
 
-// A source is a queue of a topic that is received from.
+// A source is a queue of a topic.
 type source struct {
 	topic *topic
 	queue int
 
 	// Guarded by hand.mu.
-	underWay int    // receives
-	helpers  int    // loops that help the first one
-	removed  bool   // the queue is no longer ours
-	endpoint string // that delivered last; empty before
+	underWay int    // concurrent receives
+	helpers  int    // loops besides the first one
+	removed  bool   // the consumer no longer has the queue
+	endpoint string // server of the last delivery; empty before
 }
 
-// receive is the loop of one queue. While there is a backlog, others help it: their receives do not
-// wait for messages, and they end when there are fewer than asked for. helper is true for these.
+// receive is the receive loop of a queue. While there is a backlog, helpers run beside the first
+// loop: their receives do not wait for messages, and they end when a receive returns fewer messages
+// than requested. helper is true for them.
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	attemptID := ""
@@ -72,7 +73,7 @@ func (r *run) receive(s *source, helper bool) {
 		switch {
 		case errors.Is(err, errInterrupted):
 			attemptID = ""
-			continue // reserve knows whether there is another one
+			continue // reserve decides whether there is another receive
 		case err != nil && helper:
 			return
 		case err != nil:
@@ -82,12 +83,12 @@ func (r *run) receive(s *source, helper bool) {
 			}
 			failures++
 			if errors.Is(err, transport.ErrUnreadable) {
-				attemptID = "" // or nothing else would come of this queue until that response's invisible time ends
+				attemptID = "" // the same ID would return the same response until its messages' invisible time ends
 			}
 			if r.pause(wait) != nil {
 				return
 			}
-			continue // else with the same attempt ID: perhaps only the response was lost
+			continue // otherwise with the same attempt ID, because the response may be lost
 		}
 		r.received(s.topic)
 		failures, attemptID = 0, ""
@@ -106,7 +107,7 @@ func (r *run) receive(s *source, helper bool) {
 	}
 }
 
-// help starts a receive beside the others of a queue, if there is room for it.
+// help starts another concurrent receive of a queue, unless there are enough.
 func (r *run) help(s *source) {
 	r.hand.startHelper(s, func() {
 		r.receivers.Go(func() {
@@ -116,10 +117,10 @@ func (r *run) help(s *source) {
 	})
 }
 
-// errInterrupted ends a receive that the run interrupted, as it ends or is paused.
+// errInterrupted is the cause of a receive that ends because the run ends or pauses.
 var errInterrupted = errors.New("interrupted")
 
-// receiveOnce makes one receive, and takes its deliveries.
+// receiveOnce makes one receive, and adds its deliveries.
 func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool) (int, error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
@@ -151,8 +152,9 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 	return len(ds), err
 }
 
-// recall repeats a cancelled receive, and returns the deliveries that were on their way: the server
-// counts them as in flight, so no consumer would get them before their invisible time ends.
+// recall repeats a cancelled receive, and returns the deliveries that were in transit. The server
+// counts them as in flight, so without recall no consumer would receive them before their invisible
+// time ends.
 func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 	q.Repeat, q.Wait = true, 0
 	for n := range maxRecalls {
@@ -171,13 +173,13 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 	return nil
 }
 
-// batch returns how many messages one receive may bring.
+// batch returns the largest number of messages for one receive.
 func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) int {
 	switch {
 	case s.FIFO && !caps.Suspend:
-		// When a message fails, those received behind it are released, and on a real RocketMQ
-		// each time costs them an attempt: they would become dead letters without ever
-		// having been handled.
+		// When a message fails, the later messages of the receive are released. On RocketMQ each
+		// release costs them an attempt, and without this limit they could become dead letters
+		// before any handler call.
 		return 1
 	case s.ReceiveBatchSize > 0:
 		return s.ReceiveBatchSize
@@ -206,16 +208,17 @@ func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabiliti
 // pause waits for d, or returns an error if the run ends first.
 func (r *run) pause(d time.Duration) error { return backoff.Sleep(r.running, d) }
 
-// A ReceiveFailure describes a receive, or a request for the group's settings, that failed.
+// A ReceiveFailure describes a failed receive, or a failed request for the group's settings.
 type ReceiveFailure struct {
 	Topic    string
 	Group    string
 	Err      error
-	Failures int           // in a row, this one included
-	RetryIn  time.Duration // until the next attempt; 0 if there is none: Run ends
+	Failures int           // consecutive failures, including this one
+	RetryIn  time.Duration // time to the next attempt; 0 if there is none because Run ends
 }
 
-// receiveFailed reports a failure, and returns how long to wait, or true if it ended the run.
+// receiveFailed reports a failure. It returns the wait before the next attempt, or true if the
+// failure ends the run.
 func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wait time.Duration, end bool) {
 	if end = r.refused(t, err, time.Now()); !end {
 		wait = max(r.opts.ReceiveBackoff.Delay(failures), failure.PushBack(err))

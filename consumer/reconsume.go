@@ -10,11 +10,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A ReconsumeMode is the way in which a message that could not be consumed is consumed later; see
-// [Simple.Reconsume].
+// A ReconsumeMode selects how a failed message is consumed later; see [Simple.Reconsume].
 type ReconsumeMode = transport.ReconsumeMode
 
-// A RetryResult is the server's decision about a message that could not be consumed.
+// A RetryResult is the server's decision about a failed message.
 type RetryResult = transport.RetryResult
 
 // ReconsumeAfter returns an error for a handler that sends the message to the group's retry topic.
@@ -29,7 +28,7 @@ type RetryResult = transport.RetryResult
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater.
 func ReconsumeAfter(d time.Duration, err error) error {
-	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 1)}, Err: err} // too short ones are the server's to refuse
+	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 1)}, Err: err} // the server rejects delays that are too short
 }
 
 // ReconsumeLevel returns the error of [ReconsumeAfter] for one of the group's delay levels, from 1.
@@ -42,9 +41,9 @@ func ReconsumeLevel(level int, err error) error {
 // level 2 for its second, and so on up to the last level.
 func ReconsumeNext(err error) error { return &decision.Reconsume{Err: err} }
 
-// NegativeAck returns an error for a handler that gets the same message again after d, 864 000 s at
-// most, with the next attempt number. Zero or less means the group's delay, 1 min by default. The
-// returned error may be wrapped or joined. err is the failure; it may be nil.
+// NegativeAck returns an error for a handler that wants the same message again after d, 864 000 s
+// at most, with the next attempt number. Zero or less means the group's delay, 1 min by default.
+// The returned error may be wrapped or joined. err is the failure; it may be nil.
 //
 // The group's maximum of attempts and the redelivery delay of address settings do not apply; the
 // group's NegativeAck settings can have a maximum of their own. On a RocketMQ the message is
@@ -63,9 +62,9 @@ func errReconsume(d *tidegate.Delivery) error {
 	}
 }
 
-// Reconsume sends a message that could not be consumed to the group's retry topic, or with
-// mode.Negative has the same message delivered again. It makes one attempt and returns the server's
-// decision. The receipt handle of d is not valid afterwards.
+// Reconsume sends a failed message to the group's retry topic. With mode.Negative the server
+// delivers the same message again instead. Reconsume makes one attempt and returns the server's
+// decision. The receipt handle of d is invalid afterwards.
 //
 // The error matches tidegate.ErrInvalidHandle if the invisible time is over. Its code is 50100 if
 // the server has no retry topics and no negative acknowledgements, such as RocketMQ, 40000 if the

@@ -10,12 +10,12 @@ import (
 type bid struct {
 	source *source
 	batch  int
-	grant  credit.Grant  // valid once ended is closed; zero if no receive is to be made any more
+	grant  credit.Grant  // valid once ended is closed; zero if no further receive may be made
 	ended  chan struct{} // closed under hand.mu
 }
 
-// reserve waits until a receive of the queue may begin, and returns its grant; false if
-// there is none to be made any more. Only the first receive of a queue waits.
+// reserve waits until a receive of the queue may begin, and returns its grant, or false if no
+// further receive may be made. Only the first receive of a queue waits.
 func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
 	if !wait {
@@ -31,7 +31,7 @@ func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool
 	return b.grant, b.grant.Messages > 0
 }
 
-// ask returns what a receive of the queue asks of the credits; false if it may not begin at all.
+// ask returns the credit request of a receive of the queue, or false if no receive may begin.
 func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 	limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
 	if h.gate.Open() {
@@ -41,7 +41,7 @@ func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open()}, limit > 0
 }
 
-// grant reserves the messages of a receive of the queue, none if it has to wait.
+// grant reserves messages for a receive of the queue, or none if the receive has to wait.
 func (h *hand) grant(s *source, batch int) (g credit.Grant) {
 	if ask, ok := h.ask(s, batch); ok && !h.stopped && !s.removed {
 		g = h.credits.Grant(ask)
@@ -54,8 +54,8 @@ func (h *hand) grant(s *source, batch int) (g credit.Grant) {
 	return g
 }
 
-// offer grants the free credits to the receives that wait. The next one is always of the topic
-// whose last turn is the longest ago: a topic with many queues and a large backlog does not delay
+// offer grants the free credits to the waiting receives. The next one belongs to the topic whose
+// last turn is the longest ago, so that a topic with many queues and a large backlog does not delay
 // the others.
 func (h *hand) offer() {
 	h.bids = slices.DeleteFunc(h.bids, func(b *bid) bool {
@@ -83,7 +83,7 @@ func (h *hand) offer() {
 	}
 }
 
-// giveUp ends a reservation whose receive brought no response.
+// giveUp ends the reservation of a receive without a response.
 func (h *hand) giveUp(s *source, g credit.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// settleTimeout bounds one attempt to settle.
+	// settleTimeout bounds one settlement attempt.
 	settleTimeout = 3 * time.Second
 
-	// lastTry bounds the one attempt to settle that is made after the time to shut down.
+	// lastTry bounds the last settlement attempt, after the shutdown time.
 	lastTry = time.Second
 )
 
@@ -24,13 +24,14 @@ var settleBackoff = backoff.Exponential{
 	Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second, MinConnectTimeout: 20 * time.Second,
 }
 
-// conclude sets the disposition of the delivery, whose last attempt to settle ended with err.
+// conclude sets the disposition of the delivery after its last settlement attempt, which ended with
+// err.
 func (it *item) conclude(res transport.RetryResult, err error) {
 	end, delay, err := it.State.Conclude(res, err)
 	it.disposition, it.delay, it.settleErr = Disposition(end), delay, err
 }
 
-// carryOut begins to settle a delivery, and returns at once.
+// carryOut starts to settle a delivery. It does not block.
 func (r *run) carryOut(it *item) {
 	switch it.Verdict.Action {
 	case decision.Forget:
@@ -47,7 +48,7 @@ func (r *run) carryOut(it *item) {
 	}
 }
 
-// tell makes one attempt to settle, other than to acknowledge.
+// tell makes one settlement attempt, except for acknowledgements.
 func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, err error) {
 	v := &it.Verdict
 	switch v.Action {
@@ -71,8 +72,8 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	return r.transport.Retry(ctx, &it.current, delay, v.Reason)
 }
 
-// told goes on after an attempt to settle. Attempts are repeated as long as the delivery is ours:
-// an acknowledgement that is never made is a duplicate.
+// told handles the result of a settlement attempt. Failed attempts are repeated until the lease
+// ends, because a missing acknowledgement causes a redelivery.
 func (r *run) told(it *item, res transport.RetryResult, err error) {
 	harmless := it.Verdict.Action != decision.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.After(err, harmless, it.unsure))
@@ -85,7 +86,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 	case settlement.FindHandle:
 		r.settlers.Do(func() { r.goOn(it, res, it.Found(r.find(it))) })
 	case settlement.Again:
-		if it.Last == nil { // the valid handle was found
+		if it.Last == nil { // the valid handle is known now
 			r.carryOut(it)
 			return
 		}
@@ -106,8 +107,8 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 	}
 }
 
-// find finds the valid handle by repeating the extension whose response was lost. The
-// lease becomes no longer.
+// find finds the valid handle by repeating the extension whose response was lost. It does not
+// extend the lease.
 func (r *run) find(it *item) error {
 	ctx, cancel := r.tryContext()
 	defer cancel()
@@ -116,9 +117,9 @@ func (r *run) find(it *item) error {
 	return err
 }
 
-// change extends an invisible time. It can be repeated after a lost response: the server knows the
-// handle that it replaced. A real RocketMQ does not; there a lost response to an extension costs a
-// second delivery.
+// change extends an invisible time. It can be repeated after a lost response, because the server
+// remembers the replaced handle. RocketMQ does not; there a lost response to an extension causes a
+// redelivery.
 func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle string, err error) {
 	if repeater, ok := r.transport.(transport.ChangeRepeater); ok && it.unsure {
 		return repeater.RepeatChange(ctx, &it.current, d)
@@ -126,7 +127,7 @@ func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle str
 	return r.transport.ChangeInvisibleDuration(ctx, &it.current, d)
 }
 
-// tryContext returns the context of one attempt to settle. It outlives the end of Run's context.
+// tryContext returns the context of one settlement attempt. It outlives Run's context.
 func (r *run) tryContext() (context.Context, context.CancelFunc) {
 	if r.late() {
 		return context.WithTimeout(r.detached, lastTry)
@@ -134,7 +135,7 @@ func (r *run) tryContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.settling, settleTimeout)
 }
 
-// late reports whether the time to shut down is over. Each open settlement is then tried once.
+// late reports whether the shutdown time is over. Each open settlement then has one last attempt.
 func (r *run) late() bool { return r.settling.Err() != nil }
 
 // conclude ends a delivery.

@@ -23,8 +23,8 @@ type SimpleOptions struct {
 	LongPolling time.Duration
 
 	// BatchSize is the number of messages that [Simple.All] receives in one request, at most 32.
-	// The invisible time of all of them begins with the receive. Messages that the loop does not
-	// reach are delivered again after it. Default: 1.
+	// The invisible time of all of them begins with the receive. If the loop ends early, the
+	// remaining messages are redelivered after it. Default: 1.
 	BatchSize int
 }
 

@@ -22,7 +22,7 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 		return func() {}
 	}
 	number, start, d := stack.Goroutine(), time.Now(), *of
-	d.Properties = maps.Clone(d.Properties) // the others are the handler's own
+	d.Properties = maps.Clone(d.Properties) // the handler owns the map
 	reported := make(chan struct{})
 	timer := time.AfterFunc(r.opts.StuckAfter, func() {
 		defer close(reported)
@@ -48,8 +48,8 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 	}
 }
 
-// replaceStuck has another worker take the place of the one that handles the delivery, and reports
-// whether a handler still has it. At most Concurrency are replaced at the same time.
+// replaceStuck lets another worker replace the one that handles the delivery, and reports whether a
+// handler still works on it. At most Concurrency workers are replaced at the same time.
 func (h *hand) replaceStuck(it *item) (c change, stuck bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,7 +67,7 @@ func (h *hand) replaceStuck(it *item) (c change, stuck bool) {
 	return c, true
 }
 
-// wasReplaced reports whether another worker has the place of the one that handled the delivery.
+// wasReplaced reports whether another worker replaced the one that handled the delivery.
 func (h *hand) wasReplaced(it *item) bool {
 	if h.opts.StuckAfter <= 0 {
 		return false

@@ -46,7 +46,7 @@ func (s *Subscription) newTopics() (list []*topic) {
 	return list
 }
 
-// topicNames returns the names of the topics, as logs show them.
+// topicNames returns the names of the topics for logs.
 func (r *run) topicNames() string {
 	names := make([]string, len(r.topics))
 	for i, t := range r.topics {
@@ -55,7 +55,7 @@ func (r *run) topicNames() string {
 	return strings.Join(names, ",")
 }
 
-// validateTopics checks the topics of a subscription.
+// validateTopics validates the topics of a subscription.
 func (f *faults) validateTopics(s *Subscription) {
 	if _, twice := s.Topics[s.Topic]; twice && s.Topic != "" {
 		f.Add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
@@ -71,8 +71,8 @@ func (f *faults) validateTopics(s *Subscription) {
 	}
 }
 
-// refused notes that receiving from t failed with err at now, and reports whether that ends the
-// consumer. A refusal of the credentials ends it once they are refused for all topics.
+// refused records a failed receive from t at now, and reports whether the failure ends the
+// consumer. Rejected credentials end it once they are rejected for all topics.
 func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,15 +82,15 @@ func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 	return failure.EndingOf(err) == failure.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
 }
 
-// received notes that a receive from t succeeded.
+// received records a successful receive from t.
 func (r *run) received(t *topic) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.refusals.Succeeded()
 }
 
-// topicNumber returns the number of the subscribed topic that brought the delivery. That is not
-// always the topic of the message: it may come from a retry topic.
+// topicNumber returns the number of the subscribed topic of the delivery. The topic of the message
+// can be another one, namely a retry topic.
 func (it *item) topicNumber() int {
 	if it.source == nil {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/failure"
 )
 
-// A task is the work of the keeper on a delivery.
+// A task is an action of the keeper on a delivery.
 type task struct {
 	it     *item
 	do     taskKind
@@ -22,12 +22,12 @@ type taskKind int
 
 const (
 	extendLease   taskKind = iota
-	cancelHandler          // its lease is lost
-	endLost                // so is that of a delivery that no handler has
+	cancelHandler          // the lease is lost
+	endLost                // the lease of a delivery without a handler is lost
 	settleAgain
 )
 
-// idleWatch is when the keeper looks again if there is nothing to watch.
+// idleWatch is the keeper's interval if there is nothing to watch.
 const idleWatch = time.Hour
 
 // due returns the tasks at now, and the time of the next ones.
@@ -91,7 +91,7 @@ type extension struct {
 }
 
 // extended applies the result of an extension. carryOut reports that the delivery's verdict, which
-// had to wait for it, is to be carried out now.
+// had to wait for the extension, should be carried out now.
 func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +111,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 		h.schedule(it, it.lease.Renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
-	case failure.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has taken as long as the server allows
+	case failure.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has reached the server's maximum
 		it.lostErr = x.err
 		h.schedule(it, it.lease.Until)
 	default:
@@ -120,7 +120,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 	return t, false, false
 }
 
-// takeOver notes which handle is valid after a request to change the invisible duration.
+// takeOver records the valid handle after a change of the invisible duration.
 func (it *item) takeOver(x extension) {
 	it.unsure = x.err != nil && (it.unsure || failure.Perhaps(x.err))
 	if x.err == nil && x.handle != "" {
@@ -128,8 +128,8 @@ func (it *item) takeOver(x extension) {
 	}
 }
 
-// invisible returns the invisible duration to ask for, and how long one attempt to extend a lease
-// that ends at until may take.
+// invisible returns the invisible duration to request, and the timeout of one attempt to extend a
+// lease that ends at until.
 func (h *hand) invisible(now, until time.Time) (inv, timeout time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *hand) invisible(now, until time.Time) (inv, timeout time.Duration) {
 	return inv, h.renewals.Timeout(inv, until.Sub(now))
 }
 
-// later has the verdict of a delivery carried out again at t.
+// later schedules the delivery's verdict to be carried out again at t.
 func (h *hand) later(it *item, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,10 +148,10 @@ func (h *hand) later(it *item, t time.Time) {
 type poll struct {
 	source     *source
 	cancel     context.CancelFunc
-	repeatable bool // after its cancellation it can be repeated for the deliveries on their way
+	repeatable bool // after its cancellation a repetition can return the deliveries in transit
 }
 
-// beginPoll notes a receive, and reports whether it may be sent.
+// beginPoll records a receive, and reports whether it may be sent.
 func (h *hand) beginPoll(p *poll) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,8 +182,8 @@ func (h *hand) remove(s *source) (interrupt []context.CancelFunc) {
 	return interrupt
 }
 
-// stop ends receiving. Unread deliveries are given back where that costs them no attempt, and
-// everywhere with all.
+// stop ends receiving. It releases unread deliveries if that costs them no attempt, and with all in
+// any case.
 func (h *hand) stop(all bool) change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,7 +192,7 @@ func (h *hand) stop(all bool) change {
 	return h.dropUnread()
 }
 
-// close notes that nothing arrives any more.
+// close records that no further deliveries arrive.
 func (h *hand) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +201,7 @@ func (h *hand) close() {
 	h.checkEmpty()
 }
 
-// postponed removes and returns the deliveries whose settlements wait for a repetition.
+// postponed removes and returns the deliveries with a settlement to repeat.
 func (h *hand) postponed() (list []*item) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,7 +214,7 @@ func (h *hand) postponed() (list []*item) {
 	return list
 }
 
-// pause shuts or opens the gate by hand.
+// pause closes or opens the gate for Push.Pause and Push.Resume.
 func (h *hand) pause(paused bool, now time.Time) (c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,8 +19,8 @@ func (r *run) hire(n int) {
 	}
 }
 
-// worker handles one delivery after the other until there are none any more. A handler that calls
-// runtime.Goexit ends it, and another one takes its place.
+// worker handles deliveries until there are no more. A handler that calls runtime.Goexit ends the
+// worker, and another worker replaces it.
 func (r *run) worker() {
 	ended, replaced := false, false
 	defer func() {
@@ -33,8 +33,8 @@ func (r *run) worker() {
 	ended = true
 }
 
-// handleNext handles one delivery, and returns false if there will be none any more. replaced
-// becomes true if another worker took the place of this one meanwhile.
+// handleNext handles one delivery, and returns false if there will be no more. replaced becomes
+// true if another worker has replaced this one in the meantime.
 func (r *run) handleNext(replaced *bool) bool {
 	ctx, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
@@ -58,19 +58,19 @@ func (r *run) handleNext(replaced *bool) bool {
 	return true
 }
 
-// handled decides about a delivery whose handler returned, or ended its goroutine.
+// handled decides about a delivery after the end of its handler or of the handler's goroutine.
 func (r *run) handled(it *item, res *result, took time.Duration) {
 	if it.duration = took; r.batchHandler != nil {
 		it.duration = time.Duration(it.batchTook.Load())
 	}
 	it.err, it.Failure = res.err, res.failure
-	it.d = nil // the program's alone from here on
+	it.d = nil // the program owns it from here on
 	h := handled{took: took, failed: res.failure != nil && !res.failure.Snooze}
 	switch {
 	case res.failure == nil:
 		h.verdict = decision.Verdict{Action: decision.Ack}
 	case errors.Is(context.Cause(r.handlers), ErrShutdown):
-		// It failed because it was not let finish: that is not the message's fault.
+		// The shutdown interrupted the handler, so the failure does not count against the message.
 		h.verdict = decision.Verdict{Action: decision.GiveBack}
 		it.cancelled = true
 	default:
@@ -98,7 +98,7 @@ type result struct {
 // until the error has been read.
 func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 	returned, read, id := false, false, d.ID
-	var err error // of the handler
+	var err error // the handler's error
 	defer func() {
 		if !read {
 			r.panicked(ctx, id, recover(), err, returned, res)
@@ -118,8 +118,8 @@ func (r *run) readError(err error) *decision.Failure {
 	return decision.Read(r.opts.Classify(err))
 }
 
-// readPanic is decision.Read of a panic. Its value may be an error that cannot be read either; then
-// a text takes its place.
+// readPanic is decision.Read for a panic. If its value is an error that cannot be read either, a
+// text replaces it.
 func readPanic(p *PanicError) (f *decision.Failure) {
 	defer func() {
 		if recover() != nil {
@@ -130,7 +130,7 @@ func readPanic(p *PanicError) (f *decision.Failure) {
 	return decision.Read(p)
 }
 
-// panicked makes a failure of a panic with v, or of the end of the goroutine if v is nil. It
+// panicked returns the failure for a panic with v, or for the end of the goroutine if v is nil. It
 // happened in the handler, or after the handler had returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
 	p := &PanicError{Value: decision.Goexit, Stack: debug.Stack()}
@@ -175,10 +175,10 @@ func (f Finality) String() string {
 	return "invalid"
 }
 
-// FinalAttempt reports whether the delivery of a handler's ctx is the message's last. After its
-// failure the message is given up: it becomes a dead letter, unless the group's settings or a
-// policy set another end. FinalAttempt uses the policies of the consumer and the number of attempts
-// that the server announced for the group. The server's number can have changed since.
+// FinalAttempt reports whether the delivery of a handler's ctx is the message's last attempt. After
+// its failure the message becomes a dead letter, unless the group's settings or a policy set
+// another end. FinalAttempt uses the policies of the consumer and the number of attempts that the
+// server announced for the group. The server's number can have changed since.
 func FinalAttempt(ctx context.Context) Finality {
 	if c, ok := ctx.Value(deliveryKey{}).(*deliveryContext); ok {
 		return finality(c.it.current.Attempt, c.run.maxAttempts(c.it))
@@ -199,7 +199,7 @@ func finality(attempt, most int) Finality {
 
 type deliveryKey struct{}
 
-// A deliveryContext is a handler's context, which knows its delivery.
+// A deliveryContext is a handler's context with its delivery.
 type deliveryContext struct {
 	context.Context //nolint:containedctx // it is one
 	it              *item
@@ -214,8 +214,8 @@ func (c *deliveryContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// maxAttempts returns how many attempts the delivery's message has: 0 if that is not known,
-// negative for no limit.
+// maxAttempts returns the maximum of attempts of the delivery's message: 0 if it is unknown,
+// negative if there is none.
 func (r *run) maxAttempts(it *item) int {
 	own, server := it.choice.MaxAttempts, r.announced(it)
 	if own > 0 && (server <= 0 || own < server) {
@@ -224,11 +224,11 @@ func (r *run) maxAttempts(it *item) int {
 	return server
 }
 
-// announced returns how many attempts the server announced for the delivery: 0 if none, negative
-// for no limit.
+// announced returns the maximum of attempts that the server announced for the delivery: 0 if none,
+// negative for no limit.
 func (r *run) announced(it *item) int {
 	s := it.source.topic.settings.Load()
-	if it.current.Topic != it.source.topic.name { // of a retry topic, whose settings are others
+	if it.current.Topic != it.source.topic.name { // a retry topic has other settings
 		return 0
 	}
 	if s.MaxAttempts == 0 && it.caps != (transport.Capabilities{}) {

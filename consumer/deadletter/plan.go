@@ -35,7 +35,7 @@ const (
 )
 
 const (
-	// The failure ratio covers the last window results, once there are at least least of them.
+	// The failure ratio covers up to window results. It counts once there are least of them.
 	window = 50
 	least  = 10
 )
