@@ -71,7 +71,7 @@ func ParseSteps(text string) (Steps, error) {
 		d, err := time.ParseDuration(word)
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is no duration; legal are the likes of 500ms, 10s, 1h30m",
+			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is not a duration; give for example 500ms, 10s or 1h30m",
 				i+1, len(words), word))
 		case d < 0:
 			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is negative; legal is 0s or more",

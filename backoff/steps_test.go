@@ -64,7 +64,7 @@ func TestParseSteps(t *testing.T) {
 		t.Fatal("no error")
 	}
 	lines := strings.Split(err.Error(), "\n")
-	for i, want := range []string{`step 2 of 5, "5", is no duration`, `step 4 of 5, "-2s", is negative`, `step 5 of 5, "1d", is no duration`} {
+	for i, want := range []string{`step 2 of 5, "5", is not a duration`, `step 4 of 5, "-2s", is negative`, `step 5 of 5, "1d", is not a duration`} {
 		if i >= len(lines) || !strings.Contains(lines[i], want) {
 			t.Errorf("error\n%v\nhas no line %d with %q", err, i+1, want)
 		}

@@ -165,7 +165,7 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 			return ds
 		}
 		if failure.EndingOf(err) == failure.AtOnce || failure.Code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
-			r.log.Warn("a cancelled receive could not be repeated, messages may wait for the end of their invisible time",
+			r.log.Warn("cannot repeat a cancelled receive; its messages may stay invisible until their invisible time ends",
 				"topic", q.Topic, "group", q.Group, "error", err)
 			return nil
 		}

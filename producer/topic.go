@@ -262,9 +262,9 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	return ended
 }
 
-// endItem ends a message with an error, or without one if the server accepted it. If endItem returns
-// true, the caller has to call complete for the item afterwards. Otherwise the message moves to the
-// spool. The lock is held.
+// endItem ends a message with an error, or without one if the server accepted it. If endItem
+// returns true, the caller has to call complete for the item afterwards. Otherwise the message
+// moves to the spool. The lock is held.
 func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
 	if r := t.queue.Remove(&it.Item, now); r != nil {

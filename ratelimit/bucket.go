@@ -137,7 +137,7 @@ func (k *Keyed[K]) untilRoom(now time.Time) time.Duration {
 func (k *Keyed[K]) noRoom(now time.Time) *tidegate.Error {
 	wait := k.untilRoom(now)
 	return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
-		Message: fmt.Sprintf("all of the %d keys that are remembered at most are in use; there may be room for another in %v",
+		Message: fmt.Sprintf("all %d keys, the maximum, are in use; retry in %v",
 			k.maxKeys, wait)}
 }
 

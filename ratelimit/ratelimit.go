@@ -103,12 +103,12 @@ func tooLate(n int, wait, left time.Duration, limit rate.Limit, burst int) *tide
 			"give the call more time or ask for less", n, long, left, float64(limit), burst)}
 }
 
-// ended says that ctx ended. It wraps the cause, and also what the limiter
-// says, which is usually ctx.Err().
+// ended returns the error of an ended ctx. It wraps the cause and the limiter's error, which is
+// usually ctx.Err().
 func ended(ctx context.Context, n int, limiter error) *tidegate.Error {
 	err := context.Cause(ctx)
 	if limiter != nil && !errors.Is(err, limiter) {
-		err = fmt.Errorf("%w; the limiter says: %w", err, limiter)
+		err = fmt.Errorf("%w; limiter: %w", err, limiter)
 	}
 	return &tidegate.Error{Err: err, Message: fmt.Sprintf("the context ended before n=%d was permitted", n)}
 }

@@ -19,7 +19,7 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("%.50s is no duration: it is to be a text such as \"1m30s\"", b)
+		return fmt.Errorf("%.50s is not a duration: give a string such as \"1m30s\"", b)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {

@@ -70,13 +70,13 @@ func (j *journal) read(group string) error {
 		whole += int64(len(line))
 		var e Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("line %d is no event: %w; give the path of a journal or of a new file", n, err)
+			return fmt.Errorf("line %d is not an event: %w; give the path of a journal or of a new file", n, err)
 		}
 		k := keyFor(e.MessageID, e.Generation)
 		switch e.Event {
 		case EventBegin:
 			if e.Group != group {
-				return fmt.Errorf("it is that of group %q, and not of %q; give another path", e.Group, group)
+				return fmt.Errorf("the journal belongs to group %q, not to %q; give another path", e.Group, group)
 			}
 		case EventIntent:
 			j.pending[k] = e

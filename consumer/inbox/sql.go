@@ -59,7 +59,7 @@ func NewSQL(db *sql.DB, o Options) (*SQL, error) {
 		errs = append(errs, invalid("db", "it is nil; open a database first"))
 	}
 	if !tableName.MatchString(o.Table) {
-		errs = append(errs, invalid("Options.Table", fmt.Sprintf("%q is no table name; use letters, digits and '_'", o.Table)))
+		errs = append(errs, invalid("Options.Table", fmt.Sprintf("%q is not a table name; use letters, digits and '_'", o.Table)))
 	}
 	if o.Dialect < SQLite || o.Dialect > MySQL {
 		errs = append(errs, invalid("Options.Dialect", fmt.Sprintf("%d is unknown; use SQLite, Postgres or MySQL", o.Dialect)))

@@ -265,7 +265,7 @@ func (s *Spool) record(batch []item, results []error) error {
 	s.mu.Unlock()
 	for i, b := range batch {
 		if results[i] != nil && finished(results[i]) {
-			s.log.Warn("a message of the spool can never be sent and was rejected",
+			s.log.Warn("spooled message rejected; it can never be sent",
 				"topic", b.header.Message.Topic, "message_id", b.header.Message.ID, "error", results[i])
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Spool) Entries(rejected bool, after uint64, limit int) ([]Entry, error)
 	return list, nil
 }
 
-// first calls add for the first limit entries of b after after.
+// first calls add for the first limit entries of b with a sequence above after.
 func first(b *bolt.Bucket, after uint64, limit int, add func(k, v []byte)) error {
 	c := b.Cursor()
 	for k, v := c.Seek(key(after)); k != nil && limit > 0; k, v = c.Next() {

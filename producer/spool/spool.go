@@ -223,7 +223,7 @@ type entry struct {
 func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
 	if msg.ID == "" {
 		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
-			Message: "it is empty; the message needs the ID that its attempts carried"}
+			Message: "it is empty; set the ID of the earlier attempts"}
 	}
 	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)
 	if err != nil {

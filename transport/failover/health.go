@@ -16,7 +16,7 @@ import (
 // deadline ends a send.
 const patience = 250 * time.Millisecond
 
-var errNothing = errors.New("it shows nothing about the endpoint")
+var errNothing = errors.New("the result shows nothing about the endpoint")
 
 // newBreaker returns the breaker of one endpoint. Sends report to it while it is closed, and probes
 // close it.

@@ -92,7 +92,7 @@ func (t *Transport) Recall(ctx context.Context, topic, handle string) (string, e
 	e, inner := t.inner(handle)
 	if e == nil {
 		return "", &tidegate.Error{Op: "RecallMessage", Subject: topic, Code: tidegate.CodeBadRequest,
-			Message: "the recall handle is not of one of the endpoints; give Receipt.RecallHandle of a message with a delivery time"}
+			Message: "the recall handle belongs to none of the endpoints; give Receipt.RecallHandle of a message with a delivery time"}
 	}
 	r, ok := e.Transport.(transport.Recaller)
 	if !ok {
@@ -125,7 +125,7 @@ func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction
 	e, server := t.inner(tx.Endpoint)
 	if e == nil {
 		return &tidegate.Error{Op: "EndTransaction", Subject: tx.Topic, Endpoint: tx.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
-			Message: "the half message is not at one of the endpoints; give Receipt.Endpoint"}
+			Message: "none of the endpoints has the half message; give Receipt.Endpoint"}
 	}
 	x, ok := e.Transport.(transport.Transactor)
 	if !ok {

@@ -14,7 +14,7 @@ func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Deliv
 	e, server := t.inner(d.Endpoint)
 	if e == nil {
 		return nil, nil, &tidegate.Error{Op: op, Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
-			Message: "the delivery did not come from one of the endpoints: settle it where it came from"}
+			Message: "none of the endpoints delivered the message: settle it with the transport that received it"}
 	}
 	inner := *d
 	inner.Endpoint = server
@@ -139,5 +139,5 @@ func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode tr
 // missing returns the error of an operation that an endpoint's transport does not support.
 func (e *end) missing(op, subject string) error {
 	return &tidegate.Error{Op: op, Subject: subject, Endpoint: e.outer(""), Code: tidegate.CodeNotImplemented,
-		Message: fmt.Sprintf("the transport of %q cannot do that", e.Name)}
+		Message: fmt.Sprintf("the transport of %q does not support the operation", e.Name)}
 }

@@ -61,7 +61,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	const op = "ReceiveMessage"
 	if r.Queue != transport.AnyQueue {
 		return nil, &tidegate.Error{Op: op, Subject: r.Topic, Code: tidegate.CodeNotImplemented,
-			Message: fmt.Sprintf("queue %d cannot be received from alone over HTTP; give transport.AnyQueue", r.Queue)}
+			Message: fmt.Sprintf("HTTP cannot receive from a single queue (%d); use transport.AnyQueue", r.Queue)}
 	}
 	if err := errors.Join(tidegate.ValidateTopic(r.Topic), tidegate.ValidateGroup(r.Group)); err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ var badFiles = []struct{ file, want string }{
 	{"topics:\n  t:\n    max_backlog: 3", `f:3: topics.t.max_backlog is "3": give "key: value"`},
 	{"topics:\n  t:\n    max_backlog:\n      message: 3", `f:4: "message" is unknown in topics.t.max_backlog: did you mean messages?`},
 	{"groups:\n  g:\n    max_backlog:\n      bytes: -3", `f:3: groups.g.max_backlog is 0 messages, -3 bytes: neither may be negative; 0 is no limit`},
-	{"groups:\n  g:\n    retry: 10s 30 1m", `f:3: groups.g.retry is "10s 30 1m": backoff: step 2 of 3, "30", is no duration`},
+	{"groups:\n  g:\n    retry: 10s 30 1m", `f:3: groups.g.retry is "10s 30 1m": backoff: step 2 of 3, "30", is not a duration`},
 	{"max_backlog_age: 50ms", `f:1: max_backlog_age is "50ms": MaxBacklog.age is 50ms: give 100ms or more`},
 	{"topics:\n  t:\n    max_backlog: {age: 50ms}", `f:3: topics.t.max_backlog.age is 50ms: give 100ms or more`},
 	{"groups:\n  g:\n    max_backlog: {age: 50ms}", `f:3: groups.g.max_backlog.age is 50ms: give 100ms or more`},
