@@ -73,8 +73,8 @@ type DeadLetterSelection struct {
 	// To is the target topic of a redrive. Empty means the topic of each message's original send.
 	To string
 
-	// MaxRedrives excludes messages with that many earlier redrives. Zero means no bound. For
-	// redrives only.
+	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
+	// For redrives only.
 	MaxRedrives int
 }
 

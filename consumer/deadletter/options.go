@@ -51,7 +51,8 @@ type Options struct {
 
 	// MaxFailures is the largest share of failures, 0 to 1, among the last 50 results. Above it the
 	// run stops, once there are 10 results. A message that becomes a dead letter again during the
-	// job is a failure too. Negative means that a single failure stops the run. Default: 0.1.
+	// job is a failure too. Negative means 0: one failure among these results stops the run.
+	// Default: 0.1.
 	MaxFailures float64
 
 	// OnEvent is called on the caller's goroutine for each event in the journal; with DryRun, for

@@ -38,10 +38,10 @@ type sessionKey struct {
 	role     role
 }
 
-// A session is a Telemetry stream, which is reopened when it is lost. Servers keep the settings of
-// a client only while it has a stream. Two goroutines, run and heartbeats, own the session. They
-// end with the client or after a time without use, because an open session announces a live
-// consumer to the server.
+// A session is a Telemetry stream, which is reopened when it is lost. Servers keep settings by
+// client ID, and do not know a consumer without a session. Two goroutines, run and heartbeats, own
+// the session. They end with the client or after a time without use, because an open session
+// announces a live consumer to the server.
 type session struct {
 	c    *Client
 	ep   *remote.Server
