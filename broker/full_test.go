@@ -166,6 +166,7 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 		if err := <-acked; err != nil {
 			t.Error(err)
 		}
+		time.Sleep(2 * time.Second) // writes in the background look for room again; Close would end their wait
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}

@@ -95,9 +95,15 @@ func steadyDrain(t *testing.T, limit Limit, rate float64, batch, groups int) {
 	if len(tolds) < 20 {
 		t.Fatalf("refused %d times only", len(tolds))
 	}
+	least := 2*step + 200*time.Millisecond
+	if speed := rate/10 - 1; limit.Age > 0 && speed > 0 {
+		// The age of the oldest message falls by so many seconds a second, but in steps of a
+		// message, 100 ms: nobody can know it better.
+		least += 2 * time.Duration(float64(100*time.Millisecond)/speed)
+	}
 	for _, x := range tolds {
 		took := end.Sub(x.at)
-		if x.at.Sub(start) < max(time.Second, 5*step) || took < 2*step+200*time.Millisecond {
+		if x.at.Sub(start) < max(time.Second, 5*step) || took < least {
 			continue // nothing measured yet, or less than what is looked at
 		}
 		took = throttle.Bound(took)
