@@ -108,6 +108,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		}
 		ds = append(ds, &all[i])
 	}
+	reader.Close() // the wait for the disk that follows would keep obsolete files
 	s.skip(unwanted)
 	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, admitted, err

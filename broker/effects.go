@@ -96,10 +96,11 @@ func (s *subscription) wakeAll() {
 	s.waiters = nil
 }
 
-// arm sets the timer to the first due time. mu is held.
+// arm sets the timer to the first due time, unless the subscription is being restored: a message
+// that is due could be parked while those after it are not known yet. mu is held.
 func (s *subscription) arm() {
 	due, ok := s.progress.NextDue()
-	if !ok || s.gone || !s.armed.IsZero() && !due.Before(s.armed) {
+	if !ok || s.gone || s.restoring || !s.armed.IsZero() && !due.Before(s.armed) {
 		return // nothing is due, or the timer fires early enough, and arms again
 	}
 	s.armed = due

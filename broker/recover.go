@@ -143,6 +143,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			return s
 		}
 		s := newSubscription(b, g, t)
+		s.restoring = true
 		b.addSubscription(s)
 		return s
 	}
@@ -252,7 +253,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 		}, nil)
 	}
 	for _, s := range b.subs.all() {
-		s.restore((*consume.Progress).Resume)
+		s.restore(func(p *consume.Progress) { p.Resume(); s.restoring = false })
 	}
 	return nil
 }

@@ -31,6 +31,7 @@ type subscription struct {
 
 	mu        sync.Mutex
 	gone      bool              // guarded by mu, as is all below: deleted
+	restoring bool              // Open is not done with it: what is due waits
 	progress  *consume.Progress // apply follows each change
 	encode    func(*store.Batch)
 	readers   []*queueReader // by queue number

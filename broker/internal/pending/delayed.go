@@ -38,7 +38,7 @@ type Delayed struct {
 func NewDelayed(c Config) *Delayed {
 	d := &Delayed{Config: c, number: rand.Uint64()}
 	d.Task = c.Loop.Add(maintain.TaskConfig{
-		Step: d.move, Failed: "delayed messages could not be moved to their queues", Pause: time.Second, MaxPause: time.Minute,
+		Step: d.move, Failed: "delayed messages could not be moved to their queues", Pause: time.Second, MaxPause: time.Second,
 	})
 	return d
 }
