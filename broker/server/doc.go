@@ -1,111 +1,133 @@
-// Package server puts the wire in front of the engine of package broker: the gRPC service
-// apache.rocketmq.v2.MessagingService, which the official clients of RocketMQ 5 and tidegate's own
-// SDK speak, and HTTP with JSON, for messages and for administration.
+// Package server puts gRPC and HTTP in front of the engine of package broker. The gRPC service is
+// apache.rocketmq.v2.MessagingService, for the official clients of RocketMQ 5 and for tidegate's
+// SDK. HTTP with JSON carries messages and the administration.
 //
-// [New] makes a [Server], [Server.Serve] answers gRPC on a listener (plain text and TLS on the same
-// port), [Server.Handler] answers HTTP for any net/http server. The engine belongs to the caller:
-// close the server first, then the engine.
+// [New] creates a [Server]. [Server.Serve] serves gRPC on a listener, plain text and TLS on the
+// same port. [Server.Handler] serves HTTP in any net/http server. The caller owns the engine: close
+// the server first, then the engine.
 //
-// # What it answers
+// # Responses over gRPC
 //
-// Everything that concerns one request travels in the status of its answer, with RocketMQ's codes,
-// and the gRPC status is OK. A gRPC status other than OK means that there is no answer: the broker
-// is closed, the client gave up, or its Telemetry settings cannot be used. A throttled answer has
-// code 42900, a text that begins with "530 TOO_MANY_REQUESTS", and, where the engine can tell, the
-// time to wait in the trailer grpc-retry-pushback-ms.
+// The result of a request is in the status of its response, with RocketMQ's codes; the gRPC status
+// is then OK. Another gRPC status means that there is no response: the broker is closed, the client
+// cancelled the call, or its Telemetry settings are not valid. A throttled response has code 42900
+// and a text that begins with "530 TOO_MANY_REQUESTS". If the engine can estimate the time to wait,
+// it is in the trailer grpc-retry-pushback-ms.
 //
-// What this broker can do beyond RocketMQ 5.2 is in the response header x-tidegate-features:
-// "batch" (several messages in one SendMessage keep their own ID, tag and properties, and have an
-// entry each), "pushback" (the trailer), "suspend" (ChangeInvisibleDuration with suspend never
-// counts as a failure), "deadletter" (a repeated ForwardMessageToDeadLetterQueue makes no second
-// copy; the request header x-tidegate-reason is kept with the dead letter), "retry" (so it is with
-// a message that a push consumer's ChangeInvisibleDuration, which tells of a failure, gives up;
-// with the request header x-tidegate-ladder: true the broker's own interval holds in place of the
-// duration; the trailer x-tidegate-retry of its answer says what becomes of the message: in how
-// many milliseconds it is delivered again, or "dead-letter", which includes removal where address
-// settings want it, or "parked"; a ForwardMessageToDeadLetterQueue has the trailer too).
-// "snooze" (with the request header x-tidegate-snooze: true,
-// ChangeInvisibleDuration ends the delivery without counting its attempt), "reconsume" (with the
-// request header x-tidegate-reconsume it ends a failed delivery: "next", "level=3" or "delay" send
-// the message to the group's retry topic, "negative" has it delivered again; the invisible duration
-// is the delay of the latter two, and the answer has the trailer x-tidegate-retry), "packed" (a
-// ReceiveMessage with the request header x-tidegate-features: packed gets many messages in one
-// frame, in a field that RocketMQ's contract does not have, and the status with the last frame),
-// "brief" (an AckMessage with the request header x-tidegate-features: brief whose entries all
-// succeeded gets no entries). Beside these, the request header x-tidegate-max-bytes bounds the
-// bodies of a ReceiveMessage together, in bytes; the first may be larger; the request header
-// x-tidegate-repeat says that a ChangeInvisibleDuration follows one whose answer was lost: see
-// broker.Broker.RepeatChange.
+// # Extensions of the protocol
+//
+// The response header x-tidegate-features lists the extensions of RocketMQ 5.2:
+//
+//   - "batch": each message of a SendMessage keeps its own ID, tag and properties, and has its own
+//     entry in the response.
+//   - "pushback": the trailer grpc-retry-pushback-ms.
+//   - "suspend": a ChangeInvisibleDuration with suspend never counts as a failure.
+//   - "deadletter": a repeated ForwardMessageToDeadLetterQueue creates no second copy. The request
+//     header x-tidegate-reason is kept with the dead letter.
+//   - "retry": the ChangeInvisibleDuration with which a push consumer reports a failure creates no
+//     second dead letter either, and keeps the reason. With the request header x-tidegate-ladder:
+//     true the broker's retry interval applies instead of the duration. The trailer
+//     x-tidegate-retry of the response has the milliseconds until the next delivery, or
+//     "dead-letter" or "parked"; "dead-letter" includes the removal by address settings. The
+//     response to ForwardMessageToDeadLetterQueue has the same trailer.
+//   - "snooze": with the request header x-tidegate-snooze: true, ChangeInvisibleDuration ends the
+//     delivery and does not count its attempt.
+//   - "reconsume": with the request header x-tidegate-reconsume, ChangeInvisibleDuration ends a
+//     failed delivery. "next", "level=3" and "delay" store the message in the group's retry topic;
+//     "negative" delivers it again. The invisible duration is the delay of "delay" and "negative".
+//     The response has the trailer x-tidegate-retry.
+//   - "packed": a ReceiveMessage with the request header x-tidegate-features: packed gets many
+//     messages in one frame, in a field that RocketMQ's protocol does not have. The last frame has
+//     the status.
+//   - "brief": the response to an AckMessage with the request header x-tidegate-features: brief has
+//     no entries if all of them succeeded.
+//
+// Two request headers need no feature. x-tidegate-max-bytes bounds the total size of the bodies in
+// a ReceiveMessage; the first message can be larger. x-tidegate-repeat marks a
+// ChangeInvisibleDuration that repeats one without a response (broker.Broker.RepeatChange).
 //
 // # HTTP
 //
-// GET /v1/openapi.yaml describes all of it, field by field. Messages:
+// GET /v1/openapi.yaml describes all routes and fields. Messages:
 //
-//	POST /v1/topics/{topic}/messages                   sends a message, {"messages":[...]} many, NDJSON a stream of them;
-//	                                                   a body of text or bytes is a message's as it is, and the query says the rest
-//	POST /v1/topics/{topic}/recall                     takes back a message whose delivery time is ahead
-//	POST /v1/groups/{group}/topics/{topic}/receive     receives up to 32, with a long poll, or NDJSON as they come
-//	POST /v1/groups/{group}/acknowledge                {"handles":[...]}: they are consumed
-//	POST /v1/groups/{group}/change-invisible-duration  keeps a message for longer, or gives it back
+//	POST /v1/topics/{topic}/messages                   sends a message, many ({"messages":[...]}), or a stream of NDJSON;
+//	                                                   a body of text or bytes is the message's body, with the other fields in the query
+//	POST /v1/topics/{topic}/recall                     cancels a delayed message
+//	POST /v1/groups/{group}/topics/{topic}/receive     receives up to 32 messages with a long poll, or a stream of NDJSON
+//	POST /v1/groups/{group}/acknowledge                acknowledges messages ({"handles":[...]})
+//	POST /v1/groups/{group}/change-invisible-duration  extends a delivery, or returns the message to the queue
 //	POST /v1/groups/{group}/snooze                     postpones a message without counting an attempt
-//	POST /v1/groups/{group}/retry                      consuming failed: again after a time, or after the group's interval
-//	POST /v1/groups/{group}/dead-letter                makes it a dead letter
-//	POST /v1/groups/{group}/reconsume-later            acknowledges it, and has it again from the group's retry topic
-//	POST /v1/groups/{group}/negative-acknowledge       the same message again after the group's negative_ack.delay
+//	POST /v1/groups/{group}/retry                      reports a failure: retry after a time, or after the group's interval
+//	POST /v1/groups/{group}/dead-letter                makes the message a dead letter
+//	POST /v1/groups/{group}/reconsume-later            acknowledges the message and stores it in the group's retry topic
+//	POST /v1/groups/{group}/negative-acknowledge       delivers the same message again after the group's negative_ack.delay
 //
-// Administration, and about the server:
+// Administration and monitoring:
 //
-//	PUT, GET, DELETE /v1/topics/{topic}                GET /v1/topics: all; the body of a PUT is a broker.TopicConfig
+//	PUT, GET, DELETE /v1/topics/{topic}                a topic, as broker.TopicConfig; GET /v1/topics lists all
 //	POST /v1/topics/{topic}/purge                      removes all messages
-//	PUT, GET, DELETE /v1/groups/{group}                GET /v1/groups: all; likewise, with broker.GroupConfig
-//	POST /v1/groups/{group}/rewind                     goes on at an offset, a time, the beginning or the end
-//	GET /v1/groups/{group}/parked                      message groups that wait after a last attempt
-//	POST /v1/groups/{group}/parked/redrive             sends them on
-//	GET, DELETE /v1/groups/{group}/dead-letters        those that the query chooses
+//	PUT, GET, DELETE /v1/groups/{group}                a group, as broker.GroupConfig; GET /v1/groups lists all
+//	POST /v1/groups/{group}/rewind                     moves the group to an offset, a time, the beginning or the end
+//	GET /v1/groups/{group}/parked                      lists message groups that are parked
+//	POST /v1/groups/{group}/parked/redrive             redrives them
+//	GET, DELETE /v1/groups/{group}/dead-letters        lists or removes the dead letters that the query selects
 //	POST /v1/groups/{group}/dead-letters/redrive       sends them back
-//	PUT, GET, DELETE /v1/address-settings/{match}      broker.AddressSettings; GET /v1/address-settings: all
-//	GET /v1/topics/{topic}/address-settings            what holds for a topic
-//	PUT, GET /v1/throttle                              broker.Limits, and which of them refuse sends now
+//	PUT, GET, DELETE /v1/address-settings/{match}      broker.AddressSettings; GET /v1/address-settings lists all
+//	GET /v1/topics/{topic}/address-settings            the address settings in effect for a topic
+//	PUT, GET /v1/throttle                              broker.Limits, and which of them reject sends now
 //	GET /healthz                                       the process runs
-//	GET /readyz                                        the engine can store and the server takes requests
+//	GET /readyz                                        the engine can store messages, and the server accepts requests
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
 //
-// A query or a body where none is taken is refused, and so is JSON with a key twice.
+// The server rejects an unexpected query or body, and JSON with a duplicate key.
 //
-// Errors are application/problem+json (RFC 9457) with the members code, reply_code and, where they
-// say something, retry_after and maybe_stored. Throttled requests get 429 with reply_code 530 and
-// Retry-After, which is 10 s where the engine cannot estimate it. A request about many is answered
-// with 200 if all succeeded, with 207 and a result for each if some failed, and with the failure's
-// own status if all failed alike; one whose JSON is wrong is refused as a whole, with the field's
-// path. A send whose answer was lost can be repeated with the same id: it is stored once.
+// Errors are application/problem+json (RFC 9457) with the members code and reply_code, and
+// retry_after and maybe_stored if they apply. A throttled request gets status 429, reply_code 530
+// and Retry-After, which is 10 s if the engine cannot estimate the time. The status of a request
+// with many items is:
 //
-// A stream of sends is answered line by line, when each is stored; read the answers while sending.
-// Empty lines are signs of life on both ways, to be given every two minutes at least and passed
-// over. A line with an error and without a number is the last. Streams and waiting receives end
-// when the client goes or the server begins to end; what the client did not get is ready again at
-// once.
+//   - 200 if all items succeeded
+//   - 207 with a result for each item if some failed
+//   - the status of the failure if all items failed alike
+//
+// Invalid JSON fails the whole request; the error has the path of the field. A send without a
+// response can be repeated with the same id, and is stored once.
+//
+// The server responds to each line of a stream of sends when the message is stored. Clients must
+// read the responses while they send. Empty lines are heartbeats in both directions: each side
+// sends one at least every two minutes, and the other one skips it. A line with an error and
+// without a number is the last one. Streams and waiting receives end when the client disconnects or
+// the server begins to stop. Messages that the client did not get are ready again at once.
 //
 // # Access
 //
-// With [Options].Access every request needs a key: signed as RocketMQ 5 does (authorization,
-// x-mq-date-time), over HTTP also as Basic, or by a client certificate; see [Certificates]. What no
-// [Rule] allows is refused with 40300, wrong or missing credentials with 40100. x-mq-session-token
-// is not looked at. After [Server.SetAccess] open streams go on only if they would be let in again.
-// Over HTTP, pages of other origins may change nothing, and without credentials a request that
-// arrives in plain text at a loopback address has to be for a name that nobody can make up; see
-// [Options].AnyHost and HTTPHosts.
+// With [Options].Access every request needs a key. The client signs the request like RocketMQ 5
+// (authorization, x-mq-date-time), uses Basic authentication over HTTP, or has a client certificate
+// ([Certificates]). The server rejects a request that no [Rule] allows with 40300, and wrong or
+// missing credentials with 40100. It ignores x-mq-session-token. After [Server.SetAccess] the open
+// streams continue only if the new rules admit them.
+//
+// Over HTTP, pages of other origins cannot change anything. A request without credentials that
+// arrives in plain text at a loopback address must be for an IP address, localhost, the host of
+// [Options].Advertise or one of [Options].HTTPHosts, as a protection against DNS rebinding.
+// [Options].AnyHost permits other hosts.
 //
 // # Limits
 //
-// One request has at most 1000 messages or acknowledgements, each message 64 KiB beside its body,
-// all of them [Options].MaxReceiveSize; acknowledgements have 1000 KiB, other requests over gRPC 64
-// KiB. Namespaces, hosts and attempt IDs have at most 255 bytes. What is more is refused with
-// 40000, 40001, 41300 or 43101, settings with gRPC's InvalidArgument, more than MaxReceiveSize with
-// its ResourceExhausted.
+// One request has at most 1000 messages or acknowledgements, and each message 64 KiB beside its
+// body. The size of a request is at most:
 //
-// # What is not there
+//   - sends: [Options].MaxReceiveSize
+//   - acknowledgements: 1000 KiB
+//   - other requests over gRPC: 64 KiB
 //
-// Offsets that clients keep themselves (PullMessage, GetOffset, QueryOffset, UpdateOffset) and lite
-// topics are refused with a status that says so. Half messages and the ends of transactions have no
-// HTTP: a check needs a Telemetry stream.
+// Namespaces, hosts and attempt IDs have at most 255 bytes. The server rejects larger values with
+// 40000, 40001, 41300 or 43101, larger settings with gRPC's InvalidArgument, and requests above
+// MaxReceiveSize with gRPC's ResourceExhausted.
+//
+// # Not supported
+//
+// The server rejects PullMessage, GetOffset, QueryOffset and UpdateOffset (offsets kept by clients)
+// and lite topics with a status that names the reason. Half messages and the ends of transactions
+// are not available over HTTP, because a check needs a Telemetry stream.
 package server
