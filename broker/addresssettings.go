@@ -68,11 +68,10 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 // most specific of the other patterns that match and have it, or else it has its
 // default.
 //
-// Where one of the first nine says anything about a topic, all nine hold there, with their
-// defaults, in place of the group's MaxAttempts, Retry and
-// FIFORetryInterval, and the broker's delay goes before the one that a push
-// consumer asks for. A simple consumer's retry interval stays its invisible
-// duration (RocketMQ: consumption retry).
+// If one of the first nine fields is set for a topic, all nine apply there, with their defaults.
+// They replace MaxAttempts, Retry and FIFORetryInterval of the groups, and the delay that a push
+// consumer requests. The retry interval of a simple consumer stays its invisible duration
+// (RocketMQ: consumption retry).
 type AddressSettings struct {
 	// RedeliveryDelay is the time between a failed delivery and the next one.
 	// Default: 0, at once.
@@ -93,14 +92,14 @@ type AddressSettings struct {
 	// before it goes to DeadLetterAddress; -1 for ever. Default: 10.
 	MaxDeliveryAttempts *int `json:"max-delivery-attempts,omitempty"`
 
-	// DeadLetterAddress is the topic for what was given up; it is made for the
-	// first message. Default, and empty: such messages are removed.
+	// DeadLetterAddress is the topic of dead letters. The first dead letter creates it. Empty means
+	// that messages are removed after their last attempt. Default: empty.
 	DeadLetterAddress *string `json:"dead-letter-address,omitempty"`
 
-	// AutoCreateDeadLetterResources has what comes from one topic, and so has
-	// its name as _AMQ_ORIG_ADDRESS, also go to a topic for it alone, named
-	// DeadLetterQueuePrefix + topic + DeadLetterQueueSuffix and made for the
-	// first message. Default: false.
+	// AutoCreateDeadLetterResources also writes the dead letters of each original topic
+	// (_AMQ_ORIG_ADDRESS) to a topic of its own, the automatic dead letter queue, with the name
+	// DeadLetterQueuePrefix + topic + DeadLetterQueueSuffix. The first dead letter creates it.
+	// Default: false.
 	AutoCreateDeadLetterResources *bool `json:"auto-create-dead-letter-resources,omitempty"`
 
 	// DeadLetterQueuePrefix. Default: "DLQ."
@@ -114,18 +113,16 @@ type AddressSettings struct {
 	// the message is delivered as attempt 1 again. Default: false.
 	PersistDeliveryCountBeforeDelivery *bool `json:"persist-delivery-count-before-delivery,omitempty"`
 
-	// AutoDeleteQueues has an automatic dead-letter queue that the pattern
-	// matches deleted by itself once groups have consumed all of it, and nobody has received
-	// from it for 30 s. Default: true.
+	// AutoDeleteQueues deletes an automatic dead letter queue that the pattern matches when groups
+	// have consumed all of it and no client has received from it for 30 s. Default: true.
 	AutoDeleteQueues *bool `json:"auto-delete-queues,omitempty"`
 
-	// ExpiryDelay is how old a message may be, since it was stored, when it is
-	// delivered; an older one goes to ExpiryAddress instead. 0 for any age.
-	// Default: 0.
+	// ExpiryDelay is the maximum age of a message at its delivery. An older message moves to
+	// ExpiryAddress instead. Zero means no maximum. Default: 0.
 	ExpiryDelay *Milliseconds `json:"expiry-delay,omitempty"`
 
-	// ExpiryAddress is the topic for what is too old; it is made for the first
-	// message. Default, and empty: such messages are removed.
+	// ExpiryAddress is the topic of expired messages. The first one creates it. Empty means that
+	// expired messages are removed. Default: empty.
 	ExpiryAddress *string `json:"expiry-address,omitempty"`
 }
 

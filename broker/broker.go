@@ -17,52 +17,50 @@ import (
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory
-// without limits.
+// without limits of the backlog and of rates.
 type Options struct {
-	// Dir is the data directory; it is made if it is not there, and belongs
-	// to one broker at a time. Empty: everything is in memory.
+	// Dir is the data directory. Open creates it if it is missing. One broker at a time can use it.
+	// Empty means that everything is in memory.
 	Dir string
 
-	// Memory keeps everything in memory beyond the broker's end, for a restart.
-	// Dir must be empty then. Nil means that the data ends with the broker.
+	// Memory keeps the data in memory after Close, for a restart. Dir must be empty then. Nil means
+	// that Close discards the data of a broker without Dir.
 	Memory *Memory
 
-	// Logger takes what a person should act on. Nil: silence.
+	// Logger receives the events that an operator should know. Nil means no log.
 	Logger *slog.Logger
 
-	// MaxBacklog throttles sends to topics that have no limit of their own.
-	// Zero: no limit.
+	// MaxBacklog is the backlog limit of topics without a limit of their own. Zero means no limit.
 	MaxBacklog Limit
 
-	// ClientQuota bounds how fast one client may send, told by
-	// Incoming.Client. Zero: no bound.
+	// ClientQuota is the send rate of each client, which Incoming.Client identifies. Zero means no
+	// bound.
 	ClientQuota Quota
 
-	// Pressure are limits by the state of the storage. Zero: the defaults of
-	// its fields, which matter only with a Dir.
+	// Pressure has the limits of the storage's state. Zero means the defaults of its fields.
 	Pressure Pressure
 
-	// Transaction is when producers are asked about their transactions in
-	// topics that do not say it themselves. Zero fields: the defaults.
+	// Transaction has the times of checks for unresolved transactions, for topics without times of
+	// their own. Zero fields mean the defaults.
 	Transaction TransactionConfig
 
-	// MaxBodySize is the size of the largest body, in bytes. 0: 4 MiB.
+	// MaxBodySize is the maximum size of a body in bytes. Default: 4 MiB.
 	MaxBodySize int
 
-	// MinInvisibleDuration and MaxInvisibleDuration bound the invisible duration that a receive may
-	// ask for. MaxInvisibleDuration is also the longest time from a delivery to its end, however
-	// often its invisible duration is changed. Zero means 10 s and 12 h, as RocketMQ. Tests set a
-	// small minimum.
+	// MinInvisibleDuration and MaxInvisibleDuration bound the invisible duration that a receive can
+	// request. MaxInvisibleDuration also bounds the time from a delivery to its end, with all
+	// changes of its invisible duration. Tests set a small minimum. Default: 10 s and 12 h, as in
+	// RocketMQ.
 	MinInvisibleDuration, MaxInvisibleDuration time.Duration
 
-	// MaxAutoGroups is how many consumer groups there may be that nobody has put: each was made by
-	// being received from. A receive of another one is refused (40403), since names are invented
-	// easily, and what a group has in memory, on disk and in metrics stays. Groups that were put do
-	// not count. 0: 10 000.
+	// MaxAutoGroups is the maximum number of auto-created consumer groups. The first receive of a
+	// group creates it. Above the maximum, the first receive of a further group fails with 40403.
+	// The reason for the limit is that the state of a group in memory, on disk and in metrics is
+	// permanent. Groups of PutGroup do not count. Default: 10 000.
 	MaxAutoGroups int
 
-	// CacheBytes is the size of the cache for messages read from disk.
-	// 0: 4 MiB, or 1 MiB in memory; the operating system caches the files besides.
+	// CacheBytes is the size of the cache for messages that are read from disk, in addition to the
+	// operating system's cache of files. Default: 4 MiB, or 1 MiB without Dir.
 	CacheBytes int64
 
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
@@ -136,18 +134,18 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// A Broker keeps topics, consumer groups and messages. All methods may be
-// called by several goroutines at once.
+// A Broker has topics, consumer groups and messages. Several goroutines can call all methods at the
+// same time.
 //
-// The order of locks: a goroutine that holds one takes only such that come after it.
+// A goroutine that holds a lock of the following list takes only locks that come after it:
 //
-//  1. Tokens, which are held over waits and I/O: admin, then the task of retention, then one of
-//     redriving and the tasks of delayed messages and transactions. A task is held by its step too.
+//  1. Tokens, which are held across waits and I/O: admin, then the task of retention, then one of
+//     redriving and the tasks of delayed messages and transactions. A step also holds its task.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
 //  3. subscription.mu, one at a time.
 //  4. Broker.mu.
-//  5. The lock of the groups' log, in which the functions given to Groups.Add run.
-//  6. All others, which are held for a look or a change: those of limits, owners,
+//  5. The lock of the groups log, in which the functions given to Groups.Add run.
+//  6. All others, which are held for one read or change: those of limits, owners,
 //     maintenance, rates, retention, transactions, watchers, and lifeMu.
 type Broker struct {
 	opts   Options
@@ -187,9 +185,9 @@ type readBounds struct {
 	reads     chan struct{} // has a value for each receive that reads
 }
 
-// Open opens a broker, with everything that its directory has: topics,
-// groups, messages, and what was in flight. It fails if the directory is in
-// use, cannot be written, is full, or was written by a newer version.
+// Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
+// if the directory is in use, cannot be written, is full, has corrupt settings, or was written by a
+// newer version.
 func Open(o Options) (*Broker, error) {
 	o = o.withDefaults()
 	if err := o.Validate(); err != nil {

@@ -15,12 +15,12 @@ import (
 // quotaIdle is how long a client's use of its quota is remembered at least.
 const quotaIdle = time.Minute
 
-// A Quota bounds a rate of messages. Its zero value does not.
+// A Quota bounds a rate of messages. Zero means no bound.
 type Quota struct {
 	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
 
-	// Burst is how many messages may come at once after a pause. 0: as many
-	// as in one second, at least 1.
+	// Burst is the number of messages that a client can send at once after a pause. Default: the
+	// messages of one second, at least 1.
 	Burst int `json:"burst,omitempty"`
 }
 

@@ -41,8 +41,8 @@ type Limit struct {
 	Messages int64 `json:"messages,omitempty"`
 	Bytes    int64 `json:"bytes,omitempty"` // of bodies
 
-	// Age is how long ago the oldest message may have been stored. It is looked
-	// at up to ten times a second while messages are sent.
+	// Age is the maximum age of the oldest unconsumed message. The broker reads it up to ten times
+	// a second while messages are sent.
 	Age Duration `json:"age,omitempty"`
 }
 

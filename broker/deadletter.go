@@ -13,16 +13,16 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// dyingMessages and dyingBytes bound what is written of dead letters at a time:
-// all that is due in one moment may be more than memory holds.
+// dyingMessages and dyingBytes bound the dead letters that are written at a time. All dead letters
+// of one moment may not fit in memory.
 const (
 	dyingMessages = 256
 	dyingBytes    = 4 << 20
 )
 
-// A deadLetter is a message on its way to the dead letters, or out of a topic for another reason:
-// it is written where it goes, then its lease is removed. The mark that is written with it keeps it
-// from arriving twice if the process ends in between.
+// A deadLetter is a message that leaves its topic: to a dead letter topic, a retry topic or an
+// expiry address. First the message is written to its new topic, and then its lease is removed. The
+// mark that is written with the message prevents a second copy if the process ends in between.
 type deadLetter struct {
 	consume.Departure
 
@@ -38,7 +38,7 @@ type deadLetter struct {
 	ended chan struct{} // closed when the lease is removed, or err is set
 }
 
-// newDeadLetter decides where a departure goes, except for one to a retry topic. s.mu is held.
+// newDeadLetter decides the topics of a departure, except for one to a retry topic. s.mu is held.
 func (s *subscription) newDeadLetter(d consume.Departure) *deadLetter {
 	x := &deadLetter{Departure: d, sub: s, place: s.progress.Place(d.Lease), ended: make(chan struct{})}
 	s.dying[d.Lease] = x
@@ -59,13 +59,13 @@ func (s *subscription) newDeadLetter(d consume.Departure) *deadLetter {
 // carryOut writes one dead letter and removes the lease, and waits until both are on disk.
 func (d *deadLetter) carryOut(b *Broker) error { return b.writeDeadLetters([]*deadLetter{d})[0] }
 
-// deadLetters are several that end together.
+// deadLetters are dead letters that one closing carries out.
 type deadLetters []*deadLetter
 
 func (ds deadLetters) carryOut(b *Broker) error { return errors.Join(b.writeDeadLetters(ds)...) }
 
-// writeDeadLetters does that for several, of which many share their fsyncs, and returns an error
-// for each.
+// writeDeadLetters carries out several dead letters, which share fsyncs, and returns an error for
+// each.
 func (b *Broker) writeDeadLetters(ds []*deadLetter) []error {
 	errs := make([]error, 0, len(ds))
 	for len(errs) < len(ds) {
@@ -93,9 +93,9 @@ func (b *Broker) writeSome(ds []*deadLetter) []error {
 	return errs
 }
 
-// startDying begins to write dead letters, once the leases that they come from
-// are on disk: after a power failure the mark finds the lease, or the message would be
-// delivered as if nobody had ever had it.
+// startDying waits until the leases of dead letters are on disk, and begins to write the dead
+// letters. Otherwise a power failure could leave the dead letter without the lease, and the message
+// would be delivered again as a new one.
 func (b *Broker) startDying(ds []*deadLetter) {
 	err := b.store.Groups.Add(func(*store.Batch) {}, nil).Wait()
 	for _, d := range ds {
@@ -105,12 +105,13 @@ func (b *Broker) startDying(ds []*deadLetter) {
 	}
 }
 
-// errNoTopics tells that a dead letter's topics are to be made first.
+// errNoTopics is the error of write if a topic of the dead letter does not exist yet.
 var errNoTopics = errors.New("a dead letter's topic is not there")
 
-// start writes the dead letter, without waiting for the disk. Room is held while it is read and
-// written only, and not while its topics are made: that waits for who changes settings, and all
-// sends would with it.
+// start adds the dead letter to the message log, without waiting for the disk. It reserves space in
+// the log only while it reads and writes the message. It releases the space while it creates
+// topics, because that waits for other changes of settings, and sends would wait for the space
+// meanwhile.
 func (d *deadLetter) start(b *Broker) {
 	for bytes := d.Lease.Size * int64(len(d.topics)); ; {
 		if d.err = b.store.Messages.Room(b.life, bytes, nil); d.err != nil {
@@ -127,7 +128,7 @@ func (d *deadLetter) start(b *Broker) {
 	}
 }
 
-// makeTopics makes the topics that it goes to, if they are not there.
+// makeTopics creates the missing topics of the dead letter.
 func (d *deadLetter) makeTopics(b *Broker) error {
 	ctx, cancel := b.ownContext()
 	defer cancel()
@@ -143,8 +144,8 @@ func (d *deadLetter) makeTopics(b *Broker) error {
 	return nil
 }
 
-// write reads the message and adds the dead letter to the log. It makes no topic: with
-// errNoTopics it would need one, and nothing was written.
+// write reads the message and adds the dead letter to the log. If a topic is missing it writes
+// nothing and sets d.err to errNoTopics.
 func (d *deadLetter) write(b *Broker) {
 	if len(d.topics) == 0 {
 		return
@@ -215,7 +216,7 @@ func (d *deadLetter) write(b *Broker) {
 	})
 }
 
-// join waits for what the first request waits for, on behalf of a repetition of it.
+// join waits, on behalf of a repeated request, until the first request has finished.
 func (d *deadLetter) join(ctx context.Context, b *Broker) error {
 	select {
 	case <-d.ended:
@@ -245,9 +246,9 @@ func (d *deadLetter) death(m *store.Message) *deadletter.Death {
 	return death
 }
 
-// removeLease waits for the dead letter to be on disk and removes the lease; wait waits for that.
-// If something failed, the lease is what it was before: a handle that is valid stays so, and what
-// time made a dead letter is due again in a second, to be tried once more.
+// removeLease waits until the dead letter is on disk, and removes the lease; wait waits for the
+// removal. After a failure the lease returns to its former state: a valid handle stays valid, and a
+// message that became a dead letter by a timeout is due again in a second.
 func (d *deadLetter) removeLease() (removed *store.PendingWrite) {
 	defer close(d.ended)
 	if d.err == nil && d.put != nil {
@@ -272,7 +273,7 @@ func (d *deadLetter) removeLease() (removed *store.PendingWrite) {
 	return s.apply(now).write
 }
 
-// destination returns what became of the message.
+// destination returns the destination of the message.
 func (d *deadLetter) destination() consume.Destination {
 	switch {
 	case d.lost:
@@ -287,7 +288,7 @@ func (d *deadLetter) destination() consume.Destination {
 	return consume.ToDeadLetters
 }
 
-// wait returns when what removeLease has written is on disk, or why it is not.
+// wait waits until the write of removeLease is on disk.
 func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 	if d.err != nil {
 		return storeError(d.err)
@@ -318,15 +319,15 @@ func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 	return nil
 }
 
-// ownContext is for what is the broker's own doing, as dead letters are: no
-// request's end may stop it, nor Close, which waits for it.
+// ownContext returns the context of work that no request may cancel, for example a dead letter.
+// Close does not cancel it either, but waits for the work.
 func (b *Broker) ownContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(b.life), time.Minute)
 }
 
-// ownTopic returns a topic that the broker itself writes to, and makes it for
-// the first message; automatic tells that it is then an automatic dead-letter
-// queue. ctx ends the wait for others who change settings.
+// ownTopic returns a topic that the broker itself writes to, and creates it for the first message.
+// automatic means that a created topic is an automatic dead letter queue. ctx ends the wait for
+// other changes of settings.
 func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, automatic bool) (*topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]

@@ -1,23 +1,23 @@
-// Package broker is the reference engine: topics with queues, consumer groups,
-// leases, the retry ladder, dead letters, and throttling. It knows
-// no wire: package broker/server puts gRPC and HTTP in front of it, and a
-// [*Broker] is a transport.Transport by itself.
+// Package broker is the engine of the tidegate broker: topics with queues, consumer groups, leases,
+// the retry schedule, dead letters and throttling. It knows no wire protocol. Package broker/server
+// adds gRPC and HTTP; a [*Broker] is also a transport.Transport, for producers and consumers in the
+// same process.
 //
 // # State of a message
 //
-// A message has, for each consumer group, one of the states of RocketMQ's
-// consumption retry (RocketMQ: consumption retry):
+// A message has one state for each consumer group. The names are those of RocketMQ's consumption
+// retry (RocketMQ: consumption retry); Parked and Held are additions:
 //
-//	Ready         waits to be delivered
-//	Inflight      delivered; the group has not answered
-//	WaitingRetry  consuming failed; delivered again when the retry interval is over
-//	Commit        consumed; ends
-//	DeadLetter    given up after the last attempt; ends, and a copy is where dead letters go
-//	Parked        given up with its message group, until somebody sends that on
-//	Held          Ready, but an earlier message of its message group is not done
+//	Ready         can be delivered
+//	Inflight      delivered; the group has not responded
+//	WaitingRetry  consuming failed; the message waits for its retry interval
+//	Commit        consumed; final
+//	DeadLetter    the attempts are exhausted; final, and a copy is in the dead letter topic
+//	Parked        the attempts are exhausted; the message group waits for an operator
+//	Held          like Ready, but an earlier message of its message group is unfinished
 //
-// This is how it moves. The first row whose condition holds counts. What is in
-// no row cannot happen, and a request for it is refused.
+// The next table has all changes of state. The first row whose condition holds applies. The broker
+// rejects a request for a change that has no row.
 //
 //	from          event         to            condition
 //	Ready         deliver       Inflight      -
@@ -52,122 +52,138 @@
 //	Parked        dead-letter   DeadLetter    -
 //	Held          promote       Ready         -
 //
-// The events: deliver, a consumer receives it; ack, fail, change and
-// dead-letter, what a consumer says; timeout, the invisible duration is over
-// without an answer; release, it did not reach the consumer, or was given back;
-// due, the retry interval is over, or the snooze; promote, the message before it in its message
-// group is done; redrive, [Broker.RedriveParked], which is also the only one to
-// make a dead letter of what is parked.
+// The events:
 //
-// Exhausted is a message whose attempts are at the group's maximum, and what follows is the group's
-// [GroupConfig.OnExhausted]. Parking and blocking are for messages with a message group of FIFO
-// groups. A consumer that asks for a dead letter before the last attempt gets it, whatever the
-// group does after the last: the others go on. One that asks after it only tells, as RocketMQ's
-// push consumers of FIFO groups do, that it has used them up by itself.
+//   - deliver: a consumer receives the message
+//   - ack, fail, negative-ack, snooze, reconsume, change, dead-letter: a request of a consumer
+//   - timeout: the invisible duration ended without a response
+//   - release: the message did not reach the consumer, or the consumer returned it
+//   - due: the retry interval or the snooze ended
+//   - promote: the message before it in its message group is finished
+//   - redrive: an operator redrives the message group ([Broker.RedriveParked])
 //
-// [Broker.Rewind] makes any of these Ready anew, as if it had never been delivered.
+// RedriveParked is also the only source of a dead-letter event for a parked message.
+//
+// A message is exhausted if its attempts have reached the maximum of the group or address; negative
+// acknowledgements have a maximum of their own. [GroupConfig.OnExhausted] then decides what
+// follows; park and block apply only to messages with a message group, in FIFO groups. If a
+// consumer requests a dead letter before the last attempt, the message becomes a dead letter
+// whatever OnExhausted is, and its successors continue. After the last attempt OnExhausted decides
+// about such a request: RocketMQ's push consumers of FIFO groups retry by themselves, and report
+// exhausted attempts with it.
+//
+// [Broker.Rewind] makes messages of any state Ready again, as if they had never been delivered.
 //
 // # Promises
 //
-// A send is answered when the message is on disk; one fsync serves all that
-// wait. An acknowledgement, a failure, a change of the invisible duration, and a
-// message that was given up, are on disk before they are answered; so is the attempt
-// number of every delivery after the first before it is handed out. That of a first
-// delivery is on disk within 20 ms: a crash or power failure before that can have a message
-// delivered as attempt 1 again. In memory (no Dir) the same code runs on a file system in memory.
+// The broker acknowledges a send when the message is on disk. One fsync serves all sends that wait.
+// Acknowledgements, failures, changes of the invisible duration and dead letters are on disk before
+// the response. The attempt number of each delivery after the first is on disk before the message
+// is handed out. That of a first delivery follows within 20 ms, so a crash or power failure can
+// cause a second delivery with attempt 1. Without a data directory the same code runs on a file
+// system in memory.
 //
-// A message is delivered at least once: again if its invisible time ends
-// before it is acknowledged, never earlier. A message whose ID its topic stored within the
-// duplicate window (2 minutes) is answered with the first receipt and not stored again.
+// A message is delivered at least once. It is delivered again if its invisible duration ends before
+// the acknowledgement, and not earlier. If the ID of a message was stored in its topic within the
+// duplicate window (2 minutes by default), the broker returns the first receipt and does not store
+// the message again.
 //
 // # Retries
 //
-// A push consumer's message that failed or timed out comes again after the step of the group's
-// ladder for its attempt (10 s to 2 h, [GroupConfig].Retry), or the fixed interval of a FIFO group;
-// a simple consumer's when its invisible duration is over. Attempts begin with 1, and after
-// MaxAttempts (17: one delivery and 16 retries) a message becomes a dead letter, unless a FIFO
-// group chose otherwise. All of it can be changed while in use, and holds for messages under way.
+// Attempts begin with 1. After a failure or timeout of a push consumer the broker delivers the
+// message again when its retry interval has ended: the step of the group's retry schedule for this
+// attempt (10 s to 2 h, [GroupConfig].Retry), or the fixed interval of a FIFO group. A message of a
+// simple consumer is delivered again when its invisible duration has ended. After MaxAttempts (17:
+// one delivery and 16 retries) the message becomes a dead letter, unless OnExhausted of a FIFO
+// group is another. All these settings can be changed while the group is in use. A change also
+// applies to messages in flight.
 //
 // # FIFO
 //
-// A group with [GroupConfig].FIFO has one message of a message group at a time: those after it wait
-// while it is in flight or waits for its retry, and other message groups flow. Topics of type FIFO
-// keep the messages of one message group in one queue, in the order in which they were sent, while
-// the number of queues stays: where one send has several, and one is refused for now, those behind
-// it are too.
+// A group with [GroupConfig].FIFO receives one message of a message group at a time. The successors
+// of that message wait while it is in flight or waits for its retry; other message groups continue.
+// Topics of type FIFO keep the messages of one message group in one queue, in the order of their
+// sends, as long as the number of queues does not change. If a limit rejects one message of a send,
+// it also rejects the later messages of the same message group.
 //
 // # Dead letters
 //
-// They go to the topic %DLQ%group, which is made for the first and can be received from as any
-// other: with the same message ID, body and properties, and properties that begin with DLQ_ and say
-// where it came from, after how many attempts, and why. They are kept for ever unless the topic
-// says otherwise. A dead letter that fails in the group's own %DLQ%group stays there and is not
-// delivered to the group again. Address settings and retry topics have topics of their own for dead
-// letters; [Group].DeadLetterTopics lists all that there are.
+// Dead letters are in the topic %DLQ%group. The first dead letter creates it; consumers can receive
+// from it like from any topic. A dead letter has the ID, body and properties of the message, and
+// further properties (DLQ_...) with its origin, its attempts and the reason. It is kept forever,
+// unless the topic is configured otherwise. A dead letter that fails again in the group's own
+// %DLQ%group stays there and is not delivered to the group again. Address settings and retry topics
+// use other topics for dead letters; [Group].DeadLetterTopics lists all of them.
 //
 // # Address settings
 //
-// [AddressSettings] are Artemis's redelivery settings (Artemis: undelivered messages), by patterns
-// that match topics: delay with multiplier and chance, delivery attempts, dead-letter address and
-// automatic dead-letter queues, expiry. Where one about redelivery matches a topic, they hold in
-// place of the groups' ladder and MaxAttempts. Each field comes from the most specific pattern that
-// has it.
+// [AddressSettings] are Artemis's redelivery settings (Artemis: undelivered messages) for the
+// topics that a pattern matches: delays with multiplier and random part, delivery attempts, dead
+// letter address, automatic dead letter queues, expiry. If a pattern with a redelivery setting
+// matches a topic, the address settings replace the retry schedule and MaxAttempts of all groups
+// there. Each field comes from the most specific pattern that sets it.
 //
 // # Retry topics
 //
-// A group with [RetryTopicConfig].Enabled may answer with [Broker.ReconsumeLater] (TDMQ for Pulsar:
-// retry and dead letters): the message is acknowledged and sent anew to a topic of the group's,
-// from which each receive from the original topic takes too. After MaxRetries (16) it goes to the
-// group's dead letter topic. [Broker.NegativeAck] has the same message delivered again after a
-// delay (1 minute), with a maximum of its own.
+// Consumers of a group with [RetryTopicConfig].Enabled can call [Broker.ReconsumeLater] (TDMQ for
+// Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again in
+// a retry topic of the group. Each receive from the original topic also takes from the retry topic.
+// After MaxRetries (16) the message goes to the group's dead letter topic. [Broker.NegativeAck]
+// delivers the same message again after a delay (1 minute), with a maximum of its own.
 //
 // # Delayed messages
 //
-// A message with a delivery time, at most 24 hours ahead, of a topic of type DELAY, is not
-// delivered before it. Until then it is on disk only, and [Broker.Recall] takes it back by the
-// handle in its receipt.
+// A message with a delivery time, in a topic of type DELAY, is not delivered before that time,
+// which can be at most 24 hours ahead. Until then it is only on disk. [Broker.Recall] cancels it
+// with the handle in its receipt.
 //
 // # Transactions
 //
-// A half message, of a topic of type TRANSACTION ([Broker.SendHalf]), is on disk when its send is
-// answered, and delivered to nobody before [Broker.EndTransaction] commits it; then it is as any
-// other message. A producer that does not end a transaction is asked about it, by default after 6 s
-// and then each 30 s, 15 times ([TransactionConfig]); then the transaction is given up and its
-// message is a dead letter in [AbandonedTransactions].
+// A half message ([Broker.SendHalf]), in a topic of type TRANSACTION, is on disk before the
+// response to its send, and is not delivered until [Broker.EndTransaction] commits it. The broker
+// checks an unresolved transaction with its producer: by default after 6 s and then every 30 s, 15
+// times ([TransactionConfig]). Then it ends the transaction, and the message becomes a dead letter
+// in [AbandonedTransactions].
 //
 // # Filters
 //
-// A receive may ask for some messages only: by tag ("*", "a", "a || b") or by an expression of
-// SQL92 over properties. What does not match is passed over for the group, be it new or ready
-// again, and leaves its backlog. An expression that is wrong is refused with 40010 and the
-// position.
+// A receive can have a filter: tags ("*", "a", "a || b") or an SQL92 expression over properties. If
+// a message does not match, the group skips it, whether it is new or ready again, and the message
+// leaves the group's backlog. An invalid expression is rejected with 40010 and the position of the
+// fault.
 //
 // # Throttling
 //
-// Sends are refused with 530 TOO_MANY_REQUESTS, and with the time after which to come back where it
-// can be told: by the backlog of a topic or group in messages, bytes and age ([Limit]), by the rate
-// of a topic ([Rate]) and of a client ([Quota]), and by the state of the storage ([Pressure]). A
-// backlog's limit ends at 80 %, and then the clients that send share what drains. Receiving is
-// never throttled: it is the cure. [Broker.Throttles] tells which limits refuse sends now, and
-// since when; [Broker.SetLimits] changes those of the whole broker.
+// The broker rejects sends with 530 TOO_MANY_REQUESTS because of:
+//
+//   - the backlog of a topic or group in messages, bytes or age ([Limit])
+//   - the rate of a topic ([Rate]) or of a client ([Quota])
+//   - the state of the storage ([Pressure])
+//
+// The error contains the time after which to retry, if the broker can estimate it. A backlog limit
+// ends at 80 % of its value; from then on the sending clients share the drain rate. Receives are
+// never throttled, because they reduce the backlog. [Broker.Throttles] lists the limits and which
+// of them reject sends now; [Broker.SetLimits] changes the limits of the whole broker.
 //
 // # Retention
 //
-// Messages are removed after 72 hours, above a size, or once every group is done with them, as
-// their topic says ([Retention]); [Broker.PurgeTopic] removes all at once, and the disk is given
-// back. A group that loses messages it has not consumed is told in the log and in
-// [Subscription].Overtaken. What is in flight or waits for a retry stays.
+// Messages are removed after 72 hours, above a size, or when all groups have consumed them, as the
+// topic is configured ([Retention]). [Broker.PurgeTopic] removes all messages at once. Both return
+// the disk space. A group that loses messages it has not consumed has a warning in the log and a
+// count in [Subscription].Overtaken. Messages in flight or waiting for a retry are not removed.
 //
-// # A disk that is full or damaged
+// # Full or damaged disk
 //
-// A write that finds no room has all sends refused and is tried again until there is room;
-// consumers go on, on a reserve. So that it stays theirs, commits are refused meanwhile, and
-// delayed messages that come due wait. A message that is damaged is logged, counted and passed
-// over. Damaged settings, or logs of a broker that was closed in order and have changed since,
-// refuse to open.
+// If a write finds no disk space, the broker rejects all sends and repeats the write until there is
+// space. Consumers continue in a reserve of 64 MiB, which the data directory holds. To keep the
+// reserve for them, the broker also rejects commits and does not move due delayed messages to their
+// queues. No restart is needed.
+//
+// A corrupt message is logged, counted and skipped. Open fails if settings are corrupt, or if logs
+// changed after an orderly close.
 //
 // # Access
 //
-// The engine asks nobody who they are. Keys, rules by topic and group, and TLS are those of package
-// broker/server.
+// The engine authenticates nobody. Package broker/server has access keys, rules for topics and
+// groups, and TLS.
 package broker

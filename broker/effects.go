@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// An applied is what remains to be done, without the lock, after effects were applied.
+// An applied is the work that remains, without the lock, after effects were applied.
 type applied struct {
 	write  *store.PendingWrite // of the writes; nil if there were none
 	dying  []*deadLetter       // to be written

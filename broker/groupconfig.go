@@ -8,71 +8,71 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// A GroupConfig is how a consumer group is. It can be changed while in use,
-// and a change holds for messages under way.
+// A GroupConfig has the settings of a consumer group. They can be changed while the group is in
+// use. A change also applies to messages in flight.
 type GroupConfig struct {
 	// FIFO keeps the messages of one message group in order: while one of them is in flight or
-	// waits for a retry, those after it wait too. So a receive of several messages gets at most one
-	// of each message group. RocketMQ hands out several, locks their queue, and redelivers the
-	// acknowledged ones together with any that was not.
+	// waits for a retry, its successors wait. A receive of several messages therefore gets at most
+	// one of each message group. RocketMQ delivers several of them, locks their queue, and if one
+	// is not acknowledged, redelivers the acknowledged ones too. Default: false.
 	FIFO bool `json:"fifo,omitempty"`
 
-	// Start is where the group begins in a topic from which it receives for the
-	// first time. It does not hold for %DLQ% topics, automatic dead-letter queues
-	// and the group's own retry topics. Empty for StartEarliest.
+	// Start is the first position of the group in a topic. It does not apply to %DLQ% topics,
+	// automatic dead letter queues and the group's own retry topics. Default: StartEarliest.
 	Start Start `json:"start,omitempty"`
 
-	// MaxAttempts is how often a message is delivered, the first time
-	// included, before it becomes a dead letter, or what OnExhausted says. -1
-	// for ever, 0 for DefaultMaxAttempts.
+	// MaxAttempts is the maximum of deliveries of a message, including the first one. After the
+	// last one the message becomes a dead letter, unless OnExhausted is another. -1 means no
+	// maximum. Default: DefaultMaxAttempts.
 	MaxAttempts int `json:"max_attempts,omitempty"`
 
-	// OnExhausted is what a FIFO group does with a message whose last attempt
-	// failed; a message without message group becomes a dead letter in any
-	// case. Other groups have only OnExhaustedDeadLetter. A change holds for
-	// messages under way; what is parked stays so. Empty for OnExhaustedDeadLetter.
+	// OnExhausted is the behaviour of a FIFO group after the last attempt of a message. A message
+	// without a message group always becomes a dead letter. Other groups support only
+	// OnExhaustedDeadLetter. A change does not release parked messages. Default:
+	// OnExhaustedDeadLetter.
 	OnExhausted OnExhausted `json:"on_exhausted,omitempty"`
 
-	// Retry is the ladder: the retry interval after the first failed
-	// delivery, the second, and so on; the last step repeats. It holds for
-	// push consumers of groups that are not FIFO. Empty for backoff.RetryLadder().
+	// Retry is the retry schedule: the retry intervals after the first failed delivery, the second,
+	// and so on; the last one repeats. It applies to push consumers of groups that are not FIFO.
+	// Default: backoff.RetryLadder().
 	Retry backoff.Steps `json:"retry,omitempty"`
 
-	// FIFORetryInterval is the fixed retry interval of a FIFO group.
-	// 0 for DefaultFIFORetryInterval.
+	// FIFORetryInterval is the fixed retry interval of a FIFO group. Default:
+	// DefaultFIFORetryInterval.
 	FIFORetryInterval Duration `json:"fifo_retry_interval,omitempty"`
 
-	// MaxBacklog throttles sends to every topic in which this group's backlog
-	// is at the limit. Zero: no limit.
+	// MaxBacklog is the backlog of the group in a topic at which the broker throttles sends to that
+	// topic. Zero means no limit.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
 
-	// RetryTopic retries through a topic of its own, for consumers that call
-	// ReconsumeLater.
+	// RetryTopic has the settings of retries through a retry topic, for consumers that call
+	// ReconsumeLater. Zero means none.
 	RetryTopic RetryTopicConfig `json:"retry_topic,omitzero"`
 
-	// NegativeAck is what negative acknowledgements do.
+	// NegativeAck has the settings of negative acknowledgements. Zero means the defaults.
 	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
 }
 
-// A Start is where a consumer group begins.
+// A Start is the first position of a consumer group in a topic.
 type Start string
 
-// The choices: the oldest message of the topic, or the next one that is stored, "from the maximum
-// offset of the queue" (RocketMQ: sending retry and throttling).
+// The first positions: the oldest message of the topic, or the next message to be stored, "from the
+// maximum offset of the queue" (RocketMQ: sending retry and throttling).
 const (
 	StartEarliest Start = "earliest"
 	StartLatest   Start = "latest"
 )
 
-// An OnExhausted is what a FIFO group does after a message's last attempt.
+// An OnExhausted is the behaviour of a FIFO group after the last attempt of a message.
 type OnExhausted string
 
-// The choices. With OnExhaustedDeadLetter the message becomes a dead letter
-// and those after it in its message group go on without it. With
-// OnExhaustedBlock it is retried for ever at FIFORetryInterval, and they wait.
-// With OnExhaustedPark its message group is parked: it and those after it,
-// those still to come included, wait in order until Broker.RedriveParked; see
-// there. In all three other message groups flow.
+// The behaviours. Other message groups continue in all cases.
+//
+//   - OnExhaustedDeadLetter: the message becomes a dead letter, and its successors continue.
+//   - OnExhaustedBlock: the message is retried without end at FIFORetryInterval, and its successors
+//     wait.
+//   - OnExhaustedPark: the message group is parked. The message, its successors and later messages
+//     of the group wait in order until [Broker.RedriveParked].
 const (
 	OnExhaustedDeadLetter OnExhausted = "dead-letter"
 	OnExhaustedBlock      OnExhausted = "block"
@@ -123,8 +123,7 @@ func (c GroupConfig) validate(name string) error {
 	return badConfig("PutGroup", name, errors.Join(c.Validate(), c.RetryTopic.withDefaults().validateNames(name)))
 }
 
-// Validate returns an error that names every field with a value that is not
-// legal, and nil if there is none.
+// Validate returns an error that names every field with an invalid value, or nil.
 func (c GroupConfig) Validate() error {
 	c = c.withDefaults()
 	var errs []error

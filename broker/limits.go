@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// Limits are what the whole broker has, beside those of topics and groups.
+// Limits are the limits of the whole broker. Topics and groups have further limits.
 type Limits struct {
 	MaxBacklog  Limit    `json:"max_backlog,omitzero"`  // see Options.MaxBacklog
 	ClientQuota Quota    `json:"client_quota,omitzero"` // see Options.ClientQuota
 	Pressure    Pressure `json:"pressure,omitzero"`     // see Options.Pressure
 }
 
-// Limits returns the limits of the whole broker that hold now.
+// Limits returns the limits of the whole broker that are in effect.
 func (b *Broker) Limits() Limits {
 	return Limits{MaxBacklog: *b.backlog.Load(), ClientQuota: b.quotas.Load().Quota, Pressure: *b.pressure.limits.Load()}
 }
 
-// SetLimits changes all limits of the whole broker while it is in use. They hold from
-// the next send on and are not kept on disk. Where one is not legal, the error
-// names each fault (40000) and nothing has changed. A new ClientQuota makes every
-// client's burst whole again.
+// SetLimits replaces all limits of the whole broker while it is in use. The limits apply from the
+// next send on and are not stored on disk. A new ClientQuota refills the burst of every client. If
+// a value is invalid, SetLimits changes nothing and returns an error that names each fault (40000).
 func (b *Broker) SetLimits(l Limits) error {
 	if err := errors.Join(l.MaxBacklog.validate("max_backlog"), l.ClientQuota.validate("client_quota"), l.Pressure.validate("pressure")); err != nil {
 		return badConfig("SetLimits", "limits", err)
@@ -41,15 +40,15 @@ func (b *Broker) SetLimits(l Limits) error {
 	return nil
 }
 
-// A LimitState is a limit that is set, and how far it is from refusing sends.
+// A LimitState is a limit that is set, with its current value.
 type LimitState struct {
 	Throttle
-	On bool `json:"on"` // sends are refused by it
+	On bool `json:"on"` // the limit rejects sends
 }
 
-// Throttles returns the state of each limit that is set, those that refuse
-// sends first, then by limit and subject. The quota of a client is not
-// among them: it refuses one client for a moment. It may read from the store.
+// Throttles returns the state of each limit that is set: first the limits that reject sends, then
+// by limit and subject. It omits the quota of a client, which rejects one client for a moment. It
+// can read from the store.
 func (b *Broker) Throttles() []LimitState {
 	var out []LimitState
 	open := b.begin()

@@ -33,20 +33,20 @@ const (
 type Poll struct {
 	transport.ReceiveRequest
 
-	// Owner, if not empty, is a client whose signs of life (Broker.Touch) keep
-	// what it received invisible for others, in place of InvisibleDuration: for a
-	// minute after the last sign, for 3 hours in all.
+	// Owner identifies the receiving client. Its heartbeats ([Broker.Touch]) keep its deliveries
+	// invisible, in place of InvisibleDuration: for a minute after the last heartbeat, and for 3
+	// hours in all. Empty means that InvisibleDuration applies.
 	Owner string
 
-	// Prepare, if not nil, is called with the deliveries while their attempts are being written, to
-	// save time: what it makes of them must be thrown away unless Poll then returns them without an
-	// error. It must not wait or call the broker. If it panics Poll returns an error, and the
-	// messages come again when their invisible duration is over.
+	// Prepare, if not nil, is called with the deliveries while their attempts are written, for
+	// example to encode a response. The caller must discard its result unless Poll returns the
+	// deliveries without an error. Prepare must not wait or call the broker. If it panics, Poll
+	// returns an error, and the messages are delivered again after their invisible duration.
 	Prepare func([]*tidegate.Delivery)
 
-	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to
-	// keep in memory for the caller. Where it returns an error, Poll returns fewer messages, or
-	// the error if there would be none. It must not wait or call the broker.
+	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to keep
+	// in memory for the caller. If Admit returns an error, Poll returns fewer messages, or the
+	// error if there are none. Admit must not wait or call the broker.
 	Admit func(bytes int64) error
 
 	match  *filter.Filter // Filter; nil: takes all

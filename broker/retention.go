@@ -12,33 +12,33 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// DefaultRetention is how long a message is kept. The messages of dead-letter
-// topics are kept for ever unless the topic says otherwise: nobody else has them any more.
+// DefaultRetention is how long a message is kept. Messages of dead letter topics are kept forever,
+// unless the topic is configured otherwise.
 const DefaultRetention = 72 * time.Hour
 
-// A Retention says when a topic's messages are removed, the oldest of each queue first. A consumer
-// group that has not consumed one until then never will: it counts as overtaken
-// (Subscription.Overtaken), and a warning is logged. But no message is removed
+// A Retention decides when the messages of a topic are removed, the oldest of each queue first. If
+// a consumer group has not consumed a removed message, the message counts in
+// Subscription.Overtaken, and a warning is logged. A message is not removed:
 //
 //   - while it is in flight or waits for a retry of any group, nor within an
 //     hour (or Time, if that is less) after it became ready again;
 //   - nor while its message group is parked or blocked, and then nothing in its queue from the
 //     first message on that waits behind the failed one; what waited there, and the failed one
 //     itself, stays, once that ends, until the group is done with it;
-//   - within the topic's duplicate window: it is what tells that a message with the same ID is a
-//     duplicate. Where more than 524 288 messages of a queue are behind it, it may be;
+//   - within the topic's duplicate window, because duplicates are compared with it. It can be
+//     removed if more than 524 288 later messages are in its queue;
 //   - before its delivery time.
 //
 // The zero value keeps messages for 72 hours. Groups that begin later begin
 // with the oldest message that is left.
 type Retention struct {
-	// Time is how long a message is kept from when it was stored, consumed or not. It is removed at
-	// that age or, so that a stream is not removed one by one, up to a minute (1/64 of Time, if
-	// that is less) later. Negative: for ever. 0: 72 hours; for ever in topics of dead letters.
+	// Time is the age at which a message is removed, consumed or not. The removal can be up to a
+	// minute later, or 1/64 of Time if that is less, so that many messages are removed at once.
+	// Negative means never. Default: 72 hours, and never in topics of dead letters.
 	Time Duration `json:"time,omitempty"`
 
-	// Bytes bounds the bodies that the topic holds. What is above it is
-	// removed within about a second, consumed or not. 0: no bound.
+	// Bytes is the maximum size of all bodies in the topic. The oldest messages above it are
+	// removed within about a second, consumed or not. Zero means no bound.
 	Bytes int64 `json:"bytes,omitempty"`
 
 	// Consumed removes messages that every group of the topic has

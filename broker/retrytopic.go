@@ -35,8 +35,8 @@ const (
 	RetryNaming261 RetryNaming = "2.6.1" // group-retry and group-dlq, likewise
 )
 
-// A SubscriptionType is what a group says of itself. The broker does not
-// bound the number of its consumers by it.
+// A SubscriptionType is the declared type of a group. It does not limit the number of its
+// consumers.
 type SubscriptionType string
 
 // The types. Delays need Shared or KeyShared (TDMQ for Pulsar: retry and dead letters).
@@ -47,44 +47,44 @@ const (
 	SubscriptionFailover  SubscriptionType = "failover"
 )
 
-// A RetryTopicConfig is how a group retries through a topic of its own: a consumer that calls
-// ReconsumeLater has the message acknowledged and sent to that topic anew, with a delay, and the
-// group receives from it whenever it receives from the original one (TDMQ for Pulsar: retry and
-// dead letters). Naming and Topic cannot change while the group receives from a retry topic nor,
-// once that is switched off, while one has messages for it.
+// A RetryTopicConfig has the settings of retries through a retry topic (TDMQ for Pulsar: retry and
+// dead letters). [Broker.ReconsumeLater] acknowledges a message and stores it in the retry topic,
+// with a delay. Each receive of the group from the original topic also takes from the retry topic.
+// Naming and Topic cannot change while the group receives from a retry topic, or while a retry
+// topic still has messages for the group after Enabled was set to false.
 type RetryTopicConfig struct {
-	// Enabled turns it on. It is off by default.
+	// Enabled permits retries through a retry topic. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
 
-	// Naming names the two topics. Empty for "2.9.2".
+	// Naming is the form of the names of the two topics. Default: RetryNaming292.
 	Naming RetryNaming `json:"naming,omitempty"`
 
-	// Topic and DeadLetterTopic are names in place of those that Naming makes, for all topics of
-	// the group. Empty: Naming's. Topic may not be a retry topic of another group.
+	// Topic and DeadLetterTopic replace the names by Naming, for all topics of the group. Topic
+	// cannot be a retry topic of another group. Default: the names by Naming.
 	Topic           string `json:"topic,omitempty"`
 	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
 
-	// MaxRetries is how often a message is retried; once more, and it goes to
-	// the dead letter topic. 0 for DefaultMaxRetries.
+	// MaxRetries is the maximum number of retries of a message. The next ReconsumeLater moves it to
+	// the dead letter topic. Default: DefaultMaxRetries.
 	MaxRetries int `json:"max_retries,omitempty"`
 
-	// Levels are the delays of the levels, from level 1 on. Empty for RetryLevels().
+	// Levels are the delays of the levels, from level 1 on. Default: RetryLevels().
 	Levels backoff.Steps `json:"levels,omitempty"`
 
-	// SubscriptionType is the group's. With exclusive and failover, delays do
-	// not take effect: retries are at once. Empty for shared.
+	// SubscriptionType is the type of the group. Groups of type exclusive and failover retry
+	// without delay. Default: SubscriptionShared.
 	SubscriptionType SubscriptionType `json:"subscription_type,omitempty"`
 }
 
-// A NegativeAckConfig is what negative acknowledgements of a group do: the same message is
-// delivered again, and no new one is made (TDMQ for Pulsar: retry and dead letters).
+// A NegativeAckConfig has the settings of negative acknowledgements: the same message is delivered
+// again, and no new message is stored (TDMQ for Pulsar: retry and dead letters).
 type NegativeAckConfig struct {
-	// Delay is the time until then, where the consumer gives none. 0 for
+	// Delay is the time until the next delivery if the consumer requests none. Default:
 	// DefaultNegativeAckDelay.
 	Delay Duration `json:"delay,omitempty"`
 
-	// MaxRedeliveries is how often a message is delivered again before a
-	// negative acknowledgement makes it a dead letter. 0: there is no maximum.
+	// MaxRedeliveries is the maximum number of redeliveries of a message. The next negative
+	// acknowledgement makes it a dead letter. Zero means no maximum.
 	MaxRedeliveries int `json:"max_redeliveries,omitempty"`
 }
 

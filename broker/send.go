@@ -12,30 +12,28 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Incoming is a message to store, with what only its producer knows.
+// Incoming is a message to store, with the data of its producer.
 type Incoming struct {
 	*tidegate.Message
 	BornAt   time.Time // zero for now
 	BornHost string
 
-	// Half makes it a half message, for topics of type TRANSACTION: nobody
-	// receives it before Broker.EndTransaction commits the transaction that
-	// its receipt names.
+	// Half makes it a half message, for topics of type TRANSACTION. It is not delivered until
+	// [Broker.EndTransaction] commits the transaction in its receipt. Default: false.
 	Half bool
 
-	// FirstCheck is how long after the send of a half message its producer is
-	// asked what became of the transaction, at most 1 h (RocketMQ's
-	// orphaned_transaction_recovery_duration). 0: TransactionConfig.Timeout.
+	// FirstCheck is the time from the send of a half message to the first check of its transaction,
+	// at most 1 h (RocketMQ's orphaned_transaction_recovery_duration). Zero means
+	// TransactionConfig.Timeout.
 	FirstCheck time.Duration
 
-	// Client is who sends it, for Options.ClientQuota and for fair shares after
-	// a throttle. Empty: nobody whose quota could be asked, such as this
-	// program itself, which shares as one client.
+	// Client identifies the sending client for Options.ClientQuota and for fair shares after a
+	// throttle. Messages without it have no quota, and one common share.
 	Client string
 }
 
-// Send stores messages and returns a result for each, in their order, when
-// those accepted are on disk. See [Broker.Append].
+// Send stores messages and returns a result for each, in their order, when the accepted messages
+// are on disk. See [Broker.Append].
 func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	in := make([]Incoming, len(msgs))
 	for i, m := range msgs {
@@ -44,14 +42,19 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	return b.Append(ctx, in)
 }
 
-// Append stores messages, which may be of several topics, and returns a result for each, in their
-// order, when those accepted are on disk. A message is refused alone: for what is wrong with it
-// (400xx, 413xx, 431xx), an unknown topic (40402), a type that its topic does not take (40014), or
-// with tidegate.ErrThrottled. Where one with a message group is refused for now, those behind it in
-// its message group are too: sent again, they keep their order. If ctx ends while the disk is
-// waited for, the messages may be stored all the same. A message whose ID the topic stored within
-// its duplicate window is not stored again: its result is the first one's receipt. Nothing of a
-// message is kept once Append has returned.
+// Append stores messages of one or several topics. It returns a result for each message, in their
+// order, when the accepted messages are on disk. The errors of a message are:
+//
+//   - 400xx, 413xx, 431xx: the message is invalid
+//   - 40402: its topic does not exist
+//   - 40014: its topic has another type
+//   - tidegate.ErrThrottled: a limit or quota rejects it
+//
+// An invalid message rejects no other one. If a limit or quota rejects a message with a message
+// group, Append also rejects the later messages of that group, so that they keep their order when
+// they are sent again. If ctx ends while Append waits for the disk, the messages may be stored. If
+// the topic stored the ID of a message within its duplicate window, the result is the first
+// receipt, and the message is not stored again. Append keeps no reference to a message.
 func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
@@ -174,8 +177,8 @@ type appending struct {
 	ends       []int64 // the offset after each message: results are the caller's once Append has returned
 }
 
-// checkAll looks for what is wrong with the messages, and asks the quotas of
-// their clients. It returns false if all are refused.
+// checkAll validates the messages and takes them from the quotas of their clients. It returns false
+// if it rejects all of them.
 func (a *appending) checkAll() (accepted bool) {
 	for i, m := range a.msgs {
 		t, err := a.broker.check(m)
@@ -195,8 +198,8 @@ func (a *appending) checkAll() (accepted bool) {
 	return accepted
 }
 
-// write gives out offsets and encodes what is accepted. The log calls it; all
-// appends of the broker are one after another here.
+// write assigns offsets and encodes the accepted messages. The log calls it, for one append of the
+// broker at a time.
 func (a *appending) write(w *store.Batch) {
 	now := time.Now()
 	a.queues, a.ends = make([]*queue, len(a.msgs)), make([]int64, len(a.msgs))
@@ -252,7 +255,7 @@ func (a *appending) write(w *store.Batch) {
 	}
 }
 
-// publish makes what was written visible to consumers.
+// publish makes the written messages visible to consumers.
 func (a *appending) publish(err error) {
 	if err != nil {
 		return // the store is broken: nothing is read or written any more

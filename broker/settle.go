@@ -13,10 +13,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Ack marks deliveries as consumed, and returns an error for each, in their
-// order, once that is on disk: 40013 for a handle that is not valid any more.
-// If ctx ends while the disk is waited for, they may be consumed all the same,
-// as MaybeStored says; so it is with every other settlement.
+// Ack acknowledges deliveries. It returns an error for each of them, in their order, when the
+// acknowledgements are on disk: 40013 if the handle is not valid any more. If ctx ends while Ack
+// waits for the disk, the messages may be acknowledged, and the error has MaybeStored set. The
+// other settlements behave in the same way.
 func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	end, err := b.beginWith(ctx)
@@ -81,14 +81,17 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, writes []*stor
 	return n
 }
 
-// Retry says that consuming failed. The message is delivered again after the given time, which
-// counts from now, or for [transport.ByLadder] after the interval that the settings of its topic
-// and group have for its attempt. If a push consumer received it and address settings say anything
-// about redelivery in its topic, it is delivered after the redelivery-delay instead, which is 0 by
-// default. If it had its last attempt it is given up at once, for the reason if there is one. Retry
-// returns what becomes of it when that is on disk. 40011 for a time that is negative, or above
-// MaxInvisibleDuration and longer than every interval that the group's or the topic's settings
-// have; 40013 if the handle is not valid any more.
+// Retry reports that consuming failed, and returns the fate of the message when it is on disk:
+//
+//   - After its last attempt the message becomes a dead letter, or is parked or blocked as
+//     [GroupConfig].OnExhausted decides. A reason that is not empty is recorded.
+//   - If a push consumer received the message, and address settings have redelivery settings for
+//     its topic, it is delivered again after their delay (0 by default).
+//   - Otherwise it is delivered again when the time after has passed from now. For
+//     [transport.ByLadder] this is the retry interval of its topic and group for its attempt.
+//
+// The error is 40011 if after is negative, or exceeds both MaxInvisibleDuration and the longest
+// interval of the group and topic, and 40013 if the handle is not valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
 		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
@@ -102,8 +105,8 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	return out.retryResult(), nil
 }
 
-// longestRetry returns what Retry takes: settings may have longer intervals
-// than a message may be invisible, and clients are told these.
+// longestRetry returns the longest time that Retry accepts: the intervals of the settings can
+// exceed MaxInvisibleDuration, and clients use these intervals.
 func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Duration {
 	longest := b.opts.MaxInvisibleDuration
 	if after <= longest {
@@ -116,20 +119,19 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 	return longest
 }
 
-// ChangeInvisibleDuration keeps the message invisible for another dur from now on and returns, when
-// that is on disk, the handle that replaces d.Handle. A dur of 0 gives the message back: for a
-// simple consumer that is a time-out; a push consumer, whose failures are told by Retry, has not
-// handled it, and the attempt does not count. However often it is changed, a delivery ends
-// MaxInvisibleDuration after it was handed out at the latest. 40011 for a dur that is negative or
-// ends later; 40013 if the handle is not valid any more.
+// ChangeInvisibleDuration keeps the message invisible for dur from now on. It returns the handle
+// that replaces d.Handle, when the change is on disk. A dur of 0 returns the message to the queue:
+// for a simple consumer as a timeout, for a push consumer as a release, and the attempt does not
+// count. A delivery ends MaxInvisibleDuration after it was handed out, with all changes. The error
+// is 40011 if dur is negative or exceeds that, and 40013 if the handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return b.changeInvisible(ctx, d, dur, d.Handle)
 }
 
-// RepeatChange is ChangeInvisibleDuration, to more than 0, after one whose answer was lost: if that
-// replaced d.Handle, and nothing else did since, it is done again and returns the handle that it
-// made. A give-back is not repeated like that: its handle is gone. Waiting and errors are those of
-// ChangeInvisibleDuration.
+// RepeatChange repeats a ChangeInvisibleDuration whose response was lost. If the lost change
+// replaced d.Handle and nothing has replaced the new handle, RepeatChange makes the change again
+// and returns the same new handle. A dur of 0 cannot be repeated, because the release has
+// invalidated the handle. Waiting and errors are those of ChangeInvisibleDuration.
 func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	valid := d.Handle
 	if s, h, err := b.locate(d); err == nil && dur > 0 {
@@ -138,8 +140,8 @@ func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur tim
 	return b.changeInvisible(ctx, d, dur, valid)
 }
 
-// changeInvisible has the handle that follows d's replace the valid one, which is d's
-// or, in a repetition, that very one.
+// changeInvisible replaces the valid handle by the one that follows d's. The valid handle is d's
+// or, in a repetition, already its successor.
 func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", withOp("ChangeInvisibleDuration", illegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
@@ -158,10 +160,9 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	return h.String(), nil
 }
 
-// DeadLetter makes the message a dead letter of its group at once, and
-// returns when that is on disk. Repeating it, or calling it for a message that
-// the group is done with, does nothing. It may come after the invisible
-// duration, as long as nobody else received the message.
+// DeadLetter makes the message a dead letter of its group at once, and returns when the dead letter
+// is on disk. It does nothing if it is repeated, or if the group has finished the message. It is
+// also valid after the invisible duration, until another consumer receives the message.
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	_, err := b.DeadLetterResult(ctx, d, reason)
 	return err
@@ -265,8 +266,8 @@ func (b *Broker) carryOut(ctx context.Context, c closing) error {
 	}
 }
 
-// unsettled is the error of a settlement whose wait for the disk ended with
-// err, which is the cause of ctx or the store's.
+// unsettled returns the error of a settlement whose wait for the disk ended with err, which is the
+// cause of ctx or an error of the store.
 func unsettled(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
 		return storeError(err)
@@ -274,13 +275,13 @@ func unsettled(ctx context.Context, err error) error {
 	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }
 
-// A closing is what remains to be done, without the lock, for a message that
-// is given up: a dead letter to write, or a message group that is parked.
+// A closing is the work without the lock after the last attempt of a message: to write a dead
+// letter, or to wait for the record of a parked message group.
 type closing interface {
 	carryOut(*Broker) error
 }
 
-// A settled is what an event made of a delivery.
+// A settled is the result of an event for a delivery.
 type settled struct {
 	write *store.PendingWrite // that the write is in, if rest is nil
 	rest  closing             // nil: nothing

@@ -10,38 +10,35 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// Pressure are limits of the whole broker by the state of its storage: while
-// one is reached, all sends are refused. Receiving and settling go on, since
-// they are the cure. Without a data directory only MaxColdReads holds.
+// Pressure has the limits of the storage's state. While one of the first three is reached, the
+// broker rejects all sends; MaxColdReads rejects the sends to one topic. Receives and settlements
+// continue, because they reduce the pressure. Without a data directory only MaxColdReads applies.
 type Pressure struct {
-	// MinFreeDisk is how many bytes the disk must have free; sends are taken again at a quarter
-	// more. Commits of transactions are refused with them, and delayed messages that come due stay
-	// where they are until then. What is kept free is the reserve that consumers' progress is
-	// written to, and that tables are rewritten in. 0: 1 GiB or, if that is less, 5 % of the disk,
-	// but at least 256 MiB, which is what the stores' own buffers can take at once. -1: no limit.
+	// MinFreeDisk is the free space of the disk, in bytes, below which the broker rejects sends and
+	// commits, and delayed messages stay where they are. The throttle ends at a quarter more. The
+	// consumers' progress and the compaction of tables use the free space. -1 means no limit.
+	// Default: 1 GiB, or 5 % of a smaller disk, at least 256 MiB.
 	MinFreeDisk int64 `json:"min_free_disk_bytes,omitempty"`
 
-	// MaxCompactionDebt is how many bytes of the message store may wait to be
-	// compacted; sends are taken again at ResumePercent of it. 0: 64 GiB, where other
-	// stores of this kind begin to hold up writers: a disk that is that far
-	// behind does not catch up by itself. -1: no limit.
+	// MaxCompactionDebt is the number of bytes that wait to be compacted at which the broker
+	// rejects sends. The throttle ends at ResumePercent of it. -1 means no limit. Default: 64 GiB;
+	// other stores of this kind delay writers from there on, because the disk does not catch up.
 	MaxCompactionDebt int64 `json:"max_compaction_debt_bytes,omitempty"`
 
-	// MaxWriteStall is how long the message store may hold up writes, because
-	// it cannot flush or compact as fast, before sends are refused instead of
-	// waiting; they are taken again when it goes on. 0: 1 s. Negative: no limit.
+	// MaxWriteStall is how long the message store can delay writes, because it cannot flush or
+	// compact fast enough, before the broker rejects sends. The throttle ends when writes continue.
+	// Negative means no limit. Default: 1 s.
 	MaxWriteStall Duration `json:"max_write_stall,omitempty"`
 
-	// MaxColdReads is how many bytes of bodies a second the groups that are more than ColdDistance
-	// behind may read from a topic: above it, sends to the topic are refused until they are near
-	// the end again (ResumePercent of ColdDistance), or read less (ResumePercent of this).
-	// RocketMQ: sending retry and throttling: a group that consumes from an earlier moment makes
-	// "the storage pressure on the queue" surge. 0: no limit, because what a disk can bear is not
-	// known here, and each group that catches up would refuse sends.
+	// MaxColdReads is the number of bytes of bodies a second that groups more than ColdDistance
+	// behind can read from a topic before the broker rejects sends to that topic. The throttle ends
+	// when these groups are at ResumePercent of ColdDistance, or read ResumePercent of this rate
+	// (RocketMQ: sending retry and throttling: a group that consumes from an earlier moment makes
+	// "the storage pressure on the queue" surge). Zero means no limit.
 	MaxColdReads int64 `json:"max_cold_reads_bytes_per_second,omitempty"`
 
-	// ColdDistance is how many bytes of bodies a group may be behind and still be
-	// served from memory, ours or the operating system's. 0: 64 MiB.
+	// ColdDistance is the number of bytes of bodies from which a group counts as far behind. Below
+	// it, reads are served from memory of the broker or of the operating system. Default: 64 MiB.
 	ColdDistance int64 `json:"cold_distance_bytes,omitempty"`
 }
 

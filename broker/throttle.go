@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// A Throttle tells which limit refuses sends.
+// A Throttle is a limit at which the broker rejects sends, with its current value.
 type Throttle struct {
 	// Limit is one of
 	//
@@ -26,17 +26,17 @@ type Throttle struct {
 	// for limits of the whole broker.
 	Subject string `json:"subject,omitempty"`
 
-	// Topic is the topic whose sends a group's limit refuses. Empty for other limits.
+	// Topic is the topic whose sends a group's limit rejects. Empty for other limits.
 	Topic string `json:"topic,omitempty"`
 
-	Unit   string    `json:"unit"`           // of the next three: "messages", "bytes", "ms", "messages/s" or "bytes/s"
-	Value  int64     `json:"value"`          // now
+	Unit   string    `json:"unit"`           // of Value, Mark and Resume: "messages", "bytes", "ms", "messages/s" or "bytes/s"
+	Value  int64     `json:"value"`          // current value
 	Mark   int64     `json:"mark"`           // the limit itself
-	Resume int64     `json:"resume"`         // sends are taken again when the value is at or below; of free disk, at or above
-	Since  time.Time `json:"since,omitzero"` // zero if sends are not refused
+	Resume int64     `json:"resume"`         // the broker accepts sends again at or below this value; for free disk, at or above
+	Since  time.Time `json:"since,omitzero"` // start of the throttle; zero if the limit is not reached
 
-	// RetryAfter is the estimated time until then, from the measured drain
-	// rate. 0 if nothing drains and nothing can be said.
+	// RetryAfter is the estimated time until Resume, from the measured drain rate. Zero means that
+	// there is no estimate.
 	RetryAfter Duration `json:"retry_after,omitempty"`
 
 	detail string // instead of value and mark, for people

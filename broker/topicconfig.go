@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A TopicType is what kind of messages a topic takes.
+// A TopicType is the kind of messages that a topic accepts.
 type TopicType string
 
 // The types of topics. A message with a message group is FIFO, one with a
@@ -17,42 +17,40 @@ const (
 	TopicTransaction TopicType = "TRANSACTION"
 )
 
-// A TopicConfig is how a topic is. It can be changed while in use, except
+// A TopicConfig has the settings of a topic. They can be changed while the topic is in use, except
 // that the number of queues can only grow and the type cannot change.
 type TopicConfig struct {
-	// Type is the kind of messages it takes. Empty for NORMAL.
+	// Type is the kind of messages that the topic accepts. Default: TopicNormal.
 	Type TopicType `json:"type,omitempty"`
 
-	// Queues is the number of queues, at most MaxQueues. 0 for DefaultQueues.
+	// Queues is the number of queues, at most MaxQueues. Default: DefaultQueues.
 	Queues int `json:"queues,omitempty"`
 
-	// DuplicateWindow is how long the ID of a message is remembered: a message
-	// with an ID that was stored within it is answered with the first one's
-	// receipt and not stored again, also after a restart. If more than
-	// 262 144 messages are sent within it, that many are remembered. Negative:
-	// duplicates are stored. 0 for DefaultDuplicateWindow.
+	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A
+	// send with a remembered ID returns the first receipt and stores nothing. The broker remembers
+	// at most the last 262 144 messages. Negative means that duplicates are stored. Default:
+	// DefaultDuplicateWindow.
 	DuplicateWindow Duration `json:"duplicate_window,omitempty"`
 
-	// MaxBacklog throttles sends to the topic while the backlog of its
-	// slowest group, or all that it holds if it has no group, is at the
-	// limit, until it is down to ResumePercent of it. Zero for
-	// Options.MaxBacklog.
+	// MaxBacklog is the backlog at which the broker throttles sends to the topic, until the backlog
+	// is at ResumePercent of the limit. The backlog is that of the slowest group, or all messages
+	// if the topic has no group. Zero means Options.MaxBacklog.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
 
-	// MaxRate throttles sends that come faster. Messages that are refused for
-	// another reason do not count. Zero: no limit.
+	// MaxRate is the rate above which the broker throttles sends. Messages that are rejected for
+	// another reason do not count. Zero means no limit.
 	MaxRate Rate `json:"max_rate,omitzero"`
 
-	// Retention says when messages are removed. Zero: after 72 hours, consumed
-	// or not; in topics of dead letters never.
+	// Retention decides when messages are removed. Zero means after 72 hours, consumed or not, and
+	// never in topics of dead letters.
 	Retention Retention `json:"retention,omitzero"`
 
-	// Transaction is when producers are asked about transactions of a
-	// TRANSACTION topic. Zero fields: those of Options.Transaction.
+	// Transaction has the times of checks for unresolved transactions of a TRANSACTION topic. Zero
+	// fields mean those of Options.Transaction.
 	Transaction TransactionConfig `json:"transaction,omitzero"`
 }
 
-// withDefaults returns c with every zero field set to what it stands for.
+// withDefaults returns c with the default of every zero field.
 func (c TopicConfig) withDefaults() TopicConfig {
 	if c.Type == "" {
 		c.Type = TopicNormal
@@ -65,8 +63,7 @@ func (c TopicConfig) withDefaults() TopicConfig {
 
 func (c TopicConfig) validate(name string) error { return badConfig("PutTopic", name, c.Validate()) }
 
-// Validate returns an error that names every field with a value that is not
-// legal, and nil if there is none.
+// Validate returns an error that names every field with an invalid value, or nil.
 func (c TopicConfig) Validate() error {
 	c = c.withDefaults()
 	var errs []error
