@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -15,4 +17,29 @@ func TestQuickstart(t *testing.T) {
 			t.Errorf("it does not tell %q:\n%s", w, out.String())
 		}
 	}
+	shown := regexp.MustCompile("(?s)<!-- example: quickstart -->\n```\n(.*?)```").FindStringSubmatch(readFile(t, "../../README.md"))
+	if shown == nil {
+		t.Fatal("the README does not show the output")
+	}
+	for line := range strings.Lines(shown[1]) {
+		if !strings.Contains(withoutFigures(out.String()), withoutFigures(line)) {
+			t.Errorf("the README shows %q, the program prints:\n%s", line, out.String())
+		}
+	}
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// withoutFigures replaces what differs between two runs: times and message IDs, and the queue.
+func withoutFigures(s string) string {
+	s = regexp.MustCompile(`[\d.]+m?s\b`).ReplaceAllString(s, "T")
+	s = regexp.MustCompile(`\b[0-9A-F]{34}\b`).ReplaceAllString(s, "ID")
+	return regexp.MustCompile(`queue \d+ offset \d+`).ReplaceAllString(s, "queue and offset")
 }

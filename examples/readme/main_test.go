@@ -204,9 +204,9 @@ func curl(t *testing.T, line string) (answer string) {
 	return string(text)
 }
 
-// The benchmarks that the README names are where it says, and so are their flags.
-func TestReadmeBenchmarks(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// The benchmarks that CONTRIBUTING.md names are where it says, and so are their flags.
+func TestBenchmarkCommands(t *testing.T) {
+	readme, err := os.ReadFile("../../CONTRIBUTING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
