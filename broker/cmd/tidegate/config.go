@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -57,32 +56,20 @@ func load(file string, env, flags values) (*config, error) {
 	return merge(file, data, env, flags)
 }
 
-// merge is load for the text of a file. A flag goes before the environment, the environment before
-// the file. Every value is checked, also one that a stronger one hides.
+// merge is load for the text of a file. A flag overrides the environment, and the environment
+// overrides the file. Overridden values are checked too: without the flag they would count.
 func merge(file string, data []byte, env, flags values) (*config, error) {
 	c := &config{file: file, settings: defaultSettings(), from: map[string]origin{}}
 	d := decoder{file: file, from: c.from}
 	if root := d.read(data); root != nil {
 		d.level(root, "", c.table())
 	}
-	bad := d.faults
+	bad, all := d.faults, c.fromFile()
 	for _, layer := range []values{env, flags} {
-		for _, row := range c.settings.table() {
-			all := ""
-			for _, g := range layer[row.key] {
-				value := g.text
-				if _, list := row.at.(*[]string); list && all != "" {
-					value = all + "," + value
-				}
-				all = value
-				if err := set(reflect.ValueOf(row.at).Elem(), value); err != nil {
-					bad = append(bad, faultf(g.from, "is %q: %v", g.text, err))
-				}
-				c.from[pathOf(row.key)] = g.from
-			}
-		}
+		given, faults := c.override(layer)
+		all, bad = append(all, given...), append(bad, faults...)
 	}
-	bad = append(bad, c.blame()...)
+	bad = append(bad, c.blame(all)...)
 	bad = append(bad, c.checkAccess(len(d.faults) == 0)...)
 	bad = append(bad, c.checkTLS()...)
 	bad = append(bad, c.exposed(c.settings)...)
@@ -105,34 +92,6 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 		}
 	}
 	return c, bad.err()
-}
-
-// blame returns the settings that are to blame if the broker or the server rejects them: those that
-// they reject among defaults, or else the first one without which they accept the others.
-func (c *config) blame() (bad faults) {
-	whole := c.settings.validate()
-	if whole == nil {
-		return nil
-	}
-	rows := c.settings.table()
-	for i, row := range rows {
-		alone := defaultSettings()
-		assign(alone.table()[i].at, row.at)
-		if err := alone.validate(); err != nil {
-			bad = append(bad, faultf(c.from[pathOf(row.key)], "is %q: %v", text(row.at), err))
-		}
-	}
-	for i, row := range rows {
-		others := *c.settings
-		assign(others.table()[i].at, defaultSettings().table()[i].at)
-		if at, ok := c.from[pathOf(row.key)]; ok && len(bad) == 0 && others.validate() == nil {
-			bad = append(bad, faultf(at, "is %q: %v", text(row.at), whole))
-		}
-	}
-	if len(bad) == 0 {
-		bad = append(bad, faultf(origin{file: c.file, line: 1}, "the settings do not go together: %v", whole))
-	}
-	return bad
 }
 
 // refused returns the faults of a declaration, one for each line of err, at the field that the line
@@ -220,5 +179,3 @@ func environment(environ []string) (v values, hints []string) {
 	}
 	return v, hints
 }
-
-func assign(to, from any) { reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem()) }
