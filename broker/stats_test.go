@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -174,16 +175,26 @@ func TestAttemptClass(t *testing.T) {
 	}
 }
 
-// Every limit that refuses sends has a counter of its own.
+// Each constant of a limit has a counter of its own, and each counter but the last has a constant.
 func TestThrottleLimitsAreKnown(t *testing.T) {
 	t.Parallel()
-	for _, limit := range slices.Concat(topicLimits[:], groupLimits[:], rateLimits[:],
-		[]string{limitFairShare, limitColdReads, limitFreeDisk, limitDiskFull, limitWriteStall, limitCompactionDebt, limitClientQuota}) {
-		var c counters
-		c.countThrottled(limit)
-		if c.throttled[len(throttleLimits)-1].Load() != 0 {
-			t.Errorf("%q counts as other: add it to throttleLimits", limit)
+	file, err := parser.ParseFile(token.NewFileSet(), "throttle.go", nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if c, ok := n.(*ast.ValueSpec); ok && len(c.Values) == 1 && strings.HasPrefix(c.Names[0].Name, "limit") {
+			if value, ok := c.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
+				limits = append(limits, strings.Trim(value.Value, `"`))
+			}
 		}
+		return true
+	})
+	counted := throttleLimits[:len(throttleLimits)-1] // the last one is "other"
+	slices.Sort(limits)
+	if !slices.Equal(limits, slices.Sorted(slices.Values(counted))) || !slices.Contains(limits, limitTopicMessages) {
+		t.Errorf("the constants are %q, and the limits with a counter (throttleLimits) %q", limits, counted)
 	}
 }
 

@@ -132,6 +132,29 @@ func TestOpenAPISchemas(t *testing.T) {
 	}
 }
 
+// The broker has a counter for each limit, which TestThrottleLimitsAreKnown of package broker
+// compares with the constants. Two of the counters belong to no Throttle.
+func TestOpenAPIThrottleLimits(t *testing.T) {
+	b, err := broker.Open(broker.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	want := b.Stats().Throttled
+	delete(want, "client quota") // the error of the send reports it
+	delete(want, "other")
+	limit := loadDocument(t).Components.Schemas["ThrottleFields"].Value.Properties["limit"]
+	for _, name := range limit.Value.Enum {
+		if _, ok := want[name.(string)]; !ok {
+			t.Errorf("openapi.yaml has the limit %q, which the broker does not have", name)
+		}
+		delete(want, name.(string))
+	}
+	for name := range want {
+		t.Errorf("openapi.yaml does not have the limit %q of the broker", name)
+	}
+}
+
 func properties(s *openapi3.Schema) map[string]bool {
 	out := map[string]bool{}
 	for key := range s.Properties {
