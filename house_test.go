@@ -73,7 +73,7 @@ var importTable = map[string]row{
 	},
 	"broker": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "internal/protomem"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},

@@ -12,11 +12,11 @@ import (
 // A DeadLetterFilter selects dead letters of a group. A dead letter has to match all fields that
 // are not zero. The zero value selects all.
 type DeadLetterFilter struct {
-	Topic      string    // topic of the original send
-	MessageIDs []string  // any of these
-	Reason     string    // a part of the reason
-	Since      time.Time // it became a dead letter at this time or later
-	Before     time.Time // it became a dead letter before this time
+	Topic      string    `json:"topic,omitempty"`       // topic of the original send
+	MessageIDs []string  `json:"message_ids,omitempty"` // any of these
+	Reason     string    `json:"reason,omitempty"`      // a part of the reason
+	Since      time.Time `json:"since,omitzero"`        // it became a dead letter at this time or later
+	Before     time.Time `json:"before,omitzero"`       // it became a dead letter before this time
 }
 
 // A DeadLetterQuery selects a page of dead letters.
@@ -66,29 +66,16 @@ type Origin struct {
 // A DeadLetterSelection selects the dead letters of a redrive or purge.
 type DeadLetterSelection struct {
 	DeadLetterFilter
-	In    string // topic with the dead letters; empty means %DLQ%group
-	After string // Next of the previous result; empty means from the oldest
-	Limit int    // dead letters of this call, at most 100 000; 0 means 1000
+	In    string `json:"dead_letter_topic,omitempty"` // topic with the dead letters; empty means %DLQ%group
+	After string `json:"after,omitempty"`             // Next of the previous result; empty means from the oldest
+	Limit int    `json:"limit,omitempty"`             // dead letters of this call, at most 100 000; 0 means 1000
 
 	// To is the target topic of a redrive. Empty means the topic of each message's original send.
-	To string
+	To string `json:"to,omitempty"`
 
 	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
 	// For redrives only.
-	MaxRedrives int
-}
-
-type redriveRequest struct {
-	Topic       string    `json:"topic,omitempty"`
-	MessageIDs  []string  `json:"message_ids,omitempty"`
-	Reason      string    `json:"reason,omitempty"`
-	Since       time.Time `json:"since,omitzero"`
-	Before      time.Time `json:"before,omitzero"`
-	After       string    `json:"after,omitempty"`
-	Limit       int       `json:"limit,omitempty"`
-	To          string    `json:"to,omitempty"`
-	In          string    `json:"dead_letter_topic,omitempty"`
-	MaxRedrives int       `json:"max_redrives,omitempty"`
+	MaxRedrives int `json:"max_redrives,omitempty"`
 }
 
 // A DeadLetterRedrive is the result of [Client.RedriveDeadLetters].
@@ -144,10 +131,7 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQ
 // creates a duplicate. A throttle of the topic ends the call early: the result then has Throttle
 // and Next. If nothing was sent back, the error matches tidegate.ErrThrottled instead.
 func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterRedrive, error) {
-	return post[DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), redriveRequest{
-		Topic: s.Topic, MessageIDs: s.MessageIDs, Reason: s.Reason, Since: s.Since, Before: s.Before,
-		After: s.After, Limit: s.Limit, To: s.To, In: s.In, MaxRedrives: s.MaxRedrives,
-	})
+	return post[DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), s)
 }
 
 // PurgeDeadLetters removes dead letters permanently, up to s.Limit of them. A zero filter selects

@@ -20,6 +20,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 
 	"github.com/tidegate/tidegate/broker"
+	api "github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
@@ -110,8 +111,8 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
 		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},
-		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": admin.DeadLetterOrigin{},
-		"DeadLetterSelection": admin.DeadLetterRedriveRequest{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
+		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": api.Origin{},
+		"DeadLetterSelection": api.DeadLetterSelection{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
 	} {
 		ref := schemas[name]
 		if ref == nil {

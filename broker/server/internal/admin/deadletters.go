@@ -6,63 +6,27 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// A DeadLetter is a dead letter in JSON.
+// A DeadLetter is a stored dead letter in JSON, as clients read it, with the body as text if the
+// query asks for text.
 type DeadLetter struct {
-	MessageID    string            `json:"message_id"`
-	Queue        int               `json:"queue"` // here and in offset: where it lies now
-	Offset       int64             `json:"offset"`
-	StoredAt     time.Time         `json:"stored_at"` // when it became a dead letter
-	BornAt       time.Time         `json:"born_at"`
-	BornHost     string            `json:"born_host,omitempty"`
-	Origin       DeadLetterOrigin  `json:"origin"`
-	MessageGroup string            `json:"message_group,omitempty"`
-	Tag          string            `json:"tag,omitempty"`
-	Keys         []string          `json:"keys,omitempty"`
-	Properties   map[string]string `json:"properties,omitempty"`
-	BodySize     int               `json:"body_size"`
-	Body         []byte            `json:"body,omitempty"` // in base64, if asked for
-	BodyText     *string           `json:"body_text,omitempty"`
+	admin.DeadLetter
+	BodyText *string `json:"body_text,omitempty"`
 }
 
-// A DeadLetterOrigin is where a dead letter was delivered last, and why it was given up.
-type DeadLetterOrigin struct {
-	Topic    string `json:"topic"`
-	Queue    int    `json:"queue"`
-	Offset   int64  `json:"offset"`
-	Group    string `json:"group"`
-	Attempts int    `json:"attempts"`
-	Reason   string `json:"reason"`
-	Redrives int    `json:"redrives"`
-}
-
-// A DeadLetterPage is some dead letters, and the cursor behind the last of them.
+// A DeadLetterPage is one page of dead letters.
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter `json:"dead_letters"`
-	Next        string       `json:"next,omitempty"`
-}
-
-// DeadLetterRedriveRequest is a broker.DeadLetterSelection in JSON.
-type DeadLetterRedriveRequest struct {
-	Topic       string    `json:"topic"`
-	MessageIDs  []string  `json:"message_ids"`
-	Reason      string    `json:"reason"`
-	Since       time.Time `json:"since"`
-	Before      time.Time `json:"before"`
-	After       string    `json:"after"`
-	Limit       int       `json:"limit"`
-	To          string    `json:"to"`
-	MaxRedrives int       `json:"max_redrives"`
-	In          string    `json:"dead_letter_topic"`
+	Next        string       `json:"next,omitempty"` // cursor after the last of them; empty on the last page
 }
 
 func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
@@ -71,8 +35,8 @@ func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
 	}
 }
 
-// permitLettersIn refuses a topic of dead letters that is none of the group's own, unless the key
-// has a right to the topic itself: the response would show whether there is such a topic.
+// permitLettersIn rejects a dead letter topic that the group does not use, unless the key has a
+// right to the topic itself. The response would show whether the topic exists.
 func (h *Handlers) permitLettersIn(r *http.Request, topic string, need access.Need) error {
 	group := r.PathValue("group")
 	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
@@ -100,9 +64,9 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
 	for i := range page.Letters {
 		l := &page.Letters[i]
-		out.DeadLetters[i] = DeadLetter{
+		d := admin.DeadLetter{
 			MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
-			Origin: DeadLetterOrigin{
+			Origin: admin.Origin{
 				Topic: l.Origin.Topic, Queue: l.Origin.Queue, Offset: l.Origin.Offset, Group: l.Origin.Group,
 				Attempts: l.Origin.Attempts, Reason: l.Origin.Reason, Redrives: l.Origin.Redrives,
 			},
@@ -110,13 +74,14 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 		}
 		for k, v := range l.Properties {
 			if tidegate.ReservedProperty(k) {
-				continue // told by origin
+				continue // in Origin
 			}
-			if out.DeadLetters[i].Properties == nil {
-				out.DeadLetters[i].Properties = map[string]string{}
+			if d.Properties == nil {
+				d.Properties = map[string]string{}
 			}
-			out.DeadLetters[i].Properties[k] = v
+			d.Properties[k] = v
 		}
+		out.DeadLetters[i].DeadLetter = d
 		switch {
 		case text && utf8.Valid(l.Body):
 			out.DeadLetters[i].BodyText = new(string(l.Body))
@@ -127,17 +92,17 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	return http.StatusOK, out, err
 }
 
-// RedriveDeadLetters answers 429 only if a throttle kept it from doing
-// anything; else the throttle is a part of the answer.
+// RedriveDeadLetters responds with 429 only if a throttle rejected the first dead letter. Otherwise
+// the throttle is a part of the result.
 func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req DeadLetterRedriveRequest
+	var req admin.DeadLetterSelection
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
 	if req.MessageIDs != nil && len(req.MessageIDs) == 0 {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "message_ids", "message_ids is empty: give the IDs, or leave it out for all")
 	}
-	needs := access.OnServer(access.Admin) // they go to whatever topics they came from
+	needs := access.OnServer(access.Admin) // each goes to the topic of its original send
 	if to := cmp.Or(req.To, req.Topic); to != "" {
 		needs = access.ToSend(to)
 	}
@@ -148,7 +113,7 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 		return 0, nil, err
 	}
 	done, err := h.engine.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
-		DeadLetterFilter: broker.DeadLetterFilter{Topic: req.Topic, MessageIDs: req.MessageIDs, Reason: req.Reason, Since: req.Since, Before: req.Before},
+		DeadLetterFilter: broker.DeadLetterFilter(req.DeadLetterFilter),
 		In:               req.In, After: req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
 	})
 	if errors.Is(err, tidegate.ErrThrottled) && done.Redriven > 0 {
@@ -157,7 +122,7 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 	return http.StatusOK, done, err
 }
 
-// PurgeDeadLetters removes what is selected; all only if that is said.
+// PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
 func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
 	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
@@ -167,7 +132,7 @@ func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int
 	}
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
-			"dead letters are removed for good: give all=true, or which ones by topic, message_id, reason, since or before, not both")
+			"dead letters are removed permanently: give all=true, or select some by topic, message_id, reason, since or before, not both")
 	}
 	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err
