@@ -85,12 +85,12 @@ func writeEmpty(stream receiveStream, st *rmqpb.Status) error {
 	if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: st}}); err != nil {
 		return err
 	}
-	return writeTime(stream)
+	return writeTime(stream, time.Now())
 }
 
-func writeTime(stream receiveStream) error {
+func writeTime(stream receiveStream, at time.Time) error {
 	return stream.Send(&rmqpb.ReceiveMessageResponse{
-		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()},
+		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.New(at)},
 	})
 }
 
@@ -113,9 +113,9 @@ func writeMessages(stream receiveStream, f *wire.Deliveries, ds []*tidegate.Deli
 		}
 	}
 	if f.Packed {
-		return nil // the last frame has the status, and each message what is left of its time
+		return nil // the last frame has the status and the time
 	}
-	return writeTime(stream)
+	return writeTime(stream, f.At())
 }
 
 // release gives back what the client did not get.

@@ -27,13 +27,14 @@ type collector struct {
 	list     []*tidegate.Delivery // the messages to return
 	excess   []*tidegate.Delivery // messages beyond maxBytes, without their bodies
 	full     bool                 // more than max messages arrived
+	sent     time.Time            // when the request was sent
 	began    time.Time            // arrival of the first frame
 	server   time.Time            // start of the delivery, in the server's clock
 	err      *tidegate.Error
 }
 
 func (c *Client) collector(s *session, r *transport.ReceiveRequest, most int) *collector {
-	g := &collector{c: c, s: s, r: r, max: most, maxBytes: r.MaxBytes}
+	g := &collector{c: c, s: s, r: r, max: most, maxBytes: r.MaxBytes, sent: time.Now()}
 	if g.maxBytes <= 0 {
 		g.maxBytes = defaultReceiveBytes
 	}
@@ -94,10 +95,8 @@ func (g *collector) message(raw []byte) {
 			"group", g.r.Group, "message", d.ID, "endpoint", g.s.ep.Key, "err", err)
 		return
 	}
-	// The deadline does not depend on the server's clock: a clock 3 s behind would end a lease of 2
-	// s.
 	if p.Invisible > 0 {
-		d.InvisibleUntil = g.began.Add(p.Invisible)
+		d.InvisibleUntil = g.began.Add(p.Invisible) // see invisibleUntil
 	}
 	if len(g.list) > 0 && len(d.Body) > g.maxBytes-g.bytes {
 		d.Body = nil
@@ -108,12 +107,27 @@ func (g *collector) message(raw []byte) {
 	g.list = append(g.list, d)
 }
 
-// handedOut returns the start of the messages' invisible time, for messages that do not state the
-// remaining time. It is the server's time if the clocks agree, and otherwise the arrival of the
-// first frame, which is slightly late.
-func (g *collector) handedOut() time.Time {
-	if late := g.began.Sub(g.server); late >= 0 && late <= clocksAgree {
-		return g.server
+// invisibleUntil returns the end of d's invisible time in the client's clock. It counts the
+// remaining time that the server reports for d, or else the requested duration.
+func (g *collector) invisibleUntil(d *tidegate.Delivery) time.Time {
+	if left := d.InvisibleUntil.Sub(g.began); !d.InvisibleUntil.IsZero() {
+		return d.InvisibleUntil.Add(-g.underWay(left))
 	}
-	return g.began
+	if late := g.began.Sub(g.server); late >= 0 && late <= clocksAgree {
+		return g.server.Add(g.r.InvisibleDuration)
+	}
+	return g.began.Add(g.r.InvisibleDuration - g.underWay(g.r.InvisibleDuration))
+}
+
+// underWay returns how long the response took to arrive, as far as it is known. A lease that counts
+// from the arrival of a slow response ends after the server delivers the message again. The
+// server's time is used only if it lies between the request and the response: otherwise the clocks
+// differ. A clock that is behind looks like a slow response during a long poll, so a quarter of
+// the invisible duration remains for the first extension.
+func (g *collector) underWay(invisible time.Duration) time.Duration {
+	d := g.began.Sub(g.server)
+	if g.server.Before(g.sent) || d < 0 || d > invisible/4*3 {
+		return 0
+	}
+	return d
 }

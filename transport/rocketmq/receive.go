@@ -174,12 +174,12 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 		return e
 	}
+	got := c.collector(s, r, int(req.GetBatchSize()))
 	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r)...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		return nil, failed(err)
 	}
-	got := c.collector(s, r, int(req.GetBatchSize()))
 	for !got.full {
 		var f wire.Frame
 		err := stream.RecvMsg(&f)
@@ -222,9 +222,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	}
 	var last time.Time
 	for _, d := range got.list {
-		if d.InvisibleUntil.IsZero() { // the server did not report it; use the requested duration
-			d.InvisibleUntil = got.handedOut().Add(r.InvisibleDuration)
-		}
+		d.InvisibleUntil = got.invisibleUntil(d)
 		if d.InvisibleUntil.After(last) {
 			last = d.InvisibleUntil
 		}

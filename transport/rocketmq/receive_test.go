@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
@@ -255,54 +254,6 @@ func TestReceiveTheLargestBody(t *testing.T) {
 		if got := frameLimit(maxBody); got != want {
 			t.Errorf("bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
 		}
-	}
-}
-
-// What a message says is left of its invisible time counts from its arrival, however
-// far the server's clock is behind: one by 3 s would end a lease of 2 s at once.
-func TestInvisibleTimeThatIsToldNeedsNoClock(t *testing.T) {
-	for behind, told := range map[time.Duration]bool{0: true, time.Second: false, 3 * time.Second: true, 4 * time.Second: true, time.Hour: true} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
-			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-				sendStatus(st, rmqpb.Code_OK)
-				sendMessage(st, func(m *rmqpb.Message) {
-					if told {
-						m.SystemProperties.InvisibleDuration = durationpb.New(2 * time.Second)
-					}
-				})
-				sendTime(st, time.Now().Add(-behind))
-				return nil
-			}
-			want := 2 * time.Second
-			if !told {
-				want -= behind
-			}
-			r := request1
-			r.InvisibleDuration = 2 * time.Second
-			ds, err := newClient(t, n, nil).Receive(t.Context(), r)
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
-			if left := time.Until(ds[0].InvisibleUntil); left != want {
-				t.Errorf("clock %v behind, told %v: %v are left, want %v", behind, told, left, want)
-			}
-		})
-	}
-}
-
-// The server's clock is used if it agrees with ours, and else not.
-func TestInvisibleUntil(t *testing.T) {
-	now := time.Unix(1000, 0)
-	for off, want := range map[time.Duration]time.Duration{0: 0, -5 * time.Second: -5 * time.Second, -6 * time.Second: 0, time.Second: 0} {
-		f := collector{began: now, server: now.Add(off)}
-		if got := f.handedOut().Sub(now); got != want {
-			t.Errorf("clock off by %v: %v, want %v", off, got, want)
-		}
-	}
-	if f := (collector{began: now}); !f.handedOut().Equal(now) {
-		t.Error("no server time")
 	}
 }
 

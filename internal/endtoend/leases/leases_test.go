@@ -26,8 +26,9 @@ import (
 // Demand 58.
 func TestNoTwoHandlersAtAnyNetworkDelay(t *testing.T) {
 	lost, acked := 0, 0
-	for range 3 {
-		seed := rand.Uint64()
+	// With the first seed two handlers overlapped in one of three runs: a response reported a
+	// remaining time of zero for a lease that had ended, and the consumer handled the message.
+	for _, seed := range []uint64{3569062755271691894, rand.Uint64(), rand.Uint64()} {
 		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 			rnd := rand.New(rand.NewPCG(seed, 3))
 			var mu sync.Mutex

@@ -25,8 +25,8 @@ import (
 type Deliveries struct {
 	Namespace string // of the topics, as the client names them
 
-	// Packed has many messages in one frame, and the status OK in the last frame: for
-	// clients that announce FeaturePacked.
+	// Packed puts many messages into one frame. The last frame also has the time of the encoding
+	// and the status OK. It is for clients that announce FeaturePacked.
 	Packed bool
 
 	// CRC has digests of the kind CRC32, which cost less than MD5: for clients whose form
@@ -55,6 +55,7 @@ const maxFrameAge = 20 * time.Millisecond
 // Numbers of the fields in the public contract, apache.rocketmq.v2.
 const (
 	responseMessage = 2
+	responseTime    = 3
 	responsePacked  = 1000 // not in the contract
 
 	messageTopic      = 1
@@ -114,6 +115,9 @@ func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
 	return f.list, nil
 }
 
+// At returns the time of the encoding, from which the remaining invisible times count.
+func (f *Deliveries) At() time.Time { return f.at }
+
 // Forget drops what Prepare made.
 func (f *Deliveries) Forget() { f.list, f.of, f.bufs, f.head, f.room = nil, 0, nil, nil, nil }
 
@@ -122,7 +126,7 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 	f.Forget()
 	f.at = time.Now()
 	f.frame, f.size, f.cuts = 0, 0, f.cuts[:0]
-	f.bufs = make([]mem.Buffer, 0, 2*len(ds)+1)
+	f.bufs = make([]mem.Buffer, 0, 2*len(ds)+2) // enough for all: frames refer to it
 	room := headRoom * len(ds)
 	for _, d := range ds {
 		if len(d.Body) <= maxCopied {
@@ -144,6 +148,7 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 		}
 	}
 	if f.Packed {
+		f.head = appendMoment(f.head, responseTime, f.at.Unix(), f.at.Nanosecond())
 		f.endRun()
 		f.bufs = append(f.bufs, okStatus)
 		f.endFrame()
@@ -281,8 +286,9 @@ func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 	}
 	b = appendNumber(b, sysQueueOffset, uint64(d.Offset))
 	if !d.InvisibleUntil.IsZero() {
-		// What is left of it: less than was asked for where the answer repeats an earlier one.
-		left := max(d.InvisibleUntil.Sub(f.at), 0)
+		// The remaining time: less than the requested duration if the response repeats an earlier
+		// one or waited. It is positive, because zero means unknown to clients.
+		left := max(d.InvisibleUntil.Sub(f.at), 1)
 		b = appendMoment(b, sysInvisibleDuration, int64(left/time.Second), int(left%time.Second))
 	}
 	b = appendNumber(b, sysDeliveryAttempt, uint64(int64(int32(d.Attempt))))

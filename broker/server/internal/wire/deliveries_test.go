@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -46,7 +47,7 @@ func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Mess
 		p.DeliveryTimestamp = timestamppb.New(d.DeliverAt)
 	}
 	if !d.InvisibleUntil.IsZero() {
-		p.InvisibleDuration = durationpb.New(max(d.InvisibleUntil.Sub(at), 0))
+		p.InvisibleDuration = durationpb.New(max(d.InvisibleUntil.Sub(at), 1))
 	}
 	user = maps.Clone(user)
 	if user == nil {
@@ -119,6 +120,11 @@ func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
 		if n := len(r.GetPacked()); n > 1 && proto.Size(r)-proto.Size(r.GetPacked()[n-1]) > maxPacked+64 {
 			t.Errorf("frame %d has %d messages in %d bytes", i, n, proto.Size(r))
 		}
+		if i == len(f.list)-1 {
+			if at := responseTimeOf(t, data.Materialize()); !at.Equal(f.at) {
+				t.Errorf("the last frame has the time %v, want %v", at, f.at)
+			}
+		}
 		got = append(got, r.GetPacked()...)
 	}
 	if len(got) != len(ds) {
@@ -134,6 +140,30 @@ func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
 			t.Errorf("message %d\ngot  %v\nwant %v", i, got[i], want)
 		}
 	}
+}
+
+// responseTimeOf returns the time of a frame that also has a status, which the generated type does
+// not represent: the two are alternatives of a oneof.
+func responseTimeOf(t *testing.T, frame []byte) time.Time {
+	t.Helper()
+	for len(frame) > 0 {
+		number, kind, n := protowire.ConsumeTag(frame)
+		size := protowire.ConsumeFieldValue(number, kind, frame[max(n, 0):])
+		if n < 0 || size < 0 {
+			t.Fatalf("the frame is not protobuf: %x", frame)
+		}
+		if number == 3 { // delivery_timestamp of ReceiveMessageResponse
+			value, _ := protowire.ConsumeBytes(frame[n:])
+			var at timestamppb.Timestamp
+			if err := proto.Unmarshal(value, &at); err != nil {
+				t.Fatal(err)
+			}
+			return at.AsTime()
+		}
+		frame = frame[n+size:]
+	}
+	t.Fatal("the frame has no time")
+	return time.Time{}
 }
 
 func TestOutgoing(t *testing.T) {
