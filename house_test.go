@@ -71,7 +71,8 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "broker/settings"}},
+	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/server": {
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem"},
 	},
@@ -292,7 +293,7 @@ func TestSDKLinksNoHeavyweights(t *testing.T) {
 
 // overHTTP are the packages that need no more than HTTP. A program with these alone links neither
 // the storage engine nor gRPC.
-var overHTTP = []string{"./broker/admin", "./transport/rest"}
+var overHTTP = []string{"./broker/admin", "./broker/settings", "./transport/rest"}
 
 func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 	grpc := append(slices.Clone(heavyweights), "google.golang.org")

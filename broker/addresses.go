@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/address"
 )
@@ -33,7 +34,7 @@ func ValidateMatch(text string) error {
 func parseMatch(op, match string) (address.Pattern, error) {
 	p, err := address.Parse(match)
 	if err != nil {
-		return p, badConfig(op, match, err)
+		return p, fail.Setting(op, match, err)
 	}
 	return p, nil
 }
@@ -45,12 +46,12 @@ func parseMatch(op, match string) (address.Pattern, error) {
 func (b *Broker) PutAddressSettings(ctx context.Context, match string, s AddressSettings) (AddressSetting, error) {
 	const op = "PutAddressSettings"
 	p, err := address.Parse(match)
-	if err = badConfig(op, match, errors.Join(err, s.Validate())); err != nil {
+	if err = fail.Setting(op, match, errors.Join(err, s.Validate())); err != nil {
 		return AddressSetting{}, err
 	}
 	v, err := json.Marshal(s)
 	if err != nil {
-		return AddressSetting{}, storeError(err)
+		return AddressSetting{}, fail.Store(err)
 	}
 	err = b.changeAddressSettings(ctx, func(set address.Set[AddressSettings]) (address.Set[AddressSettings], func(*store.Batch), error) {
 		n := 0
@@ -60,11 +61,11 @@ func (b *Broker) PutAddressSettings(ctx context.Context, match string, s Address
 			return set, nil, nil // nothing changes
 		}
 		if !there && n >= MaxAddressSettings {
-			return set, nil, newError(tidegate.CodeBadRequest, match, "there are settings for %d patterns, which is the limit; delete some", n)
+			return set, nil, fail.New(tidegate.CodeBadRequest, match, "there are settings for %d patterns, which is the limit; delete some", n)
 		}
 		return set.With(p, s), func(w *store.Batch) { w.PutAddressSettings(match, v) }, nil
 	})
-	return AddressSetting{match, s}, withOp(op, err)
+	return AddressSetting{match, s}, fail.WithOp(op, err)
 }
 
 // DeleteAddressSettings removes what was set for a pattern, and returns when
@@ -75,7 +76,7 @@ func (b *Broker) DeleteAddressSettings(ctx context.Context, match string) error 
 	if err != nil {
 		return err
 	}
-	return withOp(op, b.changeAddressSettings(ctx, func(set address.Set[AddressSettings]) (address.Set[AddressSettings], func(*store.Batch), error) {
+	return fail.WithOp(op, b.changeAddressSettings(ctx, func(set address.Set[AddressSettings]) (address.Set[AddressSettings], func(*store.Batch), error) {
 		if _, there := set.Get(p); !there {
 			return set, nil, noAddressSettings(match)
 		}
@@ -84,12 +85,12 @@ func (b *Broker) DeleteAddressSettings(ctx context.Context, match string) error 
 }
 
 func noAddressSettings(match string) error {
-	return newError(tidegate.CodeNotFound, match, "there are no address settings for the pattern %q; PUT /v1/address-settings/{match} makes some", match)
+	return fail.New(tidegate.CodeNotFound, match, "there are no address settings for the pattern %q; PUT /v1/address-settings/{match} makes some", match)
 }
 
 func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.Set[AddressSettings]) (address.Set[AddressSettings], func(*store.Batch), error)) error {
 	if !b.begin() {
-		return closedError()
+		return fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil {
@@ -101,7 +102,7 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 		return err
 	}
 	if err := b.store.Messages.Add(write, nil).Wait(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	b.mu.Lock()
 	b.addresses.Store(&set)
@@ -114,12 +115,12 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 }
 
 // addressPolicy returns what holds for a topic.
-func (b *Broker) addressPolicy(topic string) *addressPolicy { return b.merged(topic).policy() }
+func (b *Broker) addressPolicy(topic string) *addressPolicy { return newAddressPolicy(b.merged(topic)) }
 
 func (b *Broker) merged(topic string) AddressSettings {
 	var s AddressSettings
 	for _, less := range b.addresses.Load().Matching(topic) {
-		s = s.over(less)
+		s = s.Over(less)
 	}
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +29,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	_, err := b.PutAddressSettings(t.Context(), "a..b", AddressSettings{
-		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(maxSetDelay + 1), ExpiryDelay: new(Milliseconds(-2)),
+		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(maxMilliseconds + 1), ExpiryDelay: new(Milliseconds(-2)),
 		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
 		DeadLetterAddress: new("a b"), ExpiryAddress: new("TBW102"), DeadLetterQueuePrefix: new("?"),
 	})
@@ -51,37 +50,6 @@ func TestAddressSettingsValidation(t *testing.T) {
 	}
 	if err := (AddressSettings{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
 		t.Error("NaN is legal")
-	}
-}
-
-// Artemis: undelivered messages: "The `redelivery-collision-avoidance-factor` must be between 0.0
-// and 1.0."
-func TestCollisionAvoidanceFactorBounds(t *testing.T) {
-	t.Parallel()
-	for factor, legal := range map[float64]bool{0: true, .5: true, 1: true, -.01: false, 1.01: false} {
-		if err := (AddressSettings{RedeliveryCollisionAvoidanceFactor: &factor}).Validate(); (err == nil) != legal {
-			t.Errorf("%v: %v", factor, err)
-		}
-	}
-}
-
-// Every field of a more specific pattern goes before that of a less specific
-// one, and a field that it does not set is inherited.
-func TestAddressSettingsMerge(t *testing.T) {
-	t.Parallel()
-	typ := reflect.TypeFor[AddressSettings]()
-	for i := range typ.NumField() {
-		set := reflect.New(typ).Elem()
-		set.Field(i).Set(reflect.New(typ.Field(i).Type.Elem()))
-		s, none := set.Interface().(AddressSettings), AddressSettings{}
-		other := reflect.New(typ).Elem()
-		other.Field(i).Set(reflect.New(typ.Field(i).Type.Elem()))
-		if got := s.over(other.Interface().(AddressSettings)); got != s {
-			t.Errorf("%s: the less specific one won", typ.Field(i).Name)
-		}
-		if got := none.over(s); got != s {
-			t.Errorf("%s is not inherited", typ.Field(i).Name)
-		}
 	}
 }
 
@@ -419,22 +387,6 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-func FuzzMilliseconds(f *testing.F) {
-	for _, s := range []string{"5000", "-1", `"5s"`, `"1m30s"`, "1.5", "null", `"1ns"`, "1e3"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		var m, again Milliseconds
-		if json.Unmarshal([]byte(text), &m) != nil {
-			return
-		}
-		b, err := json.Marshal(m)
-		if err != nil || json.Unmarshal(b, &again) != nil || m != again {
-			t.Errorf("%s became %d, %s, %v, %d", text, m, b, err, again)
-		}
-	})
-}
-
 // Whatever settings are stored or sent: those that are legal make a policy
 // within its bounds.
 func FuzzAddressSettings(f *testing.F) {
@@ -446,7 +398,7 @@ func FuzzAddressSettings(f *testing.F) {
 		if json.Unmarshal([]byte(text), &s) != nil || s.Validate() != nil {
 			return
 		}
-		r := s.policy().redelivery
+		r := newAddressPolicy(s).redelivery
 		if r == nil {
 			return
 		}
@@ -455,7 +407,7 @@ func FuzzAddressSettings(f *testing.F) {
 				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.Longest)
 			}
 		}
-		for _, topic := range (policy{&GroupConfig{}, s.policy()}).deadLetterTopics("g", "orders", false) {
+		for _, topic := range (policy{&GroupConfig{}, newAddressPolicy(s)}).deadLetterTopics("g", "orders", false) {
 			if topic == "orders" || tidegate.ValidateTopic(topic) != nil {
 				t.Errorf("%s: dead letters go to %q", text, topic)
 			}

@@ -49,7 +49,7 @@ func (s *subscription) amount(now time.Time) throttle.Amount {
 	return throttle.Amount{l.Messages, l.Bytes, s.age.At(now).Milliseconds()}
 }
 
-func (l Limit) amount() throttle.Amount {
+func limitAmount(l Limit) throttle.Amount {
 	return throttle.Amount{l.Messages, l.Bytes, time.Duration(l.Age).Milliseconds()}
 }
 
@@ -95,7 +95,7 @@ func (l *backlogLimits) check(of backlogged, limit Limit, by *sender, now time.T
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	value, marks := of.amount(now), limit.amount()
+	value, marks := of.amount(now), limitAmount(limit)
 	if m, on := l.update(value, marks, now); on {
 		if by != nil {
 			l.gates.Wait(by.client, now)
@@ -123,7 +123,7 @@ func (l *backlogLimits) check(of backlogged, limit Limit, by *sender, now time.T
 func (l *backlogLimits) states(of backlogged, limit Limit, now time.Time) (out []LimitState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	value, marks := of.amount(now), limit.amount()
+	value, marks := of.amount(now), limitAmount(limit)
 	l.update(value, marks, now)
 	for m := range throttle.Measures {
 		if marks[m] > 0 {

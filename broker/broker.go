@@ -11,8 +11,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
 )
 
@@ -91,7 +93,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxAutoGroups == 0 {
 		o.MaxAutoGroups = DefaultMaxAutoGroups
 	}
-	o.Transaction = o.Transaction.withDefaults()
+	o.Transaction = o.Transaction.WithDefaults()
 	return o
 }
 
@@ -103,18 +105,18 @@ func (o Options) Validate() error {
 	if o.Dir != "" && o.Memory != nil {
 		errs = append(errs, fmt.Errorf("options Dir, %q, and Memory exclude each other: give one of the two", o.Dir))
 	}
-	if err := o.MaxBacklog.validate("MaxBacklog"); err != nil {
+	if err := o.MaxBacklog.Validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
 	}
-	if err := o.ClientQuota.validate("ClientQuota"); err != nil {
+	if err := o.ClientQuota.Validate("ClientQuota"); err != nil {
 		errs = append(errs, err)
 	} else if _, err := newClientQuota(o.ClientQuota); err != nil {
 		errs = append(errs, fmt.Errorf("ClientQuota: %w", err))
 	}
-	if err := o.Pressure.validate("Pressure"); err != nil {
+	if err := o.Pressure.Validate("Pressure"); err != nil {
 		errs = append(errs, err)
 	}
-	if err := o.Transaction.validate("Transaction"); err != nil {
+	if err := o.Transaction.Validate("Transaction"); err != nil {
 		errs = append(errs, err)
 	}
 	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
@@ -124,7 +126,7 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration %v: neither may be negative, nor the first above the second",
 			o.MinInvisibleDuration, o.MaxInvisibleDuration))
 	}
-	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
+	errs = append(errs, settings.AtMost("MinInvisibleDuration", o.MinInvisibleDuration), settings.AtMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
 	if o.MaxAutoGroups < 0 {
 		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d: it may not be negative; 0 stands for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
 	}
@@ -157,7 +159,7 @@ type Broker struct {
 
 	lifetime
 	directory
-	settings
+	changeable
 	readBounds
 	background
 
@@ -171,8 +173,8 @@ type Broker struct {
 	redriving chan struct{}
 }
 
-// settings are those of the whole broker that can change while it is in use.
-type settings struct {
+// changeable has the settings of the whole broker that can change while it is in use.
+type changeable struct {
 	addresses           atomic.Pointer[address.Set[AddressSettings]] // changed by the holder of admin and mu
 	backlog             atomic.Pointer[Limit]                        // Options.MaxBacklog, or of SetLimits
 	quotas              atomic.Pointer[clientQuota]                  // of Options.ClientQuota, or of SetLimits
@@ -231,10 +233,10 @@ func Open(o Options) (*Broker, error) {
 // the next check of each transaction on and is not kept on disk. Settings that
 // are not legal are an error and change nothing.
 func (b *Broker) SetTransaction(c TransactionConfig) error {
-	if err := c.validate("Transaction"); err != nil {
+	if err := c.Validate("Transaction"); err != nil {
 		return err
 	}
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	b.transactionDefaults.Store(&c)
 	return nil
 }
@@ -282,10 +284,10 @@ func (b *Broker) wait() {
 // Healthy returns why the broker cannot store messages, and nil if it can.
 func (b *Broker) Healthy() error {
 	if err := b.store.Broken(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	if b.isClosing() {
-		return closedError()
+		return fail.Closed()
 	}
 	return nil
 }

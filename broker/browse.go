@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -53,7 +54,7 @@ type DeadLetterPage struct {
 // they are those that the group has given up. It reads the disk and waits for nothing else.
 func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, error) {
 	if !b.begin() {
-		return DeadLetterPage{}, closedError()
+		return DeadLetterPage{}, fail.Closed()
 	}
 	defer b.end()
 	limit, err := pageLimit(q.Limit)
@@ -76,7 +77,7 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 	for len(page.Letters) < limit {
 		found, err := scan.Next(limit - len(page.Letters))
 		if err != nil {
-			return page, storeError(err)
+			return page, fail.Store(err)
 		}
 		for i := range found {
 			page.Letters = append(page.Letters, StoredDeadLetter(found[i]))
@@ -102,7 +103,7 @@ func (b *Broker) deadLettersOf(group, in string) (*topic, error) {
 	t, known := b.topics[tidegate.DeadLetterTopic(group)], b.groups[group] != nil
 	b.mu.RUnlock()
 	if t == nil && !known {
-		return nil, groupNotFound(group)
+		return nil, fail.GroupNotFound(group)
 	}
 	return t, nil
 }
@@ -110,7 +111,7 @@ func (b *Broker) deadLettersOf(group, in string) (*topic, error) {
 func parsePosition(text string) (deadletter.Position, error) {
 	p, err := deadletter.ParsePosition(text)
 	if err != nil {
-		return p, newError(tidegate.CodeBadRequest, "after", "%.40q is not where a page ended: give the next of the page before, or nothing", text)
+		return p, fail.New(tidegate.CodeBadRequest, "after", "%.40q is not where a page ended: give the next of the page before, or nothing", text)
 	}
 	return p, nil
 }

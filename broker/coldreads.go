@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-func (p Pressure) cold() throttle.ColdLimit {
+func coldLimit(p *Pressure) throttle.ColdLimit {
 	l := throttle.ColdLimit{PerSecond: p.MaxColdReads, Distance: p.ColdDistance}
 	if l.Distance == 0 {
 		l.Distance = DefaultColdDistance
@@ -20,7 +20,7 @@ func (s *subscription) behind() int64 { return s.backlog().Bytes - s.leasedBytes
 
 // countCold counts what was read from the store, if that was far from the end.
 func (s *subscription) countCold(ms []store.Message) {
-	limit := s.broker.pressure.limits.Load().cold()
+	limit := coldLimit(s.broker.pressure.limits.Load())
 	if limit.PerSecond <= 0 || !limit.Far(s.behind()) {
 		return
 	}
@@ -34,7 +34,7 @@ func (s *subscription) countCold(ms []store.Message) {
 // throttleCold returns the cold reads of a topic as a throttle if they refuse sends. A
 // limit that was taken away while they did is forgotten.
 func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Throttle {
-	limit := b.pressure.limits.Load().cold()
+	limit := coldLimit(b.pressure.limits.Load())
 	if limit.PerSecond <= 0 && !t.coldOn.Load() {
 		return nil
 	}

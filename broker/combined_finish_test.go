@@ -57,7 +57,7 @@ func (c *combined) runDry() {
 }
 
 func mustOriginal(rt RetryTopicConfig, topic string) bool {
-	_, is := rt.original(topic, "r")
+	_, is := rt.Original(topic, "r")
 	return is
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -188,7 +189,7 @@ func (d *deadLetter) write(b *Broker) {
 	d.put = b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range topics {
 			if t.deleted.Load() {
-				d.err = topicNotFound(t.name) // meanwhile; the next try makes it anew
+				d.err = fail.TopicNotFound(t.name) // meanwhile; the next try makes it anew
 				return
 			}
 		}
@@ -224,7 +225,7 @@ func (d *deadLetter) join(ctx context.Context, b *Broker) error {
 		return unsettled(ctx, context.Cause(ctx))
 	}
 	if d.err != nil {
-		return storeError(d.err)
+		return fail.Store(d.err)
 	}
 	if err := b.store.Groups.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
 		return unsettled(ctx, err)
@@ -239,7 +240,7 @@ func (d *deadLetter) death(m *store.Message) *deadletter.Death {
 		Group: s.group.name, Topic: s.topic.name, Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
 		Artemis: s.topic.address.Load().redelivery != nil,
 	}
-	death.SentTo, death.SentID = s.group.config.Load().RetryTopic.sent(m, s.topic.name, s.group.name)
+	death.SentTo, death.SentID = sentTo(s.group.config.Load().RetryTopic, m, s.topic.name, s.group.name)
 	if d.Expired {
 		death.Expired = time.Now()
 	}
@@ -291,7 +292,7 @@ func (d *deadLetter) destination() consume.Destination {
 // wait waits until the write of removeLease is on disk.
 func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 	if d.err != nil {
-		return storeError(d.err)
+		return fail.Store(d.err)
 	}
 	if removed == nil {
 		return nil // the subscription is gone
@@ -300,7 +301,7 @@ func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 		return nil // which was told, if somebody is to know
 	}
 	if err := removed.Wait(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	s := d.sub
 	log, text := b.logger.Warn, "a message became a dead letter"

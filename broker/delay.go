@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -14,7 +15,7 @@ import (
 const maxDelay = 24 * time.Hour
 
 // because says what makes a message of that type.
-func (k TopicType) because(m *tidegate.Message) string {
+func because(k TopicType, m *tidegate.Message) string {
 	switch k {
 	case TopicFIFO:
 		return fmt.Sprintf("FIFO: it has the message group %q", m.MessageGroup)
@@ -27,7 +28,7 @@ func (k TopicType) because(m *tidegate.Message) string {
 }
 
 // needs says what a message has to be for a topic of the type.
-func (k TopicType) needs() string {
+func needs(k TopicType) string {
 	switch k {
 	case TopicFIFO:
 		return "give it a message group, and no delivery time"
@@ -58,12 +59,12 @@ func (b *Broker) delayedReceipt(t *topic, id string, d store.Delayed) tidegate.R
 // handle that is not one.
 func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
 	id, err = b.recall(ctx, topicName, recallHandle)
-	return id, withOp("RecallMessage", err)
+	return id, fail.WithOp("RecallMessage", err)
 }
 
 func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (string, error) {
 	if !b.begin() {
-		return "", closedError()
+		return "", fail.Closed()
 	}
 	defer b.end()
 	t, err := b.topic(topicName)
@@ -72,14 +73,14 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	}
 	d, err := handle.ParseRecall(recallHandle)
 	if err != nil || d.Topic != t.id {
-		return "", newError(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
+		return "", fail.New(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
 	}
 	id, ok, err := b.delayed.Recall(ctx, t, d)
 	if err != nil {
 		return "", storeUnless(ctx, err)
 	}
 	if !ok {
-		return "", newError(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")
+		return "", fail.New(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")
 	}
 	return id, nil
 }

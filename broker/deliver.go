@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -34,7 +35,7 @@ func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Gr
 		return nil, context.Cause(ctx)
 	}
 	if werr != nil {
-		return nil, storeError(errors.Join(werr, err))
+		return nil, fail.Store(errors.Join(werr, err))
 	}
 	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would come back for ever
 		return nil, err
@@ -90,7 +91,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 			if store.IsDamage(err) {
 				s.lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
 			} else if err != nil {
-				return nil, admitted, storeError(err)
+				return nil, admitted, fail.Store(err)
 			}
 			if !ok || !p.wants(&m) { // damaged or removed meanwhile, or another receive had it before
 				unwanted = append(unwanted, g.Receipt)

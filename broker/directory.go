@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 )
 
 // A directory has the topics, groups and subscriptions of a broker.
@@ -46,7 +47,7 @@ func (d *directory) topic(name string) (*topic, error) {
 		if err := tidegate.ValidateTopic(name); err != nil {
 			return nil, err
 		}
-		return nil, topicNotFound(name)
+		return nil, fail.TopicNotFound(name)
 	}
 	return t, nil
 }

@@ -5,24 +5,11 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
-
-// DefaultDuplicateWindow is how long a topic remembers message IDs.
-const DefaultDuplicateWindow = 2 * time.Minute
-
-// duplicateWindow returns how long IDs are remembered; 0 for not at all.
-func (c *TopicConfig) duplicateWindow() time.Duration {
-	switch {
-	case c.DuplicateWindow < 0:
-		return 0
-	case c.DuplicateWindow == 0:
-		return DefaultDuplicateWindow
-	}
-	return time.Duration(c.DuplicateWindow)
-}
 
 // A suspect is a message of an Append whose ID was probably stored before.
 type suspect struct {
@@ -48,8 +35,8 @@ func (a *appending) resolve() []suspect {
 			a.absent[s.index] = s.at
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
-			a.refuse(s.index, t, storeError(err), "")
-		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().duplicateWindow():
+			a.refuse(s.index, t, fail.Store(err), "")
+		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().IDWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -18,7 +19,7 @@ func compileFilter(f transport.Filter) (*filter.Filter, error) {
 	}
 	c, err := compile(f.Expression)
 	if e, ok := errors.AsType[*filter.Error](err); ok {
-		return nil, newError(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
+		return nil, fail.New(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
 	}
 	return c, err
 }

@@ -63,14 +63,14 @@ func FuzzStoredSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, v []byte) {
 		if st, err := decodeTopic("t", v); err == nil {
 			tp := newTopic("t", st.ID, st.TopicConfig, nil)
-			if tp.pick("g") == nil || tp.config.Load().duplicateWindow() < 0 {
+			if tp.pick("g") == nil || tp.config.Load().IDWindow() < 0 {
 				t.Fatalf("the settings are %+v", *tp.config.Load())
 			}
 		}
 		if st, err := decodeGroup("g", v); err == nil {
 			c := newGroup("g", st.ID, st.GroupConfig).config.Load()
 			for _, attempt := range []int{1, 17, 1 << 20} {
-				if d := c.interval(attempt); d < 0 {
+				if d := c.Interval(attempt); d < 0 {
 					t.Fatalf("the interval after delivery %d is %v", attempt, d)
 				}
 			}

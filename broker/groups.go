@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -43,7 +44,7 @@ func newGroup(name string, id uint32, c GroupConfig) *group {
 // FIFO cannot change once it has received (40000).
 func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Group, error) {
 	if !b.begin() {
-		return Group{}, closedError()
+		return Group{}, fail.Closed()
 	}
 	defer b.end()
 	if err := tidegate.ValidateGroup(name); err != nil {
@@ -63,8 +64,8 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Grou
 // CheckGroup returns what PutGroup would refuse the settings of a group with,
 // as the group is now, and changes nothing.
 func (b *Broker) CheckGroup(name string, c GroupConfig) error {
-	c = c.withDefaults()
-	if err := c.validate(name); err != nil {
+	c = c.WithDefaults()
+	if err := fail.Setting("PutGroup", name, c.ValidateFor(name)); err != nil {
 		return err
 	}
 	if err := b.checkOthersRetries(name, c.RetryTopic); err != nil {
@@ -75,7 +76,7 @@ func (b *Broker) CheckGroup(name string, c GroupConfig) error {
 	case g == nil:
 		return nil
 	case g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0:
-		return newError(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
+		return fail.New(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
 	}
 	return b.checkRetryTopics(g, c.RetryTopic)
 }
@@ -85,7 +86,7 @@ func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, 
 	if err := b.CheckGroup(name, c); err != nil {
 		return nil, err
 	}
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	g := b.group(name)
 	if g != nil && reflect.DeepEqual(*g.config.Load(), c) && g.automatic.Load() == automatic {
 		return g, nil // nothing changes
@@ -98,13 +99,13 @@ func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, 
 	}
 	v, err := json.Marshal(storedGroup{g.id, automatic, c})
 	if err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		w.PutGroup(name, v)
 		w.PutNumber(number)
 	}, nil).Wait(); err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	b.number = number
 	g.config.Store(&c)
@@ -143,7 +144,7 @@ func (b *Broker) ensureGroup(ctx context.Context, name string) (*group, error) {
 		return nil, err
 	}
 	if !b.begin() {
-		return nil, closedError()
+		return nil, fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil {
@@ -164,7 +165,7 @@ func (b *Broker) roomForGroupLocked(name string) error {
 	if b.autoGroups < b.opts.MaxAutoGroups {
 		return nil
 	}
-	return newError(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
+	return fail.New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
 		"make it with PUT /v1/groups/%s, or delete some that are not used", b.autoGroups, name)
 }
 
@@ -178,7 +179,7 @@ func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, e
 		return GroupConfig{}, err
 	}
 	if !b.begin() {
-		return GroupConfig{}, closedError()
+		return GroupConfig{}, fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil {
@@ -191,7 +192,7 @@ func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, e
 	if err := b.roomForGroupLocked(name); err != nil {
 		return GroupConfig{}, err
 	}
-	return GroupConfig{}.withDefaults(), nil
+	return GroupConfig{}.WithDefaults(), nil
 }
 
 // Group returns a consumer group; 40403 if there is none.
@@ -201,7 +202,7 @@ func (b *Broker) Group(name string) (Group, error) {
 		if err := tidegate.ValidateGroup(name); err != nil {
 			return Group{}, err
 		}
-		return Group{}, groupNotFound(name)
+		return Group{}, fail.GroupNotFound(name)
 	}
 	return b.describeGroup(g), nil
 }
@@ -232,7 +233,7 @@ func (b *Broker) describeGroup(g *group) Group {
 // stay: they are messages of their own topic.
 func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	if !b.begin() {
-		return closedError()
+		return fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil {
@@ -241,7 +242,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	defer b.unlockAdmin()
 	g := b.group(name)
 	if g == nil {
-		return groupNotFound(name)
+		return fail.GroupNotFound(name)
 	}
 	b.autoGroups -= toInt(g.automatic.Load())
 	b.mu.Lock()
@@ -266,7 +267,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 		g.deleted.Store(true)
 		w.DeleteGroup(name, g.id)
 	}, nil).Wait(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	return b.deleteProgress(subs)
 }
@@ -278,7 +279,7 @@ func (b *Broker) deleteProgress(subs []*subscription) error {
 			w.DeleteSubscription(s.group.id, s.topic.id)
 		}
 	}, nil).Wait(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 		"retry topics":             {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
 		"retry topics, older":      {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
 		"dead-letter-address":      {dla, GroupConfig{}, []string{"DLA"}, "DLA"},
-		"automatic":                {AddressSettings{AutoCreateDeadLetterResources: new(true)}.over(dla), GroupConfig{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
+		"automatic":                {AddressSettings{AutoCreateDeadLetterResources: new(true)}.Over(dla), GroupConfig{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
 		"address and retry topics": {dla, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"DLA"}, "DLA"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 )
 
 // A lifetime is the time between Open and Close, and the calls under way.
@@ -71,7 +72,7 @@ func (l *lifetime) abandon(p any) { l.broken(fmt.Errorf("a panic in the broker: 
 // the error then, as it is that the broker is closing. end must be called without one.
 func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {
 	if !l.begin() {
-		return nil, closedError()
+		return nil, fail.Closed()
 	}
 	if ctx.Err() != nil {
 		l.end()

@@ -1,19 +1,13 @@
 package broker
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-)
 
-// Limits are the limits of the whole broker. Topics and groups have further limits.
-type Limits struct {
-	MaxBacklog  Limit    `json:"max_backlog,omitzero"`  // see Options.MaxBacklog
-	ClientQuota Quota    `json:"client_quota,omitzero"` // see Options.ClientQuota
-	Pressure    Pressure `json:"pressure,omitzero"`     // see Options.Pressure
-}
+	"github.com/tidegate/tidegate/broker/internal/fail"
+)
 
 // Limits returns the limits of the whole broker that are in effect.
 func (b *Broker) Limits() Limits {
@@ -24,13 +18,13 @@ func (b *Broker) Limits() Limits {
 // next send on and are not stored on disk. A new ClientQuota refills the burst of every client. If
 // a value is invalid, SetLimits changes nothing and returns an error that names each fault (40000).
 func (b *Broker) SetLimits(l Limits) error {
-	if err := errors.Join(l.MaxBacklog.validate("max_backlog"), l.ClientQuota.validate("client_quota"), l.Pressure.validate("pressure")); err != nil {
-		return badConfig("SetLimits", "limits", err)
+	if err := l.Validate(); err != nil {
+		return fail.Setting("SetLimits", "limits", err)
 	}
 	if before := b.quotas.Load(); before.Quota != l.ClientQuota {
 		c, err := newClientQuota(l.ClientQuota)
 		if err != nil {
-			return badConfig("SetLimits", "limits", err)
+			return fail.Setting("SetLimits", "limits", err)
 		}
 		b.quotas.Store(c)
 	}
@@ -101,7 +95,7 @@ func (b *Broker) limitStates(t *topic, now time.Time) (out []LimitState) {
 			out = append(out, l)
 		}
 	}
-	if cold := b.pressure.limits.Load().cold(); cold.PerSecond > 0 {
+	if cold := coldLimit(b.pressure.limits.Load()); cold.PerSecond > 0 {
 		s := t.coldReads(cold, subs, now)
 		out = append(out, LimitState{t.coldThrottle(s), s.On})
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 )
 
@@ -10,17 +11,17 @@ import (
 func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, error) {
 	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
-		return nil, h, invalidHandle("%v", err)
+		return nil, h, fail.InvalidHandle("%v", err)
 	}
 	s := b.subscription(h)
 	if s == nil || int(h.Place.Queue) >= len(*s.topic.queues.Load()) {
-		return nil, h, invalidHandle("its topic or consumer group is not there any more")
+		return nil, h, fail.InvalidHandle("its topic or consumer group is not there any more")
 	}
 	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name {
-		return nil, h, invalidHandle("it is of group %q, not of %q", s.group.name, d.ConsumerGroup)
+		return nil, h, fail.InvalidHandle("it is of group %q, not of %q", s.group.name, d.ConsumerGroup)
 	}
 	if d.Topic != "" && d.Topic != s.topic.name && !s.retries(d.Topic) {
-		return nil, h, invalidHandle("it is of topic %q, not of %q", s.topic.name, d.Topic)
+		return nil, h, fail.InvalidHandle("it is of topic %q, not of %q", s.topic.name, d.Topic)
 	}
 	return s, h, nil
 }
@@ -31,7 +32,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, er
 // if the handle names none of this broker's.
 func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err error) {
 	if !b.begin() {
-		return "", "", closedError()
+		return "", "", fail.Closed()
 	}
 	defer b.end()
 	s, h, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
@@ -39,7 +40,7 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 		return "", "", err
 	}
 	topic = s.topic.name
-	switch from, retry := s.group.config.Load().RetryTopic.original(topic, s.group.name); {
+	switch from, retry := s.group.config.Load().RetryTopic.Original(topic, s.group.name); {
 	case !retry:
 		return topic, topic, nil
 	case from != "":
@@ -47,17 +48,17 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	}
 	m, ok, err := b.store.Get(h.Place) // it is the retry topic for all topics: the message knows
 	if err != nil {
-		return "", "", storeError(err)
+		return "", "", fail.Store(err)
 	}
 	if !ok {
-		return "", "", invalidHandle("the message was deleted")
+		return "", "", fail.InvalidHandle("the message was deleted")
 	}
 	return topic, realTopic(&m, topic), nil
 }
 
 // retries reports whether the subscription is to the group's retry topic for the topic.
 func (s *subscription) retries(topic string) bool {
-	return s.group.config.Load().RetryTopic.retryTopic(topic, s.group.name) == s.topic.name
+	return s.group.config.Load().RetryTopic.RetryName(topic, s.group.name) == s.topic.name
 }
 
 func (b *Broker) subscription(h handle.Receipt) *subscription {

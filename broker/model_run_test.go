@@ -83,7 +83,7 @@ func runModel(t *testing.T, seed uint64) {
 	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: 1 + rnd.IntN(3)})
 	for i := range 1 + rnd.IntN(2) {
 		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
-		g.config = GroupConfig{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: Duration(2 * time.Second)}.withDefaults()
+		g.config = GroupConfig{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: Duration(2 * time.Second)}.WithDefaults()
 		if rnd.IntN(3) == 0 {
 			g.filter = "a"
 		}

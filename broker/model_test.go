@@ -66,7 +66,7 @@ func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 				l.state = StateDeadLetter
 				dead[g.name+id]++
 			case l.state == StateInflight && l.push:
-				l.state, l.due = StateWaitingRetry, l.due.Add(g.config.interval(l.attempt))
+				l.state, l.due = StateWaitingRetry, l.due.Add(g.config.Interval(l.attempt))
 			default:
 				l.state = StateReady
 			}

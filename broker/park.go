@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -71,7 +72,7 @@ type parking struct {
 // carryOut waits until it is on disk.
 func (p *parking) carryOut(b *Broker) error {
 	if err := p.write.Wait(); err != nil {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	g := &p.group
 	b.logger.Warn("a message group is parked", "group", p.sub.group.name, "topic", p.sub.topic.name, "message_group", g.MessageGroup,
@@ -84,7 +85,7 @@ func (p *parking) carryOut(b *Broker) error {
 // a topic that is not there, 40000 for a limit out of bounds.
 func (b *Broker) Parked(group string, q ParkedQuery) (ParkedPage, error) {
 	if !b.begin() {
-		return ParkedPage{}, closedError()
+		return ParkedPage{}, fail.Closed()
 	}
 	defer b.end()
 	limit, err := pageLimit(q.Limit)
@@ -122,7 +123,7 @@ func (b *Broker) Parked(group string, q ParkedQuery) (ParkedPage, error) {
 		}
 		m, ok, err := b.store.Header(store.Place{Topic: t.id, Queue: uint16(p.Queue), Offset: p.Offset})
 		if err != nil {
-			return ParkedPage{}, storeError(err)
+			return ParkedPage{}, fail.Store(err)
 		}
 		if ok {
 			p.MessageID = m.ID
@@ -139,7 +140,7 @@ const (
 
 func pageLimit(limit int) (int, error) {
 	if limit < 0 || limit > maxPage {
-		return 0, newError(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
+		return 0, fail.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
 	}
 	if limit == 0 {
 		limit = defaultPage
@@ -159,7 +160,7 @@ func (b *Broker) subscriptionsIn(group, topic string) ([]*subscription, error) {
 	}
 	g := b.group(group)
 	if g == nil {
-		return nil, groupNotFound(group)
+		return nil, fail.GroupNotFound(group)
 	}
 	return slices.DeleteFunc(b.subscriptionsOf(g), func(s *subscription) bool { return topic != "" && s.topic.name != topic }), nil
 }
@@ -183,16 +184,16 @@ func (s *subscription) parked() (out []ParkedGroup) {
 // is not there, 40401 if the one message group that was named is not parked.
 func (b *Broker) RedriveParked(ctx context.Context, group string, sel ParkedSelection) (ParkedRedrive, error) {
 	done, err := b.redriveParked(ctx, group, sel)
-	return done, withOp("RedriveParked", err)
+	return done, fail.WithOp("RedriveParked", err)
 }
 
 func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSelection) (done ParkedRedrive, err error) {
 	if !b.begin() {
-		return done, closedError()
+		return done, fail.Closed()
 	}
 	defer b.end()
 	if sel.MessageGroup != "" && sel.Topic == "" {
-		return done, newError(tidegate.CodeBadRequest, "topic", "it is empty, and the message group is %q: name the topic that it is of", sel.MessageGroup)
+		return done, fail.New(tidegate.CodeBadRequest, "topic", "it is empty, and the message group is %q: name the topic that it is of", sel.MessageGroup)
 	}
 	subs, err := b.subscriptionsIn(group, sel.Topic)
 	if err != nil {
@@ -210,7 +211,7 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 		}
 	}
 	if sel.MessageGroup != "" && done.MessageGroups == 0 {
-		return done, newError(tidegate.CodeMessageNotFound, sel.MessageGroup, "this message group is not parked for %q in topic %q", group, sel.Topic)
+		return done, fail.New(tidegate.CodeMessageNotFound, sel.MessageGroup, "this message group is not parked for %q in topic %q", group, sel.Topic)
 	}
 	return done, nil
 }
@@ -229,7 +230,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 		}
 	}
 	if werr := effects.write.Wait(); werr != nil {
-		return done, storeError(werr)
+		return done, fail.Store(werr)
 	}
 	return done, err
 }

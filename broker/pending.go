@@ -71,7 +71,8 @@ func (t *topic) Deleted() bool { return t.deleted.Load() }
 func (t *topic) Counters() *pending.Counters { return &t.pending }
 
 func (t *topic) Schedule() pending.Schedule {
-	return t.retention.broker.transactionConfig(t).schedule()
+	c := t.retention.broker.transactionConfig(t)
+	return pending.Schedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
 }
 
 func (t *topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
@@ -81,7 +82,7 @@ func (t *topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publis
 }
 
 func (t *topic) Remember(m *store.Message, at recent.Location, now time.Time) {
-	t.recent.Remember(m, at, t.config.Load().duplicateWindow(), now)
+	t.recent.Remember(m, at, t.config.Load().IDWindow(), now)
 }
 
 func (t *topic) HashID(m *store.Message) { t.recent.HashID(m) }
@@ -106,5 +107,5 @@ func (t *topic) delayedBacklog() (b Backlog) {
 
 // transactionConfig returns what holds for a topic, with every field set.
 func (b *Broker) transactionConfig(t *topic) TransactionConfig {
-	return t.config.Load().Transaction.or(*b.transactionDefaults.Load())
+	return t.config.Load().Transaction.Or(*b.transactionDefaults.Load())
 }

@@ -9,7 +9,52 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
+	"github.com/tidegate/tidegate/broker/settings"
 )
+
+// An addressPolicy has the effects of the address settings that match a topic.
+type addressPolicy struct {
+	redelivery    *redelivery.Rules // nil if no redelivery or dead letter setting matches
+	keepQueues    bool              // auto-delete-queues is false
+	persist       bool              // persist-delivery-count-before-delivery
+	expiry        time.Duration
+	expiryAddress string
+}
+
+// newAddressPolicy returns the effects of merged settings on a topic.
+func newAddressPolicy(s AddressSettings) *addressPolicy {
+	p := &addressPolicy{
+		keepQueues: !orDefault(s.AutoDeleteQueues, true),
+		persist:    orDefault(s.PersistDeliveryCountBeforeDelivery, false),
+		expiry:     orDefault(s.ExpiryDelay, 0).Duration(), expiryAddress: orDefault(s.ExpiryAddress, ""),
+	}
+	if !s.Redelivers() {
+		return p
+	}
+	delay := orDefault(s.RedeliveryDelay, 0)
+	p.redelivery = &redelivery.Rules{
+		Delay:       delay.Duration(),
+		Longest:     orDefault(s.MaxRedeliveryDelay, min(delay*DefaultMaxRedeliveryDelayFactor, maxMilliseconds)).Duration(),
+		Multiplier:  orDefault(s.RedeliveryDelayMultiplier, DefaultRedeliveryDelayMultiplier),
+		Factor:      orDefault(s.RedeliveryCollisionAvoidanceFactor, 0),
+		MaxAttempts: orDefault(s.MaxDeliveryAttempts, DefaultMaxDeliveryAttempts),
+		DeadLetter:  orDefault(s.DeadLetterAddress, ""),
+		AutoCreate:  orDefault(s.AutoCreateDeadLetterResources, false),
+		Prefix:      orDefault(s.DeadLetterQueuePrefix, DefaultDeadLetterQueuePrefix),
+		Suffix:      orDefault(s.DeadLetterQueueSuffix, ""),
+	}
+	return p
+}
+
+const maxMilliseconds = Milliseconds(settings.MaxDuration / time.Millisecond)
+
+// orDefault returns *p, or v if p is nil.
+func orDefault[T any](p *T, v T) T {
+	if p != nil {
+		return *p
+	}
+	return v
+}
 
 // A policy is what holds for a group's messages of one topic: the group's
 // settings, and where address settings say something of redelivery, these.
@@ -27,7 +72,7 @@ func (p policy) interval(attempt int, d redelivery.Draw) time.Duration {
 	if r := p.address.redelivery; r != nil {
 		return r.After(attempt, d)
 	}
-	return p.group.interval(attempt)
+	return p.group.Interval(attempt)
 }
 
 // overrides reports whether the broker's interval goes before the one that a
@@ -53,13 +98,14 @@ func (p policy) maxAttempts() int {
 // rules returns what package consume needs to know of the policy.
 func (p policy) rules() consume.Policy {
 	return consume.Policy{
-		MaxAttempts: p.maxAttempts(), MaxRedeliveries: p.group.NegativeAck.MaxRedeliveries, OnExhausted: p.group.then(),
+		MaxAttempts: p.maxAttempts(), MaxRedeliveries: p.group.NegativeAck.MaxRedeliveries, OnExhausted: onExhausted(p.group),
 		Interval: p.interval, Override: p.overrides(),
 	}
 }
 
-// then returns what a group does after the last attempt of a message that has a message group.
-func (c *GroupConfig) then() consume.Exhaustion {
+// onExhausted returns the behaviour of a group after the last attempt of a message with a message
+// group.
+func onExhausted(c *GroupConfig) consume.Exhaustion {
 	switch {
 	case !c.FIFO:
 		return consume.ThenDeadLetter // no order to keep
@@ -85,8 +131,8 @@ func (p policy) deadLetterTopics(group, topic string, keep bool) []string {
 // ownDeadLetterTopic returns the topic that it goes to where address settings say nothing.
 func (p policy) ownDeadLetterTopic(group, topic string) string {
 	if c := p.group.RetryTopic; c.Enabled {
-		from, _ := c.original(topic, group)
-		if name := c.deadLetterTopic(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
+		from, _ := c.Original(topic, group)
+		if name := c.DeadLetterName(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
 			return name
 		}
 	}
@@ -131,7 +177,7 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 // agree on it, else the group's own. Topics that do not exist, and none at
 // all, have the group's. Whatever a client makes of it, the broker decides.
 func (b *Broker) RetryPolicy(c GroupConfig, topics ...string) RetryPolicy {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	own := policy{&c, &addressPolicy{}}
 	out := RetryPolicy{own.maxAttempts(), own.ladder()}
 	seen := 0

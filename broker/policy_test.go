@@ -25,7 +25,7 @@ func TestRulesOfAGroup(t *testing.T) {
 		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedBlock, MaxAttempts: 3}, 3, consume.ThenBlock},
 		{GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: -1}, -1, consume.ThenPark},
 	} {
-		config := c.config.withDefaults()
+		config := c.config.WithDefaults()
 		if got := (policy{&config, &addressPolicy{}}).rules(); got.MaxAttempts != c.maximum || got.OnExhausted != c.then {
 			t.Errorf("%+v: maximum %d, then %d; want %d, %d", c.config, got.MaxAttempts, got.OnExhausted, c.maximum, c.then)
 		}
@@ -58,8 +58,8 @@ func TestRedeliveryDefaults(t *testing.T) {
 			redelivery.Rules{Delay: 100 * ms, Longest: 1000 * ms, Multiplier: 3, MaxAttempts: 10, Prefix: "DLQ."},
 		},
 		{
-			AddressSettings{RedeliveryDelay: new(maxSetDelay)},
-			redelivery.Rules{Delay: maxSetDelay.Duration(), Longest: maxSetDelay.Duration(), Multiplier: 1, MaxAttempts: 10, Prefix: "DLQ."},
+			AddressSettings{RedeliveryDelay: new(maxMilliseconds)},
+			redelivery.Rules{Delay: maxMilliseconds.Duration(), Longest: maxMilliseconds.Duration(), Multiplier: 1, MaxAttempts: 10, Prefix: "DLQ."},
 		},
 		{
 			AddressSettings{
@@ -73,7 +73,7 @@ func TestRedeliveryDefaults(t *testing.T) {
 			},
 		},
 	} {
-		if got := c.settings.policy().redelivery; got == nil || *got != c.want {
+		if got := newAddressPolicy(c.settings).redelivery; got == nil || *got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestRedeliveryDefaults(t *testing.T) {
 // seed's 3 are "3 unsuccessful delivery attempts".
 func TestMaxDeliveryAttempts(t *testing.T) {
 	t.Parallel()
-	group := GroupConfig{}.withDefaults()
+	group := GroupConfig{}.WithDefaults()
 	for _, c := range []struct {
 		settings  AddressSettings
 		attempt   int
@@ -101,7 +101,7 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 		{AddressSettings{}, 17, true},
 		{AddressSettings{ExpiryDelay: new(Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // says nothing of redelivery
 	} {
-		rules := policy{&group, c.settings.policy()}.rules()
+		rules := policy{&group, newAddressPolicy(c.settings)}.rules()
 		if got := rules.LastAttempt(c.attempt); got != c.exhausted {
 			t.Errorf("%+v: attempt %d is the last one: %t", c.settings, c.attempt, got)
 		}
@@ -134,6 +134,20 @@ func TestRetryPolicy(t *testing.T) {
 		got := b.RetryPolicy(GroupConfig{}, c.topics...)
 		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
 			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
+		}
+	}
+}
+
+// A retry topic's dead letters go to a topic that is named after the original topic.
+func TestDeadLetterTopicsOfRetryTopics(t *testing.T) {
+	t.Parallel()
+	for naming, want := range map[RetryNaming]string{RetryNaming292: "t-g-DLQ", RetryNaming272: "g-DLQ", RetryNaming261: "g-dlq"} {
+		rc := RetryTopicConfig{Enabled: true, Naming: naming}.WithDefaults()
+		p := policy{&GroupConfig{RetryTopic: rc}, &addressPolicy{}}
+		for _, topic := range []string{"t", rc.RetryName("t", "g")} {
+			if got := p.deadLetterTopics("g", topic, false); !slices.Equal(got, []string{want}) {
+				t.Errorf("naming %s: the dead letters of %s go to %q, want %q", naming, topic, got, want)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -70,19 +71,19 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 // returns its cause and takes no message with it.
 func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
-	return ds, withOp("ReceiveMessage", err)
+	return ds, fail.WithOp("ReceiveMessage", err)
 }
 
 func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	if !b.begin() {
-		return nil, closedError()
+		return nil, fail.Closed()
 	}
 	defer b.end()
 	if err := b.checkPoll(&p); err != nil {
 		return nil, err
 	}
 	if err := b.store.Broken(); err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	s, err := b.subscribe(ctx, p.Group, p.Topic)
 	if err != nil {
@@ -165,7 +166,7 @@ func (s *subscription) sources(ctx context.Context, p *Poll) ([]source, error) {
 	}
 	rp := *p
 	rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not the topic's
-	original, _ := s.group.config.Load().RetryTopic.original(retry.topic.name, s.group.name)
+	original, _ := s.group.config.Load().RetryTopic.Original(retry.topic.name, s.group.name)
 	rp.shared = original == ""
 	out := []source{{s, p}, {retry, &rp}}
 	if s.sourceRound.Add(1)%2 == 0 {
@@ -236,9 +237,9 @@ func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Ti
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-b.life.Done():
-		return false, closedError()
+		return false, fail.Closed()
 	case <-b.store.Failed():
-		return false, storeError(b.store.Broken())
+		return false, fail.Store(b.store.Broken())
 	default:
 	}
 	select {
@@ -251,9 +252,9 @@ func (b *Broker) await(ctx context.Context, lines []line, timeout <-chan time.Ti
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-b.life.Done():
-		return false, closedError()
+		return false, fail.Closed()
 	case <-b.store.Failed():
-		return false, storeError(b.store.Broken())
+		return false, fail.Store(b.store.Broken())
 	}
 	if len(lines) > 1 { // one of them woke: the other one's place goes to the next
 		leave(lines)
@@ -273,23 +274,23 @@ func (b *Broker) checkPoll(p *Poll) (err error) {
 	}
 	switch {
 	case p.Max < 0:
-		return newError(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
+		return fail.New(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
 	case p.Queue < transport.AnyQueue:
-		return newError(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+		return fail.New(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
 	case p.MaxBytes < 0:
-		return newError(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
+		return fail.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
 	case p.Wait < 0:
-		return newError(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+		return fail.New(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":
-		return newError(tidegate.CodeBadRequest, "attempt ID", "it is empty; a repeated receive names the one that it repeats")
+		return fail.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; a repeated receive names the one that it repeats")
 	case len(p.AttemptID) > maxAttemptID:
-		return newError(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes, at most %d are allowed", len(p.AttemptID), maxAttemptID)
+		return fail.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes, at most %d are allowed", len(p.AttemptID), maxAttemptID)
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {
 		p.InvisibleDuration = min(consume.OwnedLease, b.opts.MaxInvisibleDuration)
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
-		return illegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
+		return fail.IllegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
 	p.match, err = compileFilter(p.Filter)
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -18,12 +19,12 @@ import (
 // If ctx ends, a part of the messages may be removed.
 func (b *Broker) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
 	removed, err := b.purgeTopic(ctx, name)
-	return removed, withOp("PurgeTopic", err)
+	return removed, fail.WithOp("PurgeTopic", err)
 }
 
 func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, err error) {
 	if !b.begin() {
-		return removed, closedError()
+		return removed, fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile
@@ -62,11 +63,11 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	before := Backlog{Messages: t.leftovers.Load() - t.lowMessages.Load(), Bytes: t.leftoverBytes.Load() - t.lowBytes.Load()}
 	r, err := b.beginRound(t, time.Now(), true)
 	if err != nil {
-		return removed, storeError(err)
+		return removed, fail.Store(err)
 	}
 	if err := r.run(b); err != nil {
 		b.retention.wake(t, time.Now().Add(time.Minute)) // what is left of it
-		return removed, storeError(err)
+		return removed, fail.Store(err)
 	}
 	t.watch()
 	removed.Messages = before.Messages - t.leftovers.Load() + t.lowMessages.Load() + waiting.Messages
@@ -108,5 +109,5 @@ func storeUnless(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
 		return err
 	}
-	return storeError(err)
+	return fail.Store(err)
 }

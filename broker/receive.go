@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -67,7 +68,7 @@ func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim)
 	case s.gone:
 		s.dropReadAhead(s.readers[claim.Queue])
 		if err = s.goneError(); read.err != nil {
-			err = storeError(read.err)
+			err = fail.Store(read.err)
 		}
 	case !current && (read.err == nil || damaged != nil):
 	case len(read.messages) == 0 && read.refused != nil:
@@ -83,7 +84,7 @@ func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim)
 		s.progress.SkipMissing(r, claim, to, read.end)
 	case read.err != nil:
 		s.dropReadAhead(s.readers[claim.Queue])
-		err = storeError(read.err)
+		err = fail.Store(read.err)
 	default:
 		s.progress.Admit(r, claim, s.group.config.Load().FIFO, read.messages, read.offsets, now)
 		end = read.refused != nil

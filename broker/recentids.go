@@ -27,7 +27,7 @@ func (t *topic) nextOffset(queue uint16) int64 {
 
 // recoverIDs has a topic remember the IDs of the last while. Nothing else runs yet.
 func (b *Broker) recoverIDs(t *topic, now time.Time) error {
-	from := duplicates.Source{Store: b.store, Logger: b.logger, Topic: t.name, Window: t.config.Load().duplicateWindow(), Now: now}
+	from := duplicates.Source{Store: b.store, Logger: b.logger, Topic: t.name, Window: t.config.Load().IDWindow(), Now: now}
 	for _, q := range *t.queues.Load() {
 		from.Ends = append(from.Ends, q.nextOffset)
 	}
@@ -49,7 +49,7 @@ func (b *Broker) indexRest() {
 	now := time.Now()
 	b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range b.topicsByID() {
-			t.recent.WriteRest(w, t.config.Load().duplicateWindow(), now)
+			t.recent.WriteRest(w, t.config.Load().IDWindow(), now)
 		}
 	}, nil) // closing the store commits it
 }
@@ -64,7 +64,7 @@ func (b *Broker) forget(context.Context, time.Time) (next time.Time, err error) 
 			if t.deleted.Load() {
 				continue
 			}
-			if at := t.recent.Expire(w, t.config.Load().duplicateWindow(), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			if at := t.recent.Expire(w, t.config.Load().IDWindow(), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 				next = at
 			}
 		}

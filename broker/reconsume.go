@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -45,7 +46,7 @@ type retried struct {
 // any more.
 func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
-	return r, withOp("ReconsumeLater", err)
+	return r, fail.WithOp("ReconsumeLater", err)
 }
 
 func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (Reconsumed, error) {
@@ -60,25 +61,25 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	}
 	c := s.group.config.Load().RetryTopic
 	if !c.Enabled {
-		return Reconsumed{}, newError(tidegate.CodeBadRequest, s.group.name,
+		return Reconsumed{}, fail.New(tidegate.CodeBadRequest, s.group.name,
 			"the group has no retry topics; set retry_topic.enabled, or retry without a new message")
 	}
 	m, ok, err := b.store.Get(h.Place)
 	if err != nil {
-		return Reconsumed{}, storeError(err)
+		return Reconsumed{}, fail.Store(err)
 	}
 	if !ok {
-		return Reconsumed{}, invalidHandle("the message was deleted")
+		return Reconsumed{}, fail.InvalidHandle("the message was deleted")
 	}
-	topic, times := c.origin(&m, s.topic.name, s.group.name)
+	topic, times := originalTopic(c, &m, s.topic.name, s.group.name)
 	times++
-	delay, dead, err := c.reconsume(times, mode)
+	delay, dead, err := c.Reconsume(times, mode)
 	if err != nil {
 		return Reconsumed{}, err
 	}
-	out := Reconsumed{Topic: c.retryTopic(topic, s.group.name), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
+	out := Reconsumed{Topic: c.RetryName(topic, s.group.name), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
 	if dead {
-		out.Topic, out.Times = c.deadLetterTopic(topic, s.group.name), times-1
+		out.Topic, out.Times = c.DeadLetterName(topic, s.group.name), times-1
 	}
 	if err := tidegate.ValidateTopic(out.Topic); err != nil {
 		return Reconsumed{}, err // the names are too long together
@@ -117,8 +118,8 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 // the group has retried it since. Its properties tell if topic is the
 // group's own retry topic: anywhere else, dead letters and another group's
 // retries are messages like others. It agrees with TopicOf.
-func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from string, times int) {
-	from, retry := c.original(topic, group)
+func originalTopic(c RetryTopicConfig, m *store.Message, topic, group string) (from string, times int) {
+	from, retry := c.Original(topic, group)
 	switch {
 	case !retry:
 		return topic, 0
@@ -130,8 +131,8 @@ func (c RetryTopicConfig) origin(m *store.Message, topic, group string) (from st
 
 // sent returns the topic that a message of topic was sent to, and the ID that it was sent with. As
 // for origin, its properties tell only if topic is the group's own retry topic.
-func (c RetryTopicConfig) sent(m *store.Message, topic, group string) (to, id string) {
-	if _, retry := c.original(topic, group); !retry {
+func sentTo(c RetryTopicConfig, m *store.Message, topic, group string) (to, id string) {
+	if _, retry := c.Original(topic, group); !retry {
 		return topic, m.ID
 	}
 	return realTopic(m, topic), cmp.Or(m.Properties[tidegate.PropertyOriginMessageID], m.ID)
@@ -176,7 +177,7 @@ func (r *retried) message(m *store.Message, topic string) {
 // 40011 for a delay that is negative or above 864 000 s, 40013 if the handle is not valid any more.
 func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
 	_, err := b.negativeAck(ctx, d, delay)
-	return withOp("NegativeAck", err)
+	return fail.WithOp("NegativeAck", err)
 }
 
 var _ transport.Reconsumer = (*Broker)(nil)
@@ -188,18 +189,18 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	const op = "Reconsume"
 	if mode.Negative {
 		if mode.Level != 0 {
-			return transport.RetryResult{}, withOp(op, newError(tidegate.CodeBadRequest, "level", "it is %d; a negative acknowledgement has no level, give a delay", mode.Level))
+			return transport.RetryResult{}, fail.WithOp(op, fail.New(tidegate.CodeBadRequest, "level", "it is %d; a negative acknowledgement has no level, give a delay", mode.Level))
 		}
 		out, err := b.negativeAck(ctx, d, mode.Delay)
 		if err != nil {
-			return transport.RetryResult{}, withOp(op, err)
+			return transport.RetryResult{}, fail.WithOp(op, err)
 		}
 		return out.retryResult(), nil
 	}
 	r, err := b.reconsumeLater(ctx, d, ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
 	switch {
 	case err != nil:
-		return transport.RetryResult{}, withOp(op, err)
+		return transport.RetryResult{}, fail.WithOp(op, err)
 	case r.DeadLetter:
 		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
 	case r.DeliverAt.IsZero():
@@ -210,7 +211,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 
 func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (settled, error) {
 	if delay < 0 || delay > MaxReconsumeDelay {
-		return settled{}, newError(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
+		return settled{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
 	}
 	end, err := b.beginWith(ctx)
 	if err != nil {
@@ -234,10 +235,10 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 	if !c.Enabled {
 		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
 	}
-	if _, itself := c.original(s.topic.name, s.group.name); itself {
+	if _, itself := c.Original(s.topic.name, s.group.name); itself {
 		return nil, nil //nolint:nilnil // likewise
 	}
-	name := c.retryTopic(s.topic.name, s.group.name)
+	name := c.RetryName(s.topic.name, s.group.name)
 	if tidegate.ValidateTopic(name) != nil {
 		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
 	}
@@ -259,24 +260,24 @@ func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
 	retries := map[string]bool{}
 	for _, s := range b.subscriptionsOf(g) {
 		received[s.topic.name] = s
-		if _, itself := before.original(s.topic.name, g.name); itself {
+		if _, itself := before.Original(s.topic.name, g.name); itself {
 			retries[s.topic.name] = true
 		} else {
-			retries[before.retryTopic(s.topic.name, g.name)] = true
+			retries[before.RetryName(s.topic.name, g.name)] = true
 		}
 	}
 	for name := range retries {
-		from, _ := before.original(name, g.name)
-		if now, is := c.original(name, g.name); is && now == from {
+		from, _ := before.Original(name, g.name)
+		if now, is := c.Original(name, g.name); is && now == from {
 			continue
 		}
 		s := received[name]
 		if before.Enabled && s != nil {
-			return newError(tidegate.CodeBadRequest, g.name,
+			return fail.New(tidegate.CodeBadRequest, g.name,
 				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
 		}
 		if b.hasRetries(name, s) {
-			return newError(tidegate.CodeBadRequest, g.name,
+			return fail.New(tidegate.CodeBadRequest, g.name,
 				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
 		}
 	}
@@ -299,12 +300,12 @@ func (b *Broker) checkOthersRetries(name string, c RetryTopicConfig) error {
 		}
 		topic, clash := c.Topic, false
 		if topic != "" {
-			_, clash = other.original(topic, g.name)
+			_, clash = other.Original(topic, g.name)
 		} else if topic = other.Topic; topic != "" {
-			_, clash = c.original(topic, name)
+			_, clash = c.Original(topic, name)
 		}
 		if clash {
-			return newError(tidegate.CodeBadRequest, name,
+			return fail.New(tidegate.CodeBadRequest, name,
 				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", topic, g.name)
 		}
 	}

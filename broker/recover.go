@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -80,24 +81,24 @@ func (b *Broker) recover() error {
 // decodeTopic reads the settings of a topic as they are stored.
 func decodeTopic(name string, v []byte) (st storedTopic, err error) {
 	if err = json.Unmarshal(v, &st); err == nil {
-		err = st.TopicConfig.withDefaults().validate(name)
+		err = fail.Setting("PutTopic", name, st.TopicConfig.WithDefaults().Validate())
 	}
 	if err != nil {
 		return st, fmt.Errorf("the settings of topic %q: %w", name, err)
 	}
-	st.TopicConfig = st.TopicConfig.withDefaults()
+	st.TopicConfig = st.TopicConfig.WithDefaults()
 	return st, nil
 }
 
 // decodeGroup reads the settings of a group as they are stored.
 func decodeGroup(name string, v []byte) (st storedGroup, err error) {
 	if err = json.Unmarshal(v, &st); err == nil {
-		err = st.GroupConfig.withDefaults().validate(name)
+		err = fail.Setting("PutGroup", name, st.GroupConfig.WithDefaults().ValidateFor(name))
 	}
 	if err != nil {
 		return st, fmt.Errorf("the settings of group %q: %w", name, err)
 	}
-	st.GroupConfig = st.GroupConfig.withDefaults()
+	st.GroupConfig = st.GroupConfig.WithDefaults()
 	return st, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -82,7 +83,7 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadL
 	if err == nil && done.Throttle != nil {
 		err = throttledError(*done.Throttle)
 	}
-	return done, withOp("RedriveDeadLetters", err)
+	return done, fail.WithOp("RedriveDeadLetters", err)
 }
 
 // PurgeDeadLetters removes dead letters of a group for good, and returns when
@@ -105,7 +106,7 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLet
 		return "", err
 	})
 	done.Next = next
-	return done, withOp("PurgeDeadLetters", err)
+	return done, fail.WithOp("PurgeDeadLetters", err)
 }
 
 // moveLetters calls move with the dead letters that are selected, some at a
@@ -113,12 +114,12 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLet
 // position at which it stopped. It returns where to go on.
 func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic, []deadletter.Letter) (string, error)) (next string, err error) {
 	if !b.begin() {
-		return "", closedError()
+		return "", fail.Closed()
 	}
 	defer b.end()
 	left := sel.Limit
 	if left < 0 || left > maxRedrive {
-		return "", newError(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, maxRedrive, defaultRedrive)
+		return "", fail.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, maxRedrive, defaultRedrive)
 	} else if left == 0 {
 		left = defaultRedrive
 	}
@@ -128,7 +129,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	}
 	if sel.To != "" {
 		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
-			return "", newError(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
+			return "", fail.New(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
 		}
 		if _, err := b.topic(sel.To); err != nil {
 			return "", err
@@ -154,14 +155,14 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 	for left > 0 && !scan.Over() {
 		before := scan.Position()
 		if b.life.Err() != nil {
-			return before, closedError()
+			return before, fail.Closed()
 		}
 		if ctx.Err() != nil {
 			return before, context.Cause(ctx)
 		}
 		letters, err := scan.Next(left)
 		if err != nil {
-			return before, storeError(err)
+			return before, fail.Store(err)
 		}
 		if len(letters) == 0 {
 			continue
@@ -170,7 +171,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 		stop, err := move(t, letters)
 		t.forgetReadAhead() // no receive that begins now delivers them
 		if err != nil {
-			return before, storeError(err)
+			return before, fail.Store(err)
 		} else if stop != "" {
 			return stop, nil
 		}

@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -103,7 +104,7 @@ func (t *topic) retentionPolicy() retention.Policy {
 	c := t.config.Load()
 	return retention.Policy{
 		MaxAge: t.maxAge(), MaxBytes: c.Retention.Bytes, Consumed: c.Retention.Consumed,
-		Window: c.duplicateWindow(), WindowMessages: 2 * recent.Capacity,
+		Window: c.IDWindow(), WindowMessages: 2 * recent.Capacity,
 	}
 }
 
@@ -191,7 +192,7 @@ func (r *round) remove(b *Broker, subs []*subscription) error {
 		case b.redriving <- struct{}{}:
 			defer func() { <-b.redriving }()
 		case <-b.life.Done():
-			return closedError()
+			return fail.Closed()
 		}
 		for i, q := range r.queues {
 			r.Queues[i].HasGaps = q.removedMessages.Load() > 0

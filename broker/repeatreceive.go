@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -47,7 +48,7 @@ func (s *subscription) supersede(ctx context.Context, p *Poll) (*repeatable, err
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-s.broker.life.Done():
-			return nil, closedError()
+			return nil, fail.Closed()
 		}
 	}
 }

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -11,49 +10,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
-
-// DefaultRetention is how long a message is kept. Messages of dead letter topics are kept forever,
-// unless the topic is configured otherwise.
-const DefaultRetention = 72 * time.Hour
-
-// A Retention decides when the messages of a topic are removed, the oldest of each queue first. If
-// a consumer group has not consumed a removed message, the message counts in
-// Subscription.Overtaken, and a warning is logged. A message is not removed:
-//
-//   - while it is in flight or waits for a retry of any group, nor within an
-//     hour (or Time, if that is less) after it became ready again;
-//   - nor while its message group is parked or blocked, and then nothing in its queue from the
-//     first message on that waits behind the failed one; what waited there, and the failed one
-//     itself, stays, once that ends, until the group is done with it;
-//   - within the topic's duplicate window, because duplicates are compared with it. It can be
-//     removed if more than 524 288 later messages are in its queue;
-//   - before its delivery time.
-//
-// The zero value keeps messages for 72 hours. Groups that begin later begin
-// with the oldest message that is left.
-type Retention struct {
-	// Time is the age at which a message is removed, consumed or not. The removal can be up to a
-	// minute later, or 1/64 of Time if that is less, so that many messages are removed at once.
-	// Negative means never. Default: 72 hours, and never in topics of dead letters.
-	Time Duration `json:"time,omitempty"`
-
-	// Bytes is the maximum size of all bodies in the topic. The oldest messages above it are
-	// removed within about a second, consumed or not. Zero means no bound.
-	Bytes int64 `json:"bytes,omitempty"`
-
-	// Consumed removes messages that every group of the topic has
-	// acknowledged, made dead letters or filtered out, within about a second. A
-	// group counts from its first receive on. A topic without any group keeps everything.
-	Consumed bool `json:"consumed,omitempty"`
-}
-
-func (r Retention) validate() error {
-	errs := []error{atMost("retention.time", r.Time)}
-	if r.Bytes < 0 {
-		errs = append(errs, fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes))
-	}
-	return errors.Join(errs...)
-}
 
 // maxAge returns how long the topic's messages are kept; retention.Forever for ever.
 func (t *topic) maxAge() time.Duration {

@@ -151,7 +151,7 @@ func (k *keeper) check() {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	r, window := k.config.Retention, k.config.duplicateWindow()
+	r, window := k.config.Retention, k.config.IDWindow()
 	there := map[[2]int64]bool{}
 	var total, overtaken Backlog
 	for _, m := range k.messages {

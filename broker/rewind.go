@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -57,12 +58,12 @@ type QueueRewind struct {
 // power failure within a few ten milliseconds may take it back as a whole.
 func (b *Broker) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	done, err := b.rewind(ctx, group, topic, to)
-	return done, withOp("Rewind", err)
+	return done, fail.WithOp("Rewind", err)
 }
 
 func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	if !b.begin() {
-		return nil, closedError()
+		return nil, fail.Closed()
 	}
 	defer b.end()
 	if err := to.validate(); err != nil {
@@ -80,7 +81,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 		return nil, err
 	}
 	if err := write.Wait(); err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
 	return done, nil
@@ -117,7 +118,7 @@ func (p Position) validate() error {
 	}
 	slices.Sort(set)
 	if len(set) != 1 {
-		return newError(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q: give one", len(set), set)
+		return fail.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q: give one", len(set), set)
 	}
 	return nil
 }
@@ -145,7 +146,7 @@ func (s *subscription) targets(to Position) ([]target, error) {
 		out = append(out, target{queue: q, next: offset})
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, newError(tidegate.CodeBadRequest, "offsets", "%v", err)
+		return nil, fail.New(tidegate.CodeBadRequest, "offsets", "%v", err)
 	}
 	if len(to.Offsets) == 0 {
 		for _, q := range queues {
@@ -164,10 +165,10 @@ func (s *subscription) targets(to Position) ([]target, error) {
 				func(m store.Stored) bool { return !m.At.Before(to.Time) })
 		}
 		if err != nil {
-			return nil, storeError(err)
+			return nil, fail.Store(err)
 		}
 		if t.bytes, err = s.broker.bytesBefore(s.topic, t.queue, t.next); err != nil {
-			return nil, storeError(err)
+			return nil, fail.Store(err)
 		}
 	}
 	return out, nil

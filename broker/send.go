@@ -7,10 +7,14 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
+
+// maxFirstCheck bounds Incoming.FirstCheck (RocketMQ: maxTransactionRecoverySecond).
+const maxFirstCheck = time.Hour
 
 // Incoming is a message to store, with the data of its producer.
 type Incoming struct {
@@ -59,7 +63,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
 	if !b.begin() {
-		return failAll(results, closedError())
+		return failAll(results, fail.Closed())
 	}
 	defer b.end()
 	if ctx.Err() != nil {
@@ -76,7 +80,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 		}
 	}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
-		return failAll(results, closedError())
+		return failAll(results, fail.Closed())
 	} else if err != nil {
 		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
 			Message: "the broker could not make sure that the message is on disk"}
@@ -91,7 +95,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 
 func failAll(results []transport.SendResult, err error) []transport.SendResult {
 	for i := range results {
-		results[i].Err = withOp("SendMessage", err)
+		results[i].Err = fail.WithOp("SendMessage", err)
 	}
 	return results
 }
@@ -102,7 +106,7 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 		return nil, err
 	}
 	if m.ID == "" {
-		return nil, newError(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; a producer gives each message one")
+		return nil, fail.New(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; a producer gives each message one")
 	}
 	t, err := b.topic(m.Topic)
 	if err != nil {
@@ -116,12 +120,12 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 	}
 	if kind == TopicDelay {
 		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
-			return nil, newError(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
+			return nil, fail.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
 	want := t.config.Load().Type
 	if kind != want && (m.Half || !isDeadLetterTopic(m.Topic)) {
-		return nil, newError(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, kind.because(m.Message), want.needs())
+		return nil, fail.New(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
 	}
 	return t, nil
 }
@@ -149,11 +153,11 @@ func typeOf(m *tidegate.Message) TopicType {
 func (m Incoming) checkHalf() error {
 	switch {
 	case m.MessageGroup != "":
-		return newError(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q)", m.MessageGroup)
+		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q)", m.MessageGroup)
 	case !m.DeliverAt.IsZero():
-		return newError(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time")
+		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time")
 	case m.FirstCheck < 0 || m.FirstCheck > maxFirstCheck:
-		return newError(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
+		return fail.New(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
 	}
 	return nil
 }
@@ -183,7 +187,7 @@ func (a *appending) checkAll() (accepted bool) {
 	for i, m := range a.msgs {
 		t, err := a.broker.check(m)
 		if err != nil {
-			a.results[i].Err = withOp("SendMessage", err)
+			a.results[i].Err = fail.WithOp("SendMessage", err)
 			continue
 		}
 		if a.refusedBefore(i, t) {
@@ -209,11 +213,11 @@ func (a *appending) write(w *store.Batch) {
 			continue
 		}
 		if t.deleted.Load() {
-			a.results[i].Err = withOp("SendMessage", topicNotFound(t.name))
+			a.results[i].Err = fail.WithOp("SendMessage", fail.TopicNotFound(t.name))
 			continue
 		}
 		m := a.msgs[i]
-		window := t.config.Load().duplicateWindow()
+		window := t.config.Load().IDWindow()
 		var hash uint64
 		if window > 0 {
 			hash = t.recent.Hash(m.ID)
@@ -289,7 +293,7 @@ func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) i
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))
 	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
-	t.recent.Put(w, m, q.number, offset, t.config.Load().duplicateWindow(), now)
+	t.recent.Put(w, m, q.number, offset, t.config.Load().IDWindow(), now)
 	return offset
 }
 

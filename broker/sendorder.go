@@ -1,5 +1,7 @@
 package broker
 
+import "github.com/tidegate/tidegate/broker/internal/fail"
+
 // A sendOrder keeps the messages of one message group in the order of their
 // Append: none is stored while one before it is not, but may be later. Its zero
 // value is ready for use.
@@ -46,7 +48,7 @@ func (o *sendOrder) hold(i int, t *topic, group string) bool {
 
 // refuse refuses a message for now, and has those behind it in its message group refused too.
 func (a *appending) refuse(i int, t *topic, err error, limit string) {
-	a.results[i].Err = withOp("SendMessage", err)
+	a.results[i].Err = fail.WithOp("SendMessage", err)
 	if limit != "" {
 		a.broker.counters.countThrottled(limit)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -22,7 +23,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	end, err := b.beginWith(ctx)
 	if err != nil {
 		for i := range errs {
-			errs[i] = withOp("AckMessage", err)
+			errs[i] = fail.WithOp("AckMessage", err)
 		}
 		return errs
 	}
@@ -31,7 +32,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	for i := 0; i < len(ds); {
 		s, _, err := b.locate(ds[i])
 		if err != nil {
-			errs[i] = withOp("AckMessage", err)
+			errs[i] = fail.WithOp("AckMessage", err)
 			i++
 			continue
 		}
@@ -45,7 +46,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		}
 		if waited == nil || f != waited {
 			if waited, werr = f, f.WaitContext(ctx); werr != nil {
-				werr = withOp("AckMessage", unsettled(ctx, werr))
+				werr = fail.WithOp("AckMessage", unsettled(ctx, werr))
 			}
 		}
 		errs[i] = werr
@@ -71,7 +72,7 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, writes []*stor
 		if err == nil {
 			err = s.progress.Ack(h, now)
 		}
-		errs[n] = withOp("AckMessage", asInvalidHandle(err))
+		errs[n] = fail.WithOp("AckMessage", asInvalidHandle(err))
 	}
 	if f := s.apply(now).write; f != nil {
 		for i := range n {
@@ -94,13 +95,13 @@ func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, writes []*stor
 // interval of the group and topic, and 40013 if the handle is not valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
-		return transport.RetryResult{}, withOp("Retry", illegalInvisibleTime("delay", after, 0, longest))
+		return transport.RetryResult{}, fail.WithOp("Retry", fail.IllegalInvisibleTime("delay", after, 0, longest))
 	}
 	out, err := b.settle(ctx, d, consume.Settlement{
 		Event: consume.EventFail, After: after, BySchedule: after == transport.ByLadder, Reason: reason,
 	})
 	if err != nil {
-		return transport.RetryResult{}, withOp("Retry", err)
+		return transport.RetryResult{}, fail.WithOp("Retry", err)
 	}
 	return out.retryResult(), nil
 }
@@ -144,7 +145,7 @@ func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur tim
 // or, in a repetition, already its successor.
 func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
-		return "", withOp("ChangeInvisibleDuration", illegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
+		return "", fail.WithOp("ChangeInvisibleDuration", fail.IllegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
 	h, _ := handle.ParseReceipt(d.Handle) // settle reports the error
 	h.Serial++
@@ -152,10 +153,10 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	current.Handle = valid
 	_, err := b.settle(ctx, &current, consume.Settlement{Event: consume.EventChange, After: dur, Serial: h.Serial})
 	if long, ok := errors.AsType[*consume.TooLongError](err); ok {
-		err = consumptionTooLong(dur, long.Left, b.opts.MaxInvisibleDuration)
+		err = fail.ConsumptionTooLong(dur, long.Left, b.opts.MaxInvisibleDuration)
 	}
 	if err != nil {
-		return "", withOp("ChangeInvisibleDuration", err)
+		return "", fail.WithOp("ChangeInvisibleDuration", err)
 	}
 	return h.String(), nil
 }
@@ -174,7 +175,7 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
 	if err != nil || out.to == 0 {
-		return transport.RetryResult{}, withOp("ForwardMessageToDeadLetterQueue", err)
+		return transport.RetryResult{}, fail.WithOp("ForwardMessageToDeadLetterQueue", err)
 	}
 	return out.retryResult(), nil
 }
@@ -246,7 +247,7 @@ func asInvalidHandle(reason error) error {
 	if _, ok := errors.AsType[*tidegate.Error](reason); ok {
 		return reason
 	}
-	return invalidHandle("%v", reason)
+	return fail.InvalidHandle("%v", reason)
 }
 
 // carryOut carries out a closing, whether ctx ends or not: it is not left half done. Its caller has
@@ -270,7 +271,7 @@ func (b *Broker) carryOut(ctx context.Context, c closing) error {
 // cause of ctx or an error of the store.
 func unsettled(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
-		return storeError(err)
+		return fail.Store(err)
 	}
 	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,8 +20,8 @@ var _ transport.Snoozer = (*Broker)(nil)
 func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	const op = "Snooze"
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
-		return withOp(op, newError(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
+		return fail.WithOp(op, fail.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
 	_, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventSnooze, After: dur})
-	return withOp(op, err)
+	return fail.WithOp(op, err)
 }

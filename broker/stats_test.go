@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -152,12 +153,12 @@ func TestRefusal(t *testing.T) {
 		want RefusalReason
 	}{
 		{throttledError(Throttle{}), RefusedThrottled},
-		{topicNotFound("t"), RefusedNoTopic},
+		{fail.TopicNotFound("t"), RefusedNoTopic},
 		{e(tidegate.CodeIllegalMessageID), RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
 		{e(tidegate.CodeInternalError), RefusedOther},
 		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, RefusedUnknown},
-		{withOp("SendMessage", closedError()), RefusedOther},
+		{fail.WithOp("SendMessage", fail.Closed()), RefusedOther},
 		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},
 	} {
 		if got := refusal(c.err); got != c.want {
@@ -202,7 +203,7 @@ func TestThrottleLimitsAreKnown(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	c := counters{}
 	results := make([]transport.SendResult, 64)
-	refused := []transport.SendResult{{Err: topicNotFound("t")}}
+	refused := []transport.SendResult{{Err: fail.TopicNotFound("t")}}
 	if n := testing.AllocsPerRun(100, func() {
 		c.countRefused(results)
 		c.countRefused(refused)

@@ -42,16 +42,6 @@ func TestPressureStates(t *testing.T) {
 	}
 }
 
-func TestPressureIsChecked(t *testing.T) {
-	t.Parallel()
-	_, err := Open(Options{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxColdReads: -1, ColdDistance: -1}})
-	for _, w := range []string{"min_free_disk_bytes is -2", "max_compaction_debt_bytes is -2", "max_cold_reads_bytes_per_second is -1", "cold_distance_bytes is -1"} {
-		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
-		}
-	}
-}
-
 // Sends are refused before the disk is full; what is stored is consumed all the
 // same, and once there is room sends are taken without a restart.
 //

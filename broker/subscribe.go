@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -66,9 +67,9 @@ func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
 	case before != nil:
 		return before, nil
 	case b.topics[t.name] != t:
-		return s, topicNotFound(t.name)
+		return s, fail.TopicNotFound(t.name)
 	case b.groups[g.name] != g:
-		return s, groupNotFound(g.name)
+		return s, fail.GroupNotFound(g.name)
 	}
 	b.addSubscription(s)
 	return s, nil
@@ -88,7 +89,7 @@ func (g *group) startsLate(t *topic) bool {
 	if c.Start != StartLatest || isDeadLetterTopic(t.name) || t.automatic.Load() {
 		return false
 	}
-	_, retry := c.RetryTopic.original(t.name, g.name)
+	_, retry := c.RetryTopic.Original(t.name, g.name)
 	return !retry
 }
 
@@ -118,7 +119,7 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 	var write *store.PendingWrite
 	s.locked(func() { write = s.apply(time.Now()).write }) // only now: no cursor on disk is past the last message
 	if err := write.Wait(); err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	if err := b.noteSubscription(ctx, g, t); err != nil {
 		return nil, err

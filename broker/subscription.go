@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -139,9 +140,9 @@ func (s *subscription) leave(w *waiter) {
 // goneError tells a receive what was deleted.
 func (s *subscription) goneError() error {
 	if s.broker.group(s.group.name) != s.group {
-		return groupNotFound(s.group.name)
+		return fail.GroupNotFound(s.group.name)
 	}
-	return topicNotFound(s.topic.name)
+	return fail.TopicNotFound(s.topic.name)
 }
 
 // close ends a subscription that is deleted: nothing is written for it any more.

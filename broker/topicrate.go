@@ -1,40 +1,10 @@
 package broker
 
 import (
-	"errors"
-	"fmt"
-	"math"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
-
-// A Rate bounds how fast a topic takes messages. Zero fields do not bound.
-type Rate struct {
-	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
-	BytesPerSecond    float64 `json:"bytes_per_second,omitempty"` // of bodies
-
-	// Burst is how many messages may come at once after a pause. 0: as many
-	// as in one second, at least 1. Of bytes, as many as in one second may
-	// come at once, or one message if it has more.
-	Burst int `json:"burst,omitempty"`
-}
-
-func (r Rate) validate(field string) error {
-	var errs []error
-	for _, x := range []struct {
-		name  string
-		value float64
-	}{{"messages_per_second", r.MessagesPerSecond}, {"bytes_per_second", r.BytesPerSecond}} {
-		if !(x.value >= 0) || math.IsInf(x.value, 0) {
-			errs = append(errs, fmt.Errorf("%s.%s is %g: give a number of 0 or more; 0 is no limit", field, x.name, x.value))
-		}
-	}
-	if r.Burst < 0 || r.Burst > 0 && r.MessagesPerSecond == 0 {
-		errs = append(errs, fmt.Errorf("%s.burst is %d: it may not be negative, and needs messages_per_second", field, r.Burst))
-	}
-	return errors.Join(errs...)
-}
 
 // throttleRate returns the topic's rate as a throttle if the message comes too
 // early, and takes it from the rate if not. by is nil if nothing is sent.

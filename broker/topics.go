@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -113,7 +114,7 @@ func (t *topic) grow(n int) {
 // on disk. A topic's type cannot change, its number of queues not fall (40000).
 func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topic, error) {
 	if !b.begin() {
-		return Topic{}, closedError()
+		return Topic{}, fail.Closed()
 	}
 	defer b.end()
 	if err := tidegate.ValidateTopic(name); err != nil {
@@ -148,15 +149,15 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 			c.Queues = before.Queues
 		}
 		if c.Type != before.Type {
-			return nil, newError(tidegate.CodeBadRequest, name, "its type is %s and cannot become %s; make another topic", before.Type, c.Type)
+			return nil, fail.New(tidegate.CodeBadRequest, name, "its type is %s and cannot become %s; make another topic", before.Type, c.Type)
 		}
 		if c.Queues < before.Queues {
-			return nil, newError(tidegate.CodeBadRequest, name, "it has %d queues and cannot have fewer (%d): their messages would be lost",
+			return nil, fail.New(tidegate.CodeBadRequest, name, "it has %d queues and cannot have fewer (%d): their messages would be lost",
 				before.Queues, c.Queues)
 		}
 	}
-	c = c.withDefaults()
-	if err := c.validate(name); err != nil {
+	c = c.WithDefaults()
+	if err := fail.Setting("PutTopic", name, c.Validate()); err != nil {
 		return nil, err
 	}
 	if t != nil && *t.config.Load() == c && t.automatic.Load() == automatic {
@@ -171,13 +172,13 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	}
 	v, err := json.Marshal(storedTopic{t.id, automatic, c})
 	if err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		w.PutTopic(name, v)
 		w.PutNumber(number)
 	}, nil).Wait(); err != nil {
-		return nil, storeError(err)
+		return nil, fail.Store(err)
 	}
 	b.number = number
 	t.config.Store(&c)
@@ -270,7 +271,7 @@ func (b *Broker) describe(t *topic) Topic {
 // DeleteTopic removes a topic with its messages and the groups' progress in it.
 func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 	if !b.begin() {
-		return closedError()
+		return fail.Closed()
 	}
 	defer b.end()
 	if err := b.lockAdmin(ctx); err != nil {
@@ -303,7 +304,7 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
 		}
 	}, nil).Wait(); err != nil {
-		return false, storeError(err)
+		return false, fail.Store(err)
 	}
 	if !deleted {
 		return false, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -73,19 +74,19 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 // has ended, perhaps by an earlier call of the same end whose answer was lost. If ctx ends while
 // the disk is waited for, the transaction may end all the same.
 func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
-	return withOp("EndTransaction", b.endTransaction(ctx, e))
+	return fail.WithOp("EndTransaction", b.endTransaction(ctx, e))
 }
 
 func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if !b.begin() {
-		return closedError()
+		return fail.Closed()
 	}
 	defer b.end()
 	if e.TransactionID == "" {
-		return newError(tidegate.CodeInvalidTransactionID, "transaction ID", "it is empty")
+		return fail.New(tidegate.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}
 	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
-		return newError(tidegate.CodeBadRequest, "resolution", "it is %d; there are unknown (0), commit (1) and rollback (2)", e.Resolution)
+		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; there are unknown (0), commit (1) and rollback (2)", e.Resolution)
 	}
 	t, err := b.topic(e.Topic)
 	if err != nil {
@@ -102,7 +103,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 // endError returns the error of EndTransaction for one of pending.
 func endError(ctx context.Context, e TransactionEnd, err error) error {
 	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
-		return newError(tidegate.CodeInvalidTransactionID, "transaction ID", "%v", other)
+		return fail.New(tidegate.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
 	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
@@ -117,9 +118,9 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 	case errors.Is(err, pending.ErrNoTransaction):
 		return noTransaction(e)
 	case errors.Is(err, pending.ErrTopicDeleted):
-		return topicNotFound(e.Topic)
+		return fail.TopicNotFound(e.Topic)
 	case errors.Is(err, tidegate.ErrClosed):
-		return closedError()
+		return fail.Closed()
 	}
 	return storeUnless(ctx, err)
 }
@@ -147,6 +148,6 @@ func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func(
 }
 
 func noTransaction(e TransactionEnd) error {
-	return newError(tidegate.CodeInternalServerError, "transaction ID",
+	return fail.New(tidegate.CodeInternalServerError, "transaction ID",
 		"there is no transaction %.64q in topic %q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // short decides whether too little is free: below the mark, and then until
@@ -49,11 +51,8 @@ type Condition struct {
 	Stalled time.Duration // for how long it has been holding up writes
 }
 
-// The defaults of StorageLimits.
+// The bounds of the default of StorageLimits.Free.
 const (
-	DefaultDebt  = 64 << 30
-	DefaultStall = time.Second
-
 	mostFree  = 1 << 30
 	leastFree = 256 << 20
 )
@@ -73,7 +72,7 @@ func (l StorageLimits) Of(disk bool, total int64) Condition {
 	if disk {
 		free = cmp.Or(l.Free, max(min(mostFree, total/20), leastFree))
 	}
-	return Condition{Free: max(0, free), Debt: max(0, cmp.Or(l.Debt, DefaultDebt)), Stalled: max(0, cmp.Or(l.Stalled, DefaultStall))}
+	return Condition{Free: max(0, free), Debt: max(0, cmp.Or(l.Debt, settings.DefaultMaxCompactionDebt)), Stalled: max(0, cmp.Or(l.Stalled, settings.DefaultMaxWriteStall))}
 }
 
 const (

@@ -1,19 +1,16 @@
-package broker
+package settings
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
-// The defaults of address settings (Artemis: undelivered messages). They hold for every topic that
-// has redelivery settings at all; the delays default to 0.
+// The defaults of Address (Artemis: undelivered messages). They apply if at least one of the first
+// nine fields is set for a topic. The delays default to 0.
 const (
 	DefaultRedeliveryDelayMultiplier = 1.0
 	DefaultMaxRedeliveryDelayFactor  = 10 // of redelivery-delay
@@ -21,75 +18,30 @@ const (
 	DefaultDeadLetterQueuePrefix     = "DLQ."
 )
 
-// maxSetDelay is maxDuration.
-const maxSetDelay = Milliseconds(maxDuration / time.Millisecond)
-
-// Milliseconds is a number of milliseconds, the unit of Artemis's address settings. JSON
-// has it as that number, and may give a text such as "5s" too.
-type Milliseconds int64
-
-// Duration returns the same time as a time.Duration.
-func (m Milliseconds) Duration() time.Duration { return time.Duration(m) * time.Millisecond }
-
-// ParseMilliseconds reads a whole number of milliseconds, or a duration such
-// as "5s" or "1m30s" that is one.
-func ParseMilliseconds(text string) (Milliseconds, error) {
-	var n json.Number
-	if err := json.Unmarshal([]byte(text), &n); err == nil {
-		if v, err := n.Int64(); err == nil {
-			return Milliseconds(v), nil
-		}
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%q is no time: give whole milliseconds such as 5000, or a duration such as \"5s\"", text)
-	}
-	return Milliseconds(d / time.Millisecond), nil
-}
-
-// UnmarshalJSON reads a number of milliseconds or a quoted duration.
-func (m *Milliseconds) UnmarshalJSON(b []byte) error {
-	text := string(b)
-	if len(b) > 0 && b[0] == '"' {
-		if err := json.Unmarshal(b, &text); err != nil {
-			return err
-		}
-	}
-	v, err := ParseMilliseconds(text)
-	if err != nil {
-		return err
-	}
-	*m = v
-	return nil
-}
-
-// AddressSettings are the settings of the topics that an address pattern
-// matches, named as in Artemis. A field that is nil is inherited: from the
-// most specific of the other patterns that match and have it, or else it has its
-// default.
+// An Address has the settings of the topics that an address pattern matches. The names are those of
+// Artemis. A nil field is inherited from the most specific other pattern that matches and sets it.
+// If no pattern sets the field, it has its default.
 //
 // If one of the first nine fields is set for a topic, all nine apply there, with their defaults.
 // They replace MaxAttempts, Retry and FIFORetryInterval of the groups, and the delay that a push
 // consumer requests. The retry interval of a simple consumer stays its invisible duration
 // (RocketMQ: consumption retry).
-type AddressSettings struct {
-	// RedeliveryDelay is the time between a failed delivery and the next one.
-	// Default: 0, at once.
+type Address struct {
+	// RedeliveryDelay is the time between a failed delivery and the next one. Default: 0.
 	RedeliveryDelay *Milliseconds `json:"redelivery-delay,omitempty"`
 
-	// RedeliveryDelayMultiplier makes each delay that many times the one
-	// before. Above 0. Default: 1.
+	// RedeliveryDelayMultiplier is the factor between consecutive delays, above 0. Default: 1.
 	RedeliveryDelayMultiplier *float64 `json:"redelivery-delay-multiplier,omitempty"`
 
-	// RedeliveryCollisionAvoidanceFactor is how much of a delay, 0 to 1, chance
-	// adds to or takes from it at most. Default: 0.
+	// RedeliveryCollisionAvoidanceFactor is the maximum share of a delay, 0 to 1, that is added or
+	// subtracted at random. Default: 0.
 	RedeliveryCollisionAvoidanceFactor *float64 `json:"redelivery-collision-avoidance-factor,omitempty"`
 
 	// MaxRedeliveryDelay bounds the delay. Default: ten times RedeliveryDelay.
 	MaxRedeliveryDelay *Milliseconds `json:"max-redelivery-delay,omitempty"`
 
-	// MaxDeliveryAttempts is how many unsuccessful deliveries a message has
-	// before it goes to DeadLetterAddress; -1 for ever. Default: 10.
+	// MaxDeliveryAttempts is the maximum number of deliveries of a message. After the last one the
+	// message moves to DeadLetterAddress. -1 means no maximum. Default: 10.
 	MaxDeliveryAttempts *int `json:"max-delivery-attempts,omitempty"`
 
 	// DeadLetterAddress is the topic of dead letters. The first dead letter creates it. Empty means
@@ -126,9 +78,9 @@ type AddressSettings struct {
 	ExpiryAddress *string `json:"expiry-address,omitempty"`
 }
 
-// over returns s with what it does not set taken from less.
-func (s AddressSettings) over(less AddressSettings) AddressSettings {
-	return AddressSettings{
+// Over returns s with every nil field taken from less, the settings of a less specific pattern.
+func (s Address) Over(less Address) Address {
+	return Address{
 		RedeliveryDelay:                    cmp.Or(s.RedeliveryDelay, less.RedeliveryDelay),
 		RedeliveryDelayMultiplier:          cmp.Or(s.RedeliveryDelayMultiplier, less.RedeliveryDelayMultiplier),
 		RedeliveryCollisionAvoidanceFactor: cmp.Or(s.RedeliveryCollisionAvoidanceFactor, less.RedeliveryCollisionAvoidanceFactor),
@@ -145,6 +97,14 @@ func (s AddressSettings) over(less AddressSettings) AddressSettings {
 	}
 }
 
+// Redelivers reports whether one of the first nine fields is set, the settings of redelivery and of
+// dead letters. All nine apply then.
+func (s Address) Redelivers() bool {
+	s.AutoDeleteQueues, s.PersistDeliveryCountBeforeDelivery, s.ExpiryDelay, s.ExpiryAddress = nil, nil, nil, nil
+	return s != (Address{})
+}
+
+// orDefault returns *p, or v if p is nil.
 func orDefault[T any](p *T, v T) T {
 	if p != nil {
 		return *p
@@ -152,54 +112,16 @@ func orDefault[T any](p *T, v T) T {
 	return v
 }
 
-// An addressPolicy is what the address settings that match a topic make of it.
-type addressPolicy struct {
-	redelivery    *redelivery.Rules // nil: none of them says anything about it
-	keepQueues    bool              // auto-delete-queues is false
-	persist       bool              // persist-delivery-count-before-delivery
-	expiry        time.Duration
-	expiryAddress string
-}
-
-// policy returns what merged settings make of a topic.
-func (s AddressSettings) policy() *addressPolicy {
-	p := &addressPolicy{
-		keepQueues: !orDefault(s.AutoDeleteQueues, true),
-		persist:    orDefault(s.PersistDeliveryCountBeforeDelivery, false),
-		expiry:     orDefault(s.ExpiryDelay, 0).Duration(), expiryAddress: orDefault(s.ExpiryAddress, ""),
-	}
-	other := s
-	other.AutoDeleteQueues = nil
-	other.PersistDeliveryCountBeforeDelivery, other.ExpiryDelay, other.ExpiryAddress = nil, nil, nil
-	if other == (AddressSettings{}) {
-		return p
-	}
-	delay := orDefault(s.RedeliveryDelay, 0)
-	p.redelivery = &redelivery.Rules{
-		Delay:       delay.Duration(),
-		Longest:     orDefault(s.MaxRedeliveryDelay, min(delay*DefaultMaxRedeliveryDelayFactor, maxSetDelay)).Duration(),
-		Multiplier:  orDefault(s.RedeliveryDelayMultiplier, DefaultRedeliveryDelayMultiplier),
-		Factor:      orDefault(s.RedeliveryCollisionAvoidanceFactor, 0),
-		MaxAttempts: orDefault(s.MaxDeliveryAttempts, DefaultMaxDeliveryAttempts),
-		DeadLetter:  orDefault(s.DeadLetterAddress, ""),
-		AutoCreate:  orDefault(s.AutoCreateDeadLetterResources, false),
-		Prefix:      orDefault(s.DeadLetterQueuePrefix, DefaultDeadLetterQueuePrefix),
-		Suffix:      orDefault(s.DeadLetterQueueSuffix, ""),
-	}
-	return p
-}
-
-// Validate returns an error that names every field with a value that is not
-// legal, and nil if there is none.
-func (s AddressSettings) Validate() error {
+// Validate returns an error that names every field with an invalid value, or nil.
+func (s Address) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, f := range []struct {
 		name  string
 		value *Milliseconds
 	}{{"redelivery-delay", s.RedeliveryDelay}, {"max-redelivery-delay", s.MaxRedeliveryDelay}, {"expiry-delay", s.ExpiryDelay}} {
-		if v := orDefault(f.value, 0); v < 0 || v > maxSetDelay {
-			bad("%s is %d ms: give 0 to %d", f.name, v, maxSetDelay)
+		if v := orDefault(f.value, 0); v < 0 || v > maxMilliseconds {
+			bad("%s is %d ms: give 0 to %d", f.name, v, maxMilliseconds)
 		}
 	}
 	if v := orDefault(s.RedeliveryDelayMultiplier, 1); !(v > 0) || math.IsInf(v, 0) {

@@ -1,4 +1,4 @@
-package broker
+package settings
 
 import (
 	"errors"
@@ -8,9 +8,15 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// A GroupConfig has the settings of a consumer group. They can be changed while the group is in
-// use. A change also applies to messages in flight.
-type GroupConfig struct {
+// The defaults of Group.
+const (
+	DefaultMaxAttempts       = 17 // one delivery and 16 retries (RocketMQ: consumption retry)
+	DefaultFIFORetryInterval = 3 * time.Second
+)
+
+// A Group has the settings of a consumer group. They can be changed while the group is in use. A
+// change also applies to messages in flight.
+type Group struct {
 	// FIFO keeps the messages of one message group in order: while one of them is in flight or
 	// waits for a retry, its successors wait. A receive of several messages therefore gets at most
 	// one of each message group. RocketMQ delivers several of them, locks their queue, and if one
@@ -47,10 +53,10 @@ type GroupConfig struct {
 
 	// RetryTopic has the settings of retries through a retry topic, for consumers that call
 	// ReconsumeLater. Zero means none.
-	RetryTopic RetryTopicConfig `json:"retry_topic,omitzero"`
+	RetryTopic RetryTopic `json:"retry_topic,omitzero"`
 
 	// NegativeAck has the settings of negative acknowledgements. Zero means the defaults.
-	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
+	NegativeAck NegativeAck `json:"negative_ack,omitzero"`
 }
 
 // A Start is the first position of a consumer group in a topic.
@@ -72,14 +78,15 @@ type OnExhausted string
 //   - OnExhaustedBlock: the message is retried without end at FIFORetryInterval, and its successors
 //     wait.
 //   - OnExhaustedPark: the message group is parked. The message, its successors and later messages
-//     of the group wait in order until [Broker.RedriveParked].
+//     of the group wait in order until an operator redrives the message group.
 const (
 	OnExhaustedDeadLetter OnExhausted = "dead-letter"
 	OnExhaustedBlock      OnExhausted = "block"
 	OnExhaustedPark       OnExhausted = "park"
 )
 
-func (c GroupConfig) withDefaults() GroupConfig {
+// WithDefaults returns c with the default of every zero field.
+func (c Group) WithDefaults() Group {
 	if c.Start == "" {
 		c.Start = StartEarliest
 	}
@@ -95,7 +102,7 @@ func (c GroupConfig) withDefaults() GroupConfig {
 	if c.FIFORetryInterval == 0 {
 		c.FIFORetryInterval = Duration(DefaultFIFORetryInterval)
 	}
-	c.RetryTopic = c.RetryTopic.withDefaults()
+	c.RetryTopic = c.RetryTopic.WithDefaults()
 	if c.NegativeAck.Delay == 0 {
 		c.NegativeAck.Delay = Duration(DefaultNegativeAckDelay)
 	}
@@ -103,29 +110,32 @@ func (c GroupConfig) withDefaults() GroupConfig {
 }
 
 // Ladder returns the retry intervals of the group: Retry, or the fixed one of a FIFO group.
-func (c GroupConfig) Ladder() backoff.Steps {
-	c = c.withDefaults()
+func (c Group) Ladder() backoff.Steps {
+	c = c.WithDefaults()
 	if c.FIFO {
 		return backoff.Steps{time.Duration(c.FIFORetryInterval)}
 	}
 	return c.Retry
 }
 
-// interval returns the retry interval after delivery attempt failed.
-func (c GroupConfig) interval(attempt int) time.Duration {
+// Interval returns the retry interval after a delivery attempt failed. The first attempt is 1. The
+// fields must have their defaults (WithDefaults).
+func (c *Group) Interval(attempt int) time.Duration {
 	if c.FIFO {
 		return time.Duration(c.FIFORetryInterval)
 	}
 	return c.Retry.Delay(attempt - 1)
 }
 
-func (c GroupConfig) validate(name string) error {
-	return badConfig("PutGroup", name, errors.Join(c.Validate(), c.RetryTopic.withDefaults().validateNames(name)))
+// ValidateFor is Validate for the group with a name. It also checks the names of the group's retry
+// topic and dead letter topic.
+func (c Group) ValidateFor(name string) error {
+	return errors.Join(c.Validate(), c.RetryTopic.WithDefaults().validateNames(name))
 }
 
 // Validate returns an error that names every field with an invalid value, or nil.
-func (c GroupConfig) Validate() error {
-	c = c.withDefaults()
+func (c Group) Validate() error {
+	c = c.WithDefaults()
 	var errs []error
 	if c.MaxAttempts < -1 {
 		errs = append(errs, fmt.Errorf("max_attempts is %d: give 1 or more, or -1 for ever", c.MaxAttempts))
@@ -134,12 +144,12 @@ func (c GroupConfig) Validate() error {
 		errs = append(errs, fmt.Errorf("retry: %w", err))
 	}
 	for i, d := range c.Retry {
-		errs = append(errs, atMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
+		errs = append(errs, AtMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
 	}
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
 	}
-	errs = append(errs, atMost("fifo_retry_interval", c.FIFORetryInterval))
+	errs = append(errs, AtMost("fifo_retry_interval", c.FIFORetryInterval))
 	if c.Start != StartEarliest && c.Start != StartLatest {
 		errs = append(errs, fmt.Errorf("start is %q: give earliest or latest", c.Start))
 	}
@@ -149,6 +159,6 @@ func (c GroupConfig) Validate() error {
 	case c.OnExhausted != OnExhaustedDeadLetter && !c.FIFO:
 		errs = append(errs, fmt.Errorf("on_exhausted is %q and fifo is false: only a FIFO group has an order to keep; set fifo, or give dead-letter", c.OnExhausted))
 	}
-	errs = append(errs, c.MaxBacklog.validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
+	errs = append(errs, c.MaxBacklog.Validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
 	return errors.Join(errs...)
 }

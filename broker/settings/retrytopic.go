@@ -1,4 +1,4 @@
-package broker
+package settings
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ const (
 	MaxReconsumeDelay       = 864_000 * time.Second
 )
 
-// RetryLevels returns a new copy of the delay levels (MESSAGE_DELAYLEVEL): level 1 is
-// 1 s, level 18 is 2 h.
+// RetryLevels returns a new copy of the delay levels (MESSAGE_DELAYLEVEL): level 1 is 1 s, level 18
+// is 2 h.
 func RetryLevels() backoff.Steps {
 	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 }
@@ -47,12 +47,12 @@ const (
 	SubscriptionFailover  SubscriptionType = "failover"
 )
 
-// A RetryTopicConfig has the settings of retries through a retry topic (TDMQ for Pulsar: retry and
-// dead letters). [Broker.ReconsumeLater] acknowledges a message and stores it in the retry topic,
+// A RetryTopic has the settings of retries through a retry topic (TDMQ for Pulsar: retry and dead
+// letters). The broker's ReconsumeLater acknowledges a message and stores it in the retry topic,
 // with a delay. Each receive of the group from the original topic also takes from the retry topic.
 // Naming and Topic cannot change while the group receives from a retry topic, or while a retry
 // topic still has messages for the group after Enabled was set to false.
-type RetryTopicConfig struct {
+type RetryTopic struct {
 	// Enabled permits retries through a retry topic. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
 
@@ -76,9 +76,9 @@ type RetryTopicConfig struct {
 	SubscriptionType SubscriptionType `json:"subscription_type,omitempty"`
 }
 
-// A NegativeAckConfig has the settings of negative acknowledgements: the same message is delivered
-// again, and no new message is stored (TDMQ for Pulsar: retry and dead letters).
-type NegativeAckConfig struct {
+// A NegativeAck has the settings of negative acknowledgements: the same message is delivered again,
+// and no new message is stored (TDMQ for Pulsar: retry and dead letters).
+type NegativeAck struct {
 	// Delay is the time until the next delivery if the consumer requests none. Default:
 	// DefaultNegativeAckDelay.
 	Delay Duration `json:"delay,omitempty"`
@@ -88,7 +88,8 @@ type NegativeAckConfig struct {
 	MaxRedeliveries int `json:"max_redeliveries,omitempty"`
 }
 
-func (c RetryTopicConfig) withDefaults() RetryTopicConfig {
+// WithDefaults returns c with the default of every zero field.
+func (c RetryTopic) WithDefaults() RetryTopic {
 	if c.Naming == "" {
 		c.Naming = RetryNaming292
 	}
@@ -104,7 +105,7 @@ func (c RetryTopicConfig) withDefaults() RetryTopicConfig {
 	return c
 }
 
-func (c RetryTopicConfig) validate(fifo bool) error {
+func (c RetryTopic) validate(fifo bool) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("retry_topic."+format, args...)) }
 	switch c.Naming {
@@ -142,11 +143,10 @@ func (c RetryTopicConfig) validate(fifo bool) error {
 	return errors.Join(errs...)
 }
 
-// validateNames is the part of validate that the group's name is needed for:
-// where one of the two topics has a name of its own, Naming may give it to the
-// other one, though it be for one topic only.
-func (c RetryTopicConfig) validateNames(group string) error {
-	retry, dead := c.retryTopic("", group), c.deadLetterTopic("", group) // with 2.9.2, what a name ends with
+// validateNames returns an error if one of Topic and DeadLetterTopic is set, and Naming gives the
+// same name to the other one, for at least one topic. The fields must have their defaults.
+func (c RetryTopic) validateNames(group string) error {
+	retry, dead := c.RetryName("", group), c.DeadLetterName("", group) // with 2.9.2, the ends of the names
 	switch {
 	case c.Topic != "" && c.DeadLetterTopic == "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(retry, dead)):
 		return fmt.Errorf("retry_topic.topic is %q, which naming %s gives to dead letters: give another one", c.Topic, c.Naming)
@@ -156,7 +156,7 @@ func (c RetryTopicConfig) validateNames(group string) error {
 	return nil
 }
 
-func (c NegativeAckConfig) validate() error {
+func (c NegativeAck) validate() error {
 	var errs []error
 	if d := time.Duration(c.Delay); d < 0 || d > MaxReconsumeDelay {
 		errs = append(errs, fmt.Errorf("negative_ack.delay is %v: give up to %v", d, MaxReconsumeDelay))
@@ -167,7 +167,7 @@ func (c NegativeAckConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// suffixes are how the names of the two topics end.
+// suffixes returns the ends of the names of the retry topic and the dead letter topic.
 func (n RetryNaming) suffixes() (retry, dead string) {
 	if n == RetryNaming261 {
 		return "-retry", "-dlq"
@@ -175,25 +175,25 @@ func (n RetryNaming) suffixes() (retry, dead string) {
 	return "-RETRY", "-DLQ"
 }
 
-// Topics returns the names of the two topics that the group's failures in a
-// topic, which is none of these itself, go to.
-func (c RetryTopicConfig) Topics(topic, group string) (retry, deadLetter string) {
-	return c.retryTopic(topic, group), c.deadLetterTopic(topic, group)
+// Topics returns the names of the group's retry topic and dead letter topic for a topic. The topic
+// must be neither of the two itself. Each name can be too long for a topic.
+func (c RetryTopic) Topics(topic, group string) (retry, deadLetter string) {
+	return c.RetryName(topic, group), c.DeadLetterName(topic, group)
 }
 
-// retryTopic returns the name of the group's retry topic for a topic.
-func (c RetryTopicConfig) retryTopic(topic, group string) string {
+// RetryName returns the first name of Topics.
+func (c RetryTopic) RetryName(topic, group string) string {
 	suffix, _ := c.Naming.suffixes()
 	return c.named(c.Topic, topic, group, suffix)
 }
 
-// deadLetterTopic returns the name of the topic for what was retried too often.
-func (c RetryTopicConfig) deadLetterTopic(topic, group string) string {
+// DeadLetterName returns the second name of Topics.
+func (c RetryTopic) DeadLetterName(topic, group string) string {
 	_, suffix := c.Naming.suffixes()
 	return c.named(c.DeadLetterTopic, topic, group, suffix)
 }
 
-func (c RetryTopicConfig) named(own, topic, group, suffix string) string {
+func (c RetryTopic) named(own, topic, group, suffix string) string {
 	switch {
 	case own != "":
 		return own
@@ -203,47 +203,12 @@ func (c RetryTopicConfig) named(own, topic, group, suffix string) string {
 	return group + suffix
 }
 
-// original returns the topic that a name is the group's retry topic for, and
-// whether it is one at all; empty if it is one for all topics.
-func (c RetryTopicConfig) original(name, group string) (topic string, retry bool) {
+// Original reports whether name is a retry topic of the group, and returns the topic that it is
+// for. The topic is empty if the group has one retry topic for all its topics.
+func (c RetryTopic) Original(name, group string) (topic string, retry bool) {
 	if c.Topic != "" || c.Naming != RetryNaming292 {
-		return "", name == c.retryTopic("", group)
+		return "", name == c.RetryName("", group)
 	}
-	topic, retry = strings.CutSuffix(name, c.retryTopic("", group))
+	topic, retry = strings.CutSuffix(name, c.RetryName("", group))
 	return topic, retry && topic != ""
-}
-
-// A ReconsumeMode is the mode of a ReconsumeLater (TDMQ for Pulsar: retry and dead letters). The
-// zero value is the third one: after the first failure level 1, after the
-// second level 2, and so on to the last level.
-type ReconsumeMode struct {
-	// Delay is any time, 1 s to 864 000 s.
-	Delay time.Duration
-
-	// Level is one of the group's levels, from 1 on.
-	Level int
-}
-
-// reconsume decides about retry number times: how long it waits, or that it
-// is one too many.
-func (c RetryTopicConfig) reconsume(times int, m ReconsumeMode) (delay time.Duration, dead bool, err error) {
-	switch {
-	case m.Delay != 0 && m.Level != 0:
-		return 0, false, newError(tidegate.CodeBadRequest, "reconsume mode", "it has the delay %v and level %d: give one of them, or none for the next level", m.Delay, m.Level)
-	case m.Delay != 0 && (m.Delay < MinReconsumeDelay || m.Delay > MaxReconsumeDelay):
-		return 0, false, newError(tidegate.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", m.Delay, MinReconsumeDelay, MaxReconsumeDelay)
-	case m.Level < 0 || m.Level > len(c.Levels):
-		return 0, false, newError(tidegate.CodeBadRequest, "level", "it is %d; the group has 1 to %d", m.Level, len(c.Levels))
-	}
-	switch {
-	case times > c.MaxRetries:
-		return 0, true, nil
-	case c.SubscriptionType == SubscriptionExclusive || c.SubscriptionType == SubscriptionFailover:
-		return 0, false, nil
-	case m.Delay != 0:
-		return m.Delay, false, nil
-	case m.Level != 0:
-		return c.Levels.Delay(m.Level - 1), false, nil
-	}
-	return c.Levels.Delay(times - 1), false, nil
 }

@@ -1,0 +1,83 @@
+// Package fail has the errors that several packages of the broker return, with RocketMQ's codes.
+package fail
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// New returns an error with a formatted message, and without an operation. WithOp adds the
+// operation.
+func New(code tidegate.Code, subject, format string, args ...any) *tidegate.Error {
+	return &tidegate.Error{Code: code, Subject: subject, Message: fmt.Sprintf(format, args...)}
+}
+
+// WithOp returns err with the operation op, if err is an unwrapped *tidegate.Error without one. It
+// returns other errors as they are.
+func WithOp(op string, err error) error {
+	if e, ok := err.(*tidegate.Error); ok && e.Op == "" { //nolint:errorlint // only an error that is not wrapped
+		c := *e
+		c.Op = op
+		return &c
+	}
+	return err
+}
+
+// TopicNotFound returns an error with 40402, or 40002 if the name is illegal for RocketMQ.
+func TopicNotFound(name string) *tidegate.Error {
+	if strings.Contains(name, ".") { // no such name is legal in RocketMQ
+		return New(tidegate.CodeIllegalTopic, name,
+			"there is no such topic, and a name with '.' is illegal for RocketMQ; this broker takes one: create it first, with PUT /v1/topics/%s", name)
+	}
+	return New(tidegate.CodeTopicNotFound, name, "there is no such topic; create it first, for example with PUT /v1/topics/%s", name)
+}
+
+// GroupNotFound returns an error with 40403.
+func GroupNotFound(name string) *tidegate.Error {
+	return New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group; it is made on its first receive")
+}
+
+// InvalidHandle returns an error about a receipt handle, with 40013.
+func InvalidHandle(format string, args ...any) *tidegate.Error {
+	return New(tidegate.CodeInvalidReceiptHandle, "receipt handle", format, args...)
+}
+
+// IllegalInvisibleTime returns an error about a time that is not between least and most, with
+// 40011. The message begins with the words of RocketMQ's proxy, which clients search for.
+func IllegalInvisibleTime(subject string, d, least, most time.Duration) *tidegate.Error {
+	bound := fmt.Sprintf("large. max is %d", most.Milliseconds())
+	if d < least {
+		bound = fmt.Sprintf("small. min is %d", least.Milliseconds())
+	}
+	return New(tidegate.CodeIllegalInvisibleTime, subject, "the invisibleTime is too %s ms: the %s is %v; give %v to %v", bound, subject, d, least, most)
+}
+
+// ConsumptionTooLong returns an error about an invisible duration d that is longer than the time
+// left for the delivery, with 40011. The message begins like that of IllegalInvisibleTime.
+func ConsumptionTooLong(d, left, longest time.Duration) *tidegate.Error {
+	return New(tidegate.CodeIllegalInvisibleTime, "invisible duration",
+		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v in all (max_invisible_duration), of which %v are left; give no more, or end the delivery with a retry",
+		left.Milliseconds(), d, longest, left)
+}
+
+// Closed returns an error that matches tidegate.ErrClosed.
+func Closed() error {
+	return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "the broker is closed or closing", Err: tidegate.ErrClosed}
+}
+
+// Store returns an error about a failed read or write of the store. The request itself is valid.
+func Store(err error) error {
+	return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "the broker could not read or write its data", Err: err}
+}
+
+// Setting returns an error about invalid settings of a topic, group or pattern, with 40000. It
+// returns nil if err is nil.
+func Setting(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &tidegate.Error{Op: op, Subject: name, Code: tidegate.CodeBadRequest, Err: err}
+}

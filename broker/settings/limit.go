@@ -1,0 +1,105 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// ResumePercent is the percentage of a backlog limit at which the broker accepts sends again.
+const ResumePercent = 80
+
+// minAge is the smallest limit of an age.
+const minAge = Duration(100 * time.Millisecond)
+
+// Limits are the limits of the whole broker. Topics and groups have further limits.
+type Limits struct {
+	// MaxBacklog is the backlog limit of topics without a limit of their own. Zero means no limit.
+	MaxBacklog Limit `json:"max_backlog,omitzero"`
+
+	// ClientQuota is the send rate of each client. Zero means no limit.
+	ClientQuota Quota `json:"client_quota,omitzero"`
+
+	// Pressure has the limits of the storage's state. Zero means the defaults of its fields.
+	Pressure Pressure `json:"pressure,omitzero"`
+}
+
+// Validate returns an error that names every field with an invalid value, or nil.
+func (l Limits) Validate() error {
+	return errors.Join(l.MaxBacklog.Validate("max_backlog"), l.ClientQuota.Validate("client_quota"), l.Pressure.Validate("pressure"))
+}
+
+// A Limit bounds a backlog: the messages that a consumer group has not consumed yet, be they ready,
+// in flight or waiting for a retry. The limit of a topic also counts the messages that wait for
+// their delivery time. Zero fields do not bound.
+type Limit struct {
+	Messages int64 `json:"messages,omitempty"`
+	Bytes    int64 `json:"bytes,omitempty"` // of bodies
+
+	// Age is the maximum age of the oldest unconsumed message, at least 100 ms. The broker reads it
+	// up to ten times a second while messages are sent.
+	Age Duration `json:"age,omitempty"`
+}
+
+// Validate returns an error that names every field with an invalid value, or nil. The names in the
+// error begin with field, the name of the setting that has the limit.
+func (l Limit) Validate(field string) error {
+	var errs []error
+	if l.Messages < 0 || l.Bytes < 0 {
+		errs = append(errs, fmt.Errorf("%s is %d messages, %d bytes: neither may be negative; 0 is no limit", field, l.Messages, l.Bytes))
+	}
+	if l.Age != 0 && l.Age < minAge {
+		errs = append(errs, fmt.Errorf("%s.age is %v: give %v or more; 0 is no limit", field, time.Duration(l.Age), time.Duration(minAge)))
+	}
+	errs = append(errs, AtMost(field+".age", l.Age))
+	return errors.Join(errs...)
+}
+
+// A Quota bounds the send rate of one client. Zero means no bound.
+type Quota struct {
+	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
+
+	// Burst is the number of messages that a client can send at once after a pause. Default: the
+	// messages of one second, at least 1.
+	Burst int `json:"burst,omitempty"`
+}
+
+// Validate returns an error with the values if the quota is invalid, or nil. The error begins with
+// field, the name of the setting that has the quota.
+func (q Quota) Validate(field string) error {
+	if !(q.MessagesPerSecond >= 0) || math.IsInf(q.MessagesPerSecond, 0) || q.Burst < 0 || q.MessagesPerSecond == 0 && q.Burst > 0 {
+		return fmt.Errorf("%s is %g messages a second with a burst of %d: give a rate above 0 and a burst of 0 or more, or zero for no bound",
+			field, q.MessagesPerSecond, q.Burst)
+	}
+	return nil
+}
+
+// A Rate bounds the send rate of a topic. Zero fields do not bound.
+type Rate struct {
+	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
+	BytesPerSecond    float64 `json:"bytes_per_second,omitempty"` // of bodies
+
+	// Burst is the number of messages that the topic accepts at once after a pause. The burst of
+	// bytes has no setting: it is the bytes of one second, or one larger message. Default: the
+	// messages of one second, at least 1.
+	Burst int `json:"burst,omitempty"`
+}
+
+// Validate returns an error that names every field with an invalid value, or nil. The names in the
+// error begin with field, the name of the setting that has the rate.
+func (r Rate) Validate(field string) error {
+	var errs []error
+	for _, x := range []struct {
+		name  string
+		value float64
+	}{{"messages_per_second", r.MessagesPerSecond}, {"bytes_per_second", r.BytesPerSecond}} {
+		if !(x.value >= 0) || math.IsInf(x.value, 0) {
+			errs = append(errs, fmt.Errorf("%s.%s is %g: give a number of 0 or more; 0 is no limit", field, x.name, x.value))
+		}
+	}
+	if r.Burst < 0 || r.Burst > 0 && r.MessagesPerSecond == 0 {
+		errs = append(errs, fmt.Errorf("%s.burst is %d: it may not be negative, and needs messages_per_second", field, r.Burst))
+	}
+	return errors.Join(errs...)
+}

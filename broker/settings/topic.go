@@ -1,0 +1,142 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A TopicType is the kind of messages that a topic accepts.
+type TopicType string
+
+// The types of topics. A message with a message group is FIFO, one with a delivery time DELAY, a
+// half message TRANSACTION, others are NORMAL.
+const (
+	TopicNormal      TopicType = "NORMAL"
+	TopicFIFO        TopicType = "FIFO"
+	TopicDelay       TopicType = "DELAY"
+	TopicTransaction TopicType = "TRANSACTION"
+)
+
+// The defaults and bounds of Topic.
+const (
+	DefaultQueues          = 8
+	MaxQueues              = 1024
+	DefaultDuplicateWindow = 2 * time.Minute
+)
+
+// A Topic has the settings of a topic. They can be changed while the topic is in use, except that
+// the number of queues can only grow and the type cannot change.
+type Topic struct {
+	// Type is the kind of messages that the topic accepts. Default: TopicNormal.
+	Type TopicType `json:"type,omitempty"`
+
+	// Queues is the number of queues, at most MaxQueues. Default: DefaultQueues.
+	Queues int `json:"queues,omitempty"`
+
+	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A
+	// send with a remembered ID returns the first receipt and stores nothing. The broker remembers
+	// at most the last 262 144 messages. Negative means that duplicates are stored. Default:
+	// DefaultDuplicateWindow.
+	DuplicateWindow Duration `json:"duplicate_window,omitempty"`
+
+	// MaxBacklog is the backlog at which the broker throttles sends to the topic, until the backlog
+	// is at ResumePercent of the limit. The backlog is that of the slowest group, or all messages
+	// if the topic has no group. Zero means the limit of the whole broker, Limits.MaxBacklog.
+	MaxBacklog Limit `json:"max_backlog,omitzero"`
+
+	// MaxRate is the rate above which the broker throttles sends. Messages that are rejected for
+	// another reason do not count. Zero means no limit.
+	MaxRate Rate `json:"max_rate,omitzero"`
+
+	// Retention decides when messages are removed. Zero means after 72 hours, consumed or not, and
+	// never in topics of dead letters.
+	Retention Retention `json:"retention,omitzero"`
+
+	// Transaction has the times of checks for unresolved transactions of a TRANSACTION topic. Zero
+	// fields mean the settings of the broker.
+	Transaction Transaction `json:"transaction,omitzero"`
+}
+
+// WithDefaults returns c with the defaults of Type and Queues. It leaves the other fields as they
+// are, because their defaults depend on the broker or on the topic's name.
+func (c Topic) WithDefaults() Topic {
+	if c.Type == "" {
+		c.Type = TopicNormal
+	}
+	if c.Queues == 0 {
+		c.Queues = DefaultQueues
+	}
+	return c
+}
+
+// Validate returns an error that names every field with an invalid value, or nil.
+func (c Topic) Validate() error {
+	c = c.WithDefaults()
+	var errs []error
+	switch c.Type {
+	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction:
+	default:
+		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL, FIFO, DELAY and TRANSACTION", c.Type))
+	}
+	if c.Queues < 1 || c.Queues > MaxQueues {
+		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
+	}
+	errs = append(errs, AtMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
+	return errors.Join(errs...)
+}
+
+// IDWindow returns how long the topic remembers message IDs: DuplicateWindow, or its default. Zero
+// means that it remembers none.
+func (c *Topic) IDWindow() time.Duration {
+	switch {
+	case c.DuplicateWindow < 0:
+		return 0
+	case c.DuplicateWindow == 0:
+		return DefaultDuplicateWindow
+	}
+	return time.Duration(c.DuplicateWindow)
+}
+
+// DefaultRetention is how long a message is kept. Messages of dead letter topics are kept forever,
+// unless the topic is configured otherwise.
+const DefaultRetention = 72 * time.Hour
+
+// A Retention decides when the messages of a topic are removed, the oldest of each queue first. If
+// a consumer group has not consumed a removed message, the message counts in the group's Overtaken,
+// and a warning is logged. A message is not removed:
+//
+//   - while it is in flight or waits for a retry of any group, nor within an
+//     hour (or Time, if that is less) after it became ready again;
+//   - while its message group is parked or blocked. In that case the messages behind the failed one
+//     in the same message group stay too, and all later messages of the queue. After the end of the
+//     parking the failed message and those that waited stay until the group has consumed them;
+//   - within the topic's duplicate window, because duplicates are compared with it. It can be
+//     removed if more than 524 288 later messages are in its queue;
+//   - before its delivery time.
+//
+// The zero value keeps messages for 72 hours. A group that begins later starts at the oldest
+// message that is left.
+type Retention struct {
+	// Time is the age at which a message is removed, consumed or not. The removal can be up to a
+	// minute later, or 1/64 of Time if that is less, so that many messages are removed at once.
+	// Negative means never. Default: 72 hours, and never in topics of dead letters.
+	Time Duration `json:"time,omitempty"`
+
+	// Bytes is the maximum size of all bodies in the topic. The oldest messages above it are
+	// removed within about a second, consumed or not. Zero means no bound.
+	Bytes int64 `json:"bytes,omitempty"`
+
+	// Consumed removes messages that every group of the topic has acknowledged, made dead letters
+	// or filtered out, within about a second. A group counts from its first receive on. A topic
+	// without any group keeps everything.
+	Consumed bool `json:"consumed,omitempty"`
+}
+
+func (r Retention) validate() error {
+	errs := []error{AtMost("retention.time", r.Time)}
+	if r.Bytes < 0 {
+		errs = append(errs, fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,72 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The defaults of Transaction, which are RocketMQ's: transactionTimeOut, transactionCheckInterval
+// and transactionCheckMax.
+const (
+	DefaultTransactionTimeout       = 6 * time.Second
+	DefaultTransactionCheckInterval = 30 * time.Second
+	DefaultTransactionCheckMax      = 15
+)
+
+// A Transaction has the times of checks: the broker asks the producers of unresolved transactions
+// whether to commit. A change applies from the next check of each transaction on. The default of a
+// zero field of a topic is that of the broker (Options.Transaction).
+type Transaction struct {
+	// Timeout is the time from the send of the half message to the first check. A half message can
+	// request another one (Incoming.FirstCheck). Default of the broker: DefaultTransactionTimeout.
+	Timeout Duration `json:"timeout,omitempty"`
+
+	// CheckInterval is the time between two checks. Default of the broker:
+	// DefaultTransactionCheckInterval.
+	CheckInterval Duration `json:"check_interval,omitempty"`
+
+	// CheckMax is the maximum number of checks, including those without a connected producer. One
+	// CheckInterval after the last check the broker ends the transaction: the message is not
+	// delivered and becomes a dead letter in the topic AbandonedTransactions. -1 means no maximum.
+	// Default of the broker: DefaultTransactionCheckMax.
+	CheckMax int `json:"check_max,omitempty"`
+}
+
+// Or returns c with every zero field set to that of d.
+func (c Transaction) Or(d Transaction) Transaction {
+	if c.Timeout == 0 {
+		c.Timeout = d.Timeout
+	}
+	if c.CheckInterval == 0 {
+		c.CheckInterval = d.CheckInterval
+	}
+	if c.CheckMax == 0 {
+		c.CheckMax = d.CheckMax
+	}
+	return c
+}
+
+// WithDefaults returns c with the default of every zero field.
+func (c Transaction) WithDefaults() Transaction {
+	return c.Or(Transaction{
+		Timeout: Duration(DefaultTransactionTimeout), CheckInterval: Duration(DefaultTransactionCheckInterval), CheckMax: DefaultTransactionCheckMax,
+	})
+}
+
+// Validate returns an error that names every field with an invalid value, or nil. The names in the
+// error begin with field, the name of the setting that has the times.
+func (c Transaction) Validate(field string) error {
+	var errs []error
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("%s.timeout is %v: it may not be negative; 0 stands for the default", field, time.Duration(c.Timeout)))
+	}
+	if c.CheckInterval < 0 {
+		errs = append(errs, fmt.Errorf("%s.check_interval is %v: it may not be negative; 0 stands for the default", field, time.Duration(c.CheckInterval)))
+	}
+	if c.CheckMax < -1 {
+		errs = append(errs, fmt.Errorf("%s.check_max is %d: give 1 or more, -1 for no end, or 0 for the default", field, c.CheckMax))
+	}
+	errs = append(errs, AtMost(field+".timeout", c.Timeout), AtMost(field+".check_interval", c.CheckInterval))
+	return errors.Join(errs...)
+}
