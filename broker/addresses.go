@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/internal/address"
 )
 
@@ -107,7 +108,7 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 	b.mu.Lock()
 	b.addresses.Store(&set)
 	for _, t := range b.topics {
-		t.address.Store(b.addressPolicy(t.name))
+		t.SetAddress(b.addressPolicy(t.Name()))
 	}
 	b.mu.Unlock()
 	b.watchers.tell("")
@@ -115,7 +116,9 @@ func (b *Broker) changeAddressSettings(ctx context.Context, change func(address.
 }
 
 // addressPolicy returns what holds for a topic.
-func (b *Broker) addressPolicy(topic string) *addressPolicy { return newAddressPolicy(b.merged(topic)) }
+func (b *Broker) addressPolicy(name string) *topic.AddressPolicy {
+	return topic.NewAddressPolicy(b.merged(name))
+}
 
 func (b *Broker) merged(topic string) AddressSettings {
 	var s AddressSettings

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"slices"
@@ -13,7 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/redelivery"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,7 +29,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	_, err := b.PutAddressSettings(t.Context(), "a..b", AddressSettings{
-		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(maxMilliseconds + 1), ExpiryDelay: new(Milliseconds(-2)),
+		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(Milliseconds(settings.MaxDuration/time.Millisecond) + 1), ExpiryDelay: new(Milliseconds(-2)),
 		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
 		DeadLetterAddress: new("a b"), ExpiryAddress: new("TBW102"), DeadLetterQueuePrefix: new("?"),
 	})
@@ -73,7 +73,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := tp.address.Load().redelivery; r.MaxAttempts != attempts || r.DeadLetter != "DLA" {
+		if r := tp.Address().Redelivery; r.MaxAttempts != attempts || r.DeadLetter != "DLA" {
 			t.Errorf("%s: %+v", topic, r)
 		}
 		if _, got := b.TopicAddressSettings(topic); !slices.Equal(got, matches) {
@@ -387,34 +387,6 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// Whatever settings are stored or sent: those that are legal make a policy
-// within its bounds.
-func FuzzAddressSettings(f *testing.F) {
-	f.Add(`{"redelivery-delay":5000,"redelivery-delay-multiplier":2,"max-redelivery-delay":15000}`, 3)
-	f.Add(`{"redelivery-delay":"876000h","redelivery-collision-avoidance-factor":1,"max-delivery-attempts":-1}`, 1<<30)
-	f.Add(`{"redelivery-delay-multiplier":1e308,"redelivery-delay":1}`, -1)
-	f.Fuzz(func(t *testing.T, text string, attempt int) {
-		var s AddressSettings
-		if json.Unmarshal([]byte(text), &s) != nil || s.Validate() != nil {
-			return
-		}
-		r := newAddressPolicy(s).redelivery
-		if r == nil {
-			return
-		}
-		for _, d := range []redelivery.Draw{{}, {Negative: true, Number: .999}, {Number: .999}} {
-			if got := r.After(attempt, d); got < 0 || got > r.Longest {
-				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.Longest)
-			}
-		}
-		for _, topic := range (policy{&GroupConfig{}, newAddressPolicy(s)}).deadLetterTopics("g", "orders", false) {
-			if topic == "orders" || tidegate.ValidateTopic(topic) != nil {
-				t.Errorf("%s: dead letters go to %q", text, topic)
-			}
-		}
-	})
-}
-
 // An automatic queue is deleted when nobody has received from it for 30 s, which is looked at every
 // 30 s.
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
@@ -444,4 +416,35 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Several topics have the most attempts of all, and the retry schedule of all if they share it.
+func TestRetryPolicy(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	for _, name := range []string{"plain", "slow", "slow2", "ever"} {
+		putTopic(t, b, name, TopicConfig{})
+	}
+	slow := AddressSettings{RedeliveryDelay: new(Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(Milliseconds(15000))}
+	putAddress(t, b, "slow", slow)
+	putAddress(t, b, "slow2", slow)
+	putAddress(t, b, "ever", AddressSettings{MaxDeliveryAttempts: new(-1)})
+	ladder, steps := backoff.RetryLadder(), backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}
+	for _, c := range []struct {
+		topics []string
+		want   RetryPolicy
+	}{
+		{nil, RetryPolicy{17, ladder}},
+		{[]string{"plain", "not there"}, RetryPolicy{17, ladder}},
+		{[]string{"slow"}, RetryPolicy{10, steps}},
+		{[]string{"slow", "slow2"}, RetryPolicy{10, steps}},
+		{[]string{"slow", "plain"}, RetryPolicy{17, ladder}},
+		{[]string{"slow", "ever"}, RetryPolicy{-1, ladder}},
+		{[]string{"ever"}, RetryPolicy{-1, backoff.Steps{0}}},
+	} {
+		got := b.RetryPolicy(GroupConfig{}, c.topics...)
+		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
+			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
+		}
+	}
 }

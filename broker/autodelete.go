@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // autoDeleteDelay is how long no client has received from an automatic dead-letter queue before it
@@ -14,10 +16,10 @@ const autoDeleteDelay = 30 * time.Second
 // deleteAllUnused deletes the automatic dead-letter queues that are consumed. It runs again while
 // there are others.
 func (b *Broker) deleteAllUnused(_ context.Context, now time.Time) (next time.Time, err error) {
-	var automatic []*topic
+	var automatic []*topic.Topic
 	b.mu.RLock()
 	for _, t := range b.topics {
-		if t.automatic.Load() {
+		if t.Automatic() {
 			automatic = append(automatic, t)
 		}
 	}
@@ -26,7 +28,7 @@ func (b *Broker) deleteAllUnused(_ context.Context, now time.Time) (next time.Ti
 	for _, t := range automatic {
 		deleted, err := b.deleteUnused(t)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("topic %q: %w", t.name, err))
+			errs = append(errs, fmt.Errorf("topic %q: %w", t.Name(), err))
 		}
 		if !deleted {
 			next = now.Add(autoDeleteDelay)
@@ -35,47 +37,29 @@ func (b *Broker) deleteAllUnused(_ context.Context, now time.Time) (next time.Ti
 	return next, errors.Join(errs...)
 }
 
-// unused reports whether an automatic queue can go: groups have consumed all
-// of it, and nobody receives from it.
-func (t *topic) unused(now time.Time) bool {
-	subs := *t.subs.Load()
-	if t.address.Load().keepQueues || !t.automatic.Load() || len(subs) == 0 {
-		return false
-	}
-	for _, s := range subs {
-		s.mu.Lock()
-		idle := len(s.waiters) == 0 && now.Sub(s.lastTake) >= autoDeleteDelay
-		s.mu.Unlock()
-		if !idle || s.backlog().Messages > 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // deleteUnused deletes an automatic queue if it can go. A message that comes
 // in this moment keeps it, and so does who puts it.
-func (b *Broker) deleteUnused(t *topic) (deleted bool, err error) {
-	if !t.unused(time.Now()) {
+func (b *Broker) deleteUnused(t *topic.Topic) (deleted bool, err error) {
+	if !t.Unused(autoDeleteDelay, time.Now()) {
 		return false, nil
 	}
 	if err := b.lockAdmin(b.life); err != nil {
 		return false, nil // the broker closes; it is looked at again when it is opened
 	}
 	defer b.unlockAdmin()
-	if t.deleted.Load() {
+	if t.Deleted() {
 		return true, nil
 	}
-	stored := t.messages.Load()
-	if !t.unused(time.Now()) { // somebody had admin
+	stored := t.Written().Messages
+	if !t.Unused(autoDeleteDelay, time.Now()) { // somebody had admin
 		return false, nil
 	}
 	deleted, err = b.deleteTopic(b.life, t, func() bool {
 		// With delayed ones it is a retry topic too: more is to come.
-		return t.messages.Load() == stored && t.delayedBacklog().Messages == 0
+		return t.Written().Messages == stored && t.Delayed().Messages == 0
 	})
 	if deleted {
-		b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.name)
+		b.logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.Name())
 	}
 	return deleted, err
 }

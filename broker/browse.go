@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A DeadLetterFilter chooses dead letters of a group: those that are as each
@@ -92,7 +93,7 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 
 // deadLettersOf returns a topic that has dead letters of a group: in, or if
 // that is empty %DLQ%group, nil if there is none yet.
-func (b *Broker) deadLettersOf(group, in string) (*topic, error) {
+func (b *Broker) deadLettersOf(group, in string) (*topic.Topic, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return nil, err
 	}
@@ -118,39 +119,39 @@ func parsePosition(text string) (deadletter.Position, error) {
 
 // letters is the deadletter.Topic of a topic.
 type letters struct {
-	*topic
+	*topic.Topic
 	broker *Broker
 }
 
 // Bounds is that of deadletter.Topic.
 func (l letters) Bounds(queue int) (begin, end int64, ok bool) {
-	queues := *l.queues.Load()
+	queues := l.Queues()
 	if queue >= len(queues) {
 		return 0, 0, false
 	}
-	return queues[queue].low.Load().Offset, queues[queue].end.Load(), true
+	return queues[queue].Low().Offset, queues[queue].End(), true
 }
 
 // Read is that of deadletter.Topic.
 func (l letters) Read(queue int, from, to int64, limit int, maxBytes int64) ([]store.Message, []int64, error) {
-	return l.broker.store.Read(l.id, uint16(queue), from, to, limit, maxBytes)
+	return l.broker.store.Read(l.ID(), uint16(queue), from, to, limit, maxBytes)
 }
 
 // SkipDamaged is that of deadletter.Topic.
 func (l letters) SkipDamaged(queue int, d *store.Damaged) {
 	l.broker.counters.damaged.Add(d.To - d.From)
 	l.broker.logger.Error("dead letters cannot be read from disk any more and are passed over",
-		"topic", l.name, "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
+		"topic", l.Name(), "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 }
 
 // deadLetterTopics returns the topics that there are of those to which the
 // group's messages go when they are given up, as things are set now, by name.
-func (b *Broker) deadLetterTopics(g *group) (names []string) {
-	wanted := []string{tidegate.DeadLetterTopic(g.name)}
+func (b *Broker) deadLetterTopics(g *topic.Group) (names []string) {
+	wanted := []string{tidegate.DeadLetterTopic(g.Name())}
 	for _, s := range b.subscriptionsOf(g) {
-		p := s.policy()
-		wanted = append(wanted, p.ownDeadLetterTopic(g.name, s.topic.name))
-		wanted = append(wanted, p.deadLetterTopics(g.name, s.topic.name, false)...)
+		p := s.Policy()
+		wanted = append(wanted, p.OwnDeadLetterTopic(g.Name(), s.Topic().Name()))
+		wanted = append(wanted, p.DeadLetterTopics(g.Name(), s.Topic().Name(), false)...)
 	}
 	slices.Sort(wanted)
 	b.mu.RLock()

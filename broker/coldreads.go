@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 func coldLimit(p *Pressure) throttle.ColdLimit {
@@ -15,52 +16,41 @@ func coldLimit(p *Pressure) throttle.ColdLimit {
 	return l
 }
 
-// behind is how many bytes of bodies the group has not read yet.
-func (s *subscription) behind() int64 { return s.backlog().Bytes - s.leasedBytes.Load() }
-
-// countCold counts what was read from the store, if that was far from the end.
 func (s *subscription) countCold(ms []store.Message) {
-	limit := coldLimit(s.broker.pressure.limits.Load())
-	if limit.PerSecond <= 0 || !limit.Far(s.behind()) {
-		return
-	}
-	var n int64
-	for i := range ms {
-		n += int64(len(ms[i].Body))
-	}
-	s.cold.Add(int64(len(ms)), n, time.Now())
+	s.CountCold(ms, coldLimit(s.broker.pressure.limits.Load()))
 }
 
 // throttleCold returns the cold reads of a topic as a throttle if they refuse sends. A
 // limit that was taken away while they did is forgotten.
-func (b *Broker) throttleCold(t *topic, subs []*subscription, now time.Time) *Throttle {
+func (b *Broker) throttleCold(t *topic.Topic, subs []topic.Subscription, now time.Time) *Throttle {
 	limit := coldLimit(b.pressure.limits.Load())
-	if limit.PerSecond <= 0 && !t.coldOn.Load() {
+	if limit.PerSecond <= 0 && !t.Throttling.ColdOn.Load() {
 		return nil
 	}
-	if s := t.coldReads(limit, subs, now); s.On {
-		th := t.coldThrottle(s)
+	if s := coldReads(t, limit, subs, now); s.On {
+		th := coldThrottle(t, s)
 		return &th
 	}
 	return nil
 }
 
 // coldReads returns the state of the limit of cold reads.
-func (t *topic) coldReads(limit throttle.ColdLimit, subs []*subscription, now time.Time) throttle.State {
+func coldReads(t *topic.Topic, limit throttle.ColdLimit, subs []topic.Subscription, now time.Time) throttle.State {
 	var reads throttle.ColdReads
 	for _, s := range subs {
-		if behind := s.behind(); limit.Far(behind) {
-			_, rate := s.cold.Rate(now)
+		c := s.Consumed()
+		if behind := c.Behind(); limit.Far(behind) {
+			_, rate := c.Cold.Rate(now)
 			reads.Add(limit, behind, rate)
 		}
 	}
-	t.gatesMu.Lock()
-	defer t.gatesMu.Unlock()
-	s := t.cold.Update(limit, reads, now)
-	t.coldOn.Store(s.On)
+	t.Throttling.Mu.Lock()
+	defer t.Throttling.Mu.Unlock()
+	s := t.Throttling.Cold.Update(limit, reads, now)
+	t.Throttling.ColdOn.Store(s.On)
 	return s
 }
 
-func (t *topic) coldThrottle(s throttle.State) Throttle {
-	return Throttle{Limit: limitColdReads, Subject: t.name, Unit: unitBytesPerSecond}.at(s)
+func coldThrottle(t *topic.Topic, s throttle.State) Throttle {
+	return Throttle{Limit: limitColdReads, Subject: t.Name(), Unit: unitBytesPerSecond}.at(s)
 }

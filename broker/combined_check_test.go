@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // audit compares what the broker counts with what is there, in memory and on disk.
@@ -53,21 +54,22 @@ func (c *combined) auditAll(b *Broker) {
 	}
 	for _, t := range b.topics {
 		c.auditTopic(t)
-		if t.pending.Half.Load() != halves[t.id] {
-			c.t.Errorf("%s counts %d half messages; there are %d", t.name, t.pending.Half.Load(), halves[t.id])
+		if t.Counters().Half.Load() != halves[t.ID()] {
+			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halves[t.ID()])
 		}
-		for _, s := range *t.subs.Load() {
-			if b.subs[[2]uint32{s.group.id, t.id}] != s || b.groups[s.group.name] != s.group {
-				c.t.Errorf("%s has the subscription of %s, which is not there", t.name, s.group.name)
+		for _, of := range t.Subscriptions() {
+			s := of.(*subscription)
+			if b.subs[[2]uint32{s.Group().ID(), t.ID()}] != s || b.groups[s.Group().Name()] != s.Group() {
+				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
 		}
 	}
 	for k, s := range b.subs {
-		if !slices.Contains(*s.topic.subs.Load(), s) || b.topics[s.topic.name] != s.topic {
-			c.t.Errorf("the subscription of %s to %s is not its topic's", s.group.name, s.topic.name)
+		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.topics[s.Topic().Name()] != s.Topic() {
+			c.t.Errorf("the subscription of %s to %s is not its topic's", s.Group().Name(), s.Topic().Name())
 		}
 		if !subs[k] {
-			c.t.Errorf("the subscription of %s to %s is not on disk", s.group.name, s.topic.name)
+			c.t.Errorf("the subscription of %s to %s is not on disk", s.Group().Name(), s.Topic().Name())
 		}
 		delete(subs, k)
 		s.mu.Lock()
@@ -83,80 +85,81 @@ func (c *combined) auditAll(b *Broker) {
 }
 
 // auditTopic reads every queue of a topic.
-func (c *combined) auditTopic(t *topic) {
+func (c *combined) auditTopic(t *topic.Topic) {
 	var all, low, kept Backlog
-	for _, q := range *t.queues.Load() {
-		at := *q.low.Load()
-		st, err := c.b.store.Queue(t.id, q.number)
+	for _, q := range t.Queues() {
+		at := q.Low()
+		st, err := c.b.store.Queue(t.ID(), q.Number())
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if st.First != at || st.End.Offset != q.end.Load() || st.End.Offset != q.nextOffset || st.End.Bytes != q.nextBytes {
-			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.name, q.number, st.First, st.End, at, q.nextOffset, q.nextBytes)
+		if st.First != at || st.End.Offset != q.End() || st.End.Offset != q.Next().Offset || st.End.Bytes != q.Next().Bytes {
+			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.Name(), q.Number(), st.First, st.End, at, q.Next().Offset, q.Next().Bytes)
 		}
-		if len(st.Leftovers) != len(q.retention.Leftovers) {
-			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.name, q.number, len(st.Leftovers), len(q.retention.Leftovers))
+		if len(st.Leftovers) != len(q.Retention.Leftovers) {
+			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.Name(), q.Number(), len(st.Leftovers), len(q.Retention.Leftovers))
 		}
 		for o, m := range st.Leftovers {
 			kept.Messages++
 			kept.Bytes += m.Size
 			needed := false
-			for _, s := range *t.subs.Load() {
+			for _, of := range t.Subscriptions() {
+				s := of.(*subscription)
 				s.mu.Lock()
-				needed = needed || int(q.number) < s.progress.Queues() && s.progress.Lease(int(q.number), o) != nil
+				needed = needed || int(q.Number()) < s.progress.Queues() && s.progress.Lease(int(q.Number()), o) != nil
 				s.mu.Unlock()
 			}
-			if !needed && t.retentionDue.Load() == 0 {
-				c.t.Errorf("%s/%d: offset %d is kept for nobody, and nothing will remove it", t.name, q.number, o)
+			if !needed && !t.RoundIsSet() {
+				c.t.Errorf("%s/%d: offset %d is kept for nobody, and nothing will remove it", t.Name(), q.Number(), o)
 			}
 		}
-		for o := at.Offset; o < q.nextOffset; o++ {
-			if _, ok, err := c.b.store.Get(store.Place{Topic: t.id, Queue: q.number, Offset: o}); !ok || err != nil {
-				c.t.Errorf("%s/%d: offset %d of %d to %d is not there: %v", t.name, q.number, o, at.Offset, q.nextOffset, err)
+		for o := at.Offset; o < q.Next().Offset; o++ {
+			if _, ok, err := c.b.store.Get(store.Place{Topic: t.ID(), Queue: q.Number(), Offset: o}); !ok || err != nil {
+				c.t.Errorf("%s/%d: offset %d of %d to %d is not there: %v", t.Name(), q.Number(), o, at.Offset, q.Next().Offset, err)
 			}
 		}
-		all.Messages, all.Bytes = all.Messages+q.nextOffset, all.Bytes+q.nextBytes
+		all.Messages, all.Bytes = all.Messages+q.Next().Offset, all.Bytes+q.Next().Bytes
 		low.Messages, low.Bytes = low.Messages+at.Offset, low.Bytes+at.Bytes
 	}
-	if got := (Backlog{t.messages.Load(), t.bytes.Load()}); got != all {
-		c.t.Errorf("%s counts %+v in all; it is %+v", t.name, got, all)
+	if got := (Backlog{t.Written().Messages, t.Written().Bytes}); got != all {
+		c.t.Errorf("%s counts %+v in all; it is %+v", t.Name(), got, all)
 	}
 	var delayed Backlog
-	waiting, err := c.b.store.DelayedOf(t.id, store.StoredDelayed{}, 1<<20)
+	waiting, err := c.b.store.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	for _, m := range waiting {
 		delayed.Messages, delayed.Bytes = delayed.Messages+1, delayed.Bytes+m.Size
 	}
-	if got := t.delayedBacklog(); got != delayed {
-		c.t.Errorf("%s counts %+v delayed; it is %+v", t.name, got, delayed)
+	if got := Backlog(t.Delayed()); got != delayed {
+		c.t.Errorf("%s counts %+v delayed; it is %+v", t.Name(), got, delayed)
 	}
-	if got := (Backlog{t.lowMessages.Load(), t.lowBytes.Load()}); got != low {
-		c.t.Errorf("%s counts %+v removed; it is %+v", t.name, got, low)
+	if got := (Backlog{t.Before().Messages, t.Before().Bytes}); got != low {
+		c.t.Errorf("%s counts %+v removed; it is %+v", t.Name(), got, low)
 	}
-	if got := (Backlog{t.leftovers.Load(), t.leftoverBytes.Load()}); got != kept {
-		c.t.Errorf("%s counts %+v kept; it is %+v", t.name, got, kept)
+	if got := (Backlog{t.Leftovers().Messages, t.Leftovers().Bytes}); got != kept {
+		c.t.Errorf("%s counts %+v kept; it is %+v", t.Name(), got, kept)
 	}
 }
 
 // auditSubscription takes what it finds from what is on disk, and returns the
 // bytes that are read ahead. s.mu is held.
 func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
-	who := s.group.name + " in " + s.topic.name
+	who := s.Group().Name() + " in " + s.Topic().Name()
 	var want Backlog
 	var leased int64
 	for i, r := range s.readers {
 		q, cur := r.queue, s.progress.Cursor(i)
 		ahead += r.ahead.bytes
-		if low := q.low.Load(); cur.Next < low.Offset || cur.Next > q.nextOffset || s.progress.Claimed(i) {
-			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.Next, low.Offset, q.nextOffset, s.progress.Claimed(i))
+		if low := q.Low(); cur.Next < low.Offset || cur.Next > q.Next().Offset || s.progress.Claimed(i) {
+			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.Next, low.Offset, q.Next().Offset, s.progress.Claimed(i))
 		}
-		want.Messages += q.nextOffset - cur.Next
-		want.Bytes += q.nextBytes - cur.Bytes
-		at := copyOf{s.group.id, store.Place{Topic: s.topic.id, Queue: q.number}}
-		if on, ok := cursors[at]; ok && (on.Next > cur.Next || on.Next == cur.Next && on.Bytes != cur.Bytes) || ok && on.Next < cur.Next && cur.Next != q.low.Load().Offset {
-			c.t.Errorf("%s: the cursor of queue %d is %d, %d bytes, and %+v on disk", who, q.number, cur.Next, cur.Bytes, on)
+		want.Messages += q.Next().Offset - cur.Next
+		want.Bytes += q.Next().Bytes - cur.Bytes
+		at := copyOf{s.Group().ID(), store.Place{Topic: s.Topic().ID(), Queue: q.Number()}}
+		if on, ok := cursors[at]; ok && (on.Next > cur.Next || on.Next == cur.Next && on.Bytes != cur.Bytes) || ok && on.Next < cur.Next && cur.Next != q.Low().Offset {
+			c.t.Errorf("%s: the cursor of queue %d is %d, %d bytes, and %+v on disk", who, q.Number(), cur.Next, cur.Bytes, on)
 		}
 		delete(cursors, at)
 		oldest := int64(0)
@@ -172,10 +175,10 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 			}
 			m, there, err := c.b.store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
 			if err != nil || !there || m.Size != l.Size || m.At.UnixNano() != l.Stored || o >= cur.Next {
-				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.number, l.Lease, cur.Next, m, err)
+				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.Number(), l.Lease, cur.Next, m, err)
 			}
 			if on, ok := leases[at]; !ok || on.Attempt != l.Attempt || on.Serial != l.Serial {
-				c.t.Errorf("%s: the lease of offset %d of queue %d is %+v, on disk %+v", who, o, q.number, l.Lease, on)
+				c.t.Errorf("%s: the lease of offset %d of queue %d is %+v, on disk %+v", who, o, q.Number(), l.Lease, on)
 			}
 			delete(leases, at)
 		}
@@ -184,11 +187,11 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 		}
 	}
 	want.Bytes += leased
-	if got := s.backlog(); got != want {
+	if got := Backlog(s.Backlog()); got != want {
 		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
 	}
-	if s.leasedBytes.Load() != leased {
-		c.t.Errorf("%s counts %d bytes; it is %d", who, s.leasedBytes.Load(), leased)
+	if s.LeasedBytes() != leased {
+		c.t.Errorf("%s counts %d bytes; it is %d", who, s.LeasedBytes(), leased)
 	}
 	if err := s.progress.Audit(); err != nil {
 		c.t.Errorf("%s: %v", who, err)

@@ -39,7 +39,7 @@ func (c *combined) runDry() {
 				groups = append(slices.Clone(t.Groups), "w")
 			}
 			for _, g := range groups {
-				if rt := c.b.group("r").config.Load().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
+				if rt := c.b.group("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
 					continue
 				}
 				for c.receive(c.rnd, g, t.Name, 32) > 0 {
@@ -65,7 +65,7 @@ func mustOriginal(rt RetryTopicConfig, topic string) bool {
 func (c *combined) account() {
 	for _, m := range c.messages {
 		t, err := c.b.topic(m.topic)
-		if err != nil || t.id != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
+		if err != nil || t.ID() != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
 			continue
 		}
 		for name := range combinedFilters {
@@ -73,11 +73,11 @@ func (c *combined) account() {
 			if m.tag == "c" && (name == "g" || name == "s") {
 				continue
 			}
-			if began := c.began[[2]uint32{g.id, t.id}]; began == 0 || began > m.step {
+			if began := c.began[[2]uint32{g.ID(), t.ID()}]; began == 0 || began > m.step {
 				continue // it may have come when others had consumed the message
 			}
-			if !c.done[doneKey(g.id, m.id)] && !c.dead[name+" "+m.id] {
-				c.t.Errorf("%s, answered in step %d, never came to %s (%d, since %d)", m.id, m.step, name, g.id, c.began[[2]uint32{g.id, t.id}])
+			if !c.done[doneKey(g.ID(), m.id)] && !c.dead[name+" "+m.id] {
+				c.t.Errorf("%s, answered in step %d, never came to %s (%d, since %d)", m.id, m.step, name, g.ID(), c.began[[2]uint32{g.ID(), t.ID()}])
 			}
 		}
 	}
@@ -113,6 +113,6 @@ func (c *combined) quiet(s *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, due := s.progress.NextDue(); due || s.progress.Counts() != (consume.Counts{}) || s.progress.MessageGroups() > 0 || len(s.waiters) > 0 {
-		c.t.Errorf("%s in %s keeps %v, %d message groups, %v", s.group.name, s.topic.name, s.progress.Counts(), s.progress.MessageGroups(), s.waiters)
+		c.t.Errorf("%s in %s keeps %v, %d message groups, %v", s.Group().Name(), s.Topic().Name(), s.progress.Counts(), s.progress.MessageGroups(), s.waiters)
 	}
 }

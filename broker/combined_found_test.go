@@ -47,13 +47,13 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		topic, _ := b.topic("t")
-		due := time.Unix(0, topic.retentionDue.Load())
+		due, _ := topic.NextRound()
 		time.Sleep(time.Until(due) - time.Millisecond)
 		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
 			t.Fatal("the message is not there")
 		}
 		elapse(2 * time.Millisecond)
-		if stored(t, b, "t") != 1 || (*topic.queues.Load())[0].low.Load().Offset != 1 {
+		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
 			t.Fatal("the message was not passed, or not kept")
 		}
 		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
@@ -74,9 +74,9 @@ func damage(t *testing.T, b *Broker, topic string, queue uint16, offset int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := binary.BigEndian.AppendUint32([]byte{'m'}, tp.id)
+	k := binary.BigEndian.AppendUint32([]byte{'m'}, tp.ID())
 	overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(k, queue), uint64(offset)))
-	if _, _, err := b.store.Get(store.Place{Topic: tp.id, Queue: queue, Offset: offset}); !store.IsDamage(err) {
+	if _, _, err := b.store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset}); !store.IsDamage(err) {
 		t.Fatalf("offset %d is not damaged: %v", offset, err)
 	}
 }
@@ -168,12 +168,12 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
 		d, _ := b.topic("d")
-		waiting, err := b.store.DelayedOf(d.id, store.StoredDelayed{}, 10)
+		waiting, err := b.store.DelayedOf(d.ID(), store.StoredDelayed{}, 10)
 		if err != nil || len(waiting) != 3 {
 			t.Fatal(waiting, err)
 		}
 		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(waiting[1].Due.UnixNano()))
-		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, d.id), waiting[1].Number))
+		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, d.ID()), waiting[1].Number))
 		elapse(time.Minute)
 		if n := stored(t, b, "d"); n != 2 || b.Stats().Damaged != 1 {
 			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, b.Stats().Damaged)

@@ -93,7 +93,7 @@ func (c *combined) topic(rnd *rand.Rand) string { return string("nfdx"[rnd.IntN(
 // number returns a topic's number, 0 if it is not there.
 func (c *combined) number(topic string) uint32 {
 	if t, err := c.b.topic(topic); err == nil {
-		return t.id
+		return t.ID()
 	}
 	return 0
 }
@@ -101,7 +101,7 @@ func (c *combined) number(topic string) uint32 {
 // numbers returns those of a group and a topic.
 func (c *combined) numbers(group, topic string) (n [2]uint32) {
 	if g := c.b.group(group); g != nil {
-		n[0] = g.id
+		n[0] = g.ID()
 	}
 	n[1] = c.number(topic)
 	return n
@@ -171,7 +171,7 @@ func (c *combined) wasDeleted(in uint32) bool {
 	c.b.mu.RLock()
 	defer c.b.mu.RUnlock()
 	for _, t := range c.b.topics {
-		if t.id == in {
+		if t.ID() == in {
 			return false
 		}
 	}

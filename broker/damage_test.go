@@ -224,7 +224,7 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 		next = s.progress.Cursor(0).Next
 		s.apply(time.Now())
 		s.mu.Unlock()
-		if n := s.backlog().Messages; next != c.next || n != c.backlog {
+		if n := s.Backlog().Messages; next != c.next || n != c.backlog {
 			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)
 		}
 	}

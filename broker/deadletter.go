@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // dyingMessages and dyingBytes bound the dead letters that are written at a time. All dead letters
@@ -43,16 +42,16 @@ type deadLetter struct {
 func (s *subscription) newDeadLetter(d consume.Departure) *deadLetter {
 	x := &deadLetter{Departure: d, sub: s, place: s.progress.Place(d.Lease), ended: make(chan struct{})}
 	s.dying[d.Lease] = x
-	p := s.policy()
+	p := s.Policy()
 	switch {
 	case d.Event == consume.EventReconsume:
 	case d.Expired:
-		if to := p.address.expiryAddress; to != "" && to != s.topic.name {
+		if to := p.Address.ExpiryAddress; to != "" && to != s.Topic().Name() {
 			x.topics = []string{to}
 		}
 	default:
-		x.topics = p.deadLetterTopics(s.group.name, s.topic.name, d.Early)
-		x.stays = len(x.topics) == 0 && p.ownDeadLetterTopic(s.group.name, s.topic.name) == s.topic.name
+		x.topics = p.DeadLetterTopics(s.Group().Name(), s.Topic().Name(), d.Early)
+		x.stays = len(x.topics) == 0 && p.OwnDeadLetterTopic(s.Group().Name(), s.Topic().Name()) == s.Topic().Name()
 	}
 	return x
 }
@@ -161,12 +160,12 @@ func (d *deadLetter) write(b *Broker) {
 	if d.lost = !ok; d.lost {
 		return // it needs no dead letter
 	}
-	marked, err := b.store.IsDeadLetter(d.sub.group.id, d.place, d.Rewound)
+	marked, err := b.store.IsDeadLetter(d.sub.Group().ID(), d.place, d.Rewound)
 	if err != nil || marked {
 		d.err = err
 		return
 	}
-	topics := make([]*topic, len(d.topics))
+	topics := make([]*topic.Topic, len(d.topics))
 	b.mu.RLock()
 	for i, name := range d.topics {
 		if topics[i] = b.topics[name]; topics[i] == nil {
@@ -188,8 +187,8 @@ func (d *deadLetter) write(b *Broker) {
 	var published []func(error)
 	d.put = b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range topics {
-			if t.deleted.Load() {
-				d.err = fail.TopicNotFound(t.name) // meanwhile; the next try makes it anew
+			if t.Deleted() {
+				d.err = fail.TopicNotFound(t.Name()) // meanwhile; the next try makes it anew
 				return
 			}
 		}
@@ -199,12 +198,12 @@ func (d *deadLetter) write(b *Broker) {
 				b.delayed.Put(w, t, &m, now)
 				continue
 			}
-			q := t.pick(m.MessageGroup)
-			t.put(w, q, &m, now)
-			published = append(published, t.publish(q))
+			q := t.Pick(m.MessageGroup)
+			t.Put(w, q, &m, now)
+			published = append(published, t.Publish(q))
 		}
-		if !d.sub.group.deleted.Load() {
-			w.MarkDeadLetter(d.sub.group.id, d.place, d.Rewound)
+		if !d.sub.Group().Deleted() {
+			w.MarkDeadLetter(d.sub.Group().ID(), d.place, d.Rewound)
 			d.sub.marked.Store(true)
 		}
 	}, func(err error) {
@@ -237,10 +236,10 @@ func (d *deadLetter) join(ctx context.Context, b *Broker) error {
 func (d *deadLetter) death(m *store.Message) *deadletter.Death {
 	s := d.sub
 	death := &deadletter.Death{
-		Group: s.group.name, Topic: s.topic.name, Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
-		Artemis: s.topic.address.Load().redelivery != nil,
+		Group: s.Group().Name(), Topic: s.Topic().Name(), Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
+		Artemis: s.Topic().Address().Redelivery != nil,
 	}
-	death.SentTo, death.SentID = sentTo(s.group.config.Load().RetryTopic, m, s.topic.name, s.group.name)
+	death.SentTo, death.SentID = sentTo(s.Group().Settings().RetryTopic, m, s.Topic().Name(), s.Group().Name())
 	if d.Expired {
 		death.Expired = time.Now()
 	}
@@ -315,7 +314,7 @@ func (d *deadLetter) wait(b *Broker, removed *store.PendingWrite) error {
 	case len(d.topics) == 0:
 		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
 	}
-	log(text, "group", s.group.name, "topic", s.topic.name, "queue", d.place.Queue, "offset", d.place.Offset,
+	log(text, "group", s.Group().Name(), "topic", s.Topic().Name(), "queue", d.place.Queue, "offset", d.place.Offset,
 		"attempts", d.Tries, "reason", d.Reason, "to", d.topics)
 	return nil
 }
@@ -329,7 +328,7 @@ func (b *Broker) ownContext() (context.Context, context.CancelFunc) {
 // ownTopic returns a topic that the broker itself writes to, and creates it for the first message.
 // automatic means that a created topic is an automatic dead letter queue. ctx ends the wait for
 // other changes of settings.
-func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, automatic bool) (*topic, error) {
+func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, automatic bool) (*topic.Topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]
 	b.mu.RUnlock()
@@ -351,9 +350,4 @@ func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, autom
 		b.autoDelete.Wake(time.Now().Add(autoDeleteDelay))
 	}
 	return t, err
-}
-
-// isDeadLetterTopic reports whether a name is that of some group's dead letter topic.
-func isDeadLetterTopic(name string) bool {
-	return len(name) > len(tidegate.DeadLetterPrefix) && strings.HasPrefix(name, tidegate.DeadLetterPrefix)
 }

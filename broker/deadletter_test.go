@@ -30,7 +30,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.subscription(h)
-		policy := s.policy().rules()
+		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		dying.start(b)
 		if err := dying.put.Wait(); err != nil {
@@ -163,7 +163,7 @@ func departing(s *subscription, begin func(*consume.Progress)) *deadLetter {
 // departingNow is departing for a delivery whose consumer requests a dead letter.
 func departingNow(t *testing.T, s *subscription, h handle.Receipt) *deadLetter {
 	t.Helper()
-	policy := s.policy().rules()
+	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {
 		if _, err := p.Settle(h, consume.Settlement{Event: consume.EventDeadLetter, Reason: "r"}, &policy, time.Now()); err != nil {
 			t.Fatal(err)

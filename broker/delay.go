@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // maxDelay is how far ahead a delivery time may be (RocketMQ: 24 h).
@@ -42,7 +43,7 @@ func needs(k TopicType) string {
 
 // delay writes a message of an Append that is to be delivered later. Only
 // called within the message log's Add.
-func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, now time.Time) tidegate.Receipt {
+func (a *appending) delay(w *store.Batch, t *topic.Topic, m *store.Message, now time.Time) tidegate.Receipt {
 	d := a.broker.delayed.Put(w, t, m, now)
 	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
 		a.earliest = d.Due
@@ -50,8 +51,8 @@ func (a *appending) delay(w *store.Batch, t *topic, m *store.Message, now time.T
 	return a.broker.delayedReceipt(t, m.ID, d)
 }
 
-func (b *Broker) delayedReceipt(t *topic, id string, d store.Delayed) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: id, Topic: t.name, Queue: -1, Offset: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
+func (b *Broker) delayedReceipt(t *topic.Topic, id string, d store.Delayed) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: id, Topic: t.Name(), Queue: -1, Offset: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
 }
 
 // Recall takes back a message whose delivery time has not come, and returns
@@ -72,7 +73,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 		return "", err
 	}
 	d, err := handle.ParseRecall(recallHandle)
-	if err != nil || d.Topic != t.id {
+	if err != nil || d.Topic != t.ID() {
 		return "", fail.New(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
 	}
 	id, ok, err := b.delayed.Recall(ctx, t, d)

@@ -355,12 +355,12 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ds, err := b.store.DelayedOf(tp.id, store.StoredDelayed{}, 2)
+		ds, err := b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 2)
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
 		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(ds[0].Due.UnixNano()))
-		k = binary.BigEndian.AppendUint32(k, tp.id)
+		k = binary.BigEndian.AppendUint32(k, tp.ID())
 		overwrite(t, b, binary.BigEndian.AppendUint64(k, ds[0].Number))
 		elapse(2 * time.Minute)
 		is("damaged", 0)

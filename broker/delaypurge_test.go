@@ -33,7 +33,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := a.delayedBacklog()
+		want := Backlog(a.Delayed())
 		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != pending.DelayedBatch+5 {
 			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
 		}
@@ -41,14 +41,14 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := b.store.DelayedOf(a.id, store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
+		if left, err := b.store.DelayedOf(a.ID(), store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
 			t.Errorf("%+v are left, %v", left, err)
 		}
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.topic("b"); err != nil || other.delayedBacklog() != (Backlog{5, 5}) {
-			t.Errorf("%+v wait in the other topic, %v", other.delayedBacklog(), err)
+		if other, err := b.topic("b"); err != nil || Backlog(other.Delayed()) != (Backlog{5, 5}) {
+			t.Errorf("%+v wait in the other topic, %v", other.Delayed(), err)
 		}
 	})
 }
@@ -113,8 +113,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}
-		if tp, err := b.topic("t"); err != nil || tp.delayedBacklog() != (Backlog{}) {
-			t.Errorf("%+v wait, %v", tp.delayedBacklog(), err)
+		if tp, err := b.topic("t"); err != nil || Backlog(tp.Delayed()) != (Backlog{}) {
+			t.Errorf("%+v wait, %v", tp.Delayed(), err)
 		}
 	})
 }
@@ -133,22 +133,22 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ds, err := b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10)
+		ds, err := b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10)
 		if err != nil || len(ds) != 3 {
 			t.Fatal(ds, err)
 		}
 		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(ds[1].Due.UnixNano()))
-		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, tp.id), ds[1].Number))
+		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, tp.ID()), ds[1].Number))
 		elapse(2 * time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
-		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
+		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
 			t.Errorf("%+v are there, %v", ds, err)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{3, 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
-		if ds, err = b.store.DelayedOf(tp.id, store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || tp.delayedBacklog() != (Backlog{}) {
-			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.delayedBacklog())
+		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || Backlog(tp.Delayed()) != (Backlog{}) {
+			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.Delayed())
 		}
 	})
 }

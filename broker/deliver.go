@@ -26,7 +26,7 @@ func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Gr
 		grants = grants[:admitted]
 	}
 	wait := write.WaitWritten
-	if s.topic.address.Load().persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
+	if s.Topic().Address().Persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
 		wait = write.WaitContext
 	}
 	werr := wait(ctx)
@@ -71,10 +71,10 @@ func (s *subscription) countDeliveries(ds []*tidegate.Delivery) {
 func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
 	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
-	expiry, now := s.topic.address.Load().expiry, time.Now()
+	expiry, now := s.Topic().Address().Expiry, time.Now()
 	var old, unwanted []handle.Receipt
 	inHand := int64(0)
-	reader := s.broker.store.Reader(s.topic.id)
+	reader := s.broker.store.Reader(s.Topic().ID())
 	defer reader.Close()
 	for i := range grants {
 		g := &grants[i]
@@ -105,7 +105,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		}
 		s.fill(&all[i], g)
 		if p.retry {
-			all[i].Topic = realTopic(g.Message, s.topic.name)
+			all[i].Topic = realTopic(g.Message, s.Topic().Name())
 		}
 		ds = append(ds, &all[i])
 	}
@@ -139,12 +139,12 @@ func prepare(p *Poll, ds []*tidegate.Delivery) (err error) {
 
 func (s *subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
 	*d = tidegate.Delivery{
-		Message: g.Message.Message, ConsumerGroup: s.group.name, Attempt: g.Attempt, Handle: g.Receipt.String(),
+		Message: g.Message.Message, ConsumerGroup: s.Group().Name(), Attempt: g.Attempt, Handle: g.Receipt.String(),
 		Endpoint: s.broker.name, Queue: int(g.Receipt.Place.Queue), Offset: g.Receipt.Place.Offset,
 		BornAt: g.Message.BornAt, BornHost: g.Message.BornHost, StoredAt: g.Message.StoredAt, StoreHost: s.broker.host,
 		InvisibleUntil: g.Due,
 	}
-	d.Topic = s.topic.name
+	d.Topic = s.Topic().Name()
 	if id := d.Properties[tidegate.PropertyTransactionID]; id != "" {
 		d.TransactionID = id
 		d.Properties = maps.Clone(d.Properties) // the store's message keeps it
@@ -178,7 +178,7 @@ func (s *subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	if len(handles) == 0 {
 		return nil
 	}
-	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.topic.address.Load().expiry)
+	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.Topic().Address().Expiry)
 	var leaving deadLetters
 	s.locked(func() {
 		if s.gone {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A directory has the topics, groups and subscriptions of a broker.
@@ -15,16 +16,16 @@ type directory struct {
 	admin chan struct{}
 
 	mu     sync.RWMutex
-	topics map[string]*topic // guarded by mu
-	groups map[string]*group // guarded by mu
-	subs   subscriptionsByID // guarded by mu
+	topics map[string]*topic.Topic // guarded by mu
+	groups map[string]*topic.Group // guarded by mu
+	subs   subscriptionsByID       // guarded by mu
 
 	number     uint32 // guarded by admin: the last one given to a topic or group
 	autoGroups int    // guarded by admin: how many groups are automatic
 }
 
 func newDirectory() directory {
-	return directory{admin: make(chan struct{}, 1), topics: map[string]*topic{}, groups: map[string]*group{}, subs: subscriptionsByID{}}
+	return directory{admin: make(chan struct{}, 1), topics: map[string]*topic.Topic{}, groups: map[string]*topic.Group{}, subs: subscriptionsByID{}}
 }
 
 // lockAdmin makes changes of settings one after another.
@@ -39,7 +40,7 @@ func (d *directory) lockAdmin(ctx context.Context) error {
 
 func (d *directory) unlockAdmin() { <-d.admin }
 
-func (d *directory) topic(name string) (*topic, error) {
+func (d *directory) topic(name string) (*topic.Topic, error) {
 	d.mu.RLock()
 	t := d.topics[name]
 	d.mu.RUnlock()
@@ -52,24 +53,24 @@ func (d *directory) topic(name string) (*topic, error) {
 	return t, nil
 }
 
-func (d *directory) topicsByID() map[uint32]*topic {
+func (d *directory) topicsByID() map[uint32]*topic.Topic {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	out := make(map[uint32]*topic, len(d.topics))
+	out := make(map[uint32]*topic.Topic, len(d.topics))
 	for _, t := range d.topics {
-		out[t.id] = t
+		out[t.ID()] = t
 	}
 	return out
 }
 
-func (d *directory) group(name string) *group {
+func (d *directory) group(name string) *topic.Group {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.groups[name]
 }
 
-func (d *directory) subscriptionsOf(g *group) []*subscription {
+func (d *directory) subscriptionsOf(g *topic.Group) []*subscription {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.subs.of(g.id)
+	return d.subs.of(g.ID())
 }

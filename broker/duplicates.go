@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A suspect is a message of an Append whose ID was probably stored before.
@@ -36,22 +37,22 @@ func (a *appending) resolve() []suspect {
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
 			a.refuse(s.index, t, fail.Store(err), "")
-		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.config.Load().IDWindow():
+		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.Settings().IDWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
 			}
 			a.trusted[s.index] = true
 			innocent = append(innocent, s)
 		case s.at.Half:
-			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, pending.HalfAt(t.id, s.at))
+			t.CountDuplicate()
+			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, pending.HalfAt(t.ID(), s.at))
 		case s.at.Due != 0:
-			t.duplicates.Add(1)
-			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, pending.DelayedAt(t.id, s.at))
+			t.CountDuplicate()
+			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, pending.DelayedAt(t.ID(), s.at))
 		default:
-			t.duplicates.Add(1)
+			t.CountDuplicate()
 			a.results[s.index].Receipt = tidegate.Receipt{
-				MessageID: m.ID, Topic: t.name, Queue: int(s.at.Queue), Offset: s.at.Offset, Endpoint: a.broker.name,
+				MessageID: m.ID, Topic: t.Name(), Queue: int(s.at.Queue), Offset: s.at.Offset, Endpoint: a.broker.name,
 			}
 			if m.Half { // it was committed: an end of it is told that there is no such transaction any more
 				a.results[s.index].Receipt.TransactionID = m.ID
@@ -68,15 +69,15 @@ func (a *appending) wasAbsent(i int, at recent.Location) bool {
 }
 
 // first returns the message at a location.
-func (a *appending) first(t *topic, at recent.Location) (store.Message, bool, error) {
+func (a *appending) first(t *topic.Topic, at recent.Location) (store.Message, bool, error) {
 	switch {
 	case at.Half:
-		m, _, ok, err := a.broker.store.GetHalf(pending.HalfAt(t.id, at))
+		m, _, ok, err := a.broker.store.GetHalf(pending.HalfAt(t.ID(), at))
 		return m, ok, err
 	case at.Due == 0:
-		return a.broker.store.Get(store.Place{Topic: t.id, Queue: at.Queue, Offset: at.Offset})
+		return a.broker.store.Get(store.Place{Topic: t.ID(), Queue: at.Queue, Offset: at.Offset})
 	}
-	return a.broker.store.GetDelayed(pending.DelayedAt(t.id, at))
+	return a.broker.store.GetDelayed(pending.DelayedAt(t.ID(), at))
 }
 
 // appendAll appends, and then once more what was suspected wrongly, and what
@@ -103,7 +104,7 @@ func (a *appending) appendAll(ctx context.Context) error {
 		if len(innocent)+len(a.order.held) == 0 {
 			return nil
 		}
-		again := make([]*topic, len(a.topics))
+		again := make([]*topic.Topic, len(a.topics))
 		for _, s := range innocent {
 			again[s.index] = a.topics[s.index]
 		}

@@ -91,7 +91,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.store.Messages.Add(func(*store.Batch) {
-		topic.recent.Remember(&store.Message{Message: tidegate.Message{ID: "b"}}, recent.Location{}, time.Minute, time.Now())
+		topic.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "b"}}, recent.Location{}, time.Minute, time.Now())
 	}, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // An applied is the work that remains, without the lock, after effects were applied.
@@ -20,14 +20,10 @@ type applied struct {
 // does. mu is held, so the writes are in the order of the changes.
 func (s *subscription) apply(now time.Time) (out applied) {
 	e := s.progress.Effects()
-	s.leasedBytes.Add(e.LeasedBytes)
-	s.doneMessages.Add(e.Done.Messages)
-	s.doneBytes.Add(e.Done.Bytes)
+	s.Done(topic.Amount(e.Done), e.LeasedBytes)
 	if e.Drained != (consume.Amount{}) {
-		s.drain.Add(e.Drained.Messages, e.Drained.Bytes, s.backlog().Messages > 0, now)
-		if s.topic.watched.Load() {
-			s.topic.retention.wake(s.topic, now.Add(retention.Pause))
-		}
+		s.Drain(topic.Amount(e.Drained), now)
+		s.Topic().GroupConsumed(now)
 	}
 	for _, late := range e.Late {
 		s.broker.counters.lateness.Observe(max(0, late).Seconds())
@@ -82,8 +78,8 @@ func (s *subscription) wakeRest() {
 	}
 	s.extend()
 	for _, r := range s.readers {
-		if n := s.progress.Available(int(r.queue.number)); n > 0 {
-			s.wake(n, r.queue.number)
+		if n := s.progress.Available(int(r.queue.Number())); n > 0 {
+			s.wake(n, r.queue.Number())
 		}
 	}
 }

@@ -17,7 +17,7 @@ func (s *subscription) expire() {
 	for i, err := range b.writeDeadLetters(effects.dying) {
 		if err != nil {
 			b.logger.Error("a message could not be made a dead letter; it is tried again in a second",
-				"group", s.group.name, "topic", s.topic.name, "offset", effects.dying[i].place.Offset, "error", err)
+				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.dying[i].place.Offset, "error", err)
 		}
 	}
 	for _, p := range effects.parked {
@@ -26,7 +26,7 @@ func (s *subscription) expire() {
 }
 
 func (s *subscription) expireUnsynced() (effects applied, gone bool) {
-	policy := s.policy().rules()
+	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armed = time.Time{}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // startFetch has fetchSpilled run. mu is held.
@@ -25,10 +26,10 @@ func (s *subscription) fetchSpilled() {
 		if !ok {
 			return
 		}
-		records, offsets, err := b.store.Spilled(s.group.id, s.topic.id, f.Queue, f.MessageGroup, f.From, f.Limit)
+		records, offsets, err := b.store.Spilled(s.Group().ID(), s.Topic().ID(), f.Queue, f.MessageGroup, f.From, f.Limit)
 		if err == nil && len(records) == 0 { // on their way to the disk
 			if err = b.store.Groups.Add(func(*store.Batch) {}, nil).Wait(); err == nil {
-				records, offsets, err = b.store.Spilled(s.group.id, s.topic.id, f.Queue, f.MessageGroup, f.From, f.Limit)
+				records, offsets, err = b.store.Spilled(s.Group().ID(), s.Topic().ID(), f.Queue, f.MessageGroup, f.From, f.Limit)
 			}
 		}
 		valid := false
@@ -42,7 +43,7 @@ func (s *subscription) fetchSpilled() {
 			continue
 		}
 		b.logger.Error("messages that were set aside could not be read; it is tried again in a second",
-			"group", s.group.name, "topic", s.topic.name, "message_group", f.MessageGroup, "error", err)
+			"group", s.Group().Name(), "topic", s.Topic().Name(), "message_group", f.MessageGroup, "error", err)
 		select {
 		case <-time.After(time.Second):
 		case <-b.life.Done():
@@ -67,10 +68,10 @@ func (s *subscription) nextFetch() (f consume.Fetch, ok bool) {
 	return f, ok
 }
 
-// firstSpilled returns the offset of the first spilled message of a queue, or one before it; the
+// FirstSpilled returns the offset of the first spilled message of a queue, or one before it; the
 // largest number if there is none.
-func (s *subscription) firstSpilled(q *queue) int64 {
+func (s *subscription) FirstSpilled(q *topic.Queue) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.progress.FirstSpilled(int(q.number))
+	return s.progress.FirstSpilled(int(q.Number()))
 }

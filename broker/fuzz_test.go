@@ -54,26 +54,3 @@ func FuzzRecallHandle(f *testing.F) {
 		}
 	})
 }
-
-// Whatever is stored as the settings of a topic or group is refused, or can be used.
-func FuzzStoredSettings(f *testing.F) {
-	f.Add([]byte(`{"id":1,"type":"FIFO","queues":3,"duplicate_window":"1s"}`))
-	f.Add([]byte(`{"id":1,"max_attempts":3,"retry":["1s","2s"],"fifo":true}`))
-	f.Add([]byte(`{"queues":-1}`))
-	f.Fuzz(func(t *testing.T, v []byte) {
-		if st, err := decodeTopic("t", v); err == nil {
-			tp := newTopic("t", st.ID, st.TopicConfig, nil)
-			if tp.pick("g") == nil || tp.config.Load().IDWindow() < 0 {
-				t.Fatalf("the settings are %+v", *tp.config.Load())
-			}
-		}
-		if st, err := decodeGroup("g", v); err == nil {
-			c := newGroup("g", st.ID, st.GroupConfig).config.Load()
-			for _, attempt := range []int{1, 17, 1 << 20} {
-				if d := c.Interval(attempt); d < 0 {
-					t.Fatalf("the interval after delivery %d is %v", attempt, d)
-				}
-			}
-		}
-	})
-}

@@ -2,42 +2,17 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
-
-// A group is the running side of a Group.
-type group struct {
-	id     uint32
-	name   string
-	config atomic.Pointer[GroupConfig]
-
-	automatic atomic.Bool // made by being received from; nobody has put it
-
-	deleted atomic.Bool // changed only within the message log's Add
-}
-
-type storedGroup struct {
-	ID        uint32 `json:"id"`
-	Automatic bool   `json:"automatic,omitempty"`
-	GroupConfig
-}
-
-func newGroup(name string, id uint32, c GroupConfig) *group {
-	g := &group{id: id, name: name}
-	g.config.Store(&c)
-	return g
-}
 
 // PutGroup creates a consumer group or changes its settings, and returns when
 // that is on disk. Changes hold for messages under way; whether a group is
@@ -75,29 +50,29 @@ func (b *Broker) CheckGroup(name string, c GroupConfig) error {
 	switch {
 	case g == nil:
 		return nil
-	case g.config.Load().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0:
+	case g.Settings().FIFO != c.FIFO && len(b.subscriptionsOf(g)) > 0:
 		return fail.New(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
 	}
 	return b.checkRetryTopics(g, c.RetryTopic)
 }
 
 // makeGroup is PutGroup for who holds admin already.
-func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, error) {
+func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*topic.Group, error) {
 	if err := b.CheckGroup(name, c); err != nil {
 		return nil, err
 	}
 	c = c.WithDefaults()
 	g := b.group(name)
-	if g != nil && reflect.DeepEqual(*g.config.Load(), c) && g.automatic.Load() == automatic {
+	if g != nil && reflect.DeepEqual(*g.Settings(), c) && g.Automatic() == automatic {
 		return g, nil // nothing changes
 	}
 	number := b.number
 	created := g == nil
 	if created {
 		number++
-		g = newGroup(name, number, c)
+		g = topic.NewGroup(name, number, c)
 	}
-	v, err := json.Marshal(storedGroup{g.id, automatic, c})
+	v, err := topic.GroupRecord{ID: g.ID(), Automatic: automatic, Group: c}.Encode()
 	if err != nil {
 		return nil, fail.Store(err)
 	}
@@ -108,8 +83,8 @@ func (b *Broker) makeGroup(name string, c GroupConfig, automatic bool) (*group, 
 		return nil, fail.Store(err)
 	}
 	b.number = number
-	g.config.Store(&c)
-	b.autoGroups += toInt(automatic) - toInt(g.automatic.Swap(automatic))
+	g.SetSettings(c)
+	b.autoGroups += toInt(automatic) - toInt(g.SetAutomatic(automatic))
 	if created {
 		b.mu.Lock()
 		b.groups[name] = g
@@ -133,10 +108,10 @@ func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, err
 	if err != nil {
 		return GroupConfig{}, err
 	}
-	return *g.config.Load(), nil
+	return *g.Settings(), nil
 }
 
-func (b *Broker) ensureGroup(ctx context.Context, name string) (*group, error) {
+func (b *Broker) ensureGroup(ctx context.Context, name string) (*topic.Group, error) {
 	if g := b.group(name); g != nil {
 		return g, nil
 	}
@@ -173,7 +148,7 @@ func (b *Broker) roomForGroupLocked(name string) error {
 // creates it with. It creates nothing. It returns 40403 if the first receive would.
 func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, error) {
 	if g := b.group(name); g != nil {
-		return *g.config.Load(), nil
+		return *g.Settings(), nil
 	}
 	if err := tidegate.ValidateGroup(name); err != nil {
 		return GroupConfig{}, err
@@ -187,7 +162,7 @@ func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, e
 	}
 	defer b.unlockAdmin()
 	if g := b.group(name); g != nil {
-		return *g.config.Load(), nil
+		return *g.Settings(), nil
 	}
 	if err := b.roomForGroupLocked(name); err != nil {
 		return GroupConfig{}, err
@@ -220,8 +195,8 @@ func (b *Broker) Groups() []Group {
 	return out
 }
 
-func (b *Broker) describeGroup(g *group) Group {
-	d := Group{Name: g.name, AutoCreated: g.automatic.Load(), GroupConfig: *g.config.Load(), DeadLetterTopics: b.deadLetterTopics(g)}
+func (b *Broker) describeGroup(g *topic.Group) Group {
+	d := Group{Name: g.Name(), AutoCreated: g.Automatic(), GroupConfig: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.subscriptionsOf(g) {
 		d.Topics = append(d.Topics, s.describe())
 	}
@@ -244,28 +219,25 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	if g == nil {
 		return fail.GroupNotFound(name)
 	}
-	b.autoGroups -= toInt(g.automatic.Load())
+	b.autoGroups -= toInt(g.Automatic())
 	b.mu.Lock()
 	delete(b.groups, name)
-	subs := b.subs.of(g.id)
+	subs := b.subs.of(g.ID())
 	for _, s := range subs {
 		b.subs.remove(s)
-		others := slices.DeleteFunc(slices.Clone(*s.topic.subs.Load()), func(o *subscription) bool { return o == s })
-		s.topic.subs.Store(&others)
+		s.Topic().RemoveSubscription(s)
 	}
 	b.mu.Unlock()
 	for _, s := range subs {
 		s.close()
 	}
 	for _, s := range subs {
-		if s.topic.watched.Load() { // what only this group needed
-			b.retention.wake(s.topic, time.Now().Add(retention.Pause))
-		}
+		s.Topic().GroupConsumed(time.Now()) // messages that only this group needed
 	}
 	// In this order for the reason that DeleteTopic has.
 	if err := b.store.Messages.Add(func(w *store.Batch) {
-		g.deleted.Store(true)
-		w.DeleteGroup(name, g.id)
+		g.Delete()
+		w.DeleteGroup(name, g.ID())
 	}, nil).Wait(); err != nil {
 		return fail.Store(err)
 	}
@@ -276,7 +248,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 func (b *Broker) deleteProgress(subs []*subscription) error {
 	if err := b.store.Groups.Add(func(w *store.Batch) {
 		for _, s := range subs {
-			w.DeleteSubscription(s.group.id, s.topic.id)
+			w.DeleteSubscription(s.Group().ID(), s.Topic().ID())
 		}
 	}, nil).Wait(); err != nil {
 		return fail.Store(err)

@@ -52,7 +52,7 @@ func TestRewindWhileATopicGrows(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.mu.Lock()
-		tp.grow(3) // as PutTopic does, which has not come to the groups yet
+		tp.Grow(3) // as PutTopic does, which has not come to the groups yet
 		b.mu.Unlock()
 		for i := range 9 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // Limits returns the limits of the whole broker that are in effect.
@@ -64,7 +65,7 @@ func (b *Broker) Throttles() []LimitState {
 	topics := slices.Collect(maps.Values(b.topics))
 	b.mu.RUnlock()
 	for _, t := range topics {
-		if isDeadLetterTopic(t.name) {
+		if topic.IsDeadLetter(t.Name()) {
 			continue
 		}
 		if open {
@@ -85,19 +86,20 @@ func (b *Broker) Throttles() []LimitState {
 }
 
 // limitStates returns the limits of a topic and of its groups.
-func (b *Broker) limitStates(t *topic, now time.Time) (out []LimitState) {
-	subs := *t.subs.Load()
-	out = append(out, t.limits.states(t, b.backlogLimit(t), now)...)
-	out = append(out, t.rateStates(now)...)
+func (b *Broker) limitStates(t *topic.Topic, now time.Time) (out []LimitState) {
+	subs := t.Subscriptions()
+	out = append(out, limitsOfTopic(t).states(b.backlogLimit(t), now)...)
+	out = append(out, rateStates(t, now)...)
 	for _, s := range subs {
-		for _, l := range s.limits.states(s, s.group.config.Load().MaxBacklog, now) {
-			l.Topic = t.name
+		c := s.Consumed()
+		for _, l := range limitsOfGroup(c).states(c.Group().Settings().MaxBacklog, now) {
+			l.Topic = t.Name()
 			out = append(out, l)
 		}
 	}
 	if cold := coldLimit(b.pressure.limits.Load()); cold.PerSecond > 0 {
-		s := t.coldReads(cold, subs, now)
-		out = append(out, LimitState{t.coldThrottle(s), s.On})
+		s := coldReads(t, cold, subs, now)
+		out = append(out, LimitState{coldThrottle(t, s), s.On})
 	}
 	return out
 }

@@ -14,14 +14,14 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, er
 		return nil, h, fail.InvalidHandle("%v", err)
 	}
 	s := b.subscription(h)
-	if s == nil || int(h.Place.Queue) >= len(*s.topic.queues.Load()) {
+	if s == nil || int(h.Place.Queue) >= len(s.Topic().Queues()) {
 		return nil, h, fail.InvalidHandle("its topic or consumer group is not there any more")
 	}
-	if d.ConsumerGroup != "" && d.ConsumerGroup != s.group.name {
-		return nil, h, fail.InvalidHandle("it is of group %q, not of %q", s.group.name, d.ConsumerGroup)
+	if d.ConsumerGroup != "" && d.ConsumerGroup != s.Group().Name() {
+		return nil, h, fail.InvalidHandle("it is of group %q, not of %q", s.Group().Name(), d.ConsumerGroup)
 	}
-	if d.Topic != "" && d.Topic != s.topic.name && !s.retries(d.Topic) {
-		return nil, h, fail.InvalidHandle("it is of topic %q, not of %q", s.topic.name, d.Topic)
+	if d.Topic != "" && d.Topic != s.Topic().Name() && !s.retries(d.Topic) {
+		return nil, h, fail.InvalidHandle("it is of topic %q, not of %q", s.Topic().Name(), d.Topic)
 	}
 	return s, h, nil
 }
@@ -39,8 +39,8 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	if err != nil {
 		return "", "", err
 	}
-	topic = s.topic.name
-	switch from, retry := s.group.config.Load().RetryTopic.Original(topic, s.group.name); {
+	topic = s.Topic().Name()
+	switch from, retry := s.Group().Settings().RetryTopic.Original(topic, s.Group().Name()); {
 	case !retry:
 		return topic, topic, nil
 	case from != "":
@@ -58,7 +58,7 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 
 // retries reports whether the subscription is to the group's retry topic for the topic.
 func (s *subscription) retries(topic string) bool {
-	return s.group.config.Load().RetryTopic.RetryName(topic, s.group.name) == s.topic.name
+	return s.Group().Settings().RetryTopic.RetryName(topic, s.Group().Name()) == s.Topic().Name()
 }
 
 func (b *Broker) subscription(h handle.Receipt) *subscription {

@@ -75,7 +75,7 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 			t.Fatal(err)
 		}
 		for offset := int64(1); offset < 3; offset++ {
-			spoil(t, b, messageKey(store.Place{Topic: tp.id, Offset: offset}))
+			spoil(t, b, messageKey(store.Place{Topic: tp.ID(), Offset: offset}))
 		}
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), "")

@@ -75,7 +75,7 @@ func (p *parking) carryOut(b *Broker) error {
 		return fail.Store(err)
 	}
 	g := &p.group
-	b.logger.Warn("a message group is parked", "group", p.sub.group.name, "topic", p.sub.topic.name, "message_group", g.MessageGroup,
+	b.logger.Warn("a message group is parked", "group", p.sub.Group().Name(), "topic", p.sub.Topic().Name(), "message_group", g.MessageGroup,
 		"queue", g.Place.Queue, "offset", g.Place.Offset, "attempts", g.Attempts, "reason", g.Reason)
 	return nil
 }
@@ -121,7 +121,7 @@ func (b *Broker) Parked(group string, q ParkedQuery) (ParkedPage, error) {
 		if err != nil {
 			continue // deleted meanwhile
 		}
-		m, ok, err := b.store.Header(store.Place{Topic: t.id, Queue: uint16(p.Queue), Offset: p.Offset})
+		m, ok, err := b.store.Header(store.Place{Topic: t.ID(), Queue: uint16(p.Queue), Offset: p.Offset})
 		if err != nil {
 			return ParkedPage{}, fail.Store(err)
 		}
@@ -162,7 +162,7 @@ func (b *Broker) subscriptionsIn(group, topic string) ([]*subscription, error) {
 	if g == nil {
 		return nil, fail.GroupNotFound(group)
 	}
-	return slices.DeleteFunc(b.subscriptionsOf(g), func(s *subscription) bool { return topic != "" && s.topic.name != topic }), nil
+	return slices.DeleteFunc(b.subscriptionsOf(g), func(s *subscription) bool { return topic != "" && s.Topic().Name() != topic }), nil
 }
 
 func (s *subscription) parked() (out []ParkedGroup) {
@@ -170,7 +170,7 @@ func (s *subscription) parked() (out []ParkedGroup) {
 	defer s.mu.Unlock()
 	for _, g := range s.progress.ParkedGroups() {
 		out = append(out, ParkedGroup{
-			Topic: s.topic.name, MessageGroup: g.MessageGroup, Since: g.Since, Reason: g.Reason,
+			Topic: s.Topic().Name(), MessageGroup: g.MessageGroup, Since: g.Since, Reason: g.Reason,
 			Queue: int(g.Place.Queue), Offset: g.Place.Offset, Attempts: g.Attempts, Messages: g.Messages,
 		})
 	}
@@ -220,7 +220,7 @@ func (s *subscription) redriveParked(sel ParkedSelection) (done ParkedRedrive, e
 	now := time.Now()
 	done, effects, behind := s.redriveUnsynced(sel, now)
 	if done.MessageGroups > 0 {
-		s.broker.retention.wake(s.topic, now) // it kept the messages that were parked
+		s.Topic().WakeRetention(now) // it kept the messages that were parked
 	}
 	for i, derr := range s.broker.writeDeadLetters(effects.dying) {
 		if derr != nil { // its message group stays parked

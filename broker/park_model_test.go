@@ -139,15 +139,15 @@ func (m *parkModel) check() {
 	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
-	sub := (*m.b.topics["t"].subs.Load())[0]
+	sub := m.b.topics["t"].Subscriptions()[0].(*subscription)
 	fresh := int64(0)
 	for i, r := range sub.readers {
-		fresh += r.queue.end.Load() - sub.progress.Cursor(i).Next
+		fresh += r.queue.End() - sub.progress.Cursor(i).Next
 	}
 	if err := sub.progress.Audit(); err != nil {
 		m.t.Fatal(err)
 	}
-	if n := sub.leasedBytes.Load(); n != s.Backlog.Bytes-fresh { // a body has one byte
+	if n := sub.LeasedBytes(); n != s.Backlog.Bytes-fresh { // a body has one byte
 		m.t.Fatalf("%d bytes are leased, want %d", n, s.Backlog.Bytes-fresh)
 	}
 	page, err := m.b.Parked("g", ParkedQuery{})

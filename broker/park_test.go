@@ -315,7 +315,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		leases := func() (sum int) {
 			g, _ := b.topic("t")
-			for _, s := range *g.subs.Load() {
+			for _, s := range b.subs.to(g.ID()) {
 				for _, n := range s.progress.Counts() {
 					sum += int(n)
 				}

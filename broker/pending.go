@@ -2,11 +2,11 @@ package broker
 
 import (
 	"context"
-	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // openPending prepares the delayed messages and the transactions.
@@ -39,7 +39,7 @@ func (b *Broker) givenUpTopic() pending.Topic {
 	if err != nil {
 		return nil
 	}
-	return firstQueue{t}
+	return topic.FirstQueue{Topic: t}
 }
 
 func (b *Broker) createGivenUpTopic() error {
@@ -59,53 +59,10 @@ func (b *Broker) roomOnDisk(ctx context.Context, bytes int64) error {
 	return err
 }
 
-// ID, Name, Deleted, Counters, Schedule, Deliver, Remember, HashID and Forget are those of
-// pending.Topic.
-
-func (t *topic) ID() uint32 { return t.id }
-
-func (t *topic) Name() string { return t.name }
-
-func (t *topic) Deleted() bool { return t.deleted.Load() }
-
-func (t *topic) Counters() *pending.Counters { return &t.pending }
-
-func (t *topic) Schedule() pending.Schedule {
-	c := t.retention.broker.transactionConfig(t)
-	return pending.Schedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
-}
-
-func (t *topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
-	q := t.pick("")
-	t.put(w, q, m, now)
-	return t.publish(q)
-}
-
-func (t *topic) Remember(m *store.Message, at recent.Location, now time.Time) {
-	t.recent.Remember(m, at, t.config.Load().IDWindow(), now)
-}
-
-func (t *topic) HashID(m *store.Message) { t.recent.HashID(m) }
-
-func (t *topic) Forget(idHash uint64) { t.recent.Forget(idHash) }
-
-// firstQueue is a topic that takes messages in its first queue.
-type firstQueue struct{ *topic }
-
-// Deliver is that of pending.Topic.
-func (t firstQueue) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
-	q := (*t.queues.Load())[0]
-	t.put(w, q, m, now)
-	return t.publish(q)
-}
-
-// delayedBacklog returns the messages of the topic that wait for their delivery time.
-func (t *topic) delayedBacklog() (b Backlog) {
-	b.Messages, b.Bytes = t.pending.Delayed()
-	return b
-}
-
-// transactionConfig returns what holds for a topic, with every field set.
-func (b *Broker) transactionConfig(t *topic) TransactionConfig {
-	return t.config.Load().Transaction.Or(*b.transactionDefaults.Load())
+// newTopic returns an empty topic.
+func (b *Broker) newTopic(name string, id uint32, c TopicConfig) *topic.Topic {
+	return topic.New(topic.Config{
+		ID: id, Name: name, Retention: b.retention.task, Transaction: &b.transactionDefaults,
+		IDs: duplicates.NewMemory(id, func() store.IDKey { return b.idKey }, b.forgetting.Wake),
+	}, c)
 }

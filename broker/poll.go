@@ -89,7 +89,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	if err != nil {
 		return nil, err
 	}
-	if p.Queue >= len(*s.topic.queues.Load()) {
+	if p.Queue >= len(s.Topic().Queues()) {
 		return nil, nil // RocketMQ: nothing is there
 	}
 	if p.Owner != "" {
@@ -166,7 +166,7 @@ func (s *subscription) sources(ctx context.Context, p *Poll) ([]source, error) {
 	}
 	rp := *p
 	rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not the topic's
-	original, _ := s.group.config.Load().RetryTopic.Original(retry.topic.name, s.group.name)
+	original, _ := s.Group().Settings().RetryTopic.Original(retry.Topic().Name(), s.Group().Name())
 	rp.shared = original == ""
 	out := []source{{s, p}, {retry, &rp}}
 	if s.sourceRound.Add(1)%2 == 0 {

@@ -282,7 +282,7 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tp.roundRobin.Store(1)
+		tp.RoundRobin.Store(1)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		start := time.Now()
@@ -302,8 +302,8 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 		}
 		s.mu.Lock()
 		write := b.store.Messages.Add(func(w *store.Batch) {
-			tp.put(w, (*tp.queues.Load())[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
-		}, func(error) { (*tp.queues.Load())[1].end.Add(1) })
+			tp.Put(w, tp.Queues()[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
+		}, func(error) { tp.Queues()[1].Publish(tp.Queues()[1].End() + 1) })
 		_ = write.Wait()
 		s.wake(1, 1)
 		s.progress.Release(h, start)
@@ -384,7 +384,7 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 		groups := map[uint16]string{}
 		for i := 0; len(groups) < 2; i++ {
 			name := fmt.Sprint("mg", i)
-			groups[tp.pick(name).number] = name
+			groups[tp.Pick(name).Number()] = name
 		}
 		for range 2 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})

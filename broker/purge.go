@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // PurgeTopic removes all messages of a topic that were stored before the call: ready ones, those in
@@ -44,7 +45,7 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	var last, lastDelayed uint64
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		last, lastDelayed = b.transactions.Last(), b.delayed.Last()
-		t.recent.ForgetAll(w)
+		t.IDs().ForgetAll(w)
 	}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
 	}
@@ -60,35 +61,35 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 	if err := b.store.Messages.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
 		return removed, storeUnless(ctx, err)
 	}
-	before := Backlog{Messages: t.leftovers.Load() - t.lowMessages.Load(), Bytes: t.leftoverBytes.Load() - t.lowBytes.Load()}
+	before := Backlog{Messages: t.Leftovers().Messages - t.Before().Messages, Bytes: t.Leftovers().Bytes - t.Before().Bytes}
 	r, err := b.beginRound(t, time.Now(), true)
 	if err != nil {
 		return removed, fail.Store(err)
 	}
 	if err := r.run(b); err != nil {
-		b.retention.wake(t, time.Now().Add(time.Minute)) // what is left of it
+		t.WakeRetention(time.Now().Add(time.Minute)) // what is left of it
 		return removed, fail.Store(err)
 	}
-	t.watch()
-	removed.Messages = before.Messages - t.leftovers.Load() + t.lowMessages.Load() + waiting.Messages
-	removed.Bytes = before.Bytes - t.leftoverBytes.Load() + t.lowBytes.Load() + waiting.Bytes
+	t.Watch()
+	removed.Messages = before.Messages - t.Leftovers().Messages + t.Before().Messages + waiting.Messages
+	removed.Bytes = before.Bytes - t.Leftovers().Bytes + t.Before().Bytes + waiting.Bytes
 	for i := range r.Queues {
 		removed.Messages -= r.Queues[i].Gaps.Messages
 		removed.Bytes -= r.Queues[i].Gaps.Bytes
 	}
-	t.removed[retention.Purged].Add(waiting.Messages)
+	t.CountRemoved(retention.Purged, waiting.Messages)
 	b.logger.Info("a topic was purged", "topic", name, "messages", removed.Messages, "bytes", removed.Bytes)
 	b.retention.reclaimSoon()
 	return removed, nil
 }
 
 // removeDelayed removes the delayed messages of a topic up to a number, and counts them.
-func (b *Broker) removeDelayed(ctx context.Context, t *topic, last uint64, removed *Backlog) error {
+func (b *Broker) removeDelayed(ctx context.Context, t *topic.Topic, last uint64, removed *Backlog) error {
 	return storeUnless(ctx, b.delayed.Remove(ctx, t, last, b.freedOf(store.DelayedMessages, removed)))
 }
 
 // removeHalfMessages is removeDelayed for half messages.
-func (b *Broker) removeHalfMessages(ctx context.Context, t *topic, last uint64, removed *Backlog) error {
+func (b *Broker) removeHalfMessages(ctx context.Context, t *topic.Topic, last uint64, removed *Backlog) error {
 	return storeUnless(ctx, b.transactions.Remove(ctx, t, last, b.freedOf(store.HalfMessages, removed)))
 }
 

@@ -73,7 +73,7 @@ func (s *subscription) readUnlocked(p *Poll, r *consume.Receive, c consume.Claim
 		read.end = s.broker.endOf(reader.queue)
 	}
 	if d, ok := errors.AsType[*store.Damaged](read.err); ok {
-		s.lost(store.Place{Topic: s.topic.id, Queue: reader.queue.number, Offset: d.From}, d.To, d.Err)
+		s.lost(store.Place{Topic: s.Topic().ID(), Queue: reader.queue.Number(), Offset: d.From}, d.To, d.Err)
 	}
 	return read
 }
@@ -100,11 +100,11 @@ func (s *subscription) read(r *queueReader, c consume.Claim, maxBytes int64) ([]
 	if !a.skip(c.From) {
 		s.dropReadAhead(r)
 		if c.To-c.From <= int64(c.Limit) || c.Limit >= aheadMessages || b.readAhead.Load() >= maxAheadBytes {
-			ms, offsets, err := b.store.Read(s.topic.id, r.queue.number, c.From, c.To, c.Limit, maxBytes)
+			ms, offsets, err := b.store.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, c.Limit, maxBytes)
 			s.countCold(ms)
 			return ms, offsets, err
 		}
-		ms, offsets, err := b.store.Read(s.topic.id, r.queue.number, c.From, c.To, aheadMessages, aheadBytes)
+		ms, offsets, err := b.store.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, aheadMessages, aheadBytes)
 		s.countCold(ms)
 		if err != nil || len(ms) == 0 {
 			return ms, offsets, err

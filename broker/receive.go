@@ -86,7 +86,7 @@ func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim)
 		s.dropReadAhead(s.readers[claim.Queue])
 		err = fail.Store(read.err)
 	default:
-		s.progress.Admit(r, claim, s.group.config.Load().FIFO, read.messages, read.offsets, now)
+		s.progress.Admit(r, claim, s.Group().Settings().FIFO, read.messages, read.offsets, now)
 		end = read.refused != nil
 	}
 	return s.apply(now).write, end, err

@@ -5,36 +5,20 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-const _ = uint(recent.MaxQueues - MaxQueues) // the memory of IDs has room for every queue
-
-// newRecentIDs returns the memory of a topic's message IDs.
-func (r *retentionTasks) newRecentIDs(topic uint32) *duplicates.Memory {
-	return duplicates.NewMemory(topic, func() store.IDKey { return r.broker.idKey }, func(at time.Time) { r.broker.forgetting.Wake(at) })
-}
-
-// nextOffset returns the offset that the next message of a queue will have; 0 if there is no such
-// queue. Only called within the message log's Add.
-func (t *topic) nextOffset(queue uint16) int64 {
-	if queues := *t.queues.Load(); int(queue) < len(queues) {
-		return queues[queue].nextOffset
-	}
-	return 0
-}
-
 // recoverIDs has a topic remember the IDs of the last while. Nothing else runs yet.
-func (b *Broker) recoverIDs(t *topic, now time.Time) error {
-	from := duplicates.Source{Store: b.store, Logger: b.logger, Topic: t.name, Window: t.config.Load().IDWindow(), Now: now}
-	for _, q := range *t.queues.Load() {
-		from.Ends = append(from.Ends, q.nextOffset)
+func (b *Broker) recoverIDs(t *topic.Topic, now time.Time) error {
+	from := duplicates.Source{Store: b.store, Logger: b.logger, Topic: t.Name(), Window: t.Settings().IDWindow(), Now: now}
+	for _, q := range t.Queues() {
+		from.Ends = append(from.Ends, q.Next().Offset)
 	}
-	if err := t.recent.Restore(from); err != nil {
+	if err := t.IDs().Restore(from); err != nil {
 		return err
 	}
-	if at := t.recent.ExpiresAt(from.Window, now); !at.IsZero() {
+	if at := t.IDs().ExpiresAt(from.Window, now); !at.IsZero() {
 		b.forgetting.Wake(at)
 	}
 	return nil
@@ -49,7 +33,7 @@ func (b *Broker) indexRest() {
 	now := time.Now()
 	b.store.Messages.Add(func(w *store.Batch) {
 		for _, t := range b.topicsByID() {
-			t.recent.WriteRest(w, t.config.Load().IDWindow(), now)
+			t.IDs().WriteRest(w, t.Settings().IDWindow(), now)
 		}
 	}, nil) // closing the store commits it
 }
@@ -61,10 +45,10 @@ func (b *Broker) forget(context.Context, time.Time) (next time.Time, err error) 
 	if err := b.store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		for _, t := range topics {
-			if t.deleted.Load() {
+			if t.Deleted() {
 				continue
 			}
-			if at := t.recent.Expire(w, t.config.Load().IDWindow(), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			if at := t.IDs().Expire(w, t.Settings().IDWindow(), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 				next = at
 			}
 		}

@@ -109,7 +109,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range int64(3*store.MaxRecentIDs - 1) {
-			spoil(t, b, messageKey(store.Place{Topic: tp.id, Offset: i}))
+			spoil(t, b, messageKey(store.Place{Topic: tp.ID(), Offset: i}))
 		}
 		for _, killed := range []bool{true, false} {
 			again := fs
@@ -129,7 +129,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			}
 			b.store.Messages.Add(func(*store.Batch) {
 				for i := range n {
-					if l, ok := tp.recent.Find(tp.recent.Hash(fmt.Sprint(i)), tp.nextOffset); !ok || l.Offset != int64(i) {
+					if l, ok := tp.IDs().Find(tp.IDs().Hash(fmt.Sprint(i)), tp.NextOffset); !ok || l.Offset != int64(i) {
 						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
 					}
 				}
@@ -226,7 +226,7 @@ func TestIndexIsForgotten(t *testing.T) {
 				t.Errorf("after %s there are %d records", c.name, n)
 			}
 			if tp, err := b.topic("t"); err == nil {
-				if n := tp.recent.State().Unindexed; n != 0 {
+				if n := tp.IDs().State().Unindexed; n != 0 {
 					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
 				}
 			}
@@ -288,13 +288,13 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 			b.store.Messages.Add(func(*store.Batch) {
 				for _, tp := range all {
 					var i int
-					if _, err := fmt.Sscanf(tp.name, "t%d", &i); err != nil {
+					if _, err := fmt.Sscanf(tp.Name(), "t%d", &i); err != nil {
 						t.Error(err)
 					}
-					if from[i] != 0 && from[i] != tp.recent.State().From {
+					if from[i] != 0 && from[i] != tp.IDs().State().From {
 						deletions++
 					}
-					from[i] = tp.recent.State().From
+					from[i] = tp.IDs().State().From
 				}
 			}, nil)
 		}
@@ -366,7 +366,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.recent.State().IDs, tp.recent.State().Expires }, nil)
+			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.IDs().State().IDs, tp.IDs().State().Expires }, nil)
 			return n, watched
 		}
 		for _, name := range []string{"t", "short"} {

@@ -86,7 +86,7 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		if got, err := b.topic("DLQ.t"); got != tp || err != nil {
 			t.Fatalf("the queue is gone: %v", err)
 		}
-		tp.automatic.Store(true)
+		tp.SetAutomatic(true)
 		if deleted, err := b.deleteUnused(tp); !deleted || err != nil {
 			t.Errorf("what nobody has put: %t, %v", deleted, err)
 		}

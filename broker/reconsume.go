@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -59,9 +60,9 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	if err != nil {
 		return Reconsumed{}, err
 	}
-	c := s.group.config.Load().RetryTopic
+	c := s.Group().Settings().RetryTopic
 	if !c.Enabled {
-		return Reconsumed{}, fail.New(tidegate.CodeBadRequest, s.group.name,
+		return Reconsumed{}, fail.New(tidegate.CodeBadRequest, s.Group().Name(),
 			"the group has no retry topics; set retry_topic.enabled, or retry without a new message")
 	}
 	m, ok, err := b.store.Get(h.Place)
@@ -71,15 +72,15 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	if !ok {
 		return Reconsumed{}, fail.InvalidHandle("the message was deleted")
 	}
-	topic, times := originalTopic(c, &m, s.topic.name, s.group.name)
+	topic, times := originalTopic(c, &m, s.Topic().Name(), s.Group().Name())
 	times++
 	delay, dead, err := c.Reconsume(times, mode)
 	if err != nil {
 		return Reconsumed{}, err
 	}
-	out := Reconsumed{Topic: c.RetryName(topic, s.group.name), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
+	out := Reconsumed{Topic: c.RetryName(topic, s.Group().Name()), MessageID: tidegate.NewMessageID(), Times: times, DeadLetter: dead}
 	if dead {
-		out.Topic, out.Times = c.DeadLetterName(topic, s.group.name), times-1
+		out.Topic, out.Times = c.DeadLetterName(topic, s.Group().Name()), times-1
 	}
 	if err := tidegate.ValidateTopic(out.Topic); err != nil {
 		return Reconsumed{}, err // the names are too long together
@@ -223,7 +224,7 @@ func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 		return settled{}, err
 	}
 	if delay == 0 {
-		delay = time.Duration(s.group.config.Load().NegativeAck.Delay)
+		delay = time.Duration(s.Group().Settings().NegativeAck.Delay)
 	}
 	return s.settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
 }
@@ -231,21 +232,21 @@ func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 // retrySubscription returns the group's subscription to its retry topic for
 // the topic of s, and makes both if they are not there; nil if there is none.
 func (s *subscription) retrySubscription(ctx context.Context) (*subscription, error) {
-	c := s.group.config.Load().RetryTopic
+	c := s.Group().Settings().RetryTopic
 	if !c.Enabled {
 		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
 	}
-	if _, itself := c.Original(s.topic.name, s.group.name); itself {
+	if _, itself := c.Original(s.Topic().Name(), s.Group().Name()); itself {
 		return nil, nil //nolint:nilnil // likewise
 	}
-	name := c.RetryName(s.topic.name, s.group.name)
+	name := c.RetryName(s.Topic().Name(), s.Group().Name())
 	if tidegate.ValidateTopic(name) != nil {
 		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
 	}
 	if _, err := s.broker.ownTopic(ctx, name, TopicConfig{Queues: 1}, false); err != nil {
 		return nil, err
 	}
-	r, err := s.broker.subscribe(ctx, s.group.name, name)
+	r, err := s.broker.subscribe(ctx, s.Group().Name(), name)
 	if errors.Is(err, tidegate.ErrNotFound) { // deleted in this moment: the next receive makes it anew
 		return nil, nil //nolint:nilnil // likewise
 	}
@@ -254,30 +255,30 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 
 // checkRetryTopics refuses names with which the group would not receive from a
 // retry topic any more that it receives from, or that has retries for it.
-func (b *Broker) checkRetryTopics(g *group, c RetryTopicConfig) error {
-	before := g.config.Load().RetryTopic
+func (b *Broker) checkRetryTopics(g *topic.Group, c RetryTopicConfig) error {
+	before := g.Settings().RetryTopic
 	received := map[string]*subscription{}
 	retries := map[string]bool{}
 	for _, s := range b.subscriptionsOf(g) {
-		received[s.topic.name] = s
-		if _, itself := before.Original(s.topic.name, g.name); itself {
-			retries[s.topic.name] = true
+		received[s.Topic().Name()] = s
+		if _, itself := before.Original(s.Topic().Name(), g.Name()); itself {
+			retries[s.Topic().Name()] = true
 		} else {
-			retries[before.RetryName(s.topic.name, g.name)] = true
+			retries[before.RetryName(s.Topic().Name(), g.Name())] = true
 		}
 	}
 	for name := range retries {
-		from, _ := before.Original(name, g.name)
-		if now, is := c.Original(name, g.name); is && now == from {
+		from, _ := before.Original(name, g.Name())
+		if now, is := c.Original(name, g.Name()); is && now == from {
 			continue
 		}
 		s := received[name]
 		if before.Enabled && s != nil {
-			return fail.New(tidegate.CodeBadRequest, g.name,
+			return fail.New(tidegate.CodeBadRequest, g.Name(),
 				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
 		}
 		if b.hasRetries(name, s) {
-			return fail.New(tidegate.CodeBadRequest, g.name,
+			return fail.New(tidegate.CodeBadRequest, g.Name(),
 				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
 		}
 	}
@@ -294,19 +295,19 @@ func (b *Broker) checkOthersRetries(name string, c RetryTopicConfig) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, g := range b.groups {
-		other := g.config.Load().RetryTopic
-		if g.name == name || !other.Enabled {
+		other := g.Settings().RetryTopic
+		if g.Name() == name || !other.Enabled {
 			continue
 		}
 		topic, clash := c.Topic, false
 		if topic != "" {
-			_, clash = other.Original(topic, g.name)
+			_, clash = other.Original(topic, g.Name())
 		} else if topic = other.Topic; topic != "" {
 			_, clash = c.Original(topic, name)
 		}
 		if clash {
 			return fail.New(tidegate.CodeBadRequest, name,
-				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", topic, g.name)
+				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", topic, g.Name())
 		}
 	}
 	return nil
@@ -319,5 +320,5 @@ func (b *Broker) hasRetries(name string, s *subscription) bool {
 	if err != nil {
 		return false // it is not there
 	}
-	return s == nil && t.messages.Load() > t.lowMessages.Load() || s != nil && s.backlog().Messages > 0 || t.delayedBacklog().Messages > 0
+	return s == nil && t.Written().Messages > t.Before().Messages || s != nil && s.Backlog().Messages > 0 || t.Delayed().Messages > 0
 }

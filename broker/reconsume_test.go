@@ -241,7 +241,7 @@ func TestRetryTopicWakes(t *testing.T) {
 		}
 		for _, s := range b.subs.all() {
 			if n := len(s.waiters); n != 0 {
-				t.Errorf("%d receives are left in line for %s", n, s.topic.name)
+				t.Errorf("%d receives are left in line for %s", n, s.Topic().Name())
 			}
 		}
 	})

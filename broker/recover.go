@@ -1,15 +1,13 @@
 package broker
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // recover brings back what the store has. Nothing else runs yet; maintenance is started later.
@@ -24,27 +22,27 @@ func (b *Broker) recover() error {
 	if err := b.recoverAddressSettings(); err != nil {
 		return err
 	}
-	topics, groups := map[uint32]*topic{}, map[uint32]*group{}
+	topics, groups := map[uint32]*topic.Topic{}, map[uint32]*topic.Group{}
 	if err := b.store.Topics(func(name string, v []byte) error {
-		st, err := decodeTopic(name, v)
+		st, err := topic.DecodeRecord(name, v)
 		if err != nil {
 			return err
 		}
-		t := newTopic(name, st.ID, st.TopicConfig, b.retention)
-		t.address.Store(b.addressPolicy(name))
-		t.automatic.Store(st.Automatic)
+		t := b.newTopic(name, st.ID, st.Topic)
+		t.SetAddress(b.addressPolicy(name))
+		t.SetAutomatic(st.Automatic)
 		topics[st.ID], b.topics[name] = t, t
 		return nil
 	}); err != nil {
 		return err
 	}
 	if err := b.store.AllGroups(func(name string, v []byte) error {
-		st, err := decodeGroup(name, v)
+		st, err := topic.DecodeGroupRecord(name, v)
 		if err != nil {
 			return err
 		}
-		g := newGroup(name, st.ID, st.GroupConfig)
-		g.automatic.Store(st.Automatic)
+		g := topic.NewGroup(name, st.ID, st.Group)
+		g.SetAutomatic(st.Automatic)
 		b.autoGroups += toInt(st.Automatic)
 		groups[st.ID], b.groups[name] = g, g
 		return nil
@@ -57,8 +55,8 @@ func (b *Broker) recover() error {
 	}
 	now := time.Now()
 	for _, t := range topics {
-		if err := errors.Join(b.recoverQueues(t), b.recoverIDs(t, now)); err != nil {
-			return fmt.Errorf("topic %q: %w", t.name, err)
+		if err := errors.Join(t.Restore(b.store), b.recoverIDs(t, now)); err != nil {
+			return fmt.Errorf("topic %q: %w", t.Name(), err)
 		}
 	}
 	if err := b.recoverProgress(topics, groups); err != nil {
@@ -68,76 +66,23 @@ func (b *Broker) recover() error {
 		return err
 	}
 	for _, t := range topics {
-		if t.messages.Load() > t.lowMessages.Load() || t.leftovers.Load() > 0 {
-			b.retention.wake(t, now)
+		if t.Written().Messages > t.Before().Messages || t.Leftovers().Messages > 0 {
+			t.WakeRetention(now)
 		}
-		if t.automatic.Load() {
+		if t.Automatic() {
 			b.autoDelete.Wake(now.Add(autoDeleteDelay))
 		}
 	}
 	return nil
 }
 
-// decodeTopic reads the settings of a topic as they are stored.
-func decodeTopic(name string, v []byte) (st storedTopic, err error) {
-	if err = json.Unmarshal(v, &st); err == nil {
-		err = fail.Setting("PutTopic", name, st.TopicConfig.WithDefaults().Validate())
-	}
-	if err != nil {
-		return st, fmt.Errorf("the settings of topic %q: %w", name, err)
-	}
-	st.TopicConfig = st.TopicConfig.WithDefaults()
-	return st, nil
-}
-
-// decodeGroup reads the settings of a group as they are stored.
-func decodeGroup(name string, v []byte) (st storedGroup, err error) {
-	if err = json.Unmarshal(v, &st); err == nil {
-		err = fail.Setting("PutGroup", name, st.GroupConfig.WithDefaults().ValidateFor(name))
-	}
-	if err != nil {
-		return st, fmt.Errorf("the settings of group %q: %w", name, err)
-	}
-	st.GroupConfig = st.GroupConfig.WithDefaults()
-	return st, nil
-}
-
-func (b *Broker) recoverQueues(t *topic) error {
-	for _, q := range *t.queues.Load() {
-		state, err := b.store.Queue(t.id, q.number)
-		if err != nil {
-			return err
-		}
-		q.low.Store(&state.First)
-		q.retention = retention.Restore(state.First, state.Leftovers)
-		q.nextOffset, q.nextBytes = state.End.Offset, state.End.Bytes
-		q.removedMessages.Store(state.Removed.Messages)
-		q.removedBytes.Store(state.Removed.Bytes)
-		if state.Removed.Messages > 0 {
-			t.hasGaps.Store(true)
-		}
-		q.end.Store(state.End.Offset)
-		t.messages.Add(state.End.Offset)
-		t.bytes.Add(state.End.Bytes)
-		t.lowMessages.Add(state.First.Offset)
-		t.lowBytes.Add(state.First.Bytes)
-		for _, m := range state.Leftovers {
-			t.leftovers.Add(1)
-			t.leftoverBytes.Add(m.Size)
-		}
-	}
-	t.watch()
-	t.opened = Backlog{Messages: t.messages.Load(), Bytes: t.bytes.Load()}
-	return nil
-}
-
-func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*group) error {
+func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint32]*topic.Group) error {
 	// What was deleted may have left something when the power failed: it is passed over, and
 	// deleted now.
 	orphans := map[[2]uint32]bool{}
 	subscription := func(group, topic uint32, queue uint16) *subscription {
 		g, t := groups[group], topics[topic]
-		if g == nil || t == nil || int(queue) >= len(*t.queues.Load()) {
+		if g == nil || t == nil || int(queue) >= len(t.Queues()) {
 			return nil
 		}
 		if s := b.subs[[2]uint32{group, topic}]; s != nil {
@@ -160,14 +105,14 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	}); err != nil {
 		return err
 	}
-	lost := lostEnds{}
+	lost := topic.LostEnds{}
 	if err := b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
 		s := subscription(group, topic, queue)
 		if s == nil {
 			orphans[[2]uint32{group, topic}] = groups[group] == nil || topics[topic] == nil
 			return nil
 		}
-		lost.reach(s.topic, s.readers[queue].queue, at.Next, at.Bytes)
+		lost.Reach(s.Topic(), s.readers[queue].queue, at.Next, at.Bytes)
 		s.restore(func(p *consume.Progress) { p.RestoreCursor(int(queue), at) })
 		return nil
 	}); err != nil {
@@ -186,8 +131,8 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 			// Its message was removed, or lost, or the process ended between the dead letter and
 			// the removal of the lease.
 			q, rewound := s.readers[p.Queue].queue, s.progress.Cursor(int(p.Queue)).Rewound
-			lost.reach(s.topic, q, p.Offset+1, 0)
-			if p.Offset < q.low.Load().Offset && q.retention.Leftovers[p.Offset] == nil || lost.has(q, p.Offset) || marks.Has(group, p, rewound) {
+			lost.Reach(s.Topic(), q, p.Offset+1, 0)
+			if p.Offset < q.Low().Offset && q.Retention.Leftovers[p.Offset] == nil || lost.Has(q, p.Offset) || marks.Has(group, p, rewound) {
 				strays = append(strays, func(w *store.Batch) {
 					w.DeleteLease(group, p)
 					if State(l.State) == StateParked {
@@ -196,7 +141,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 				})
 				return nil
 			}
-			fifo := s.group.config.Load().FIFO
+			fifo := s.Group().Settings().FIFO
 			s.restore(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
 			if l.Owner != "" {
 				b.owners.own(l.Owner, now) // a minute to come back
@@ -212,7 +157,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
 		switch s := subscription(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.has(s.readers[p.Queue].queue, p.Offset):
+		case lost.Has(s.readers[p.Queue].queue, p.Offset):
 			strays = append(strays, func(w *store.Batch) { w.DeleteParked(group, p) })
 		default:
 			s.restore(func(to *consume.Progress) { to.RestoreReason(int(p.Queue), p.Offset, reason) })
@@ -224,7 +169,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	if err := b.store.AllSpilled(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
 		switch s := subscription(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.has(s.readers[p.Queue].queue, p.Offset):
+		case lost.Has(s.readers[p.Queue].queue, p.Offset):
 			strays = append(strays, func(w *store.Batch) { w.DeleteSpilled(group, p, messageGroup) })
 		default:
 			s.restore(func(to *consume.Progress) { to.RestoreSpilled(int(p.Queue), p.Offset, messageGroup, l.Size) })
@@ -233,7 +178,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic, groups map[uint32]*gr
 	}); err != nil {
 		return err
 	}
-	b.recoverEnds(lost)
+	lost.Restore(b.store, b.logger)
 	if len(strays)+len(orphans) > 0 {
 		b.store.Groups.Add(func(w *store.Batch) {
 			for _, remove := range strays {

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // maxRedrive and defaultRedrive bound how many dead letters one call moves or removes.
@@ -76,7 +77,7 @@ type DeadLetterPurge struct {
 // told then too.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	var done DeadLetterRedrive
-	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []deadletter.Letter) (stop string, err error) {
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic.Topic, letters []deadletter.Letter) (stop string, err error) {
 		return b.redriveChunk(t, letters, &sel, &done)
 	})
 	done.Next = next
@@ -91,13 +92,13 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadL
 // at a time. A receive from the topic of the dead letters that is under way may still deliver them.
 func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterPurge, error) {
 	var done DeadLetterPurge
-	next, err := b.moveLetters(ctx, group, sel, func(t *topic, letters []deadletter.Letter) (stop string, err error) {
+	next, err := b.moveLetters(ctx, group, sel, func(t *topic.Topic, letters []deadletter.Letter) (stop string, err error) {
 		err = b.store.Messages.Add(func(w *store.Batch) {
-			if t.deleted.Load() {
+			if t.Deleted() {
 				return
 			}
 			for i := range letters {
-				t.remove(w, &letters[i])
+				t.Remove(w, letters[i].Queue, letters[i].Offset, int64(len(letters[i].Body)))
 			}
 		}, nil).Wait()
 		if err == nil {
@@ -112,7 +113,7 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLet
 // moveLetters calls move with the dead letters that are selected, some at a
 // time, until there are no more, their number is reached, or move returns the
 // position at which it stopped. It returns where to go on.
-func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic, []deadletter.Letter) (string, error)) (next string, err error) {
+func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSelection, move func(*topic.Topic, []deadletter.Letter) (string, error)) (next string, err error) {
 	if !b.begin() {
 		return "", fail.Closed()
 	}
@@ -169,7 +170,7 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 		}
 		left -= len(letters)
 		stop, err := move(t, letters)
-		t.forgetReadAhead() // no receive that begins now delivers them
+		t.ForgetReadAhead() // no receive that begins now delivers them
 		if err != nil {
 			return before, fail.Store(err)
 		} else if stop != "" {
@@ -181,10 +182,10 @@ func (b *Broker) moveLetters(ctx context.Context, group string, sel DeadLetterSe
 
 // redriveChunk sends some dead letters back in one write. It returns the
 // position of the one at which a throttle stopped it.
-func (b *Broker) redriveChunk(t *topic, letters []deadletter.Letter, sel *DeadLetterSelection, done *DeadLetterRedrive) (stop string, err error) {
+func (b *Broker) redriveChunk(t *topic.Topic, letters []deadletter.Letter, sel *DeadLetterSelection, done *DeadLetterRedrive) (stop string, err error) {
 	var published []func(error)
 	var n, noTarget, tooOften int64
-	targets := make([]*topic, len(letters))
+	targets := make([]*topic.Topic, len(letters))
 	for i := range letters {
 		if targets[i] = b.redriveTarget(&letters[i], sel.To); targets[i] != nil {
 			b.observe(targets[i], time.Now())
@@ -194,11 +195,11 @@ func (b *Broker) redriveChunk(t *topic, letters []deadletter.Letter, sel *DeadLe
 		now := time.Now()
 		for i := range letters {
 			l, to := &letters[i], targets[i]
-			if t.deleted.Load() {
+			if t.Deleted() {
 				return
 			}
 			switch {
-			case to == nil || to.deleted.Load():
+			case to == nil || to.Deleted():
 				noTarget++
 				continue
 			case sel.MaxRedrives > 0 && l.Origin.Redrives >= sel.MaxRedrives:
@@ -210,11 +211,11 @@ func (b *Broker) redriveChunk(t *topic, letters []deadletter.Letter, sel *DeadLe
 				stop = l.Position().String()
 				return
 			}
-			m := l.Redriven(to.name)
-			q := to.pick(m.MessageGroup)
-			to.put(w, q, m, now)
-			t.remove(w, l)
-			published = append(published, to.publish(q))
+			m := l.Redriven(to.Name())
+			q := to.Pick(m.MessageGroup)
+			to.Put(w, q, m, now)
+			t.Remove(w, l.Queue, l.Offset, int64(len(l.Body)))
+			published = append(published, to.Publish(q))
 			n++
 		}
 	}, func(err error) {
@@ -232,7 +233,7 @@ func (b *Broker) redriveChunk(t *topic, letters []deadletter.Letter, sel *DeadLe
 }
 
 // redriveTarget returns the topic that takes a dead letter, or nil.
-func (b *Broker) redriveTarget(l *deadletter.Letter, name string) *topic {
+func (b *Broker) redriveTarget(l *deadletter.Letter, name string) *topic.Topic {
 	if name == "" {
 		name = l.Origin.Topic
 	}
@@ -244,7 +245,7 @@ func (b *Broker) redriveTarget(l *deadletter.Letter, name string) *topic {
 	}
 	// Nothing but a message group makes a type now: delivery times and
 	// transactions are over, and retry topics change the former.
-	if fifo := t.config.Load().Type == TopicFIFO; fifo != (l.MessageGroup != "") && !isDeadLetterTopic(name) {
+	if fifo := t.Settings().Type == TopicFIFO; fifo != (l.MessageGroup != "") && !topic.IsDeadLetter(name) {
 		return nil
 	}
 	return t
@@ -252,8 +253,8 @@ func (b *Broker) redriveTarget(l *deadletter.Letter, name string) *topic {
 
 // expectGaps has whoever removes the oldest messages of a topic look from now
 // on for what is taken out from between the others.
-func (b *Broker) expectGaps(ctx context.Context, t *topic) error {
-	if t.hasGaps.Load() {
+func (b *Broker) expectGaps(ctx context.Context, t *topic.Topic) error {
+	if t.HasGaps() {
 		return nil
 	}
 	release, err := b.retention.task.Hold(ctx) // a removal that did not look is over then
@@ -261,33 +262,6 @@ func (b *Broker) expectGaps(ctx context.Context, t *topic) error {
 		return err
 	}
 	defer release()
-	t.hasGaps.Store(true)
+	t.ExpectGaps()
 	return nil
-}
-
-// remove takes a message out of the middle of a queue. Only called within the
-// message log's Add, at most once for a message.
-func (t *topic) remove(w *store.Batch, l *deadletter.Letter) {
-	q := (*t.queues.Load())[l.Queue]
-	q.removedMessages.Add(1)
-	q.removedBytes.Add(int64(len(l.Body)))
-	w.DeleteMessage(store.Place{Topic: t.id, Queue: q.number, Offset: l.Offset})
-	w.PutRemoved(t.id, q.number, q.removed())
-}
-
-// removed is what is stored of it. Only called within the message log's Add.
-func (q *queue) removed() store.Removed {
-	return store.Removed{Messages: q.removedMessages.Load(), Bytes: q.removedBytes.Load(), End: q.nextOffset, Sum: q.nextBytes}
-}
-
-// forgetReadAhead drops what groups have read ahead in a topic: some of it was removed.
-func (t *topic) forgetReadAhead() {
-	for _, s := range *t.subs.Load() {
-		s.locked(func() {
-			for i := range s.readers {
-				s.progress.Outdate(i)
-			}
-			s.apply(time.Now())
-		})
-	}
 }

@@ -143,7 +143,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		if rest := receive(t, b, r); len(rest) != 2 {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
-		s := (*b.topics["t"].subs.Load())[0]
+		s := b.topics["t"].Subscriptions()[0].(*subscription)
 		if len(s.receiving) != 0 {
 			t.Errorf("%d receives are left over", len(s.receiving))
 		}

@@ -101,7 +101,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 		sum += next[q]
 	}
 	topic, _ := b.topic("t")
-	if got := topic.messages.Load(); got < sum {
+	if got := topic.Written().Messages; got < sum {
 		t.Errorf("offsets go on at %d in all, want %d or more", got, sum)
 	}
 }

@@ -34,7 +34,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				}
 				var originals []store.Message
 				for o := range int64(3) {
-					m, _, err := b.store.Get(store.Place{Topic: tp.id, Offset: o})
+					m, _, err := b.store.Get(store.Place{Topic: tp.ID(), Offset: o})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -61,7 +61,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				}
 				if err := b.store.Messages.Add(func(w *store.Batch) {
 					for o := range originals {
-						w.PutMessage(store.Place{Topic: tp.id, Offset: int64(o)}, &originals[o])
+						w.PutMessage(store.Place{Topic: tp.ID(), Offset: int64(o)}, &originals[o])
 					}
 				}, nil).Wait(); err != nil {
 					t.Fatal(err)
@@ -82,8 +82,8 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.kept, c.kept * 100}) || s.Inflight != c.kept {
 					t.Errorf("the group has %+v", s)
 				}
-				if tp, _ = b.topic("t"); tp.messages.Load() != tp.lowMessages.Load() || tp.bytes.Load() != tp.lowBytes.Load() {
-					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.lowMessages.Load(), tp.messages.Load(), tp.lowBytes.Load(), tp.bytes.Load())
+				if tp, _ = b.topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
+					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.Before().Messages, tp.Written().Messages, tp.Before().Bytes, tp.Written().Bytes)
 				}
 				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.kept > 0) {
 					t.Error(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -155,16 +156,16 @@ func (k *keeper) check() {
 	there := map[[2]int64]bool{}
 	var total, overtaken Backlog
 	for _, m := range k.messages {
-		q := (*topic.queues.Load())[m.place[0]]
+		q := topic.Queues()[m.place[0]]
 		_, ok, err := k.b.store.Get(placeOf(topic, m))
 		if err != nil {
 			k.t.Fatal(err)
 		}
 		there[m.place] = ok
-		age, low := time.Since(m.sent), q.low.Load().Offset
+		age, low := time.Since(m.sent), q.Low().Offset
 		everybody := !slices.ContainsFunc(k.groups, func(g string) bool { return !k.done[g+m.id] })
 		switch {
-		case ok && (m.purged || m.place[1] < low && q.retention.Leftovers[m.place[1]] == nil):
+		case ok && (m.purged || m.place[1] < low && q.Retention.Leftovers[m.place[1]] == nil):
 			k.t.Fatalf("%+v was removed and is there", m)
 		case ok:
 			total.Messages++
@@ -182,30 +183,30 @@ func (k *keeper) check() {
 	if info.Messages != total.Messages || info.Bytes != total.Bytes {
 		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.Messages, info.Bytes, total)
 	}
-	for _, s := range *topic.subs.Load() {
+	for _, s := range k.b.subs.to(topic.ID()) {
 		var want Backlog
 		s.mu.Lock()
 		for _, m := range k.messages {
 			queue := int(m.place[0])
 			l, next := s.progress.Lease(queue, m.place[1]), s.progress.Cursor(queue).Next
 			if l != nil && !there[m.place] {
-				k.t.Fatalf("%s has a lease of %+v, which is gone", s.group.name, m)
+				k.t.Fatalf("%s has a lease of %+v, which is gone", s.Group().Name(), m)
 			}
 			if l != nil || m.place[1] >= next {
 				want.Messages++
 				want.Bytes += m.size
 			}
-			if low := s.readers[queue].queue.low.Load().Offset; next < low {
-				k.t.Fatalf("%s is at %d, the queue begins at %d", s.group.name, next, low)
+			if low := s.readers[queue].queue.Low().Offset; next < low {
+				k.t.Fatalf("%s is at %d, the queue begins at %d", s.Group().Name(), next, low)
 			}
 		}
 		overtaken.Messages += s.progress.Stats().Overtaken
 		s.mu.Unlock()
-		if got := s.backlog(); got != want {
-			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.group.name, got, want)
+		if got := Backlog(s.Backlog()); got != want {
+			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.Group().Name(), got, want)
 		}
 		if d := s.describe(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
-			k.t.Fatalf("%s says %+v, want %d in all", s.group.name, d, want.Messages)
+			k.t.Fatalf("%s says %+v, want %d in all", s.Group().Name(), d, want.Messages)
 		}
 	}
 	if overtaken.Messages > 0 && r.Time < 0 && r.Bytes == 0 {
@@ -253,6 +254,6 @@ func (k *keeper) settleAll(group string) bool {
 	return false
 }
 
-func placeOf(t *topic, m *keptMessage) store.Place {
-	return store.Place{Topic: t.id, Queue: uint16(m.place[0]), Offset: m.place[1]}
+func placeOf(t *topic.Topic, m *keptMessage) store.Place {
+	return store.Place{Topic: t.ID(), Queue: uint16(m.place[0]), Offset: m.place[1]}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,12 +26,12 @@ func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.DeleteTopic(t.Context(), found.name); err != nil {
+	if err := b.DeleteTopic(t.Context(), found.Name()); err != nil {
 		t.Fatal(err)
 	}
-	set := func(m map[string]*topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
+	set := func(m map[string]*topic.Topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
 	without, with := maps.Clone(b.topics), maps.Clone(b.topics)
-	with[found.name] = found
+	with[found.Name()] = found
 	set(with)
 	return func() { set(without) }
 }
@@ -185,7 +186,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, Retention{}, 3)
-		s := (*b.topics["t"].subs.Load())[0]
+		s := b.topics["t"].Subscriptions()[0].(*subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		d.start(b)
 		if err := d.put.Wait(); err != nil {

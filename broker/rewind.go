@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A Position is where in a topic a group is to go on consuming. Exactly one
@@ -91,8 +91,8 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 // is removed: what the group has again is not among what a round of it takes for consumed, and no
 // target is before its queue's beginning.
 func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.PendingWrite, error) {
-	t := s.topic
-	release, err := t.retention.task.Hold(ctx)
+	t := s.Topic()
+	release, err := t.RetentionTask().Hold(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,8 +103,8 @@ func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind
 	}
 	now := time.Now()
 	done, write, err := s.rewind(targets, now)
-	if err == nil && t.watched.Load() { // what is skipped or dropped may have been all that kept messages
-		t.retention.wake(t, now.Add(retention.Pause))
+	if err == nil {
+		t.GroupConsumed(now) // the messages that were skipped or dropped may have kept others
 	}
 	return done, write, err
 }
@@ -125,22 +125,22 @@ func (p Position) validate() error {
 
 // A target is where a cursor is to be.
 type target struct {
-	queue       *queue
+	queue       *topic.Queue
 	next, bytes int64
 }
 
 // targets finds a position's offsets.
 func (s *subscription) targets(to Position) ([]target, error) {
-	queues := *s.topic.queues.Load()
+	queues := s.Topic().Queues()
 	var out []target
 	var errs []error
 	for _, n := range slices.Sorted(maps.Keys(to.Offsets)) {
 		if n < 0 || n >= len(queues) {
-			errs = append(errs, fmt.Errorf("there is no queue %d: topic %q has 0 to %d", n, s.topic.name, len(queues)-1))
+			errs = append(errs, fmt.Errorf("there is no queue %d: topic %q has 0 to %d", n, s.Topic().Name(), len(queues)-1))
 			continue
 		}
 		q, offset := queues[n], to.Offsets[n]
-		if first, end := q.low.Load().Offset, q.end.Load(); offset < first || offset > end {
+		if first, end := q.Low().Offset, q.End(); offset < first || offset > end {
 			errs = append(errs, fmt.Errorf("queue %d has no offset %d: give %d to %d", n, offset, first, end))
 		}
 		out = append(out, target{queue: q, next: offset})
@@ -150,24 +150,24 @@ func (s *subscription) targets(to Position) ([]target, error) {
 	}
 	if len(to.Offsets) == 0 {
 		for _, q := range queues {
-			out = append(out, target{queue: q, next: q.low.Load().Offset})
+			out = append(out, target{queue: q, next: q.Low().Offset})
 		}
 	}
 	for i := range out {
 		t := &out[i]
-		first, end := t.queue.low.Load().Offset, t.queue.end.Load()
+		first, end := t.queue.Low().Offset, t.queue.End()
 		var err error
 		switch {
 		case to.Latest:
 			t.next = end
 		case !to.Time.IsZero():
-			t.next, err = s.broker.store.FirstThat(store.Range{Topic: s.topic.id, Queue: t.queue.number, From: first, To: end},
+			t.next, err = s.broker.store.FirstThat(store.Range{Topic: s.Topic().ID(), Queue: t.queue.Number(), From: first, To: end},
 				func(m store.Stored) bool { return !m.At.Before(to.Time) })
 		}
 		if err != nil {
 			return nil, fail.Store(err)
 		}
-		if t.bytes, err = s.broker.bytesBefore(s.topic, t.queue, t.next); err != nil {
+		if t.bytes, err = s.broker.bytesBefore(s.Topic(), t.queue, t.next); err != nil {
 			return nil, fail.Store(err)
 		}
 	}
@@ -176,20 +176,20 @@ func (s *subscription) targets(to Position) ([]target, error) {
 
 // bytesBefore returns the bytes of a queue before an offset. Where nothing is
 // stored any more, all that ever was is before it.
-func (b *Broker) bytesBefore(t *topic, q *queue, offset int64) (int64, error) {
+func (b *Broker) bytesBefore(t *topic.Topic, q *topic.Queue, offset int64) (int64, error) {
 	st := b.store
-	if low := q.low.Load(); low.Offset == offset {
+	if low := q.Low(); low.Offset == offset {
 		return low.Bytes, nil
 	}
-	bytes, ok, err := st.BytesBefore(t.id, q.number, offset)
+	bytes, ok, err := st.BytesBefore(t.ID(), q.Number(), offset)
 	if ok || err != nil {
 		return bytes, err
 	}
 	var all int64
-	if err := st.Messages.Add(func(*store.Batch) { all = q.nextBytes }, nil).Wait(); err != nil {
+	if err := st.Messages.Add(func(*store.Batch) { all = q.Next().Bytes }, nil).Wait(); err != nil {
 		return 0, err
 	}
-	if bytes, ok, err = st.BytesBefore(t.id, q.number, offset); ok || err != nil { // on its way to the disk before
+	if bytes, ok, err = st.BytesBefore(t.ID(), q.Number(), offset); ok || err != nil { // on its way to the disk before
 		return bytes, err
 	}
 	return all, nil
@@ -206,7 +206,7 @@ func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewi
 	s.addQueuesLocked() // targets may be in queues that the topic got just now
 	to := make([]consume.Target, len(targets))
 	for i, t := range targets {
-		to[i] = consume.Target{Queue: int(t.queue.number), At: store.Mark{Offset: t.next, Bytes: t.bytes}}
+		to[i] = consume.Target{Queue: int(t.queue.Number()), At: store.Mark{Offset: t.next, Bytes: t.bytes}}
 	}
 	for i, r := range s.progress.Rewind(to, now) {
 		done = append(done, QueueRewind{Queue: to[i].Queue, From: r.From, To: to[i].At.Offset, Dropped: r.Dropped})

@@ -3,13 +3,13 @@ package broker
 import (
 	"context"
 	"errors"
-	"hash/fnv"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -69,7 +69,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	if ctx.Err() != nil {
 		return failAll(results, context.Cause(ctx))
 	}
-	a := appending{broker: b, msgs: msgs, topics: make([]*topic, len(msgs)), results: results}
+	a := appending{broker: b, msgs: msgs, topics: make([]*topic.Topic, len(msgs)), results: results}
 	if !a.checkAll() {
 		return results
 	}
@@ -101,7 +101,7 @@ func failAll(results []transport.SendResult, err error) []transport.SendResult {
 }
 
 // check returns the topic of a message that the topic can take.
-func (b *Broker) check(m Incoming) (*topic, error) {
+func (b *Broker) check(m Incoming) (*topic.Topic, error) {
 	if err := m.Validate(b.opts.MaxBodySize); err != nil {
 		return nil, err
 	}
@@ -123,8 +123,8 @@ func (b *Broker) check(m Incoming) (*topic, error) {
 			return nil, fail.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
-	want := t.config.Load().Type
-	if kind != want && (m.Half || !isDeadLetterTopic(m.Topic)) {
+	want := t.Settings().Type
+	if kind != want && (m.Half || !topic.IsDeadLetter(m.Topic)) {
 		return nil, fail.New(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
 	}
 	return t, nil
@@ -166,7 +166,7 @@ func (m Incoming) checkHalf() error {
 type appending struct {
 	broker   *Broker
 	msgs     []Incoming
-	topics   []*topic // nil for messages that were refused, answered or written
+	topics   []*topic.Topic // nil for messages that were refused, answered or written
 	results  []transport.SendResult
 	order    sendOrder
 	record   store.Message           // the message that write encodes
@@ -177,7 +177,7 @@ type appending struct {
 	wrote    bool                    // at least one message
 
 	firstCheck time.Time // among the half messages; zero for none
-	queues     []*queue
+	queues     []*topic.Queue
 	ends       []int64 // the offset after each message: results are the caller's once Append has returned
 }
 
@@ -206,24 +206,24 @@ func (a *appending) checkAll() (accepted bool) {
 // broker at a time.
 func (a *appending) write(w *store.Batch) {
 	now := time.Now()
-	a.queues, a.ends = make([]*queue, len(a.msgs)), make([]int64, len(a.msgs))
+	a.queues, a.ends = make([]*topic.Queue, len(a.msgs)), make([]int64, len(a.msgs))
 	a.order.begin()
 	for i, t := range a.topics {
 		if t == nil {
 			continue
 		}
-		if t.deleted.Load() {
-			a.results[i].Err = fail.WithOp("SendMessage", fail.TopicNotFound(t.name))
+		if t.Deleted() {
+			a.results[i].Err = fail.WithOp("SendMessage", fail.TopicNotFound(t.Name()))
 			continue
 		}
 		m := a.msgs[i]
-		window := t.config.Load().IDWindow()
+		window := t.Settings().IDWindow()
 		var hash uint64
 		if window > 0 {
-			hash = t.recent.Hash(m.ID)
+			hash = t.IDs().Hash(m.ID)
 		}
 		if window > 0 && !a.trusted[i] {
-			if at, ok := t.recent.Find(hash, t.nextOffset); ok && !a.wasAbsent(i, at) {
+			if at, ok := t.IDs().Find(hash, t.NextOffset); ok && !a.wasAbsent(i, at) {
 				a.suspects = append(a.suspects, suspect{i, at})
 				a.order.suspect(t, m.MessageGroup)
 				continue
@@ -250,11 +250,11 @@ func (a *appending) write(w *store.Batch) {
 			a.results[i].Receipt = a.delay(w, t, rec, now)
 			continue
 		}
-		q := t.pick(m.MessageGroup)
-		offset := t.put(w, q, rec, now)
+		q := t.Pick(m.MessageGroup)
+		offset := t.Put(w, q, rec, now)
 		a.queues[i], a.ends[i] = q, offset+1
 		a.results[i].Receipt = tidegate.Receipt{
-			MessageID: m.ID, Topic: t.name, Queue: int(q.number), Offset: offset, Endpoint: a.broker.name,
+			MessageID: m.ID, Topic: t.Name(), Queue: int(q.Number()), Offset: offset, Endpoint: a.broker.name,
 		}
 	}
 }
@@ -272,59 +272,12 @@ func (a *appending) publish(err error) {
 	}
 	for i, q := range a.queues {
 		if q != nil {
-			q.end.Store(a.ends[i])
+			q.Publish(a.ends[i])
 		}
 	}
 	for i, q := range a.queues {
 		if q != nil {
-			a.topics[i].wake(q, 1)
+			a.topics[i].Wake(q, 1)
 		}
 	}
-}
-
-// put writes a message as the next one of a queue, and returns its offset. The topic
-// remembers its ID, now and by the index after a restart, wherever the message comes from.
-// Only called within the message log's Add.
-func (t *topic) put(w *store.Batch, q *queue, m *store.Message, now time.Time) int64 {
-	offset := q.nextOffset
-	q.nextOffset++
-	q.nextBytes += int64(len(m.Body))
-	m.Cumulative, m.StoredAt = q.nextBytes, now
-	t.messages.Add(1)
-	t.bytes.Add(int64(len(m.Body)))
-	w.PutMessage(store.Place{Topic: t.id, Queue: q.number, Offset: offset}, m)
-	t.recent.Put(w, m, q.number, offset, t.config.Load().IDWindow(), now)
-	return offset
-}
-
-// publish returns what makes the next message of a queue visible.
-func (t *topic) publish(q *queue) func(error) {
-	return func(err error) {
-		if err == nil {
-			q.end.Add(1)
-			t.wake(q, 1)
-		}
-	}
-}
-
-// wake ends the wait of receives for n new messages of a queue, and tells retention.
-func (t *topic) wake(q *queue, n int64) {
-	for _, s := range *t.subs.Load() {
-		s.mu.Lock()
-		s.wake(n, q.number)
-		s.mu.Unlock()
-	}
-	t.stored()
-}
-
-// pick returns the queue for a message: always the same one for a message
-// group, the next one otherwise.
-func (t *topic) pick(messageGroup string) *queue {
-	queues := *t.queues.Load()
-	if messageGroup == "" {
-		return queues[t.roundRobin.Add(1)%uint32(len(queues))]
-	}
-	h := fnv.New32a()
-	h.Write([]byte(messageGroup))
-	return queues[h.Sum32()%uint32(len(queues))]
 }

@@ -67,15 +67,15 @@ func TestNewQueueWakesReceives(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		tp.grow(2) // as PutTopic does it, with a send in between
-		tp.roundRobin.Store(0)
+		tp.Grow(2) // as PutTopic does it, with a send in between
+		tp.RoundRobin.Store(0)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
-		h := handle.Receipt{Group: b.group("g").id, Place: store.Place{Topic: tp.id, Queue: 1}}
+		h := handle.Receipt{Group: b.group("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}
-		(*tp.subs.Load())[0].addQueues()
+		tp.Subscriptions()[0].AddQueues()
 		if n := <-got; n != 1 || time.Since(start) != 0 {
 			t.Errorf("%d deliveries after %v", n, time.Since(start))
 		}

@@ -1,6 +1,9 @@
 package broker
 
-import "github.com/tidegate/tidegate/broker/internal/fail"
+import (
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+)
 
 // A sendOrder keeps the messages of one message group in the order of their
 // Append: none is stored while one before it is not, but may be later. Its zero
@@ -13,7 +16,7 @@ type sendOrder struct {
 
 // inOrder is a message group of a topic.
 type inOrder struct {
-	topic *topic
+	topic *topic.Topic
 	group string
 }
 
@@ -27,7 +30,7 @@ type refused struct {
 func (o *sendOrder) begin() { o.behind, o.held = nil, nil }
 
 // suspect notes that a message was left out of a write: whether it is a duplicate is not known yet.
-func (o *sendOrder) suspect(t *topic, group string) {
+func (o *sendOrder) suspect(t *topic.Topic, group string) {
 	if group == "" {
 		return
 	}
@@ -38,7 +41,7 @@ func (o *sendOrder) suspect(t *topic, group string) {
 }
 
 // hold reports whether a message has to wait behind one that was left out, and notes that it does.
-func (o *sendOrder) hold(i int, t *topic, group string) bool {
+func (o *sendOrder) hold(i int, t *topic.Topic, group string) bool {
 	if group == "" || !o.behind[inOrder{t, group}] {
 		return false
 	}
@@ -47,7 +50,7 @@ func (o *sendOrder) hold(i int, t *topic, group string) bool {
 }
 
 // refuse refuses a message for now, and has those behind it in its message group refused too.
-func (a *appending) refuse(i int, t *topic, err error, limit string) {
+func (a *appending) refuse(i int, t *topic.Topic, err error, limit string) {
 	a.results[i].Err = fail.WithOp("SendMessage", err)
 	if limit != "" {
 		a.broker.counters.countThrottled(limit)
@@ -63,7 +66,7 @@ func (a *appending) refuse(i int, t *topic, err error, limit string) {
 }
 
 // refusedBefore refuses a message if one before it in its message group was refused for now.
-func (a *appending) refusedBefore(i int, t *topic) bool {
+func (a *appending) refusedBefore(i int, t *topic.Topic) bool {
 	group := a.msgs[i].MessageGroup
 	if group == "" {
 		return false

@@ -154,7 +154,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.store.Messages.Add(func(*store.Batch) {
-			tp.recent.Remember(&store.Message{Message: tidegate.Message{ID: "x"}}, recent.Location{Due: time.Now().UnixNano(), Offset: 7}, time.Minute, time.Now())
+			tp.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "x"}}, recent.Location{Due: time.Now().UnixNano(), Offset: 7}, time.Minute, time.Now())
 		}, nil)
 		send()
 		elapse(11 * time.Second)

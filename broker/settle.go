@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -114,8 +113,7 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 		return longest
 	}
 	if s, _, err := b.locate(d); err == nil {
-		p := s.policy()
-		longest = max(longest, slices.Max(p.ladder()), slices.Max(p.group.Ladder()))
+		longest = max(longest, s.Policy().LongestInterval())
 	}
 	return longest
 }
@@ -213,7 +211,7 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.S
 
 // settleUnsynced is settle without the wait for the disk.
 func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (settled, error) {
-	policy := s.policy().rules()
+	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {

@@ -148,5 +148,5 @@ func (b *Broker) sent(t *testing.T, name string) int64 {
 	if err != nil {
 		return 0
 	}
-	return topic.messages.Load()
+	return topic.Written().Messages
 }

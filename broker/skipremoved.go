@@ -5,16 +5,18 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// skipRemoved moves a group over the messages that a round of retention removes, and returns those
+// SkipRemoved moves a group over the messages that a round of retention removes, and returns those
 // that it loses because it has not consumed them. It notes in the plan those that are kept for the
 // group.
-func (s *subscription) skipRemoved(r *round) Backlog {
+func (s *subscription) SkipRemoved(r *retention.Plan) topic.Amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return Backlog{}
+		return topic.Amount{}
 	}
 	removals := make([]consume.Removal, len(r.Queues))
 	for i := range r.Queues {
@@ -33,5 +35,5 @@ func (s *subscription) skipRemoved(r *round) Backlog {
 		return true
 	})
 	s.apply(r.Now)
-	return Backlog{Messages: lost.Messages, Bytes: lost.Bytes}
+	return topic.Amount(lost)
 }

@@ -52,8 +52,8 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		for damaged := range int64(n) {
-			key := messageKey(store.Place{Topic: tp.id, Offset: damaged})
-			whole, ok, err := b.store.Get(store.Place{Topic: tp.id, Offset: damaged})
+			key := messageKey(store.Place{Topic: tp.ID(), Offset: damaged})
+			whole, ok, err := b.store.Get(store.Place{Topic: tp.ID(), Offset: damaged})
 			if !ok || err != nil {
 				t.Fatal(ok, err)
 			}
@@ -68,7 +68,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 					t.Errorf("message %d is damaged: rewound to %d, want %d", damaged, got, want)
 				}
 			}
-			if err := b.store.Messages.Add(func(w *store.Batch) { w.PutMessage(store.Place{Topic: tp.id, Offset: damaged}, &whole) }, nil).Wait(); err != nil {
+			if err := b.store.Messages.Add(func(w *store.Batch) { w.PutMessage(store.Place{Topic: tp.ID(), Offset: damaged}, &whole) }, nil).Wait(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -265,19 +267,19 @@ func (b *Broker) Stats() Stats {
 	return s
 }
 
-func (b *Broker) topicStats(t *topic) TopicStats {
+func (b *Broker) topicStats(t *topic.Topic) TopicStats {
 	d := b.describe(t)
 	removed := make(map[RemovalCause]int64, len(removalCauses))
 	for i, cause := range removalCauses {
-		removed[cause] = t.removed[i].Load()
+		removed[cause] = t.Removed(retention.Cause(i))
 	}
 	out := TopicStats{
 		Removed: removed,
-		Topic:   t.name, Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Delayed: Backlog{d.DelayedMessages, d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
-		Accepted: Backlog{Messages: t.messages.Load() - t.opened.Messages, Bytes: t.bytes.Load() - t.opened.Bytes}, Duplicates: t.duplicates.Load(),
+		Topic:   t.Name(), Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Delayed: Backlog{d.DelayedMessages, d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
+		Accepted: Backlog(t.Accepted()), Duplicates: t.Duplicates(),
 	}
 	if d.Type == TopicTransaction {
-		h := &t.pending
+		h := t.Counters()
 		out.Transactions = &TransactionStats{
 			HalfMessages: d.HalfMessages, Committed: h.Committed.Load(), RolledBack: h.RolledBack.Load(), Abandoned: h.GivenUp.Load(),
 			Checks: h.Checks.Load(), Unheard: h.Unheard.Load(),
@@ -287,7 +289,7 @@ func (b *Broker) topicStats(t *topic) TopicStats {
 }
 
 func (s *subscription) stats(readable bool) SubscriptionStats {
-	d := SubscriptionStats{Group: s.group.name, Subscription: s.describe()}
+	d := SubscriptionStats{Group: s.Group().Name(), Subscription: s.describe()}
 	s.mu.Lock()
 	d.Waiting, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.progress.Stats().GivenUp
 	s.mu.Unlock()
@@ -301,7 +303,7 @@ func (s *subscription) stats(readable bool) SubscriptionStats {
 		}
 		return max(0, now.Sub(time.Unix(0, stored)))
 	}
-	all, fresh := s.oldest()
+	all, fresh := s.Oldest()
 	d.Oldest, d.Undelivered = since(all), since(fresh)
 	return d
 }

@@ -2,11 +2,11 @@ package broker
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // subscribe returns the subscription of a group to a topic; it begins where
@@ -20,14 +20,14 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	if err != nil {
 		return nil, err
 	}
-	key := [2]uint32{g.id, t.id}
+	key := [2]uint32{g.ID(), t.ID()}
 	b.mu.RLock()
 	s := b.subs[key]
 	b.mu.RUnlock()
 	if s != nil {
 		return s, nil
 	}
-	if g.startsLate(t) {
+	if g.StartsLate(t) {
 		return b.subscribeLate(ctx, g, t)
 	}
 	// Known before it has consumed anything: what it has not consumed is not
@@ -39,10 +39,10 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 }
 
 // noteSubscription writes that a group receives from a topic.
-func (b *Broker) noteSubscription(ctx context.Context, g *group, t *topic) error {
+func (b *Broker) noteSubscription(ctx context.Context, g *topic.Group, t *topic.Topic) error {
 	return storeUnless(ctx, b.store.Messages.Add(func(w *store.Batch) {
-		if !t.deleted.Load() && !g.deleted.Load() {
-			w.PutSubscription(g.id, t.id)
+		if !t.Deleted() && !g.Deleted() {
+			w.PutSubscription(g.ID(), t.ID())
 		}
 	}, nil).WaitContext(ctx))
 }
@@ -52,24 +52,24 @@ func (b *Broker) noteSubscription(ctx context.Context, g *group, t *topic) error
 func (b *Broker) register(s *subscription) (*subscription, error) {
 	s, err := b.addIfWanted(s)
 	if err != nil { // who deletes the topic may not have seen this group
-		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.group.id, s.topic.id) }, nil)
+		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.Group().ID(), s.Topic().ID()) }, nil)
 		return nil, err
 	}
-	s.addQueues() // from now on it is among those that grow; the topic may have grown before
+	s.AddQueues() // from now on it is among those that grow; the topic may have grown before
 	return s, nil
 }
 
 func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g, t := s.group, s.topic
-	switch before := b.subs[[2]uint32{g.id, t.id}]; {
+	g, t := s.Group(), s.Topic()
+	switch before := b.subs[[2]uint32{g.ID(), t.ID()}]; {
 	case before != nil:
 		return before, nil
-	case b.topics[t.name] != t:
-		return s, fail.TopicNotFound(t.name)
-	case b.groups[g.name] != g:
-		return s, fail.GroupNotFound(g.name)
+	case b.topics[t.Name()] != t:
+		return s, fail.TopicNotFound(t.Name())
+	case b.groups[g.Name()] != g:
+		return s, fail.GroupNotFound(g.Name())
 	}
 	b.addSubscription(s)
 	return s, nil
@@ -77,31 +77,19 @@ func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
 
 // addSubscription adds one that is not there. b.mu is held.
 func (b *Broker) addSubscription(s *subscription) {
-	b.subs[[2]uint32{s.group.id, s.topic.id}] = s
-	subs := append(slices.Clone(*s.topic.subs.Load()), s)
-	s.topic.subs.Store(&subs)
-}
-
-// startsLate reports whether a group begins at the topic's end: not among dead
-// letters, which are for whoever comes, nor where its own retries are.
-func (g *group) startsLate(t *topic) bool {
-	c := g.config.Load()
-	if c.Start != StartLatest || isDeadLetterTopic(t.name) || t.automatic.Load() {
-		return false
-	}
-	_, retry := c.RetryTopic.Original(t.name, g.name)
-	return !retry
+	b.subs[[2]uint32{s.Group().ID(), s.Topic().ID()}] = s
+	s.Topic().AddSubscription(s)
 }
 
 // subscribeLate adds a subscription that begins with the next message. That is
 // on disk before it is used, or a restart would bring all that was there before.
-func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscription, error) {
+func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription, error) {
 	if err := b.lockAdmin(ctx); err != nil { // nobody else has the same in mind
 		return nil, err
 	}
 	defer b.unlockAdmin()
 	b.mu.RLock()
-	s := b.subs[[2]uint32{g.id, t.id}]
+	s := b.subs[[2]uint32{g.ID(), t.ID()}]
 	b.mu.RUnlock()
 	if s != nil {
 		return s, nil
@@ -111,7 +99,7 @@ func (b *Broker) subscribeLate(ctx context.Context, g *group, t *topic) (*subscr
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i, r := range s.readers {
-			s.progress.StartAt(i, store.Mark{Offset: r.queue.nextOffset, Bytes: r.queue.nextBytes})
+			s.progress.StartAt(i, store.Mark{Offset: r.queue.Next().Offset, Bytes: r.queue.Next().Bytes})
 		}
 	}, nil).WaitContext(ctx)); err != nil {
 		return nil, err

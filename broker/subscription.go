@@ -9,24 +9,16 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A subscription is a group's consumption of one topic. Package consume decides; a subscription has
 // the lock, the timer, the waiting receives, the reading of queues and the writes.
 type subscription struct {
 	broker *Broker
-	group  *group
-	topic  *topic
+	topic.Consumption
 
-	// What is done, in messages and bytes since the topic's beginning.
-	doneMessages, doneBytes atomic.Int64
-	sourceRound             atomic.Uint32 // of receives, over topic and retry topic
-	drain                   throttle.Drain
-	leasedBytes             atomic.Int64 // of the messages that have a lease, in memory or spilled
-	age                     throttle.Age
-	cold                    throttle.Flow // bytes read while far behind
-	limits                  backlogLimits // of the group's backlog here
+	sourceRound atomic.Uint32 // of receives, over topic and retry topic
 
 	marked atomic.Bool // there may be marks of dead letters
 
@@ -48,9 +40,59 @@ type subscription struct {
 	attempts    [len(AttemptBounds) + 1]int64
 }
 
+var _ topic.Subscription = (*subscription)(nil)
+
+// Consumed returns the group and how much of the topic it has consumed.
+func (s *subscription) Consumed() *topic.Consumption { return &s.Consumption }
+
+// Wake ends the wait of up to n receives that may read the queue.
+func (s *subscription) Wake(n int64, queue uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake(n, queue)
+}
+
+// Idle reports whether no receive waits, and none has looked for messages for a duration.
+func (s *subscription) Idle(since time.Duration, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiters) == 0 && now.Sub(s.lastTake) >= since
+}
+
+// ForgetReadAhead drops the messages that were read ahead.
+func (s *subscription) ForgetReadAhead() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.readers {
+		s.progress.Outdate(i)
+	}
+	s.apply(time.Now())
+}
+
+// Unconsumed returns the first offset from begin on that the group has received and not consumed,
+// or end if there is none, and the offset of its next new message. ok is false if the subscription
+// does not have the queue yet.
+func (s *subscription) Unconsumed(queue uint16, begin, end int64) (first, next int64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(queue) >= s.progress.Queues() {
+		return 0, 0, false
+	}
+	first = end
+	for o := range s.progress.Leases(int(queue)) {
+		if o >= begin {
+			first = min(first, o)
+		}
+	}
+	return first, s.progress.Cursor(int(queue)).Next, true
+}
+
+// Marked reports whether there may be marks of dead letters.
+func (s *subscription) Marked() bool { return s.marked.Load() }
+
 // A queueReader reads a queue for a group.
 type queueReader struct {
-	queue *queue
+	queue *topic.Queue
 	ahead readAhead // of the receive that has claimed the queue
 	head  stamp     // of the first message that was never delivered, if it was looked at
 }
@@ -61,32 +103,33 @@ type waiter struct {
 	woken chan struct{}
 }
 
-func newSubscription(b *Broker, g *group, t *topic) *subscription {
-	s := &subscription{broker: b, group: g, topic: t, receiving: map[string]*repeatable{}, dying: map[*consume.Lease]*deadLetter{}}
+func newSubscription(b *Broker, g *topic.Group, t *topic.Topic) *subscription {
+	s := &subscription{broker: b, receiving: map[string]*repeatable{}, dying: map[*consume.Lease]*deadLetter{}}
+	s.Init(g, t)
 	s.progress = consume.New(consume.Config{
-		Group: g.id, Topic: t.id, MaxInvisible: b.opts.MaxInvisibleDuration, LastHeartbeat: b.owners.lastSeen,
+		Group: g.ID(), Topic: t.ID(), MaxInvisible: b.opts.MaxInvisibleDuration, LastHeartbeat: b.owners.lastSeen,
 		MaxHeld: b.opts.maxHeld,
 	})
 	s.encode = s.progress.Encode
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()
-	s.addQueues()
+	s.AddQueues()
 	return s
 }
 
-// addQueues adds the queues that the topic got meanwhile. The caller has given the topic queues, or
+// AddQueues adds the queues that the topic got meanwhile. The caller has given the topic queues, or
 // has added the subscription to those of the topic.
-func (s *subscription) addQueues() {
+func (s *subscription) AddQueues() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.addQueuesLocked()
 }
 
-// addQueuesLocked is addQueues with mu held.
+// addQueuesLocked is AddQueues with mu held.
 func (s *subscription) addQueuesLocked() {
-	for _, q := range (*s.topic.queues.Load())[len(s.readers):] {
+	for _, q := range s.Topic().Queues()[len(s.readers):] {
 		s.readers = append(s.readers, &queueReader{queue: q})
-		s.progress.AddQueue(*q.low.Load())
+		s.progress.AddQueue(q.Low())
 	}
 	s.apply(time.Now()) // messages may have come before their cursor
 }
@@ -94,7 +137,7 @@ func (s *subscription) addQueuesLocked() {
 // extend notes where the queues end now. mu is held.
 func (s *subscription) extend() {
 	for i, r := range s.readers {
-		s.progress.Extend(i, r.queue.end.Load())
+		s.progress.Extend(i, r.queue.End())
 	}
 }
 
@@ -105,21 +148,16 @@ func (s *subscription) locked(f func()) {
 	f()
 }
 
-// backlog is what the topic has and the group has not consumed.
-func (s *subscription) backlog() Backlog {
-	return Backlog{Messages: s.topic.messages.Load() - s.doneMessages.Load(), Bytes: s.topic.bytes.Load() - s.doneBytes.Load()}
-}
-
 func (s *subscription) describe() Subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.extend()
 	n, stats := s.progress.Summary(), s.progress.Stats()
 	return Subscription{
-		Topic: s.topic.name,
+		Topic: s.Topic().Name(),
 		Ready: n.Ready, Inflight: n.Inflight, WaitingRetry: n.WaitingRetry,
 		Parked: n.Parked, ParkedGroups: n.ParkedGroups, BlockedGroups: n.BlockedGroups,
-		Backlog: s.backlog(),
+		Backlog: Backlog(s.Backlog()),
 		Acked:   stats.Acked, Redelivered: s.redelivered, DeadLetters: stats.DeadLetters,
 		Overtaken: stats.Overtaken, Discarded: stats.Discarded, Expired: stats.Expired,
 	}
@@ -139,10 +177,10 @@ func (s *subscription) leave(w *waiter) {
 
 // goneError tells a receive what was deleted.
 func (s *subscription) goneError() error {
-	if s.broker.group(s.group.name) != s.group {
-		return fail.GroupNotFound(s.group.name)
+	if s.broker.group(s.Group().Name()) != s.Group() {
+		return fail.GroupNotFound(s.Group().Name())
 	}
-	return fail.TopicNotFound(s.topic.name)
+	return fail.TopicNotFound(s.Topic().Name())
 }
 
 // close ends a subscription that is deleted: nothing is written for it any more.
@@ -167,7 +205,9 @@ func (s *subscription) stopTimer() {
 // subscriptionsByID finds subscriptions by group and topic.
 type subscriptionsByID map[[2]uint32]*subscription
 
-func (m subscriptionsByID) remove(s *subscription) { delete(m, [2]uint32{s.group.id, s.topic.id}) }
+func (m subscriptionsByID) remove(s *subscription) {
+	delete(m, [2]uint32{s.Group().ID(), s.Topic().ID()})
+}
 
 func (m subscriptionsByID) all() []*subscription {
 	out := make([]*subscription, 0, len(m))
@@ -177,6 +217,18 @@ func (m subscriptionsByID) all() []*subscription {
 	return out
 }
 
+// to returns the subscriptions to a topic.
+func (m subscriptionsByID) to(topic uint32) []*subscription {
+	var out []*subscription
+	for k, s := range m {
+		if k[1] == topic {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// of returns the subscriptions of a group.
 func (m subscriptionsByID) of(group uint32) []*subscription {
 	var out []*subscription
 	for k, s := range m {

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // A Throttle is a limit at which the broker rejects sends, with its current value.
@@ -144,34 +145,35 @@ type sender struct {
 // observe looks at what is not known at any moment, before a send and before a topic is told of:
 // the state of the storage, and ages that are limited. It may read from the store, and is not
 // called under any lock.
-func (b *Broker) observe(t *topic, now time.Time) {
+func (b *Broker) observe(t *topic.Topic, now time.Time) {
 	b.pressure.look(b, now)
 	b.lookAtAges(t, now)
 }
 
 // throttle returns the limit that refuses sends to a topic now, or nil. by is
 // nil if nothing is sent; else limits that are used up by sending are used.
-func (b *Broker) throttle(t *topic, now time.Time, by *sender) *Throttle {
+func (b *Broker) throttle(t *topic.Topic, now time.Time, by *sender) *Throttle {
 	if th := b.throttleAll(); th != nil {
 		return th
 	}
-	if isDeadLetterTopic(t.name) {
+	if topic.IsDeadLetter(t.Name()) {
 		return nil
 	}
-	if th := t.limits.check(t, b.backlogLimit(t), by, now); th != nil {
+	if th := limitsOfTopic(t).check(b.backlogLimit(t), by, now); th != nil {
 		return th
 	}
-	subs := *t.subs.Load()
+	subs := t.Subscriptions()
 	for _, s := range subs {
-		if th := s.limits.check(s, s.group.config.Load().MaxBacklog, by, now); th != nil {
-			th.Topic = t.name
+		c := s.Consumed()
+		if th := limitsOfGroup(c).check(c.Group().Settings().MaxBacklog, by, now); th != nil {
+			th.Topic = t.Name()
 			return th
 		}
 	}
 	if th := b.throttleCold(t, subs, now); th != nil {
 		return th
 	}
-	return t.throttleRate(by, now)
+	return throttleRate(t, by, now)
 }
 
 // diskFullPushBack is what producers are told while the disk is full, since

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // limited returns a broker with a topic and group that have every limit, of
 // which a backlog of most messages is the one that is reached.
-func limited(tb testing.TB, most int64) (*Broker, *topic) {
+func limited(tb testing.TB, most int64) (*Broker, *topic.Topic) {
 	b := open(tb, Options{Pressure: Pressure{MaxColdReads: 1 << 40}})
 	all := Limit{Messages: most, Bytes: 1 << 40, Age: Duration(time.Hour)}
 	putTopic(tb, b, "t", TopicConfig{MaxBacklog: all, MaxRate: Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
@@ -41,7 +42,7 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 func BenchmarkThrottle(b *testing.B) {
 	free := open(b, Options{})
 	putTopic(b, free, "t", TopicConfig{})
-	run := func(name string, br *Broker, t *topic, refused bool) {
+	run := func(name string, br *Broker, t *topic.Topic, refused bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

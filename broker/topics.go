@@ -2,113 +2,17 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 )
-
-// A topic is the running side of a Topic.
-type topic struct {
-	id   uint32
-	name string
-
-	config  atomic.Pointer[TopicConfig]
-	address atomic.Pointer[addressPolicy]
-
-	automatic atomic.Bool // an automatic dead-letter queue, which nobody has put
-
-	queues     atomic.Pointer[[]*queue] // only grows
-	subs       atomic.Pointer[[]*subscription]
-	roundRobin atomic.Uint32 // over queues, for messages without a message group
-	deleted    atomic.Bool
-
-	// What was appended, written or on its way: changed only within the store's Add.
-	messages, bytes atomic.Int64
-	opened          Backlog // messages and bytes when the broker was opened
-	duplicates      atomic.Int64
-	pending         pending.Counters
-
-	lowMessages, lowBytes    atomic.Int64 // before the queues' beginnings
-	leftovers, leftoverBytes atomic.Int64 // of those, still there: a group is not done with them
-	removed                  [retention.Causes]atomic.Int64
-
-	retention    *retentionTasks
-	retentionDue atomic.Int64 // when the next round is due, in nanoseconds since 1970; 0 for never
-	retentionRan atomic.Int64 // when the last one began
-	watched      atomic.Bool  // a round is due when groups are done with messages
-	hasGaps      atomic.Bool  // messages may have been removed from between others
-
-	recent *duplicates.Memory // used only within the store's Add, and before anything else runs
-
-	limits  backlogLimits
-	age     throttle.Age // of the backlog, used while it has no group
-	gatesMu sync.Mutex
-	cold    throttle.Cold // guarded by gatesMu: of reads by groups far behind
-	coldOn  atomic.Bool   // they refused sends at the last look
-	rate    throttle.Rate // guarded by gatesMu: of TopicConfig.MaxRate
-}
-
-// A queue is one sequence of messages.
-type queue struct {
-	number uint16
-
-	// Where it begins: no group has its cursor before it. It changes with
-	// Broker.mu held.
-	low atomic.Pointer[store.Mark]
-
-	// Used by the holder of the task of retention, and before anything else runs.
-	retention retention.Queue
-
-	// What was removed from between the others, from low on; changed only within
-	// the store's Add.
-	removedMessages, removedBytes atomic.Int64
-
-	// What was given out; changed only within the store's Add.
-	nextOffset, nextBytes int64
-
-	// The offset after the last message that is on disk: up to here consumers see.
-	end atomic.Int64
-}
-
-// A storedTopic is the form in which a topic's settings are kept.
-type storedTopic struct {
-	ID        uint32 `json:"id"`
-	Automatic bool   `json:"automatic,omitempty"`
-	TopicConfig
-}
-
-func newTopic(name string, id uint32, c TopicConfig, r *retentionTasks) *topic {
-	t := &topic{id: id, name: name, retention: r}
-	t.recent = r.newRecentIDs(id)
-	t.config.Store(&c)
-	t.address.Store(&addressPolicy{})
-	t.queues.Store(&[]*queue{})
-	t.subs.Store(&[]*subscription{})
-	t.grow(c.Queues)
-	return t
-}
-
-func (t *topic) grow(n int) {
-	queues := slices.Clone(*t.queues.Load())
-	for len(queues) < n {
-		q := &queue{number: uint16(len(queues))}
-		q.low.Store(&store.Mark{})
-		queues = append(queues, q)
-	}
-	t.queues.Store(&queues)
-}
 
 // PutTopic creates a topic or changes its settings, and returns when that is
 // on disk. A topic's type cannot change, its number of queues not fall (40000).
@@ -132,16 +36,16 @@ func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topi
 }
 
 // putTopic is PutTopic for who holds admin already.
-func (b *Broker) putTopic(name string, c TopicConfig) (*topic, error) {
+func (b *Broker) putTopic(name string, c TopicConfig) (*topic.Topic, error) {
 	return b.makeTopic(name, c, false)
 }
 
-func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, error) {
+func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic.Topic, error) {
 	b.mu.RLock()
 	t := b.topics[name]
 	b.mu.RUnlock()
 	if t != nil {
-		before := t.config.Load()
+		before := t.Settings()
 		if c.Type == "" {
 			c.Type = before.Type
 		}
@@ -160,17 +64,17 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 	if err := fail.Setting("PutTopic", name, c.Validate()); err != nil {
 		return nil, err
 	}
-	if t != nil && *t.config.Load() == c && t.automatic.Load() == automatic {
+	if t != nil && *t.Settings() == c && t.Automatic() == automatic {
 		return t, nil // nothing changes
 	}
 	number := b.number
 	created := t == nil
 	if created {
 		number++
-		t = newTopic(name, number, c, b.retention)
-		t.address.Store(b.addressPolicy(name))
+		t = b.newTopic(name, number, c)
+		t.SetAddress(b.addressPolicy(name))
 	}
-	v, err := json.Marshal(storedTopic{t.id, automatic, c})
+	v, err := topic.Record{ID: t.ID(), Automatic: automatic, Topic: c}.Encode()
 	if err != nil {
 		return nil, fail.Store(err)
 	}
@@ -181,26 +85,26 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic, 
 		return nil, fail.Store(err)
 	}
 	b.number = number
-	t.config.Store(&c)
-	t.gatesMu.Lock()
-	t.rate.Fill(throttle.RateLimit(c.MaxRate))
-	t.gatesMu.Unlock()
-	t.watch()
+	t.SetSettings(c)
+	t.Throttling.Mu.Lock()
+	t.Throttling.Rate.Fill(throttle.RateLimit(c.MaxRate))
+	t.Throttling.Mu.Unlock()
+	t.Watch()
 	if !created {
-		b.retention.wake(t, time.Now()) // the settings may be others
+		t.WakeRetention(time.Now()) // the settings may be others
 	}
-	t.automatic.Store(automatic)
+	t.SetAutomatic(automatic)
 	if created {
 		b.mu.Lock()
 		b.topics[name] = t
 		b.mu.Unlock()
 	} else {
 		b.mu.Lock() // a new subscription sees the new queues, or is among those that grow
-		t.grow(c.Queues)
-		subs := *t.subs.Load()
+		t.Grow(c.Queues)
+		subs := t.Subscriptions()
 		b.mu.Unlock()
 		for _, s := range subs {
-			s.addQueues()
+			s.AddQueues()
 		}
 	}
 	return t, nil
@@ -213,7 +117,7 @@ func (b *Broker) TopicSettings(name string) (TopicConfig, error) {
 	if err != nil {
 		return TopicConfig{}, err
 	}
-	return *t.config.Load(), nil
+	return *t.Settings(), nil
 }
 
 // Topic returns a topic; 40402 if there is none.
@@ -238,23 +142,19 @@ func (b *Broker) Topics() []Topic {
 	return out
 }
 
-func (b *Broker) describe(t *topic) Topic {
+func (b *Broker) describe(t *topic.Topic) Topic {
+	stored, subs := t.Stored(), t.Subscriptions()
 	d := Topic{
-		Name: t.name, AutoCreated: t.automatic.Load(), TopicConfig: *t.config.Load(),
-		Bytes: t.bytes.Load() - t.lowBytes.Load() + t.leftoverBytes.Load(), Backlog: t.backlog(),
-		HalfMessages: t.pending.Half.Load(),
+		Name: t.Name(), AutoCreated: t.Automatic(), TopicConfig: *t.Settings(),
+		Messages: stored.Messages, Bytes: stored.Bytes, Backlog: Backlog(t.Backlog()),
+		HalfMessages: t.Counters().Half.Load(),
 	}
-	d.DelayedMessages, d.DelayedBytes = t.pending.Delayed()
-	for _, q := range *t.queues.Load() {
-		d.Messages += q.end.Load() - q.low.Load().Offset - q.removedMessages.Load()
-		d.Bytes -= q.removedBytes.Load()
-	}
-	d.Messages += t.leftovers.Load()
-	if len(*t.subs.Load()) == 0 {
+	d.DelayedMessages, d.DelayedBytes = t.Counters().Delayed()
+	if len(subs) == 0 {
 		d.Backlog = Backlog{Messages: d.Messages, Bytes: d.Bytes}
 	}
-	for _, s := range *t.subs.Load() {
-		d.Groups = append(d.Groups, s.group.name)
+	for _, s := range subs {
+		d.Groups = append(d.Groups, s.Consumed().Group().Name())
 	}
 	slices.Sort(d.Groups)
 	now := time.Now()
@@ -288,7 +188,7 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 
 // deleteTopic removes a topic with its messages and the groups' progress in it. may, which runs
 // within Add, reports whether it may be deleted; nil: it may. The caller holds admin.
-func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (deleted bool, err error) {
+func (b *Broker) deleteTopic(ctx context.Context, t *topic.Topic, may func() bool) (deleted bool, err error) {
 	// Sends and receives under way write before the deletion, or notice deleted within Add and
 	// write nothing. Progress that is left without its topic is skipped; a topic that is left
 	// without progress would be consumed anew.
@@ -297,11 +197,11 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 		if deleted = may == nil || may(); !deleted {
 			return
 		}
-		t.deleted.Store(true)
+		t.Delete()
 		last = b.delayed.Last()
-		w.DeleteTopic(t.name, t.id)
-		for _, s := range *t.subs.Load() {
-			w.DeleteSubscriptionOfTopic(s.group.id, t.id)
+		w.DeleteTopic(t.Name(), t.ID())
+		for _, s := range t.Subscriptions() {
+			w.DeleteSubscriptionOfTopic(s.Consumed().Group().ID(), t.ID())
 		}
 	}, nil).Wait(); err != nil {
 		return false, fail.Store(err)
@@ -310,8 +210,8 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic, may func() bool) (de
 		return false, nil
 	}
 	b.mu.Lock()
-	delete(b.topics, t.name)
-	subs := *t.subs.Load()
+	delete(b.topics, t.Name())
+	subs := b.subs.to(t.ID())
 	for _, s := range subs {
 		b.subs.remove(s)
 	}

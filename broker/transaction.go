@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -93,7 +94,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 		return err
 	}
 	id, err := handle.ParseTransaction(e.TransactionID)
-	if err != nil || id.Topic != t.id {
+	if err != nil || id.Topic != t.ID() {
 		return noTransaction(e)
 	}
 	err = b.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: e.MessageID, Resolution: resolutions[e.Resolution]})
@@ -126,7 +127,7 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 }
 
 // half writes a half message of an Append. Only called within the message log's Add.
-func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck time.Duration, now time.Time) tidegate.Receipt {
+func (a *appending) half(w *store.Batch, t *topic.Topic, m *store.Message, firstCheck time.Duration, now time.Time) tidegate.Receipt {
 	id, due := a.broker.transactions.Put(w, t, m, firstCheck, now)
 	if a.firstCheck.IsZero() || due.Before(a.firstCheck) {
 		a.firstCheck = due
@@ -134,8 +135,8 @@ func (a *appending) half(w *store.Batch, t *topic, m *store.Message, firstCheck 
 	return a.broker.halfReceipt(t, m.ID, id)
 }
 
-func (b *Broker) halfReceipt(t *topic, messageID string, id store.HalfID) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: messageID, Topic: t.name, Queue: -1, Offset: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
+func (b *Broker) halfReceipt(t *topic.Topic, messageID string, id store.HalfID) tidegate.Receipt {
+	return tidegate.Receipt{MessageID: messageID, Topic: t.Name(), Queue: -1, Offset: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
 }
 
 // OnTransactionCheck has f called with every check of a transaction. f passes it on to a producer

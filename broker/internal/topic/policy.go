@@ -1,0 +1,93 @@
+package topic
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/redelivery"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// A Policy has the retry settings of a group in one topic: the group's settings, or the address
+// settings of the topic if these have redelivery settings.
+type Policy struct {
+	Group   *settings.Group
+	Address *AddressPolicy
+}
+
+// interval returns the retry interval after a delivery attempt of a push consumer failed.
+func (p Policy) interval(attempt int, d redelivery.Draw) time.Duration {
+	if r := p.Address.Redelivery; r != nil {
+		return r.After(attempt, d)
+	}
+	return p.Group.Interval(attempt)
+}
+
+// Ladder returns the retry schedule without its random parts.
+func (p Policy) Ladder() backoff.Steps {
+	if r := p.Address.Redelivery; r != nil {
+		return r.Ladder()
+	}
+	return p.Group.Ladder()
+}
+
+// LongestInterval returns the longest retry interval of the group and of the address.
+func (p Policy) LongestInterval() time.Duration {
+	return max(slices.Max(p.Ladder()), slices.Max(p.Group.Ladder()))
+}
+
+// MaxAttempts returns the maximum of deliveries of a message; -1 means no maximum.
+func (p Policy) MaxAttempts() int {
+	if r := p.Address.Redelivery; r != nil {
+		return r.MaxAttempts
+	}
+	return p.Group.MaxAttempts
+}
+
+// Rules returns the policy as package consume applies it. Address settings replace the delay that a
+// push consumer requests.
+func (p Policy) Rules() consume.Policy {
+	return consume.Policy{
+		MaxAttempts: p.MaxAttempts(), MaxRedeliveries: p.Group.NegativeAck.MaxRedeliveries, OnExhausted: p.exhaustion(),
+		Interval: p.interval, Override: p.Address.Redelivery != nil,
+	}
+}
+
+// exhaustion returns what happens after the last attempt of a message with a message group.
+func (p Policy) exhaustion() consume.Exhaustion {
+	switch {
+	case !p.Group.FIFO:
+		return consume.ThenDeadLetter // no order to keep
+	case p.Group.OnExhausted == settings.OnExhaustedPark:
+		return consume.ThenPark
+	case p.Group.OnExhausted == settings.OnExhaustedBlock:
+		return consume.ThenBlock
+	}
+	return consume.ThenDeadLetter
+}
+
+// DeadLetterTopics returns the topics of the dead letter of a message of group in topic. Without
+// any the message is removed, unless keep is set. A dead letter does not go to the topic that it is
+// in: a group that consumes its own dead letters would never end.
+func (p Policy) DeadLetterTopics(group, topic string, keep bool) []string {
+	topics := []string{p.OwnDeadLetterTopic(group, topic)}
+	if r := p.Address.Redelivery; r != nil {
+		topics = r.DeadLetterTopics(topics[0], topic, keep)
+	}
+	return slices.DeleteFunc(topics, func(to string) bool { return to == topic })
+}
+
+// OwnDeadLetterTopic returns the topic of dead letters without address settings.
+func (p Policy) OwnDeadLetterTopic(group, topic string) string {
+	if c := p.Group.RetryTopic; c.Enabled {
+		from, _ := c.Original(topic, group)
+		if name := c.DeadLetterName(cmp.Or(from, topic), group); name != topic && tidegate.ValidateTopic(name) == nil {
+			return name
+		}
+	}
+	return tidegate.DeadLetterTopic(group)
+}

@@ -1,0 +1,77 @@
+package topic
+
+import (
+	"hash/fnv"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+const _ = uint(recent.MaxQueues - settings.MaxQueues) // the memory of IDs has room for every queue
+
+// Pick returns the queue for a message. Messages of one message group have the same queue. Other
+// messages take the queues in turn.
+func (t *Topic) Pick(messageGroup string) *Queue {
+	queues := t.Queues()
+	if messageGroup == "" {
+		return queues[t.RoundRobin.Add(1)%uint32(len(queues))]
+	}
+	h := fnv.New32a()
+	h.Write([]byte(messageGroup))
+	return queues[h.Sum32()%uint32(len(queues))]
+}
+
+// Put writes a message as the next one of a queue, and returns its offset. It remembers the message
+// ID for the duplicate window. Only called within the message log's Add.
+func (t *Topic) Put(w *store.Batch, q *Queue, m *store.Message, now time.Time) int64 {
+	offset := q.nextOffset
+	q.nextOffset++
+	q.nextBytes += int64(len(m.Body))
+	m.Cumulative, m.StoredAt = q.nextBytes, now
+	t.messages.Add(1)
+	t.bytes.Add(int64(len(m.Body)))
+	w.PutMessage(store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset}, m)
+	t.config.IDs.Put(w, m, q.number, offset, t.Settings().IDWindow(), now)
+	return offset
+}
+
+// Publish returns a function that makes the next message of a queue visible to groups, if it is
+// called without an error.
+func (t *Topic) Publish(q *Queue) func(error) {
+	return func(err error) {
+		if err == nil {
+			q.end.Add(1)
+			t.Wake(q, 1)
+		}
+	}
+}
+
+// Wake ends the wait of receives for n new messages of a queue, and sets the time of the next round
+// of retention.
+func (t *Topic) Wake(q *Queue, n int64) {
+	for _, s := range t.Subscriptions() {
+		s.Wake(n, q.number)
+	}
+	t.Added()
+}
+
+// Remove removes a message from the middle of a queue. size is that of its body. Only called within
+// the message log's Add, at most once for a message.
+func (t *Topic) Remove(w *store.Batch, queue int, offset, size int64) {
+	q := t.Queues()[queue]
+	q.removedMessages.Add(1)
+	q.removedBytes.Add(size)
+	w.DeleteMessage(store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset})
+	w.PutRemoved(t.config.ID, q.number, q.Removed())
+}
+
+// NextOffset returns the offset of the next message of a queue, and 0 if there is no such queue.
+// Only called within the message log's Add.
+func (t *Topic) NextOffset(queue uint16) int64 {
+	if queues := t.Queues(); int(queue) < len(queues) {
+		return queues[queue].nextOffset
+	}
+	return 0
+}

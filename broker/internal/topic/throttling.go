@@ -1,0 +1,27 @@
+package topic
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/tidegate/tidegate/broker/internal/throttle"
+)
+
+// Throttling is the state of the limits of sends to a topic. Only the code that checks limits uses
+// it.
+type Throttling struct {
+	Backlog Gates
+	Age     throttle.Age // of the backlog, used while the topic has no group
+
+	Mu     sync.Mutex
+	Cold   throttle.Cold // guarded by Mu: of reads by groups far behind
+	Rate   throttle.Rate // guarded by Mu: of settings.Topic.MaxRate
+	ColdOn atomic.Bool   // cold reads rejected sends at the last check
+}
+
+// Gates are the limits of one backlog in use.
+type Gates struct {
+	Used  atomic.Bool // Gates has seen a limit; without one no goroutine locks Mu
+	Mu    sync.Mutex
+	Gates throttle.Backlog // guarded by Mu
+}
