@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,14 +28,14 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	if err != nil {
 		return nil, err
 	}
-	ds := make([]tidegate.Delivery, len(in))
-	list := make([]*tidegate.Delivery, len(in))
+	room := acknowledged.Get().(*deliveries)
+	list := room.take(len(in))
 	for i, e := range in {
-		fill(&ds[i], group, topic, e.GetMessageId(), e.GetReceiptHandle())
-		list[i] = &ds[i]
+		fill(list[i], group, topic, e.GetMessageId(), e.GetReceiptHandle())
 	}
 	s.sessions.Get(client)
 	results := s.b.Ack(ctx, list)
+	room.free(len(in))
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
 	}
@@ -63,6 +64,32 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 		out.Status = wire.MultipleResults
 	}
 	return out, nil
+}
+
+// deliveries is the memory for what an acknowledgement tells the engine, which keeps nothing of it.
+// A delivery has 352 bytes, a third of what an acknowledgement took.
+type deliveries struct {
+	all  []tidegate.Delivery
+	list []*tidegate.Delivery // of all
+}
+
+var acknowledged = sync.Pool{New: func() any { return &deliveries{} }}
+
+// take returns n empty deliveries.
+func (d *deliveries) take(n int) []*tidegate.Delivery {
+	if n > len(d.all) {
+		d.all, d.list = make([]tidegate.Delivery, n), make([]*tidegate.Delivery, n)
+		for i := range d.all {
+			d.list[i] = &d.all[i]
+		}
+	}
+	return d.list[:n]
+}
+
+// free ends the use of the n deliveries that were taken.
+func (d *deliveries) free(n int) {
+	clear(d.all[:n])
+	acknowledged.Put(d)
 }
 
 // changeInvisibleDuration is two things to a push consumer: "consuming failed, deliver it again

@@ -21,11 +21,13 @@ func (in *Intake) decode(data mem.BufferSlice, request proto.Message) (refused, 
 	raw := buf.ReadOnlyData()
 	refused = checkSize(request, raw)
 	send, isSend := request.(*rmqpb.SendMessageRequest)
+	ack, isAck := request.(*rmqpb.AckMessageRequest)
 	switch {
 	case refused != nil:
 	case isSend && decodeSend(raw, send):
 		in.shared = buf
 		return nil, nil
+	case isAck && decodeAck(raw, ack):
 	default:
 		if err = proto.Unmarshal(raw, request); err != nil {
 			err = status.Error(codes.Internal, "the request cannot be read: "+err.Error())

@@ -36,6 +36,10 @@ const (
 const (
 	sendMessages = 1
 	ackEntries   = 3
+
+	// of an entry
+	entryID     = 1
+	entryHandle = 2
 )
 
 // checkSize refuses a request that would be too large when decoded; its own length was checked
