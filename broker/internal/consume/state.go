@@ -157,14 +157,37 @@ var exhaustedTransitions = map[Exhaustion]map[State]map[Event]State{
 
 // Next returns the state after e, and false if e cannot happen in s.
 func (s State) Next(e Event, x Exhaustion, push bool) (State, bool) {
-	if to, ok := exhaustedTransitions[x][s][e]; ok {
-		return to, true
-	}
+	kind := 0
 	if push {
-		if to, ok := pushTransitions[s][e]; ok {
-			return to, true
+		kind = 1
+	}
+	to := next[x][kind][s][e]
+	return to, to != 0
+}
+
+// next has the state after each event, by exhaustion, kind of consumer (1: push) and state; 0 for a
+// pair that cannot happen. Each delivery looks here, and a lookup in the maps took a tenth of a
+// microsecond.
+var next = func() (n [ThenBlock + 1][2][Held + 1][EventRedrive + 1]State) {
+	for x := range n {
+		for kind := range n[x] {
+			for from := range n[x][kind] {
+				for e := range n[x][kind][from] {
+					n[x][kind][from][e] = after(State(from), Event(e), Exhaustion(x), kind == 1) //nolint:gosec // they fit
+				}
+			}
 		}
 	}
-	to, ok := transitions[s][e]
-	return to, ok
+	return n
+}()
+
+// after looks the state after e up in the tables.
+func after(s State, e Event, x Exhaustion, push bool) State {
+	if to, ok := exhaustedTransitions[x][s][e]; ok {
+		return to
+	}
+	if to, ok := pushTransitions[s][e]; ok && push {
+		return to
+	}
+	return transitions[s][e]
 }
