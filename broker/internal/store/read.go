@@ -41,18 +41,19 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 		return nil, nil, fmt.Errorf("reading messages: %w", err)
 	}
 	defer it.Close()
-	ms = make([]Message, 0, min(int64(limit), to-from))
+	most := min(int64(limit), to-from)
+	ms, offsets = make([]Message, 0, most), make([]int64, 0, most)
 	for ok := it.First(); ok && len(ms) < limit && (len(ms) == 0 || maxBytes > 0); ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return ms, offsets, fmt.Errorf("reading messages: %w", err)
 		}
-		var m Message
-		if err := record.DecodeMessage(v, &m); err != nil {
-			return ms, offsets, fmt.Errorf("reading the message at offset %d: %w", record.MessageOffset(it.Key()), err)
+		ms = append(ms, Message{}) // decoded in place: a copy has twenty words
+		m := &ms[len(ms)-1]
+		if err := record.DecodeMessage(v, m); err != nil {
+			return ms[:len(ms)-1], offsets, fmt.Errorf("reading the message at offset %d: %w", record.MessageOffset(it.Key()), err)
 		}
 		maxBytes -= int64(len(m.Body))
-		ms = append(ms, m)
 		offsets = append(offsets, record.MessageOffset(it.Key()))
 	}
 	if err := it.Error(); err != nil {
