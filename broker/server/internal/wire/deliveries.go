@@ -350,7 +350,15 @@ func typeOf(m *tidegate.Message) rmqpb.MessageType {
 
 // appendTag begins a field of n bytes.
 func appendTag(b []byte, field protowire.Number, n uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.BytesType), n)
+	return appendVarint(appendVarint(b, uint64(field)<<3|uint64(protowire.BytesType)), n)
+}
+
+// appendVarint is protowire.AppendVarint, which is a call also for the one byte that most have.
+func appendVarint(b []byte, n uint64) []byte {
+	if n < 0x80 {
+		return append(b, byte(n))
+	}
+	return protowire.AppendVarint(b, n)
 }
 
 // appendText adds a text, or nothing if it is empty.
@@ -362,7 +370,7 @@ func appendText(b []byte, field protowire.Number, s string) []byte {
 }
 
 func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+	return appendVarint(appendVarint(b, uint64(field)<<3|uint64(protowire.VarintType)), n)
 }
 
 // appendMoment adds a Timestamp or a Duration.

@@ -77,6 +77,24 @@ func (r *FieldReader) Next() bool {
 	if len(r.Rest) == 0 || r.Err != nil {
 		return false
 	}
+	// Most tags, lengths and numbers are of one byte.
+	b := r.Rest
+	if b[0] < 0x80 && b[0] > 7 && len(b) > 1 && b[1] < 0x80 {
+		value := int(b[1])
+		switch r.Tag = uint64(b[0]); {
+		case r.Tag&7 == kindVarint:
+			r.number, r.Rest = uint64(value), b[2:]
+			return true
+		case r.Tag&7 == kindBytes && value <= len(b)-2:
+			r.Bytes, r.Rest = b[2:2+value], b[2+value:]
+			return true
+		}
+	}
+	return r.next()
+}
+
+// next is Next for fields of all kinds and sizes.
+func (r *FieldReader) next() bool {
 	num, kind, n := protowire.ConsumeTag(r.Rest)
 	if n >= 0 {
 		r.Rest = r.Rest[n:]
