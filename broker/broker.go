@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
@@ -142,7 +143,7 @@ func (o Options) Validate() error {
 // A goroutine that holds a lock of the following list takes only locks that come after it:
 //
 //  1. Tokens, which are held across waits and I/O: admin, then the task of retention, then one of
-//     redriving and the tasks of delayed messages and transactions. A step also holds its task.
+//     letters and the tasks of delayed messages and transactions. A step also holds its task.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
 //  3. subscription.mu, one at a time.
 //  4. Broker.mu.
@@ -168,9 +169,7 @@ type Broker struct {
 	counters counters
 	pressure pressure
 
-	// redriving is held, as a token, while dead letters are moved or removed,
-	// so that none is both, or twice.
-	redriving chan struct{}
+	letters *letters.Letters
 }
 
 // changeable has the settings of the whole broker that can change while it is in use.
@@ -209,11 +208,14 @@ func Open(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, name: "in-process",
 		directory: newDirectory(), readBounds: readBounds{reads: make(chan struct{}, maxReads)},
-		redriving: make(chan struct{}, 1),
 		counters:  counters{lateness: histogram.Durations()},
 	}
 	b.openLifetime(s.Abandon)
 	b.openBackground()
+	b.letters = letters.New(letters.Config{
+		Store: s, Directory: finder{&b.directory}, Logger: o.Logger, Life: b.life,
+		Damaged: func(messages int64) { b.counters.damaged.Add(messages) },
+	})
 	b.transactionDefaults.Store(&o.Transaction)
 	b.addresses.Store(&address.Set[AddressSettings]{})
 	b.backlog.Store(&o.MaxBacklog)

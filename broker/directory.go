@@ -74,3 +74,14 @@ func (d *directory) subscriptionsOf(g *topic.Group) []*subscription {
 	defer d.mu.RUnlock()
 	return d.subs.of(g.ID())
 }
+
+// finder implements letters.Directory.
+type finder struct{ directory *directory }
+
+func (f finder) FindTopic(name string) *topic.Topic {
+	f.directory.mu.RLock()
+	defer f.directory.mu.RUnlock()
+	return f.directory.topics[name]
+}
+
+func (f finder) FindGroup(name string) *topic.Group { return f.directory.group(name) }

@@ -167,12 +167,11 @@ func (r *round) run(b *Broker) error {
 func (r *round) remove(b *Broker, subs []topic.Subscription) error {
 	t := r.topic
 	if t.HasGaps() {
-		select {
-		case b.redriving <- struct{}{}:
-			defer func() { <-b.redriving }()
-		case <-b.life.Done():
+		release, err := b.letters.Hold(b.life)
+		if err != nil {
 			return fail.Closed()
 		}
+		defer release()
 		for i, q := range r.queues {
 			r.Queues[i].HasGaps = q.Gaps().Messages > 0
 		}

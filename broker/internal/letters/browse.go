@@ -1,0 +1,41 @@
+package letters
+
+import (
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+)
+
+// A Query selects dead letters of a group.
+type Query struct {
+	deadletter.Filter
+	In    string // topic with the dead letters; empty means %DLQ%group
+	After string // position of the previous page; empty means the beginning
+	Limit int    // maximum number of dead letters
+}
+
+// Browse returns one page of dead letters, the oldest first, and the position of the next page,
+// which is empty after the last one. A call reads a bounded number of messages, so any page can
+// have fewer dead letters than the limit. The error is 40403 if there is neither such a group nor a
+// dead letter of it, 40402 if the query names an unknown topic, and 40000 if After is invalid.
+func (l *Letters) Browse(group string, q Query) (page []deadletter.Letter, next string, err error) {
+	at, err := parsePosition(q.After)
+	if err != nil {
+		return nil, "", err
+	}
+	t, err := l.topicOf(group, q.In)
+	if err != nil || t == nil {
+		return nil, "", err
+	}
+	scan := deadletter.Scan{
+		Topic: source{t, l}, Group: group, Filter: q.Filter, At: at,
+		Messages: deadletter.BrowseMessages, Bytes: deadletter.BrowseBytes,
+	}
+	for len(page) < q.Limit && !scan.Over() {
+		found, err := scan.Next(q.Limit - len(page))
+		if err != nil {
+			return page, "", fail.Store(err)
+		}
+		page = append(page, found...)
+	}
+	return page, scan.Position(), nil
+}

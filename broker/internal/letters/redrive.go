@@ -1,0 +1,233 @@
+package letters
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// MaxMoved and DefaultMoved are the bound and the default of the dead letters that one call moves
+// or removes.
+const (
+	MaxMoved     = 100_000
+	DefaultMoved = 1000
+)
+
+// A Selection selects the dead letters of a redrive or purge. A Limit of zero means DefaultMoved.
+type Selection struct {
+	Query
+
+	// To is the target topic of a redrive. Empty means the topic of each message's original send.
+	To string
+
+	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
+	// For redrives only.
+	MaxRedrives int
+}
+
+// Limits are the limits of sends, which also apply to redrives.
+type Limits interface {
+	// Observe updates the values that the limits of a topic read from the store. The caller holds
+	// no lock.
+	Observe(t *topic.Topic, now time.Time)
+
+	// Rejects reports whether a limit rejects the next message of a topic, whose body has that many
+	// bytes. Only called within the message log's Add.
+	Rejects(t *topic.Topic, bytes int64, now time.Time) bool
+}
+
+// Redriven is the result of a redrive.
+type Redriven struct {
+	Redriven int64
+	NoTarget int64  // not sent: the topic does not exist or does not accept the message
+	TooOften int64  // not sent because of Selection.MaxRedrives
+	Next     string // position to continue at; empty at the end
+}
+
+// Redrive sends dead letters of a group back, the oldest first, and returns when this is on disk.
+// It stops at the first dead letter that a limit rejects. With an error the result has the dead
+// letters that were sent before it. The errors are those of Browse, the cause of ctx, and
+// tidegate.ErrClosed.
+func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limits Limits) (done Redriven, err error) {
+	done.Next, err = l.move(ctx, group, sel, func(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
+		return l.redrive(t, chunk, &sel, limits, &done)
+	})
+	return done, err
+}
+
+// Purge removes dead letters of a group permanently, and returns when this is on disk. It returns
+// their number and the position to continue at. A receive from the topic of the dead letters that
+// is under way may still deliver them. The errors are those of Redrive.
+func (l *Letters) Purge(ctx context.Context, group string, sel Selection) (purged int64, next string, err error) {
+	next, err = l.move(ctx, group, sel, func(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
+		err = l.Store.Messages.Add(func(w *store.Batch) {
+			if t.Deleted() {
+				return
+			}
+			for i := range chunk {
+				remove(t, w, &chunk[i])
+			}
+		}, nil).Wait()
+		if err == nil {
+			purged += int64(len(chunk))
+		}
+		return "", err
+	})
+	return purged, next, err
+}
+
+// move calls f with chunks of the selected dead letters until there are no more, their number is
+// reached, or f returns the position at which it stopped. It returns the position to continue at.
+func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(*topic.Topic, []deadletter.Letter) (string, error)) (next string, err error) {
+	left := cmp.Or(sel.Limit, DefaultMoved)
+	if left < 0 || left > MaxMoved {
+		return "", fail.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, MaxMoved, DefaultMoved)
+	}
+	at, err := parsePosition(sel.After)
+	if err != nil {
+		return "", err
+	}
+	if sel.To != "" {
+		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
+			return "", fail.New(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
+		}
+		if _, err := l.topic(sel.To); err != nil {
+			return "", err
+		}
+	}
+	t, err := l.topicOf(group, sel.In)
+	if err != nil || t == nil {
+		return "", err
+	}
+	if err := expectGaps(ctx, t); err != nil {
+		return "", err
+	}
+	release, err := l.Hold(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	scan := deadletter.Scan{
+		Topic: source{t, l}, Group: group, Filter: sel.Filter, At: at,
+		Messages: max(left, deadletter.BrowseMessages), Bytes: 1 << 40,
+	}
+	for left > 0 && !scan.Over() {
+		before := scan.Position()
+		if l.Life.Err() != nil {
+			return before, fail.Closed()
+		}
+		if ctx.Err() != nil {
+			return before, context.Cause(ctx)
+		}
+		chunk, err := scan.Next(left)
+		if err != nil {
+			return before, fail.Store(err)
+		}
+		if len(chunk) == 0 {
+			continue
+		}
+		left -= len(chunk)
+		stop, err := f(t, chunk)
+		t.ForgetReadAhead() // receives that begin now do not deliver them
+		if err != nil {
+			return before, fail.Store(err)
+		} else if stop != "" {
+			return stop, nil
+		}
+	}
+	return scan.Position(), nil
+}
+
+// redrive sends a chunk of dead letters back in one write. It returns the position of the dead
+// letter that a limit rejected.
+func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Selection, limits Limits, done *Redriven) (stop string, err error) {
+	var published []func(error)
+	var redriven, noTarget, tooOften int64
+	targets := make([]*topic.Topic, len(chunk))
+	for i := range chunk {
+		if targets[i] = l.target(&chunk[i], sel.To); targets[i] != nil {
+			limits.Observe(targets[i], time.Now())
+		}
+	}
+	err = l.Store.Messages.Add(func(w *store.Batch) {
+		now := time.Now()
+		for i := range chunk {
+			letter, to := &chunk[i], targets[i]
+			if t.Deleted() {
+				return
+			}
+			switch {
+			case to == nil || to.Deleted():
+				noTarget++
+				continue
+			case sel.MaxRedrives > 0 && letter.Origin.Redrives >= sel.MaxRedrives:
+				tooOften++
+				continue
+			}
+			if limits.Rejects(to, int64(len(letter.Body)), now) {
+				stop = letter.Position().String()
+				return
+			}
+			m := letter.Redriven(to.Name())
+			q := to.Pick(m.MessageGroup)
+			to.Put(w, q, m, now)
+			remove(t, w, letter)
+			published = append(published, to.Publish(q))
+			redriven++
+		}
+	}, func(err error) {
+		for _, f := range published {
+			f(err)
+		}
+	}).Wait()
+	if err != nil {
+		return "", err
+	}
+	done.Redriven += redriven
+	done.NoTarget += noTarget
+	done.TooOften += tooOften
+	return stop, nil
+}
+
+// target returns the topic that accepts a dead letter, or nil.
+func (l *Letters) target(letter *deadletter.Letter, name string) *topic.Topic {
+	if name == "" {
+		name = letter.Origin.Topic
+	}
+	t := l.Directory.FindTopic(name)
+	if t == nil {
+		return nil
+	}
+	// Only the message group decides: a delivery time has passed, a transaction has ended, and
+	// retry topics change the delivery time.
+	fifo := t.Settings().Type == settings.TopicFIFO
+	if fifo != (letter.MessageGroup != "") && !topic.IsDeadLetter(name) {
+		return nil
+	}
+	return t
+}
+
+// expectGaps makes retention look for gaps in the topic from now on.
+func expectGaps(ctx context.Context, t *topic.Topic) error {
+	if t.HasGaps() {
+		return nil
+	}
+	release, err := t.RetentionTask().Hold(ctx) // a round that did not look has ended then
+	if err != nil {
+		return err
+	}
+	defer release()
+	t.ExpectGaps()
+	return nil
+}
+
+func remove(t *topic.Topic, w *store.Batch, letter *deadletter.Letter) {
+	t.Remove(w, letter.Queue, letter.Offset, int64(len(letter.Body)))
+}
