@@ -208,12 +208,13 @@ func Open(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, name: "in-process",
 		directory: newDirectory(), readBounds: readBounds{reads: make(chan struct{}, maxReads)},
-		counters:  counters{lateness: histogram.Durations()},
+		counters: counters{lateness: histogram.Durations()},
 	}
 	b.openLifetime(s.Abandon)
 	b.openBackground()
 	b.letters = letters.New(letters.Config{
 		Store: s, Directory: finder{&b.directory}, Logger: o.Logger, Life: b.life,
+		Delayed: b.delayed, CreateTopic: b.createOwnTopic,
 		Damaged: func(messages int64) { b.counters.damaged.Add(messages) },
 	})
 	b.transactionDefaults.Store(&o.Transaction)

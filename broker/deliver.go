@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -89,7 +90,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		if g.Message == nil {
 			m, ok, err := reader.Get(g.Receipt.Place)
 			if store.IsDamage(err) {
-				s.lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
+				s.Lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
 			} else if err != nil {
 				return nil, admitted, fail.Store(err)
 			}
@@ -105,7 +106,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		}
 		s.fill(&all[i], g)
 		if p.retry {
-			all[i].Topic = realTopic(g.Message, s.Topic().Name())
+			all[i].Topic = deadletter.RealTopic(g.Message, s.Topic().Name())
 		}
 		ds = append(ds, &all[i])
 	}
@@ -179,7 +180,7 @@ func (s *subscription) expireMessages(ctx context.Context, handles []handle.Rece
 		return nil
 	}
 	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.Topic().Address().Expiry)
-	var leaving deadLetters
+	var expired []*leaving
 	s.locked(func() {
 		if s.gone {
 			return
@@ -188,7 +189,7 @@ func (s *subscription) expireMessages(ctx context.Context, handles []handle.Rece
 		for _, h := range handles {
 			s.progress.ExpireMessage(h, reason, now)
 		}
-		leaving = s.apply(now).dying
+		expired = s.apply(now).leaving
 	})
-	return s.broker.carryOut(ctx, leaving)
+	return s.broker.carryOut(ctx, func() error { return errors.Join(s.broker.depart(expired)...) })
 }

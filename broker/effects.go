@@ -11,9 +11,9 @@ import (
 
 // An applied is the work that remains, without the lock, after effects were applied.
 type applied struct {
-	write  *store.PendingWrite // of the writes; nil if there were none
-	dying  []*deadLetter       // to be written
-	parked []*parking          // to be waited for
+	write   *store.PendingWrite // of the writes; nil if there were none
+	leaving []*leaving          // to be written elsewhere
+	parked  []*parking          // to be waited for
 }
 
 // apply carries out the effects of what the caller did to s.progress. This is the only place that
@@ -34,10 +34,10 @@ func (s *subscription) apply(now time.Time) (out applied) {
 		out.write = s.broker.store.Groups.AddLazy(s.encode)
 	}
 	for i := range e.Departures {
-		out.dying = append(out.dying, s.newDeadLetter(e.Departures[i]))
+		out.leaving = append(out.leaving, s.depart(e.Departures[i]))
 	}
 	for i := range e.Parked {
-		out.parked = append(out.parked, &parking{sub: s, group: e.Parked[i], write: out.write})
+		out.parked = append(out.parked, &parking{group: e.Parked[i], write: out.write})
 	}
 	for _, queue := range e.Reread {
 		s.dropReadAhead(s.readers[queue])

@@ -14,14 +14,14 @@ func (s *subscription) expire() {
 	if gone {
 		return
 	}
-	for i, err := range b.writeDeadLetters(effects.dying) {
+	for i, err := range b.depart(effects.leaving) {
 		if err != nil {
 			b.logger.Error("a message could not be made a dead letter; it is tried again in a second",
-				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.dying[i].place.Offset, "error", err)
+				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.leaving[i].place.Offset, "error", err)
 		}
 	}
 	for _, p := range effects.parked {
-		_ = p.carryOut(b) // a store that fails reports that itself
+		_ = b.letters.AwaitParked(s.Consumed(), &p.group, p.write) // a store that fails reports that itself
 	}
 }
 

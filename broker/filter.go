@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -29,7 +30,7 @@ func compileFilter(f transport.Filter) (*filter.Filter, error) {
 // are not its to pass over. In a retry topic for one topic, those of others are of another group,
 // whose retry topic happens to have the same name: topic-group-RETRY may be cut in two ways.
 func (p *Poll) wants(m *store.Message) bool {
-	if of := realTopic(m, ""); p.shared && of != p.Topic {
+	if of := deadletter.RealTopic(m, ""); p.shared && of != p.Topic {
 		return true
 	} else if p.retry && of != "" && of != p.Topic {
 		return false

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 )
@@ -53,7 +54,7 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	if !ok {
 		return "", "", fail.InvalidHandle("the message was deleted")
 	}
-	return topic, realTopic(&m, topic), nil
+	return topic, deadletter.RealTopic(&m, topic), nil
 }
 
 // retries reports whether the subscription is to the group's retry topic for the topic.

@@ -43,10 +43,7 @@ func (b *Broker) givenUpTopic() pending.Topic {
 }
 
 func (b *Broker) createGivenUpTopic() error {
-	ctx, cancel := b.ownContext()
-	defer cancel()
-	_, err := b.ownTopic(ctx, AbandonedTransactions, TopicConfig{Queues: 1}, false)
-	return err
+	return b.createOwnTopic(AbandonedTransactions, TopicConfig{Queues: 1}, false)
 }
 
 // roomOnDisk waits until there is room for so many bytes. While the disk is short of room, or would

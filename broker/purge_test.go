@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -105,14 +106,14 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dying := departingNow(t, s, h)
+		dying := letters.NewDeparture(departingNow(t, s, h))
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: maxReceiveBytes, Filter: &pollFilter{}}
 		s.mu.Lock()
 		s.extend()
 		s.progress.Begin(&r, time.Now())
 		c, _ := s.progress.Claim(&r)
 		s.mu.Unlock()
-		dying.start(b)
+		dying.Start(b.letters)
 		ms, offsets, err := s.read(s.readers[0], c, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
@@ -120,7 +121,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}
-		if err := dying.wait(b, dying.removeLease()); err != nil {
+		if err := dying.Wait(b.letters, dying.RemoveLease()); err != nil {
 			t.Error(err)
 		}
 		s.mu.Lock()

@@ -73,7 +73,7 @@ func (s *subscription) readUnlocked(p *Poll, r *consume.Receive, c consume.Claim
 		read.end = s.broker.endOf(reader.queue)
 	}
 	if d, ok := errors.AsType[*store.Damaged](read.err); ok {
-		s.lost(store.Place{Topic: s.Topic().ID(), Queue: reader.queue.Number(), Offset: d.From}, d.To, d.Err)
+		s.Lost(store.Place{Topic: s.Topic().ID(), Queue: reader.queue.Number(), Offset: d.From}, d.To, d.Err)
 	}
 	return read
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -267,11 +269,8 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		d.topics, d.retried = []string{"t-g-RETRY"}, &retried{id: "m2", times: 1, from: "t", due: time.Now().Add(time.Hour)}
-		d.start(b)
-		if err := d.put.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		retry := &deadletter.Retry{ID: "m2", Times: 1, From: "t", Due: time.Now().Add(time.Hour)}
+		startOnDisk(t, b, letters.NewRetry(d, "t-g-RETRY", retry))
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
@@ -188,10 +189,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 		b := parkedTopic(t, fs, Retention{}, 3)
 		s := b.topics["t"].Subscriptions()[0].(*subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
-		d.start(b)
-		if err := d.put.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		startOnDisk(t, b, letters.NewDeparture(d))
 		b = reopen(t, b, fs)
 		synctest.Wait()
 		for _, want := range []string{"1/1", "2/1"} {

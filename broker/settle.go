@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -199,7 +200,7 @@ func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.S
 	case err != nil:
 		return out, err
 	case out.first != nil:
-		return out, out.first.join(ctx, s.broker)
+		return out, out.first.join(ctx)
 	case out.rest != nil:
 		return out, s.broker.carryOut(ctx, out.rest)
 	}
@@ -224,12 +225,13 @@ func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (s
 	switch {
 	case err != nil:
 		return settled{}, asInvalidHandle(err)
-	case len(effects.dying) > 0:
-		out.rest = effects.dying[0]
+	case len(effects.leaving) > 0:
+		out.rest = func() error { return s.broker.depart(effects.leaving)[0] }
 	case len(effects.parked) > 0:
-		out.rest = effects.parked[0]
-	case did.Repeated != nil && s.dying[did.Repeated] != nil:
-		out.first = s.dying[did.Repeated]
+		p := effects.parked[0]
+		out.rest = func() error { return s.broker.letters.AwaitParked(s.Consumed(), &p.group, p.write) }
+	case did.Repeated != nil && s.leaving[did.Repeated] != nil:
+		out.first = s.leaving[did.Repeated]
 	case did.Repeated != nil || did.To == 0: // what the earlier request wrote may not be on disk yet
 		out.write = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
 	}
@@ -248,14 +250,13 @@ func asInvalidHandle(reason error) error {
 	return fail.InvalidHandle("%v", reason)
 }
 
-// carryOut carries out a closing, whether ctx ends or not: it is not left half done. Its caller has
-// begun a call.
-func (b *Broker) carryOut(ctx context.Context, c closing) error {
+// carryOut runs work to its end, even if ctx ends before. The caller has begun a call.
+func (b *Broker) carryOut(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	b.operating.Add(1)
 	go func() {
 		defer b.end()
-		done <- c.carryOut(b)
+		done <- work()
 	}()
 	select {
 	case err := <-done:
@@ -274,17 +275,21 @@ func unsettled(ctx context.Context, err error) error {
 	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }
 
-// A closing is the work without the lock after the last attempt of a message: to write a dead
-// letter, or to wait for the record of a parked message group.
-type closing interface {
-	carryOut(*Broker) error
+// depart writes messages that leave, as dead letters or to an expiry address, and removes their
+// leases. It returns an error for each when this is on disk.
+func (b *Broker) depart(ds []*leaving) []error {
+	all := make([]letters.Leaving, len(ds))
+	for i, x := range ds {
+		all[i] = x
+	}
+	return b.letters.Depart(all)
 }
 
 // A settled is the result of an event for a delivery.
 type settled struct {
 	write *store.PendingWrite // that the write is in, if rest is nil
-	rest  closing             // nil: nothing
-	first *deadLetter         // this is a repetition of the request for it, which is under way; nil: it is none
+	rest  func() error        // the work without the lock: a dead letter, or a parked message group; nil for none
+	first *leaving            // departure of an earlier request, which this one repeats; nil for none
 	to    State               // 0 if there was nothing left to do
 	wait  time.Duration       // of what waits: how long
 }

@@ -31,10 +31,10 @@ type subscription struct {
 	timer     *time.Timer    // fires when the first lease is due
 	armed     time.Time      // what timer is set to; zero if it is not
 	waiters   []*waiter
-	lastTake  time.Time                      // when a receive last looked for messages, or waited for them
-	receiving map[string]*repeatable         // receives under way, by attempt ID
-	dying     map[*consume.Lease]*deadLetter // departures under way
-	fetching  bool                           // fetchSpilled runs
+	lastTake  time.Time                   // when a receive last looked for messages, or waited for them
+	receiving map[string]*repeatable      // receives under way, by attempt ID
+	leaving   map[*consume.Lease]*leaving // departures under way
+	fetching  bool                        // fetchSpilled runs
 
 	redelivered int64
 	attempts    [len(AttemptBounds) + 1]int64
@@ -90,6 +90,9 @@ func (s *subscription) Unconsumed(queue uint16, begin, end int64) (first, next i
 // Marked reports whether there may be marks of dead letters.
 func (s *subscription) Marked() bool { return s.marked.Load() }
 
+// Mark sets the result of Marked.
+func (s *subscription) Mark() { s.marked.Store(true) }
+
 // A queueReader reads a queue for a group.
 type queueReader struct {
 	queue *topic.Queue
@@ -104,7 +107,7 @@ type waiter struct {
 }
 
 func newSubscription(b *Broker, g *topic.Group, t *topic.Topic) *subscription {
-	s := &subscription{broker: b, receiving: map[string]*repeatable{}, dying: map[*consume.Lease]*deadLetter{}}
+	s := &subscription{broker: b, receiving: map[string]*repeatable{}, leaving: map[*consume.Lease]*leaving{}}
 	s.Init(g, t)
 	s.progress = consume.New(consume.Config{
 		Group: g.ID(), Topic: t.ID(), MaxInvisible: b.opts.MaxInvisibleDuration, LastHeartbeat: b.owners.lastSeen,

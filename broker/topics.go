@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -226,4 +227,40 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic.Topic, may func() boo
 	}
 	// If the process ends before this they go when their time comes.
 	return true, b.removeDelayed(context.WithoutCancel(ctx), t, last, &Backlog{})
+}
+
+// createOwnTopic is ownTopic for work that no request can cancel, for example a dead letter. Close
+// does not cancel it either, but waits for the work.
+func (b *Broker) createOwnTopic(name string, c TopicConfig, automatic bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), time.Minute)
+	defer cancel()
+	_, err := b.ownTopic(ctx, name, c, automatic)
+	return err
+}
+
+// ownTopic returns a topic that the broker itself writes to, and creates it for the first message.
+// automatic means that a created topic is an automatic dead letter queue. ctx ends the wait for
+// other changes of settings.
+func (b *Broker) ownTopic(ctx context.Context, name string, c TopicConfig, automatic bool) (*topic.Topic, error) {
+	b.mu.RLock()
+	t := b.topics[name]
+	b.mu.RUnlock()
+	if t != nil {
+		return t, nil
+	}
+	if err := b.lockAdmin(ctx); err != nil {
+		return nil, fmt.Errorf("making topic %s: %w", name, err)
+	}
+	defer b.unlockAdmin()
+	b.mu.RLock()
+	t = b.topics[name]
+	b.mu.RUnlock()
+	if t != nil {
+		return t, nil
+	}
+	t, err := b.makeTopic(name, c, automatic)
+	if err == nil && automatic {
+		b.autoDelete.Wake(time.Now().Add(autoDeleteDelay))
+	}
+	return t, err
 }

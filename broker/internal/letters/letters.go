@@ -7,13 +7,16 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // Config has the parts of a broker that Letters uses.
 type Config struct {
 	Store     *store.Store
+	Delayed   *pending.Delayed
 	Directory Directory
 	Logger    *slog.Logger
 
@@ -22,6 +25,10 @@ type Config struct {
 
 	// Damaged is called with the number of corrupt messages that a scan skipped.
 	Damaged func(messages int64)
+
+	// CreateTopic creates a topic that the broker itself writes to, unless it exists. automatic
+	// means that it is an automatic dead letter queue. It waits for other changes of settings.
+	CreateTopic func(name string, c settings.Topic, automatic bool) error
 }
 
 // A Directory finds topics and groups by name. Its methods take one lock, hold it only for the look,

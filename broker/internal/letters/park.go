@@ -1,0 +1,120 @@
+package letters
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+)
+
+// A Parker is a subscription with parked message groups.
+type Parker interface {
+	Consumed() *topic.Consumption
+
+	// ParkedGroups returns the parked message groups, in no order.
+	ParkedGroups() []consume.ParkedGroup
+
+	// RedriveParked sends parked message groups on: their failed messages are ready again or, with
+	// deadLetter, leave as dead letters. messageGroup names the only one; empty means all.
+	RedriveParked(messageGroup string, deadLetter bool) ParkedRedrive
+}
+
+// A ParkedRedrive is the result of [Parker].RedriveParked.
+type ParkedRedrive struct {
+	MessageGroups, Messages int64
+	Leaving                 []Leaving           // failed messages that become dead letters
+	Behind                  []int64             // number of messages behind each of Leaving
+	Write                   *store.PendingWrite // of the change; never nil
+}
+
+// A ParkedGroup is a parked message group of a topic.
+type ParkedGroup struct {
+	consume.ParkedGroup
+	Topic     *topic.Topic
+	MessageID string // of the failed message; empty if it does not exist any more
+}
+
+func (g *ParkedGroup) compare(topic, messageGroup string) int {
+	return cmp.Or(strings.Compare(g.Topic.Name(), topic), strings.Compare(g.MessageGroup, messageGroup))
+}
+
+// Parked returns up to limit parked message groups after a position, by topic and name, and the
+// position of the next page, which is empty on the last one.
+func (l *Letters) Parked(subs []Parker, after string, limit int) (page []ParkedGroup, next string, err error) {
+	for _, s := range subs {
+		for _, g := range s.ParkedGroups() {
+			page = append(page, ParkedGroup{ParkedGroup: g, Topic: s.Consumed().Topic()})
+		}
+	}
+	slices.SortFunc(page, func(x, y ParkedGroup) int { return x.compare(y.Topic.Name(), y.MessageGroup) })
+	if after != "" {
+		name, group, _ := strings.Cut(after, "/") // no name of a topic has a slash
+		page = slices.DeleteFunc(page, func(g ParkedGroup) bool { return g.compare(name, group) <= 0 })
+	}
+	if len(page) > limit {
+		page = page[:limit:limit]
+		next = page[limit-1].Topic.Name() + "/" + page[limit-1].MessageGroup
+	}
+	for i := range page {
+		m, ok, err := l.Store.Header(page[i].Place)
+		if err != nil {
+			return nil, "", fail.Store(err)
+		}
+		if ok {
+			page[i].MessageID = m.ID
+		}
+	}
+	return page, next, nil
+}
+
+// RedriveParked sends parked message groups on, in order, the failed message first or, with
+// deadLetter, without it, and returns their numbers when this is on disk. messageGroup names the
+// only one; empty means all. With an error the result has the message groups that were sent on.
+func (l *Letters) RedriveParked(ctx context.Context, subs []Parker, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+	for _, s := range subs {
+		if ctx.Err() != nil {
+			return groups, messages, context.Cause(ctx)
+		}
+		g, m, err := l.redriveParked(s, messageGroup, deadLetter)
+		groups += g
+		messages += m
+		if err != nil {
+			return groups, messages, err
+		}
+	}
+	return groups, messages, nil
+}
+
+func (l *Letters) redriveParked(s Parker, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+	r := s.RedriveParked(messageGroup, deadLetter)
+	if r.MessageGroups > 0 {
+		s.Consumed().Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups
+	}
+	for i, derr := range l.Depart(r.Leaving) {
+		if derr != nil { // its message group stays parked
+			err = derr
+			r.MessageGroups--
+			r.Messages -= 1 + r.Behind[i]
+		}
+	}
+	if werr := r.Write.Wait(); werr != nil {
+		err = fail.Store(werr)
+	}
+	return r.MessageGroups, r.Messages, err
+}
+
+// AwaitParked waits until the record of a message group that was parked is on disk, and logs it.
+func (l *Letters) AwaitParked(from *topic.Consumption, g *consume.ParkedGroup, write *store.PendingWrite) error {
+	if err := write.Wait(); err != nil {
+		return fail.Store(err)
+	}
+	l.Logger.Warn("a message group is parked", "group", from.Group().Name(), "topic", from.Topic().Name(), "message_group", g.MessageGroup,
+		"queue", g.Place.Queue, "offset", g.Place.Offset, "attempts", g.Attempts, "reason", g.Reason)
+	return nil
+}

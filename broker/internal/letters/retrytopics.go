@@ -1,0 +1,84 @@
+package letters
+
+import (
+	"iter"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// CheckRetryTopics returns an error with 40000 if with new settings a group would no longer receive
+// from a retry topic that it receives from, or that has retries for it. received are the topics that
+// the group receives from.
+func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption, c *settings.RetryTopic) error {
+	before := &g.Settings().RetryTopic
+	progress := map[string]*topic.Consumption{}
+	retries := map[string]bool{}
+	for _, s := range received {
+		name := s.Topic().Name()
+		progress[name] = s
+		if _, itself := before.Original(name, g.Name()); !itself {
+			name = before.RetryName(name, g.Name())
+		}
+		retries[name] = true
+	}
+	for name := range retries {
+		from, _ := before.Original(name, g.Name())
+		if now, is := c.Original(name, g.Name()); is && now == from {
+			continue
+		}
+		s := progress[name]
+		if before.Enabled && s != nil {
+			return fail.New(tidegate.CodeBadRequest, g.Name(),
+				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
+		}
+		if l.hasRetries(name, s) {
+			return fail.New(tidegate.CodeBadRequest, g.Name(),
+				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
+		}
+	}
+	return nil
+}
+
+// hasRetries reports whether a retry topic has messages that its group has not consumed. s is nil if
+// the group never received from the topic.
+func (l *Letters) hasRetries(name string, s *topic.Consumption) bool {
+	t := l.Directory.FindTopic(name)
+	switch {
+	case t == nil:
+		return false
+	case t.Delayed().Messages > 0:
+		return true
+	case s == nil:
+		return t.Written().Messages > t.Before().Messages
+	}
+	return s.Backlog().Messages > 0
+}
+
+// CheckRetryNames returns an error with 40000 if a configured retry topic of a group is also a retry
+// topic of another group: each group would consume retries of the other one. Names that Naming forms
+// can be equal, because a receive takes only the messages of its own topic.
+func CheckRetryNames(group string, c *settings.RetryTopic, groups iter.Seq[*topic.Group]) error {
+	if !c.Enabled {
+		return nil
+	}
+	for g := range groups {
+		other := &g.Settings().RetryTopic
+		if g.Name() == group || !other.Enabled {
+			continue
+		}
+		name, clash := c.Topic, false
+		if name != "" {
+			_, clash = other.Original(name, g.Name())
+		} else if name = other.Topic; name != "" {
+			_, clash = c.Original(name, group)
+		}
+		if clash {
+			return fail.New(tidegate.CodeBadRequest, group,
+				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", name, g.Name())
+		}
+	}
+	return nil
+}
