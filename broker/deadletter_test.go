@@ -151,7 +151,8 @@ func TestDeadLetterComesLate(t *testing.T) {
 	})
 }
 
-// startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a crash.
+// startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a
+// crash.
 func startOnDisk(t *testing.T, b *Broker, d *letters.Departure) {
 	t.Helper()
 	d.Start(b.letters)

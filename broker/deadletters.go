@@ -99,8 +99,8 @@ type DeadLetterPurge struct {
 }
 
 // DeadLetters returns a page of the dead letters of a group, without consuming them. The group may
-// have been deleted. In a topic other than %DLQ%group it returns only the dead letters of the group.
-// It can read from the store, and waits for nothing else. The error is
+// have been deleted. In a topic other than %DLQ%group it returns only the dead letters of the
+// group. It can read from the store, and waits for nothing else. The error is
 //
 //   - 40403 if there is neither such a group nor a dead letter of it,
 //   - 40402 if the query names a topic that does not exist,
@@ -133,11 +133,11 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 // properties of a retry, so its retries count anew. A FIFO topic accepts only messages with a
 // message group, and other topics only messages without one. The delivery time has passed.
 //
-// A throttle of the topic ends the call: the error matches tidegate.ErrThrottled, and the result has
-// the number of redriven messages and Next to continue later. One redrive or purge runs at a time.
-// The end of ctx ends the wait for the other one, and the redrive between two writes. The close of
-// the broker does the same (tidegate.ErrClosed). The result is also valid then. Other errors are
-// those of DeadLetters, and 40402 if To does not exist.
+// A throttle of the topic ends the call: the error matches tidegate.ErrThrottled, and the result
+// has the number of redriven messages and Next to continue later. One redrive or purge runs at a
+// time. The end of ctx ends the wait for the other one, and the redrive between two writes. The
+// close of the broker does the same (tidegate.ErrClosed). The result is also valid then. Other
+// errors are those of DeadLetters, and 40402 if To does not exist.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	const op = "RedriveDeadLetters"
 	if !b.begin() {

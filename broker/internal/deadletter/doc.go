@@ -1,3 +1,4 @@
 // Package deadletter reads and converts dead letters: their filters and positions, scans of the
-// topics in which they are, and the messages that a redrive makes of them. It writes nothing.
+// topics in which they are, and the properties of dead letters, redriven messages and messages of
+// retry topics. It writes nothing.
 package deadletter

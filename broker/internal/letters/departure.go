@@ -42,9 +42,9 @@ type Leaving interface {
 	End(to consume.Destination, err error) (*store.PendingWrite, error)
 }
 
-// A Departure is a message that leaves its topic: to a dead letter topic, a retry topic or an expiry
-// address. First the message is written to its new topic, and then its lease is removed. The mark
-// that is written with the message prevents a second copy if the process ends in between.
+// A Departure is a message that leaves its topic: to a dead letter topic, a retry topic or an
+// expiry address. First the message is written to its new topic, and then its lease is removed. The
+// mark that is written with the message prevents a second copy if the process ends in between.
 type Departure struct {
 	Leaving
 	topics []string          // that it goes to; without any it is removed, or stays
@@ -128,9 +128,10 @@ func (l *Letters) writeChunk(ds []*Departure) []error {
 // errNoTopics is the error of write if a topic of the departure does not exist yet.
 var errNoTopics = errors.New("a topic of the dead letter does not exist")
 
-// Start is the first step of CarryOut: it adds the message to the message log, without waiting for the disk. It reserves space in the
-// log only while it reads and writes the message. It releases the space while it creates topics,
-// because that waits for other changes of settings, and sends would wait for the space meanwhile.
+// Start is the first step of CarryOut: it adds the message to the message log, without waiting for
+// the disk. It reserves space in the log only while it reads and writes the message. It releases
+// the space while it creates topics, because that waits for other changes of settings, and sends
+// would wait for the space meanwhile.
 func (d *Departure) Start(l *Letters) {
 	for bytes := d.Why().Lease.Size * int64(len(d.topics)); ; {
 		if d.err = l.Store.Messages.Room(l.Life, bytes, nil); d.err != nil {

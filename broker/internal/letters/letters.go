@@ -31,15 +31,15 @@ type Config struct {
 	CreateTopic func(name string, c settings.Topic, automatic bool) error
 }
 
-// A Directory finds topics and groups by name. Its methods take one lock, hold it only for the look,
-// and return nil for an unknown name.
+// A Directory finds topics and groups by name. Its methods take one lock, hold it only for the
+// look, and return nil for an unknown name.
 type Directory interface {
 	FindTopic(name string) *topic.Topic
 	FindGroup(name string) *topic.Group
 }
 
-// Letters lists, moves and removes the dead letters of a broker. Several goroutines can call its
-// methods at the same time.
+// Letters handles the dead letters, retries and parked message groups of a broker. Several
+// goroutines can call its methods at the same time.
 type Letters struct {
 	Config
 	token chan struct{} // held while messages in the middle of queues are moved or removed
@@ -49,8 +49,8 @@ type Letters struct {
 func New(c Config) *Letters { return &Letters{Config: c, token: make(chan struct{}, 1)} }
 
 // Hold waits until no redrive, purge or other holder runs, and excludes them until release is
-// called. It returns the cause of ctx if ctx ends first. The caller holds no lock, and of the tokens
-// of the broker only admin and the task of retention.
+// called. It returns the cause of ctx if ctx ends first. The caller holds no lock, and of the
+// tokens of the broker only admin and the task of retention.
 func (l *Letters) Hold(ctx context.Context) (release func(), err error) {
 	select {
 	case l.token <- struct{}{}:

@@ -30,10 +30,10 @@ type Reconsumed struct {
 	DeadLetter bool      // the message had the maximum of retries
 }
 
-// ReconsumeLater ends a delivery and stores its message as a new one: in the group's retry topic, or
-// in its dead letter topic after the maximum of retries. It returns the new message, and a function
-// that writes it and waits for the disk. The error is 40000 if the group has no retry topics or the
-// mode is invalid, and 40013 if the handle is not valid any more.
+// ReconsumeLater ends a delivery and stores its message as a new one: in the group's retry topic,
+// or in its dead letter topic after the maximum of retries. It returns the new message, and a
+// function that writes it and waits for the disk. The error is 40000 if the group has no retry
+// topics or the mode is invalid, and 40013 if the handle is not valid any more.
 func (l *Letters) ReconsumeLater(s Reconsumer, h handle.Receipt, mode settings.ReconsumeMode) (out Reconsumed, carryOut func() error, err error) {
 	from := s.Consumed()
 	group, c := from.Group().Name(), from.Group().Settings().RetryTopic

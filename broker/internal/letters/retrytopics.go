@@ -10,8 +10,8 @@ import (
 )
 
 // CheckRetryTopics returns an error with 40000 if with new settings a group would no longer receive
-// from a retry topic that it receives from, or that has retries for it. received are the topics that
-// the group receives from.
+// from a retry topic that it receives from, or that has retries for it. received are the topics
+// that the group receives from.
 func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption, c *settings.RetryTopic) error {
 	before := &g.Settings().RetryTopic
 	progress := map[string]*topic.Consumption{}
@@ -42,8 +42,8 @@ func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption
 	return nil
 }
 
-// hasRetries reports whether a retry topic has messages that its group has not consumed. s is nil if
-// the group never received from the topic.
+// hasRetries reports whether a retry topic has messages that its group has not consumed. s is nil
+// if the group never received from the topic.
 func (l *Letters) hasRetries(name string, s *topic.Consumption) bool {
 	t := l.Directory.FindTopic(name)
 	switch {
@@ -57,9 +57,9 @@ func (l *Letters) hasRetries(name string, s *topic.Consumption) bool {
 	return s.Backlog().Messages > 0
 }
 
-// CheckRetryNames returns an error with 40000 if a configured retry topic of a group is also a retry
-// topic of another group: each group would consume retries of the other one. Names that Naming forms
-// can be equal, because a receive takes only the messages of its own topic.
+// CheckRetryNames returns an error with 40000 if a configured retry topic of a group is also a
+// retry topic of another group: each group would consume retries of the other one. Names that
+// Naming forms can be equal, because a receive takes only the messages of its own topic.
 func CheckRetryNames(group string, c *settings.RetryTopic, groups iter.Seq[*topic.Group]) error {
 	if !c.Enabled {
 		return nil
