@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
@@ -111,8 +112,6 @@ func (o Options) Validate() error {
 	}
 	if err := o.ClientQuota.Validate("ClientQuota"); err != nil {
 		errs = append(errs, err)
-	} else if _, err := newClientQuota(o.ClientQuota); err != nil {
-		errs = append(errs, fmt.Errorf("ClientQuota: %w", err))
 	}
 	if err := o.Pressure.Validate("Pressure"); err != nil {
 		errs = append(errs, err)
@@ -167,7 +166,7 @@ type Broker struct {
 	owners   owners
 	watchers watchers
 	counters counters
-	pressure pressure
+	limits   *limits.Limits
 
 	letters *letters.Letters
 }
@@ -175,8 +174,6 @@ type Broker struct {
 // changeable has the settings of the whole broker that can change while it is in use.
 type changeable struct {
 	addresses           atomic.Pointer[address.Set[AddressSettings]] // changed by the holder of admin and mu
-	backlog             atomic.Pointer[Limit]                        // Options.MaxBacklog, or of SetLimits
-	quotas              atomic.Pointer[clientQuota]                  // of Options.ClientQuota, or of SetLimits
 	transactionDefaults atomic.Pointer[TransactionConfig]            // Options.Transaction, or of SetTransaction
 }
 
@@ -197,16 +194,17 @@ func Open(o Options) (*Broker, error) {
 	if o.Memory != nil {
 		o.fs = o.Memory.fs
 	}
-	quotas, err := newClientQuota(o.ClientQuota)
-	if err != nil {
-		return nil, fmt.Errorf("broker options: ClientQuota: %w", err)
-	}
 	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes, MemTableBytes: o.memTable})
 	if err != nil {
 		return nil, err
 	}
+	l, err := limits.New(limits.Config{Store: s, Logger: o.Logger, OnDisk: o.Dir != ""},
+		Limits{MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("broker options: %w", err), s.Close())
+	}
 	b := &Broker{
-		opts: o, logger: o.Logger, store: s, name: "in-process",
+		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process",
 		directory: newDirectory(), readBounds: readBounds{reads: make(chan struct{}, maxReads)},
 		counters: counters{lateness: histogram.Durations()},
 	}
@@ -219,9 +217,6 @@ func Open(o Options) (*Broker, error) {
 	})
 	b.transactionDefaults.Store(&o.Transaction)
 	b.addresses.Store(&address.Set[AddressSettings]{})
-	b.backlog.Store(&o.MaxBacklog)
-	b.quotas.Store(quotas)
-	b.pressure.limits.Store(&o.Pressure)
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}

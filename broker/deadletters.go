@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -144,24 +145,22 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadL
 		return DeadLetterRedrive{}, fail.WithOp(op, fail.Closed())
 	}
 	defer b.end()
-	limits := redriveLimits{broker: b}
-	r, err := b.letters.Redrive(ctx, group, sel.internal(), &limits)
-	if err == nil && limits.throttle != nil {
-		err = throttledError(*limits.throttle)
+	check := redriveLimits{Limits: b.limits}
+	r, err := b.letters.Redrive(ctx, group, sel.internal(), &check)
+	if err == nil && check.throttle != nil {
+		err = limits.Rejected(*check.throttle)
 	}
-	return DeadLetterRedrive{r.Redriven, r.NoTarget, r.TooOften, r.Next, limits.throttle}, fail.WithOp(op, err)
+	return DeadLetterRedrive{r.Redriven, r.NoTarget, r.TooOften, r.Next, check.throttle}, fail.WithOp(op, err)
 }
 
 // redriveLimits are the limits of one redrive.
 type redriveLimits struct {
-	broker   *Broker
+	*limits.Limits
 	throttle *Throttle // that rejected a dead letter; nil if none did
 }
 
-func (l *redriveLimits) Observe(t *topic.Topic, now time.Time) { l.broker.observe(t, now) }
-
 func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool {
-	l.throttle = l.broker.throttle(t, now, &sender{size: bytes})
+	l.throttle = l.Check(t, now, &limits.Sender{Size: bytes})
 	return l.throttle != nil
 }
 

@@ -85,7 +85,7 @@ func (a *appending) first(t *topic.Topic, at recent.Location) (store.Message, bo
 func (a *appending) appendAll(ctx context.Context) error {
 	for {
 		bytes := a.bytes()
-		if limit, err := a.broker.room(ctx, bytes); err != nil {
+		if limit, err := a.broker.limits.Room(ctx, bytes); err != nil {
 			a.refuseAll(err, limit)
 			return nil
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -65,7 +66,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
 			}
 		}
-		if n := b.Stats().Throttled[limitFairShare]; n == 0 {
+		if n := b.Stats().Throttled[limits.FairShare]; n == 0 {
 			t.Error("nobody was refused for its share")
 		}
 	})

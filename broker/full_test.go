@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -76,14 +77,14 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 		for round, free := range []int64{0, 3 << 20, 17 << 20} {
 			fs.leave(free)
 			stored := fill(t, b, fmt.Sprint(round, "."))
-			if th := b.Throttles(); len(th) == 0 || th[0].Limit != limitDiskFull || !th[0].On || th[0].Value <= 0 {
+			if th := b.Throttles(); len(th) == 0 || th[0].Limit != limits.DiskFull || !th[0].On || th[0].Value <= 0 {
 				t.Errorf("the throttles are %+v", th)
 			}
 			time.Sleep(3 * time.Second)
 			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
 				t.Errorf("%d sends were taken on a full disk", len(more))
 			}
-			if b.counters.throttled[slices.Index(throttleLimits[:], limitDiskFull)].Load() < 2 {
+			if b.counters.throttled[slices.Index(limits.Names[:], limits.DiskFull)].Load() < 2 {
 				t.Error("the refusals were not counted")
 			}
 			for _, id := range consumeFailing(t, b, len(stored)) {

@@ -10,7 +10,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -79,17 +78,4 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 			t.Errorf("%d dead letters, want 1", n)
 		}
 	})
-}
-
-// A full disk is told by what is missing.
-func TestDiskFullText(t *testing.T) {
-	err := throttledError(*diskFull(&store.DiskFull{Missing: 98746368}))
-	for _, w := range []string{"530 TOO_MANY_REQUESTS", "the disk of the data directory is full", "when 98746368 more bytes are free", "no restart"} {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the text does not say %q: %v", w, err)
-		}
-	}
-	if strings.Contains(err.Error(), "the limit is 1") {
-		t.Errorf("%v", err)
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -13,7 +14,7 @@ import (
 func (b *Broker) openPending() {
 	c := pending.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Topics: b.pendingTopics,
-		ShortOfDisk: func() bool { return b.shortOfDisk() != nil },
+		ShortOfDisk: func() bool { return b.limits.ShortOfDisk() != nil },
 		Damaged:     func() { b.counters.damaged.Add(1) },
 	}
 	b.delayed = pending.NewDelayed(c)
@@ -49,10 +50,10 @@ func (b *Broker) createGivenUpTopic() error {
 // roomOnDisk waits until there is room for so many bytes. While the disk is short of room, or would
 // keep it waiting while all sends are rejected, it returns the throttle.
 func (b *Broker) roomOnDisk(ctx context.Context, bytes int64) error {
-	if th := b.shortOfDisk(); th != nil {
-		return throttledError(*th)
+	if th := b.limits.ShortOfDisk(); th != nil {
+		return limits.Rejected(*th)
 	}
-	_, err := b.room(ctx, bytes)
+	_, err := b.limits.Room(ctx, bytes)
 	return err
 }
 

@@ -101,11 +101,11 @@ func (s *subscription) read(r *queueReader, c consume.Claim, maxBytes int64) ([]
 		s.dropReadAhead(r)
 		if c.To-c.From <= int64(c.Limit) || c.Limit >= aheadMessages || b.readAhead.Load() >= maxAheadBytes {
 			ms, offsets, err := b.store.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, c.Limit, maxBytes)
-			s.countCold(ms)
+			s.broker.limits.CountCold(&s.Consumption, ms)
 			return ms, offsets, err
 		}
 		ms, offsets, err := b.store.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, aheadMessages, aheadBytes)
-		s.countCold(ms)
+		s.broker.limits.CountCold(&s.Consumption, ms)
 		if err != nil || len(ms) == 0 {
 			return ms, offsets, err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -74,7 +75,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 		if d := time.Since(start); d > 1100*time.Millisecond {
 			t.Errorf("it took %v", d)
 		}
-		if n := b.Stats().Throttled[limitWriteStall]; n != 2 {
+		if n := b.Stats().Throttled[limits.WriteStall]; n != 2 {
 			t.Errorf("%d are counted, want 2", n)
 		}
 		fs.hold(false)

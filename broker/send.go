@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -76,7 +77,7 @@ func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendRe
 	now := time.Now()
 	for i, t := range a.topics {
 		if t != nil && (i == 0 || t != a.topics[i-1]) {
-			b.observe(t, now)
+			b.limits.Observe(t, now)
 		}
 	}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
@@ -193,8 +194,8 @@ func (a *appending) checkAll() (accepted bool) {
 		if a.refusedBefore(i, t) {
 			continue
 		}
-		if err := a.broker.withinQuota(m.Client); err != nil {
-			a.refuse(i, t, err, limitClientQuota)
+		if err := a.broker.limits.WithinQuota(m.Client); err != nil {
+			a.refuse(i, t, err, limits.ClientQuota)
 			continue
 		}
 		a.topics[i], accepted = t, true
@@ -232,8 +233,8 @@ func (a *appending) write(w *store.Batch) {
 		if a.refusedBefore(i, t) || a.order.hold(i, t, m.MessageGroup) {
 			continue
 		}
-		if th := a.broker.throttle(t, now, &sender{m.Client, int64(len(m.Body))}); th != nil {
-			a.refuse(i, t, throttledError(*th), th.Limit)
+		if th := a.broker.limits.Check(t, now, &limits.Sender{Client: m.Client, Size: int64(len(m.Body))}); th != nil {
+			a.refuse(i, t, limits.Rejected(*th), th.Limit)
 			continue
 		}
 		rec := &a.record // one for all messages: a variable of the loop would be allocated for each

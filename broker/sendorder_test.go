@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -81,8 +82,8 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 		rate    Rate
 		limit   string
 	}{
-		"rate of bytes": {rate: Rate{BytesPerSecond: 200}, limit: limitTopicRateBytes},
-		"client quota":  {options: Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limitClientQuota},
+		"rate of bytes": {rate: Rate{BytesPerSecond: 200}, limit: limits.TopicRateBytes},
+		"client quota":  {options: Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

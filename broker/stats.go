@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -163,20 +164,12 @@ func (h Histogram) Count() uint64 {
 // do. Nothing here takes a lock or allocates.
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
-	throttled [len(throttleLimits)]atomic.Int64
+	throttled [len(limits.Names) + 1]atomic.Int64 // by limit; the last one for others
 	lateness  histogram.Histogram
 	damaged   atomic.Int64
 }
 
-var (
-	refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
-
-	throttleLimits = [...]string{
-		limitTopicMessages, limitTopicBytes, limitTopicAge, limitGroupMessages, limitGroupBytes, limitGroupAge,
-		limitTopicRateMessages, limitTopicRateBytes, limitFairShare, limitColdReads, limitFreeDisk, limitWriteStall, limitCompactionDebt, limitDiskFull,
-		limitClientQuota, "other",
-	}
-)
+var refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
 
 // countRefused counts the messages of an Append that were refused.
 func (c *counters) countRefused(results []transport.SendResult) {
@@ -189,9 +182,9 @@ func (c *counters) countRefused(results []transport.SendResult) {
 
 // countThrottled counts a message that a limit refused.
 func (c *counters) countThrottled(limit string) {
-	i := slices.Index(throttleLimits[:], limit)
+	i := slices.Index(limits.Names[:], limit)
 	if i < 0 {
-		i = len(throttleLimits) - 1
+		i = len(limits.Names)
 	}
 	c.throttled[i].Add(1)
 }
@@ -236,9 +229,10 @@ func (b *Broker) Stats() Stats {
 	for i, r := range refusalReasons {
 		s.Refused[r] = b.counters.refused[i].Load()
 	}
-	for i, l := range throttleLimits {
+	for i, l := range limits.Names {
 		s.Throttled[l] = b.counters.throttled[i].Load()
 	}
+	s.Throttled["other"] = b.counters.throttled[len(limits.Names)].Load()
 	b.mu.RLock()
 	topics := slices.Collect(maps.Values(b.topics))
 	subs := b.subs.all()

@@ -3,12 +3,10 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -58,7 +57,7 @@ func TestStats(t *testing.T) {
 				t.Errorf("%d refused: %s, want %d", st.Refused[reason], reason, want)
 			}
 		}
-		for limit, want := range map[string]int64{limitClientQuota: 1, "topic backlog bytes": 2, "topic backlog messages": 0, "other": 0} {
+		for limit, want := range map[string]int64{limits.ClientQuota: 1, "topic backlog bytes": 2, "topic backlog messages": 0, "other": 0} {
 			if st.Throttled[limit] != want {
 				t.Errorf("%d throttled by %s, want %d", st.Throttled[limit], limit, want)
 			}
@@ -152,7 +151,7 @@ func TestRefusal(t *testing.T) {
 		err  error
 		want RefusalReason
 	}{
-		{throttledError(Throttle{}), RefusedThrottled},
+		{limits.Rejected(Throttle{}), RefusedThrottled},
 		{fail.TopicNotFound("t"), RefusedNoTopic},
 		{e(tidegate.CodeIllegalMessageID), RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
@@ -173,29 +172,6 @@ func TestAttemptClass(t *testing.T) {
 		if got := attemptClass(attempt); got != want {
 			t.Errorf("attempt %d: class %d, want %d", attempt, got, want)
 		}
-	}
-}
-
-// Each constant of a limit has a counter of its own, and each counter but the last has a constant.
-func TestThrottleLimitsAreKnown(t *testing.T) {
-	t.Parallel()
-	file, err := parser.ParseFile(token.NewFileSet(), "throttle.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var limits []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		if c, ok := n.(*ast.ValueSpec); ok && len(c.Values) == 1 && strings.HasPrefix(c.Names[0].Name, "limit") {
-			if value, ok := c.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
-				limits = append(limits, strings.Trim(value.Value, `"`))
-			}
-		}
-		return true
-	})
-	counted := throttleLimits[:len(throttleLimits)-1] // the last one is "other"
-	slices.Sort(limits)
-	if !slices.Equal(limits, slices.Sorted(slices.Values(counted))) || !slices.Contains(limits, limitTopicMessages) {
-		t.Errorf("the constants are %q, and the limits with a counter (throttleLimits) %q", limits, counted)
 	}
 }
 

@@ -11,36 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// Only limits that are set are told, each by its name and in its unit.
-func TestPressureStates(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		limits Pressure
-		want   []string
-		on     bool
-	}{
-		{Pressure{MinFreeDisk: 10, MaxCompactionDebt: 7, MaxWriteStall: Duration(time.Second)}, []string{
-			"free disk is 5, the limit is 10; sends are taken again at 12;", "write stall is 2s, the limit is 1s;", "compaction debt is 7, the limit is 7; sends are taken again at 5;",
-		}, true},
-		{Pressure{MinFreeDisk: -1, MaxCompactionDebt: 8, MaxWriteStall: -1}, []string{"compaction debt is 7, the limit is 8; sends are taken again at 6;"}, false},
-	} {
-		var p pressure
-		p.limits.Store(&c.limits)
-		states := p.decide(store.Pressure{Disk: true, Free: 5, Total: 1000, CompactionDebt: 7}, 2*time.Second, time.Now())
-		if len(states) != len(c.want) {
-			t.Fatalf("%+v: %+v", c.limits, states)
-		}
-		for i, l := range states {
-			if !strings.HasPrefix(l.String(), c.want[i]) || l.On != c.on || l.Since.IsZero() == c.on {
-				t.Errorf("%+v: %v, %+v; want %q", c.limits, l, l, c.want[i])
-			}
-		}
-	}
-}
 
 // Sends are refused before the disk is full; what is stored is consumed all the
 // same, and once there is room sends are taken without a restart.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -28,8 +29,8 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 	b, topic := limited(t, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		now := time.Now()
-		b.observe(topic, now)
-		if th := b.throttle(topic, now, &sender{"client", 100}); th != nil {
+		b.limits.Observe(topic, now)
+		if th := b.limits.Check(topic, now, &limits.Sender{Client: "client", Size: 100}); th != nil {
 			t.Fatalf("refused by %v", th)
 		}
 	}); n != 0 {
@@ -47,8 +48,8 @@ func BenchmarkThrottle(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now := time.Now()
-				br.observe(t, now)
-				if th := br.throttle(t, now, &sender{"client", 100}); (th != nil) != refused {
+				br.limits.Observe(t, now)
+				if th := br.limits.Check(t, now, &limits.Sender{Client: "client", Size: 100}); (th != nil) != refused {
 					b.Fatalf("%+v", th)
 				}
 			}

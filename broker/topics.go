@@ -10,8 +10,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -87,9 +87,7 @@ func (b *Broker) makeTopic(name string, c TopicConfig, automatic bool) (*topic.T
 	}
 	b.number = number
 	t.SetSettings(c)
-	t.Throttling.Mu.Lock()
-	t.Throttling.Rate.Fill(throttle.RateLimit(c.MaxRate))
-	t.Throttling.Mu.Unlock()
+	limits.RateChanged(t)
 	t.Watch()
 	if !created {
 		t.WakeRetention(time.Now()) // the settings may be others
@@ -161,11 +159,11 @@ func (b *Broker) describe(t *topic.Topic) Topic {
 	now := time.Now()
 	if b.begin() {
 		if b.store.Broken() == nil {
-			b.observe(t, now)
+			b.limits.Observe(t, now)
 		}
 		b.end()
 	}
-	d.Throttle = b.throttle(t, now, nil)
+	d.Throttle = b.limits.Check(t, now, nil)
 	return d
 }
 

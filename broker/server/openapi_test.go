@@ -133,7 +133,7 @@ func TestOpenAPISchemas(t *testing.T) {
 	}
 }
 
-// The broker has a counter for each limit, which TestThrottleLimitsAreKnown of package broker
+// The broker has a counter for each limit, which TestNamesAreComplete of package limits
 // compares with the constants. Two of the counters belong to no Throttle.
 func TestOpenAPIThrottleLimits(t *testing.T) {
 	b, err := broker.Open(broker.Options{})
