@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -215,23 +216,36 @@ func TestRedriveAndPurge(t *testing.T) {
 // One redrive, purge or other holder runs at a time.
 func TestHold(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	if err := f.Depart([]Leaving{f.leave(f.send("t", "a", nil))})[0]; err != nil {
-		t.Fatal(err)
-	}
-	release, err := f.Hold(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errFull)
-	if purged, _, err := f.Purge(ctx, "g", Selection{}); purged != 0 || !errors.Is(err, errFull) {
-		t.Errorf("purged %d, %v", purged, err)
-	}
-	release()
-	if purged, _, err := f.Purge(t.Context(), "g", Selection{}); purged != 1 || err != nil {
-		t.Errorf("purged %d, %v", purged, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		if err := f.Depart([]Leaving{f.leave(f.send("t", "a", nil))})[0]; err != nil {
+			t.Fatal(err)
+		}
+		release, err := f.Hold(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 2)
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() {
+				_, _, err := f.Purge(ctx, "g", Selection{})
+				ended <- err
+			}()
+		}
+		synctest.Wait()
+		if len(ended) != 0 || len(f.ids("%DLQ%g")) != 1 {
+			t.Errorf("%d purges have ended while another holder runs", len(ended))
+		}
+		cancel(errFull)
+		if err := <-ended; !errors.Is(err, errFull) {
+			t.Errorf("the cancelled purge returned %v", err)
+		}
+		release()
+		if err := <-ended; err != nil || f.ids("%DLQ%g") != nil {
+			t.Errorf("the other purge returned %v", err)
+		}
+	})
 }
 
 func TestCheckRetryNames(t *testing.T) {
