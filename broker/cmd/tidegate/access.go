@@ -69,7 +69,7 @@ func (c *config) checkAccess(whole bool) (bad faults) {
 	return bad
 }
 
-// resolve returns who may do what, with the secrets that are in files and variables.
+// resolve returns the permissions, with the secrets from files and variables.
 func (c *config) resolve(readFile func(string) ([]byte, error), lookup func(string) (string, bool)) (server.AccessConfig, error) {
 	out := server.AccessConfig{Anonymous: c.anonymous, MaxClockSkew: c.settings.maxClockSkew}
 	for _, name := range c.settings.timeZones {

@@ -23,11 +23,11 @@ func configCommand(stdout io.Writer) *cobra.Command {
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Print everything that is wrong with a file for serve --config, or ok",
-		Long: `Prints everything that is wrong with a file for 'tidegate serve --config', each
-with its line, and exits with 2; or prints ok, and exits with 0. It looks at
-the file alone, not at the environment nor at files that this one names, such
-as certificates and secrets, and starts nothing.`,
+		Short: "Print all faults of a file for serve --config, or ok",
+		Long: `Prints all faults of a file for 'tidegate serve --config', each with its line,
+and exits with 2; or prints ok, and exits with 0. It reads only this file, not
+the environment and not the files that it names, such as certificates and
+secrets. It starts nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return usageError{errors.New("config check takes one argument, the file"), c.CommandPath()}

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 )
 
-// Bounds of what maxConnections chooses.
+// Bounds of the result of maxConnections.
 const (
 	leastConnections = 16
 	mostConnections  = 1 << 16
@@ -24,11 +24,10 @@ const (
 // connections as it may.
 const fullInterval = time.Minute
 
-// maxConnections is how many connections an address takes at a time if no
-// setting says it, by how many files the process may have open: a quarter of
-// them. So those of both addresses leave half of the files to the store, which
-// could not go on without, where there are twice leastConnections for it.
-// 0 files: it is not known, or there is no limit.
+// maxConnections returns the default maximum of connections of an address: a quarter of the open
+// files that the process can have. The two addresses therefore leave half of the files to the
+// store, which needs them, unless leastConnections is more. files is 0 if the number
+// is unknown or unlimited.
 func maxConnections(files uint64) int {
 	if files == 0 {
 		return mostConnections
@@ -50,8 +49,8 @@ func mostSilent(most int) int {
 	return min(max(most/2, 1), server.DefaultMaxSilentConnections)
 }
 
-// listen listens at an address, whose socket control may set up. When it has as many connections
-// as it may have, a new one takes the place of the one that has been idle longest, see connlimit.
+// listen listens at an address. control can set options of the socket. Beyond the maximum, a new
+// connection replaces the longest idle one (package connlimit).
 func listen(ctx context.Context, address string, most int, logger *slog.Logger, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
 	lc := net.ListenConfig{Control: control}
 	lis, err := lc.Listen(ctx, "tcp", address)

@@ -30,9 +30,9 @@ func pathOf(key string) string { return strings.ReplaceAll(key, ".", sep) }
 
 func dotted(path string) string { return strings.ReplaceAll(path, sep, ".") }
 
-// A decoder reads the nodes of a file into the values of a configuration, and notes where each came
-// from. It reports everything that is wrong, not only the first fault, and repeats nothing of what
-// stands below access: it can be a secret in the wrong place.
+// A decoder reads the nodes of a file into the values of a configuration, and records the source of
+// each. It reports all faults, not only the first. It repeats no text from below access, because it
+// can be a misplaced secret.
 //
 // The decoders of the YAML libraries (yaml v4 with KnownFields, goccy/go-yaml with Strict) reject
 // the same files. They are not used for values, because their errors name types of Go instead of
@@ -47,7 +47,7 @@ func (d *decoder) bad(line int, format string, args ...any) {
 	d.faults = append(d.faults, faultf(origin{file: d.file, line: max(line, 1)}, format, args...))
 }
 
-// level reads what stands below prefix: entries of the table, and further levels of nesting.
+// level reads the node below prefix: entries of the table, and further levels of nesting.
 func (d *decoder) level(n *yaml.Node, prefix string, table []setting) {
 	var known []string
 	for _, row := range table {
@@ -112,7 +112,7 @@ func (d *decoder) syntax(data []byte, err error) {
 	d.bad(line, "this is not YAML: %s", text)
 }
 
-// mapping calls each for every entry whose name is known; known nil: every name is.
+// mapping calls each for every entry with a known name. If known is nil, all names are known.
 func (d *decoder) mapping(n *yaml.Node, at string, known []string, each func(name string, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		what, of := d.describe(n, at), ""
@@ -314,7 +314,7 @@ func set(v reflect.Value, text string) error {
 	return nil
 }
 
-// text returns the text of what at points to, as set reads it.
+// text returns the text of a value, in the form that set reads. at points to the value.
 func text(at any) string {
 	switch x := at.(type) {
 	case *[]string:

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// An origin is where a value came from. The zero value is the default.
+// An origin is the source of a value. The zero value means the default.
 type origin struct {
-	name string // how people call the setting there: grpc, --grpc, TIDEGATE_GRPC
+	name string // of the setting in the source: grpc, --grpc, TIDEGATE_GRPC
 	file string // empty if it is no file
 	line int    // from 1; 0 if it is no file
 }
 
-// comment is what stands behind a value that is shown.
+// comment returns the text that follows a printed value.
 func (o origin) comment() string {
 	switch {
 	case o.file != "":
@@ -25,7 +25,7 @@ func (o origin) comment() string {
 	return "default"
 }
 
-// A fault is one thing that is wrong with the configuration.
+// A fault is one fault of the configuration.
 type fault struct {
 	origin
 	text string
@@ -46,8 +46,8 @@ func (f fault) String() string {
 	return s
 }
 
-// faults are everything that is wrong with a configuration. As an error they
-// are a line each, those of the file first.
+// faults are all faults of a configuration. As an error they are a line each, those of the file
+// first.
 type faults []fault
 
 // err returns nil if there are none.

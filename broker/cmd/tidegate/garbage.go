@@ -77,6 +77,6 @@ func (p *collectorPace) set() {
 		p.percent = want
 		debug.SetGCPercent(want)
 	}
-	sentinel := new([16]byte) // of nobody: the next collection finds it
+	sentinel := new([16]byte) // unreachable, so the next collection finds it
 	runtime.AddCleanup(sentinel, (*collectorPace).set, p)
 }

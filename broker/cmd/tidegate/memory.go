@@ -9,13 +9,13 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// goPart is what of the process's memory Go may use. The store has some that Go does not count, and
-// the system caches its files in the rest.
+// goPart is the part of the memory of the process for Go. The store uses memory that Go does not
+// count, and the system caches files in the rest.
 const goPart = 0.8
 
-// limitMemory sets how much memory Go may use to four fifths of what the process may have, unless
+// limitMemory sets the memory limit of Go to four fifths of the memory of the process, unless
 // GOMEMLIMIT in the environment sets it. Go then collects garbage before the system ends the
-// process, and gives memory back. The server's budgets are parts of this limit.
+// process, and returns memory. The budgets of the server are parts of this limit.
 func limitMemory(logger *slog.Logger) {
 	limit, err := memlimit.Set(memlimit.WithProvider(memory), memlimit.WithRatio(goPart))
 	switch {

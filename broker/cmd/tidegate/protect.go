@@ -11,11 +11,10 @@ import (
 // protectedFile marks a data directory that was served with access keys.
 const protectedFile = "PROTECTED"
 
-// protect compares the configuration with the data directory. Without keys everyone may do
-// everything, so a directory that was served with keys is served without them only if no_keys says
-// that this is meant: a configuration that has lost its keys, or the wrong configuration, must not
-// open the broker to everyone. dir may be empty: then the messages are in memory, and there is
-// nothing to compare.
+// protect compares the configuration with the data directory. Without keys, every client has all
+// permissions. A directory that was served with keys is therefore served without keys only if
+// no_keys is set: a configuration that lost its keys, or the wrong configuration, must not open the
+// broker to everyone. If dir is empty, the messages are in memory, and there is nothing to compare.
 func protect(dir string, keys, noKeys bool) error {
 	if dir == "" {
 		return nil

@@ -110,8 +110,8 @@ type reloader struct {
 	access       server.AccessConfig
 }
 
-// reload applies what can change while running, and logs what cannot. A
-// file with a fault changes nothing.
+// reload applies the changes of settings that are possible at run time, and logs the others. A file
+// with a fault changes nothing.
 func (r *reloader) reload(ctx context.Context) {
 	c, err := load(r.file, r.env, r.flags)
 	next, applied, later := r.running, []string(nil), []string(nil)
@@ -126,7 +126,7 @@ func (r *reloader) reload(ctx context.Context) {
 		}
 	}
 	if err == nil {
-		// The addresses in use are the running ones, whatever the file says now.
+		// The running addresses stay in use, even if the file has others now.
 		err = c.exposed(&next).err()
 	}
 	if err == nil && r.access.On() && len(c.keys) == 0 {

@@ -24,35 +24,36 @@ func serveCommand(stdout, stderr io.Writer) *cobra.Command {
 	printOnly := false
 	c := &cobra.Command{
 		Use:   "serve",
-		Short: "Run a broker until it is told to stop (SIGTERM or Ctrl-C)",
-		Long: `Runs a broker until SIGTERM or Ctrl-C, which stop it in order: new requests are
-refused, those under way are finished, everything accepted is on disk.
+		Short: "Run a broker until SIGTERM or Ctrl-C",
+		Long: `Runs a broker until SIGTERM or Ctrl-C. Then it rejects new requests, finishes
+those under way, and ends. All accepted messages are on disk.
 
-When it is ready it prints one line with the addresses:
+When the broker is ready, it prints one line with the addresses:
 
     ready grpc=127.0.0.1:8081 http=127.0.0.1:8082
 
-Clients connect to the gRPC address, with TLS or without. Topics are made with
+Clients connect to the gRPC address, with TLS or without. Create topics with
 --topic, or over HTTP:
 
     curl -X PUT http://127.0.0.1:8082/v1/topics/orders -d '{"type":"FIFO"}'
 
-Consumer groups are made on their first receive.
+The first receive creates the consumer group.
 
-All settings can also stand in a YAML file (--config) and in the environment:
-max_backlog in the file is --max-backlog and TIDEGATE_MAX_BACKLOG. A flag goes
-before the environment, the environment before the file. An empty variable
-counts as not set. The file may also declare topics and consumer groups, which
-are made or changed at start. SIGHUP reloads it: what can change while running
-does, what needs a restart is named in the log. 'tidegate config check FILE'
-says what is wrong with a file, --print-config what holds, and why.
+All settings can also be in a YAML file (--config) and in the environment:
+max_backlog in the file is --max-backlog and TIDEGATE_MAX_BACKLOG. A flag
+overrides the environment, and the environment overrides the file. An empty
+variable counts as not set. The file can also declare topics and consumer
+groups, which are created or changed at the start. SIGHUP reloads the file: some
+settings change at once, and the log names those that need a restart. 'tidegate
+config check FILE' lists the faults of a file, and --print-config prints each
+value with its source.
 
-Everyone who can connect may do everything, until the file has access keys.
-Addresses other than this machine's own need keys, --tls-cert and --tls-key.`,
+Without access keys, every client has all permissions. Addresses other than
+those of this machine need access keys, --tls-cert and --tls-key.`,
 		Example: `  tidegate serve                                in memory, on the default ports
-  tidegate serve --data ./data --topic orders   keeping messages in ./data
+  tidegate serve --data ./data --topic orders   with messages in ./data
   tidegate serve --grpc 127.0.0.1:0 --http 127.0.0.1:0 --max-backlog 1000
-  tidegate serve --config tidegate.yaml         as the file says`,
+  tidegate serve --config tidegate.yaml         with the settings of a file`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usageError{fmt.Errorf("serve takes no arguments, only flags; it got %q", args), c.CommandPath()}
@@ -88,8 +89,8 @@ Addresses other than this machine's own need keys, --tls-cert and --tls-key.`,
 	return c
 }
 
-// A flagValue collects what is given for one flag; it is read later, with
-// everything else, so that all faults are found at once.
+// A flagValue collects the values of one flag. They are parsed later, together with all other
+// sources, so that all faults are found at once.
 type flagValue struct {
 	key, flag, preset string
 	boolean           bool
@@ -110,7 +111,7 @@ func (v *flagValue) Type() string {
 	return "value"
 }
 
-// serveOptions are what serve needs beside its configuration.
+// serveOptions are the inputs of serve in addition to its configuration.
 type serveOptions struct {
 	file           string
 	env, flags     values
@@ -174,7 +175,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 		return err
 	}
 	if ctx.Err() != nil {
-		return nil // told to stop before it was ready
+		return nil // stopped before it was ready
 	}
 	if certificates != nil {
 		so.TLS, so.RequireTLS = certificates.Config("h2"), !s.tls.allowPlainText
@@ -250,9 +251,9 @@ func stopBoth(ctx context.Context, srv *server.Server, admin *http.Server) error
 	return errors.Join(err, <-ended)
 }
 
-// adminServer serves HTTP. Nobody may keep a connection, and the goroutine that
-// goes with it, by saying nothing; the handler takes the deadlines off while it
-// works, and streams move theirs.
+// adminServer serves HTTP. A deadline ends idle connections, so that a silent client cannot keep a
+// connection and its goroutine. The handler removes the deadlines while it works, and streams
+// extend theirs.
 func adminServer(h http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

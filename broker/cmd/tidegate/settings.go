@@ -88,70 +88,69 @@ const (
 	restart when = "restart" // after a restart
 )
 
-// A setting has two more names: max_backlog is --max-backlog and TIDEGATE_MAX_BACKLOG, and tls.cert
-// is --tls-cert and TIDEGATE_TLS_CERT.
+// flagName returns the name of the flag for a key: --max-backlog for max_backlog, and --tls-cert
+// for tls.cert. The variables are TIDEGATE_MAX_BACKLOG and TIDEGATE_TLS_CERT.
 var flagName = strings.NewReplacer("_", "-", ".", "-").Replace
 
 func variable(key string) string {
 	return "TIDEGATE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// table returns all settings, in the order in which they are printed. It is the only place that
-// describes a setting; the file, the environment, the flags, the reload and --print-config follow
-// it.
+// table returns all settings, in the order in which they are printed. The file, the environment,
+// the flags, the reload and --print-config use this table.
 func (s *settings) table() []setting {
 	b, p := &s.broker, &s.broker.Pressure
 	return []setting{
 		{"grpc", &s.grpc, restart, "`address` for clients (gRPC, with TLS or without); port 0 for a free one"},
 		{"http", &s.http, restart, "`address` for messages and administration (HTTP); port 0 for a free one"},
-		{"data", &b.Dir, restart, "`directory` that keeps everything; without it the broker is in memory and forgets"},
-		{"advertise", &s.server.Advertise, restart, "`host:port` that clients are told to connect to (default: the address they used)"},
-		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, as a reverse proxy on this machine passes it on (IP addresses, localhost and that of --advertise are always taken); can be repeated, or a list with commas"},
-		{"topic", &s.topics, live, "`name` of a topic to make if it is not there, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas"},
-		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic while this many `messages` wait to be consumed (0: no limit)"},
-		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic while this many `bytes` wait to be consumed (0: no limit)"},
-		{"max_backlog_age", &b.MaxBacklog.Age, live, "throttle sends to a topic while the oldest message that waits to be consumed is older than this `duration` (0s: no limit)"},
-		{"max_client_rate", &b.ClientQuota.MessagesPerSecond, live, "throttle a client that sends more `messages` a second than this (0: no limit)"},
-		{"max_client_burst", &b.ClientQuota.Burst, live, "how many `messages` a client may send at once after a pause (0: as many as in one second); needs max_client_rate"},
-		{"min_free_disk_bytes", &p.MinFreeDisk, live, "throttle all sends while the disk has fewer `bytes` free (0: 1 GiB, or 5 % of a smaller disk; -1: no limit)"},
-		{"max_compaction_debt_bytes", &p.MaxCompactionDebt, live, "throttle all sends while this many `bytes` wait to be compacted (0: the default; -1: no limit)"},
-		{"max_write_stall", &p.MaxWriteStall, live, "throttle all sends once the store has held up writes for this `duration` (0s: the default; -1s: no limit)"},
-		{"max_cold_reads_bytes_per_second", &p.MaxColdReads, live, "throttle sends to a topic while groups far behind read this many `bytes` a second from it (0: no limit)"},
-		{"cold_distance_bytes", &p.ColdDistance, live, "how many `bytes` a group is behind that is far behind (0: the default)"},
-		{"transaction_timeout", &b.Transaction.Timeout, live, "`duration` after which a producer is asked about a transaction that it has not ended (0s: the default)"},
-		{"transaction_check_interval", &b.Transaction.CheckInterval, live, "`duration` after which it is asked again (0s: the default)"},
-		{"transaction_check_max", &b.Transaction.CheckMax, live, "how many `times` it is asked before the transaction is given up (0: the default; -1: for ever)"},
-		{"min_invisible_duration", &b.MinInvisibleDuration, restart, "shortest invisible `duration` that a consumer may ask for (0s: no minimum)"},
-		{"max_invisible_duration", &b.MaxInvisibleDuration, restart, "longest invisible `duration` that a consumer may ask for, and the longest time from a delivery to its end with all extensions (0s: the default)"},
+		{"data", &b.Dir, restart, "`directory` with all data; without it the broker keeps everything in memory"},
+		{"advertise", &s.server.Advertise, restart, "`host:port` that the broker sends to clients as its address (default: the address that the client used)"},
+		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, in HTTP requests from a reverse proxy on this machine (IP addresses, localhost and the host of --advertise are always accepted); can be repeated, or a list with commas"},
+		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas"},
+		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic if its backlog has this many `messages` (0: no limit)"},
+		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic if its backlog has this many `bytes` (0: no limit)"},
+		{"max_backlog_age", &b.MaxBacklog.Age, live, "throttle sends to a topic if the oldest message of its backlog is older than this `duration` (0s: no limit)"},
+		{"max_client_rate", &b.ClientQuota.MessagesPerSecond, live, "throttle a client that sends more `messages` per second (0: no limit)"},
+		{"max_client_burst", &b.ClientQuota.Burst, live, "number of `messages` that a client can send at once after a pause (0: those of one second); needs max_client_rate"},
+		{"min_free_disk_bytes", &p.MinFreeDisk, live, "throttle all sends if the disk has fewer free `bytes` (0: 1 GiB, or 5 % of a smaller disk; -1: no limit)"},
+		{"max_compaction_debt_bytes", &p.MaxCompactionDebt, live, "throttle all sends if this many `bytes` wait for compaction (0: the default; -1: no limit)"},
+		{"max_write_stall", &p.MaxWriteStall, live, "throttle all sends if the store has stalled writes for this `duration` (0s: the default; -1s: no limit)"},
+		{"max_cold_reads_bytes_per_second", &p.MaxColdReads, live, "throttle sends to a topic if lagging groups read this many `bytes` per second from it (0: no limit)"},
+		{"cold_distance_bytes", &p.ColdDistance, live, "a group with a larger backlog, in `bytes`, counts as lagging (0: the default)"},
+		{"transaction_timeout", &b.Transaction.Timeout, live, "`duration` from a half message to the first check of its transaction (0s: the default)"},
+		{"transaction_check_interval", &b.Transaction.CheckInterval, live, "`duration` between two checks of a transaction (0s: the default)"},
+		{"transaction_check_max", &b.Transaction.CheckMax, live, "maximum number of checks, in `times`; after the last one the half message becomes a dead letter (0: the default; -1: no maximum)"},
+		{"min_invisible_duration", &b.MinInvisibleDuration, restart, "shortest invisible `duration` that a consumer can request (0s: no minimum)"},
+		{"max_invisible_duration", &b.MaxInvisibleDuration, restart, "longest invisible `duration` that a consumer can request, and longest time of a delivery with all extensions (0s: the default)"},
 		{"min_long_polling", &s.server.MinLongPolling, restart, "shortest `duration` that a receive waits for a message (0s: no minimum)"},
-		{"max_long_polling", &s.server.MaxLongPolling, restart, "longest `duration` that a receive waits for a message, which consumers are told (0s: the default)"},
-		{"producer_max_attempts", &s.server.ProducerMaxAttempts, restart, "how many `times` producers are told to try a send that fails or is refused (0: the default)"},
-		{"producer_backoff_initial", &s.backoff.Initial, restart, "`duration` until the second try of a send that is throttled, which producers are told (0s: the default)"},
-		{"producer_backoff_multiplier", &s.backoff.Multiplier, restart, "how many `times` as long it is until each further try (0: the default)"},
-		{"producer_backoff_max", &s.backoff.Max, restart, "`duration` that it is at most (0s: the default)"},
-		{"max_auto_groups", &b.MaxAutoGroups, restart, "how many consumer `groups` there may be that were made by being received from; others have to be put, or stand in the file (0: the default)"},
-		{"max_request_bytes", &s.server.MaxReceiveSize, restart, "largest request over gRPC in `bytes`, which may have up to 1000 messages (0: 32 MiB, or a quarter of max_transit_bytes if that is less; least: 17 MiB, as tidegate's SDK makes requests of 16 MiB)"},
-		{"max_transit_bytes", &s.server.MaxTransitBytes, restart, "`bytes` of memory for requests and responses under way; a request that finds no room is refused with 42900 (0: a quarter of GOMEMLIMIT, which is four fifths of the memory unless the environment sets it, and at most 1 GiB)"},
-		{"max_parked_bytes", &s.server.MaxParkedBytes, restart, "`bytes` of memory for receives that wait for messages, some 20 KiB each; one that finds no room is refused with 42900 (0: an eighth of GOMEMLIMIT, at most 1 GiB)"},
-		{"max_connections", &s.maxConnections, restart, "how many `connections` each address takes at a time; a new one takes the place of the one that has been idle longest without an authenticated client, or waits (0: a quarter of the files that the process may have open, at most 65536)"},
-		{"insecure", &s.server.AnyHost, restart, "allow addresses other than this machine's own, although there are no keys and no verified TLS, and requests over HTTP for any host name"},
-		{"no_keys", &s.noKeys, live, "serve without access keys a data directory that was served with access keys before"},
-		{"log_level", &s.logLevel, live, "lowest `level` that is logged: debug, info, warn or error"},
+		{"max_long_polling", &s.server.MaxLongPolling, restart, "longest `duration` that a receive waits for a message; the broker sends it to consumers (0s: the default)"},
+		{"producer_max_attempts", &s.server.ProducerMaxAttempts, restart, "number of `times` that a producer tries a failed send; the broker sends it to producers (0: the default)"},
+		{"producer_backoff_initial", &s.backoff.Initial, restart, "`duration` until a producer repeats a throttled send for the first time; the broker sends it to producers (0s: the default)"},
+		{"producer_backoff_multiplier", &s.backoff.Multiplier, restart, "number of `times` by which the delay grows with each repetition (0: the default)"},
+		{"producer_backoff_max", &s.backoff.Max, restart, "longest `duration` of that delay (0s: the default)"},
+		{"max_auto_groups", &b.MaxAutoGroups, restart, "maximum number of auto-created consumer `groups`; beyond it, create groups with PUT or in the file (0: the default)"},
+		{"max_request_bytes", &s.server.MaxReceiveSize, restart, "largest request over gRPC in `bytes`, which can have up to 1000 messages (0: 32 MiB, or a quarter of max_transit_bytes if that is less; least: 17 MiB, because tidegate's SDK makes requests of 16 MiB)"},
+		{"max_transit_bytes", &s.server.MaxTransitBytes, restart, "`bytes` of memory for requests and responses under way; beyond it, requests are rejected with 42900 (0: a quarter of GOMEMLIMIT, at most 1 GiB; unless the environment sets GOMEMLIMIT, it is four fifths of the memory)"},
+		{"max_parked_bytes", &s.server.MaxParkedBytes, restart, "`bytes` of memory for waiting receives, about 20 KiB each; beyond it, receives are rejected with 42900 (0: an eighth of GOMEMLIMIT, at most 1 GiB)"},
+		{"max_connections", &s.maxConnections, restart, "maximum number of `connections` of each address; a further connection replaces the longest idle one without an authenticated client, or waits (0: a quarter of the open files of the process, at most 65536)"},
+		{"insecure", &s.server.AnyHost, restart, "permit addresses of other interfaces without access keys and verified TLS, and HTTP requests for any host name"},
+		{"no_keys", &s.noKeys, live, "serve a data directory without access keys that was served with access keys before"},
+		{"log_level", &s.logLevel, live, "lowest `level` in the log: debug, info, warn or error"},
 		{"log_format", &s.logFormat, restart, "`format` of the log: text or json"},
-		{"stop_timeout", &s.stopTimeout, restart, "`duration` that requests under way may take once told to stop"},
+		{"stop_timeout", &s.stopTimeout, restart, "`duration` that requests under way can take after the stop begins"},
 		{"tls.cert", &s.tls.cert, restart, "`file` with the certificate for TLS (default: a self-signed one, and plain text on the same port)"},
 		{"tls.key", &s.tls.key, restart, "`file` with the private key of --tls-cert"},
 		{"tls.client_ca", &s.tls.clientCA, restart, "`file` with the CAs of clients' certificates"},
-		{"tls.client_certificates", &s.tls.clientCertificates, restart, "`what` clients show: none, request (verified if there is one) or require"},
+		{"tls.client_certificates", &s.tls.clientCertificates, restart, "`mode` of client certificates: none, request (verified if the client sends one) or require"},
 		{"tls.min_version", &s.tls.minVersion, restart, "oldest `version` of TLS: 1.2 or 1.3"},
-		{"tls.allow_plain_text", &s.tls.allowPlainText, restart, "take clients (gRPC) in plain text although there is --tls-cert"},
-		{"access.max_clock_skew", &s.maxClockSkew, live, "how far the `duration` between a signed time and the broker's may be (0s: the default; -1s: any)"},
-		{"access.time_zones", &s.timeZones, live, "time zone `name` in which clients sign their time; can be repeated, or a list with commas"},
+		{"tls.allow_plain_text", &s.tls.allowPlainText, restart, "accept clients (gRPC) in plain text in addition to TLS with --tls-cert"},
+		{"access.max_clock_skew", &s.maxClockSkew, live, "longest `duration` between the time in a signature and the clock of the broker (0s: the default; -1s: no limit)"},
+		{"access.time_zones", &s.timeZones, live, "`name` of a time zone in which clients sign their time; can be repeated, or a list with commas"},
 	}
 }
 
-// options returns the options of the broker and the server. There 0 stands for the default, so that
-// no minimum is the shortest duration.
+// options returns the options of the broker and the server. In options 0 means the default, so the
+// shortest duration replaces a minimum of 0.
 func (s *settings) options() (broker.Options, server.Options) {
 	bo, so, delays := s.broker, s.server, s.backoff
 	bo.MinInvisibleDuration, so.MinLongPolling = cmp.Or(bo.MinInvisibleDuration, 1), cmp.Or(so.MinLongPolling, 1)
@@ -164,7 +163,7 @@ func (s *settings) limits() broker.Limits {
 	return broker.Limits{MaxBacklog: s.broker.MaxBacklog, ClientQuota: s.broker.ClientQuota, Pressure: s.broker.Pressure}
 }
 
-// validate returns everything that is wrong with the values, or nil.
+// validate returns all faults of the values, or nil.
 func (s *settings) validate() error {
 	var errs []error
 	check := func(ok bool, advice string) {
@@ -200,8 +199,8 @@ func (s *settings) validate() error {
 	return errors.Join(append(errs, bo.Validate(), so.Validate())...)
 }
 
-// change splits the way from the running settings to wanted ones: next can run at once, applied are
-// its keys that differ from before, and later those that need a restart.
+// change compares the running settings with wanted ones. next has the changes that can be applied
+// at once, applied their keys, and later the keys that need a restart.
 func change(running, wanted settings) (next settings, applied, later []string) {
 	next = running
 	from, to, is := wanted.table(), next.table(), running.table()

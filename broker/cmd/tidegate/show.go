@@ -60,8 +60,8 @@ func below(n *yaml.Node, name string) *yaml.Node {
 	return n.Content[len(n.Content)-1]
 }
 
-// node returns the node of what at points to. What a file declares has the form that it has over
-// HTTP.
+// node returns the YAML node of a value. at points to the value. Declarations have the same form as
+// over HTTP.
 func node(at any) (*yaml.Node, error) {
 	n := &yaml.Node{}
 	value := reflect.ValueOf(at).Elem()
