@@ -41,17 +41,17 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// Options are the settings of a test's broker. The zero value is what New uses.
+// Options are the settings of a test's broker. New uses the zero value.
 type Options struct {
-	// Broker are the engine's options. A MinInvisibleDuration of 0 stands for
-	// none, unlike that of a server for production.
+	// Broker are the engine's options. Unlike in production, a MinInvisibleDuration of 0 means no
+	// minimum.
 	Broker broker.Options
 
 	// MinLongPolling is the shortest wait of a receive. 0: none.
 	MinLongPolling time.Duration
 
-	// Access says who may do what; clients then need the Credentials of
-	// rocketmq.Options. Zero: everyone may do everything.
+	// Access has the permissions of clients, which then need the Credentials of rocketmq.Options.
+	// The zero value allows everything.
 	Access server.AccessConfig
 
 	// Logger takes the logs of engine, server and clients. Nil: silent.
@@ -74,14 +74,13 @@ type Broker struct {
 
 	mu          sync.Mutex
 	middlewares []*Middleware   // guarded by mu; the first is the innermost
-	changed     chan struct{}   // guarded by mu; closed after the next request, nil while nobody waits
+	changed     chan struct{}   // guarded by mu; closed after the next request, nil if no goroutine waits
 	letters     map[string]bool // guarded by mu; the dead letters that WaitDeadLetter returned
 	once        sync.Once
 }
 
-// A Middleware is called around a request. It may wait, return an error
-// instead of calling next, or return one after it; see [server.Call] for what
-// the client then sees.
+// A Middleware is called around a request. It can wait, return an error instead of calling next, or
+// return an error after next. [server.Call] describes the effect on the client.
 type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
 // ErrNoAnswer is returned by a Middleware and leaves the client without an answer
@@ -169,7 +168,7 @@ func (b *Broker) start() error {
 	return nil
 }
 
-// stop ends what start has started.
+// stop undoes start.
 func (b *Broker) stop() error {
 	err := b.server.Close()
 	// Closed before Serve has begun, it returns ErrClosed.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// networkBuffer is what one direction of a connection holds, in bytes.
+// networkBuffer is the buffer of one direction of a connection, in bytes.
 const networkBuffer = 256 << 10
 
 // errRefused is the error of Dial while the network is cut.
@@ -18,7 +18,7 @@ var errRefused = errors.New("connection refused: the test has cut the network (b
 
 // wires are the connections of clients to a broker in memory, over gRPC and HTTP.
 type wires struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	cut   bool
 	conns map[*wire]struct{}
 }

@@ -40,7 +40,7 @@ func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, state{"ready"}, nil
 }
 
-// metered is what package metrics tells of a server.
+// metered is a server as package metrics sees it.
 type metered struct {
 	engine
 	s *Server

@@ -7,18 +7,18 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 )
 
-// An AccessConfig says who may do what; see [Options].Access. The zero value restricts
-// nothing; with a key or an anonymous rule in it, all that no rule allows is refused.
+// An AccessConfig has the permissions of clients; see [Options].Access. The zero value allows
+// everything. With a key or an anonymous rule, the server rejects each request that no rule allows.
 type AccessConfig = access.Config
 
-// A Key is one identity of an [AccessConfig]: RocketMQ's access key, its
-// secrets, the client certificates that stand for it, and what it may do.
+// A Key is one identity of an [AccessConfig]: RocketMQ's access key, its secrets, the equivalent
+// client certificates, and its permissions.
 type Key = access.Key
 
 // A Rule allows some actions on the topics and groups whose names match its patterns.
 type Rule = access.Rule
 
-// An Action is what a [Rule] allows.
+// An Action is a permission of a [Rule].
 type Action = access.Action
 
 // A Secret is a text that no print, log or encoder shows.
@@ -29,7 +29,7 @@ func NewSecret(text string) Secret { return access.NewSecret(text) }
 
 // The actions of rules.
 const (
-	ActionSend    = access.Send    // send to topics, and recall what was sent
+	ActionSend    = access.Send    // send to topics, and recall delayed messages
 	ActionReceive = access.Receive // receive from topics as groups, and settle it
 	ActionObserve = access.Observe // read settings, backlogs and metrics
 	ActionAdmin   = access.Admin   // make, change and delete topics and groups; includes ActionObserve
@@ -38,10 +38,9 @@ const (
 // DefaultMaxClockSkew is how far a signed time may be from the broker's.
 const DefaultMaxClockSkew = access.DefaultMaxClockSkew
 
-// SetAccess changes who may do what. It holds for requests that begin
-// afterwards, and streams that are open are asked again: those that are not
-// allowed any more end with 40100 or 40300, and waiting receives are answered as empty. Its
-// error names all that is wrong with c, and no secret; then nothing changed.
+// SetAccess replaces the permissions. They apply to all requests that begin afterwards, and to open
+// streams: a stream without permission ends with 40100 or 40300, and waiting receives end without
+// messages. The error names all faults of c, and no secret. With an error nothing changes.
 func (s *Server) SetAccess(c AccessConfig) error {
 	var p *access.Policy
 	if c.On() {

@@ -14,10 +14,10 @@ import (
 // certificatesCheck is how often, at most, a handshake looks whether the files changed.
 const certificatesCheck = 2 * time.Second
 
-// ClientCertificates says what is wanted of clients.
+// ClientCertificates is the mode of client certificates.
 type ClientCertificates string
 
-// What may be wanted of clients.
+// The modes of client certificates.
 const (
 	ClientCertificatesNone    ClientCertificates = "none"    // they are not asked for one
 	ClientCertificatesRequest ClientCertificates = "request" // one that is shown is verified
@@ -35,14 +35,14 @@ type CertificateOptions struct {
 	// ClientCertificates is none.
 	ClientCAFile string
 
-	// ClientCertificates says whether clients show one. Empty: none.
+	// ClientCertificates is the mode of client certificates. Default: ClientCertificatesNone.
 	ClientCertificates ClientCertificates
 
 	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or
 	// tls.VersionTLS13. 0: 1.2.
 	MinVersion uint16
 
-	// Logger is told of files that changed. Nil: silent.
+	// Logger logs changed files. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -54,16 +54,16 @@ type Certificates struct {
 	o      CertificateOptions
 	loaded atomic.Pointer[certificates]
 	next   atomic.Int64                 // when to look again, in ns since 1970
-	failed atomic.Pointer[fingerprints] // of files that were told not to be usable
+	failed atomic.Pointer[fingerprints] // of files that were logged as unusable
 }
 
-// certificates are what was read from the files at one time. They are not changed.
+// certificates are the contents of the files at one time. They are not changed.
 type certificates struct {
 	config *tls.Config
 	of     fingerprints
 }
 
-// fingerprints tell whether the files changed.
+// fingerprints show whether the files have changed.
 type fingerprints [3]fingerprint
 
 type fingerprint struct {
@@ -109,7 +109,7 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 	return c, nil
 }
 
-// Reload reads the files now. On an error, what was read before stays in use.
+// Reload reads the files now. On an error, the earlier contents stay in use.
 func (c *Certificates) Reload() error {
 	of, err := c.fingerprints()
 	if err != nil {
@@ -142,8 +142,8 @@ func (c *Certificates) Config(protocols ...string) *tls.Config {
 	}
 }
 
-// current returns what is in the files, as far as it is known at the time now.
-// One handshake looks; those beside it take what there is.
+// current returns the contents of the files at the time now. One handshake looks at the files;
+// concurrent ones use the known contents.
 func (c *Certificates) current(now time.Time) *certificates {
 	if at := c.next.Load(); now.UnixNano() >= at && c.next.CompareAndSwap(at, now.Add(certificatesCheck).UnixNano()) {
 		of, err := c.fingerprints()
@@ -153,7 +153,7 @@ func (c *Certificates) current(now time.Time) *certificates {
 		case err == nil:
 			err = c.load(of)
 		case failed != nil && *failed == (fingerprints{}):
-			return c.loaded.Load() // told already
+			return c.loaded.Load() // logged already
 		}
 		if err != nil {
 			c.failed.Store(&of)
@@ -179,7 +179,7 @@ func (c *Certificates) fingerprints() (of fingerprints, err error) {
 	return of, nil
 }
 
-// load reads the files, whose fingerprints were of before.
+// load reads the files. before are the fingerprints of the known contents.
 func (c *Certificates) load(of fingerprints) error {
 	pair, err := tls.LoadX509KeyPair(c.o.CertFile, c.o.KeyFile)
 	if err != nil {

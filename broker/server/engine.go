@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// engine is what the server needs of a *broker.Broker. It is an interface so
-// that tests can have an engine that fails, panics or hangs.
+// engine has the methods of *broker.Broker that the server calls. It is an interface so that tests
+// can have an engine that fails, panics or blocks.
 type engine interface {
 	transport.Settler
 	transport.Snoozer

@@ -49,7 +49,7 @@ func (a *answered) off() {
 	_ = rc.SetWriteDeadline(time.Time{})
 }
 
-// allow gives the client time to take what is written next.
+// allow extends the deadline for the client to read the next write.
 func (a *answered) allow() {
 	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(web.AnswerTime))
 }

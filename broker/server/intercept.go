@@ -21,36 +21,35 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A Call is what [Options].Intercept is told of a request. Every RPC but
-// Telemetry passes it, with one call to Intercept each, and so do requests about messages
-// over HTTP, under the name of the RPC that does the same (a stream calls
-// it for each batch that it stores or receives):
+// A Call describes a request to [Options].Intercept. The server calls Intercept once for each RPC
+// except Telemetry. It also calls Intercept for requests about messages over HTTP, with the name of
+// the equivalent RPC; a stream calls it for each batch that it stores or receives. For example:
 //
 //	func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 //		err := next(ctx)
 //		if call.Op == "SendMessage" {
-//			return server.ErrNoAnswer // stored, but the producer never hears of it
+//			return server.ErrNoAnswer // stored, but the producer gets no response
 //		}
 //		return err
 //	}
 //
-// next carries the request out and returns nil or the [*tidegate.Error] whose status the answer
-// has; partial failures, which are in the answer's entries, are nil. The answer is sent only when
-// Intercept returns, and depends on what it returns:
+// next carries out the request. It returns nil, or the [*tidegate.Error] with the status of the
+// response. Partial failures, which are in the entries of the response, are nil. The server sends
+// the response after Intercept has returned, and the result of Intercept decides about it:
 //
-//   - nil, or the error that next returned, wrapped or not: next's answer.
-//   - another *tidegate.Error with a code: an answer with this status, whatever next did.
-//   - [ErrNoAnswer]: none, until the client gives up.
-//   - any other error: gRPC status Unavailable, as of a broken connection;
+//   - nil, or the error of next, wrapped or not: the response of next.
+//   - another *tidegate.Error with a code: a response with this status, even if next succeeded.
+//   - [ErrNoAnswer]: no response, until the client cancels.
+//   - any other error: gRPC status Unavailable, as if the connection were broken;
 //     over HTTP the connection does break.
 //
-// A refusal after next is a lost answer: what next did is done, and the
-// messages of a ReceiveMessage stay in flight until their invisible time ends.
-// Calling next again does the request again, as a duplicate of it would; the last answer
-// counts. ctx ends when the client gives up or the server is closed.
+// An error after next is a lost response: the changes of next remain, and the messages of a
+// ReceiveMessage stay in flight until their invisible time ends. A second call of next carries out
+// the request again, like a duplicate of the request; the last response counts. ctx ends when the
+// client cancels or the server is closed.
 type Call struct {
 	Op       string // the RPC's name, such as "SendMessage"
-	ClientID string // what the client says; with keys, the key's name and / before it
+	ClientID string // ID in the request; with keys, after the name of the key and /
 	Topic    string // empty if the request has none
 	Group    string // likewise
 
@@ -62,8 +61,8 @@ type Call struct {
 	MessageIDs []string
 }
 
-// ErrNoAnswer is what [Options].Intercept returns to leave the request open
-// until the client gives up, or the server ends.
+// ErrNoAnswer is returned by [Options].Intercept to leave the request open until the client cancels
+// it or the server ends.
 var ErrNoAnswer = errors.New("no answer")
 
 // An rpc is how one unary RPC is served. There is one value for each RPC.
@@ -73,7 +72,7 @@ type rpc[Q proto.Message, R interface {
 }] struct {
 	op string
 
-	// describe fills in what Intercept is told beside Op and ClientID.
+	// describe sets the fields of a Call other than Op and ClientID.
 	describe func(req Q, c *Call)
 
 	// do carries the request out. Its error is the whole request's.
@@ -119,7 +118,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 		err = keepForResponse(ctx, &in.Hold, proto.Size(resp))
 	}
 	if err != nil {
-		in.Hold.Release() // what refuses is small
+		in.Hold.Release() // rejections are small
 		return r.failed(s, ctx, req, err)
 	}
 	return resp, nil
@@ -174,7 +173,7 @@ func (s *Server) recovered(op string, err *error) {
 	}
 }
 
-// asStatus turns what recovered made of a panic into a gRPC status, for streams.
+// asStatus turns the error of a recovered panic into a gRPC status, for streams.
 func asStatus(err *error) {
 	if e, ok := errors.AsType[*tidegate.Error](*err); ok {
 		*err = status.Error(codes.Internal, refusal.Text(e))
@@ -223,8 +222,8 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 	return &refusal.Cut{Status: status.Error(codes.Unavailable, err.Error())}
 }
 
-// answer turns a request's failure into what the client gets: a status inside
-// the answer or, where there can be no answer, a gRPC status.
+// answer turns the failure of a request into its response: a status in the response or, if there is
+// none, a gRPC status.
 func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Status, error) {
 	e, known := errors.AsType[*tidegate.Error](err)
 	switch {
@@ -255,13 +254,13 @@ func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
 	s.log.Log(ctx, level, text, args...)
 }
 
-// gaveUp reports whether err is the end of the request's ctx, in whatever error the
-// engine has wrapped it: the client reads no response, and nothing is wrong here.
+// gaveUp reports whether err is the end of the request's ctx, possibly wrapped by the engine. The
+// client does not read the response then, and the server has no fault.
 func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
-// errClosing ends a request whose connection is being closed in favour of another one.
+// errClosing ends a request whose connection is closed because another connection replaces it.
 var errClosing = status.Error(codes.Unavailable, "the broker closes the connection, which was idle, in favour of another one")
 
 func setPushBack(ctx context.Context, d time.Duration) {

@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// What RocketMQ 5 has and this broker does not, yet. The answer has a status
-// that says so: a gRPC status would look like a broken connection.
+// Requests of RocketMQ 5 that this broker does not implement. The response has a status, because a
+// gRPC status would look like a broken connection.
 
 func notImplemented(op, instead string) error {
 	return refusal.New(tidegate.CodeNotImplemented, op, "this broker has no "+op+": "+instead)

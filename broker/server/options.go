@@ -26,25 +26,24 @@ const (
 	DefaultProducerMaxAttempts  = 3 // RocketMQ: sending retry and throttling: one send and two retries
 )
 
-// Options are what a Server can be told. The zero value is a server with every default.
+// Options are the settings of a Server. The zero value means all defaults.
 type Options struct {
-	// Advertise is the host:port that routes send clients to. Empty: the
-	// address that the client says it used, as RocketMQ's proxy does, or else
-	// the one that its connection arrived at.
+	// Advertise is the host:port in routes, to which clients connect. Default: the address in the
+	// client's request, as in RocketMQ's proxy, or else the local address of its connection.
 	Advertise string
 
 	// BrokerName is the broker's name in routes. Empty for DefaultBrokerName.
 	BrokerName string
 
-	// Logger takes what the server has to say. Nil: silent.
+	// Logger is the log of the server. Nil means no log.
 	Logger *slog.Logger
 
-	// MaxReceiveSize is the largest SendMessage over gRPC in bytes; a larger one ends
+	// MaxReceiveSize is the maximum size of a SendMessage over gRPC in bytes. A larger request ends
 	// with gRPC's ResourceExhausted before it is read. Other requests have 64 KiB, an AckMessage
-	// 1000 KiB. A message of the largest body needs some KiB more than that, and tidegate's SDK,
-	// which divides a large Send into requests of 16 MiB, fails with less than 17 MiB. It may be
-	// a quarter of MaxTransitBytes at most. Default: DefaultMaxReceiveSize, or 1 MiB more than the
-	// broker's largest body if that is larger, or what MaxTransitBytes allows if that is less.
+	// 1000 KiB. A message with the largest body needs some KiB more than that body. tidegate's SDK
+	// divides a large Send into requests of 16 MiB, and therefore fails with less than 17 MiB. The
+	// maximum is a quarter of MaxTransitBytes. Default: DefaultMaxReceiveSize, or 1 MiB more than
+	// the broker's largest body if that is larger, or the maximum if that is less.
 	MaxReceiveSize int
 
 	// MaxTransitBytes bounds the memory that requests and responses take while they are read,
@@ -72,7 +71,8 @@ type Options struct {
 	// RequireTLS refuses clients that begin with plain text. False: they are taken.
 	RequireTLS bool
 
-	// Access says who may do what; SetAccess changes it. Zero: everyone may do everything.
+	// Access has the permissions of clients; SetAccess changes them. The zero value allows
+	// everything.
 	Access AccessConfig
 
 	// AnyHost takes requests over HTTP for any host. False: one without
@@ -89,15 +89,15 @@ type Options struct {
 	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
 
-	// MaxSilentConnections is how many connections over gRPC there may be that have not
-	// begun with HTTP/2 yet. One more, and the one that has been silent longest is closed,
-	// so with a listener that takes only so many at a time let it be less: silent
-	// ones could keep everybody out. 0 for DefaultMaxSilentConnections.
+	// MaxSilentConnections is the maximum of gRPC connections that have not begun HTTP/2. A further
+	// one closes the connection that has been silent longest. If the listener has a maximum of its
+	// own, set a smaller value here: otherwise silent connections could keep out all others.
+	// Default: DefaultMaxSilentConnections.
 	MaxSilentConnections int
 
-	// MinLongPolling and MaxLongPolling bound how long a receive is parked,
-	// whatever the client asks for. 0 for DefaultMinLongPolling and
-	// DefaultMaxLongPolling; tests that want no minimum set MinLongPolling to 1 (ns).
+	// MinLongPolling and MaxLongPolling bound the time for which a receive waits, whatever the
+	// client requests. Default: DefaultMinLongPolling and DefaultMaxLongPolling. For no minimum,
+	// for example in tests, set MinLongPolling to 1 (ns).
 	MinLongPolling time.Duration
 	MaxLongPolling time.Duration
 
@@ -111,8 +111,7 @@ type Options struct {
 	Intercept func(ctx context.Context, call Call, next func(context.Context) error) error
 }
 
-// Validate returns what New would refuse the options with: an error that names
-// every one that cannot be.
+// Validate returns an error that names all invalid options, or nil. New returns the same error.
 func (o Options) Validate() error {
 	_, _, err := o.check()
 	return err
@@ -199,7 +198,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// hosts returns whom requests without credentials may be for.
+// hosts returns the host names for which requests without credentials are accepted.
 func (o *Options) hosts() gate.Hosts {
 	names := o.HTTPHosts
 	if o.Advertise != "" {

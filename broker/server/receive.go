@@ -118,7 +118,7 @@ func writeMessages(stream receiveStream, f *wire.Deliveries, ds []*tidegate.Deli
 	return writeTime(stream, f.At())
 }
 
-// release gives back what the client did not get.
+// release returns the deliveries to the queue that the client did not receive.
 func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
@@ -167,8 +167,9 @@ func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliverie
 	return ds, err
 }
 
-// poll carries a receive out that was let in under some rules, and turns a panic
-// into an error. It returns none when other rules hold: the next receive is asked by them.
+// poll carries out a receive that was admitted under some rules, and turns a panic into an error.
+// When the rules change, it ends without an error; the next receive is checked against the new
+// rules.
 func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, h *transit.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	place, err := s.park(ctx, h.Bytes())
@@ -200,7 +201,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	return ds, err
 }
 
-// pollOf checks a receive and says it in the engine's words.
+// pollOf checks a receive and converts it into the request of the engine.
 func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
 	most := batchSize(wire.Announces(ctx, wire.FeaturePacked))
 	if req.GetAutoRenew() {
@@ -218,9 +219,9 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			Push:              c.IsPush(),
 		},
 	}
-	// RocketMQ's proxy ignores the queue, and its simple consumers rely on it:
-	// they name one queue after the other, Node's always the first, and want messages of all.
-	// A push consumer names what QueryAssignment gave it.
+	// RocketMQ's proxy ignores the queue, and its simple consumers depend on this: they name one
+	// queue after the other, and expect messages of all queues. The client for Node.js always names
+	// the first queue. A push consumer names a queue from QueryAssignment.
 	if out.Push {
 		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
 			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
@@ -271,10 +272,10 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	return out, nil
 }
 
-// longPoll decides how long a receive may be parked: as long as asked, within
-// the bounds lo and hi, and so that the answer arrives before the client's deadline. A negative
-// asked stands for no wish, a negative left for no deadline. It returns false
-// if the client has less time than the least that a poll takes.
+// longPoll returns the time for which a receive can wait: the requested time within the bounds lo
+// and hi, and short enough for the response to arrive before the client's deadline. A negative
+// asked means no requested time, a negative left no deadline. It returns false if the client has
+// less time than the shortest poll takes.
 func longPoll(asked, left, requestTimeout, lo, hi time.Duration) (time.Duration, bool) {
 	switch {
 	case asked < 0 && left < 0:

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// queryRoute tells where a topic's queues are: all of them here.
+// queryRoute returns the queues of a topic. All of them are on this broker.
 func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
@@ -35,13 +35,13 @@ func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRoute
 }
 
 const (
-	// maxAddresses and maxHost bound the addresses that a client says it used,
-	// since the answer has them for each queue: their number, and one in bytes.
+	// maxAddresses and maxHost bound the addresses in the request of a client, because the response
+	// repeats them for each queue: their number, and the bytes of one.
 	maxAddresses = 64
 	maxHost      = 255
 )
 
-// shortRoute refuses a request whose answer would repeat something too long.
+// shortRoute rejects a request whose response would repeat too long an address.
 func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 	if err := wire.CheckNamespace(topic); err != nil {
 		return err
@@ -57,16 +57,16 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 	return nil
 }
 
-// messageTypes are what the topics of each type take. RocketMQ's clients
-// refuse to send anything else.
+// messageTypes are the message types that topics of each type accept. RocketMQ's clients reject
+// other messages before the send.
 var messageTypes = map[broker.TopicType]rmqpb.MessageType{
 	broker.TopicNormal: rmqpb.MessageType_NORMAL, broker.TopicFIFO: rmqpb.MessageType_FIFO,
 	broker.TopicDelay: rmqpb.MessageType_DELAY, broker.TopicTransaction: rmqpb.MessageType_TRANSACTION,
 }
 
-// queryAssignment tells a push consumer what to receive from: a FIFO group from each queue, another
-// from all of them in one receive. It makes no group: asking costs nothing, and the number of
-// groups that make themselves is limited.
+// queryAssignment returns the queues that a push consumer receives from: each queue for a FIFO
+// group, and all queues in one receive for other groups. It creates no group, because the number of
+// auto-created groups is limited.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 	return out, nil
 }
 
-// anyQueue is the queue ID that stands for all of a broker's.
+// anyQueue is the queue ID that means all queues of a broker.
 const anyQueue = -1
 
 func (s *Server) brokerAt(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Broker {

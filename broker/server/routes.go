@@ -31,21 +31,21 @@ type route struct {
 	method string
 	path   string
 	ok     int   // the status of its success; 201 and 207 are besides 200
-	takes  input // what is not taken is refused, since ignored it would choose less than the client did
+	takes  input // unknown parameters are rejected: without them the request would select more
 	serve  endpoint
 }
 
-// An input is what of a request a route takes beside its path.
+// An input is a part of a request that a route accepts in addition to its path.
 type input int
 
 const (
 	noInput   input = 0
 	bodyInput input = 1 << iota
 	queryInput
-	anyInput = bodyInput | queryInput // the endpoint itself refuses what it does not know, or nothing depends on it
+	anyInput = bodyInput | queryInput // the endpoint itself rejects unknown values, or ignores them
 )
 
-// check refuses what the route does not take.
+// check rejects a request with inputs that the route does not accept.
 func (i input) check(w http.ResponseWriter, r *http.Request) error {
 	if i&queryInput == 0 && r.URL.RawQuery != "" {
 		text := fmt.Sprintf("the query %.200q: nothing is taken from the URL here", r.URL.RawQuery)
@@ -157,8 +157,8 @@ func (s *Server) mux() http.Handler {
 	return mux
 }
 
-// nothingAt says what was meant by a path that there is not: one that differs
-// in a word, if there is such a one.
+// nothingAt returns the error of an unknown path, with a suggestion if a known path differs in one
+// word.
 func nothingAt(path string, paths []string) string {
 	asked := strings.Split(path, "/")
 	filled := make([]string, 0, len(paths)) // with the names that were given
@@ -180,8 +180,8 @@ func nothingAt(path string, paths []string) string {
 	return fmt.Sprintf("there is nothing at %.200q; GET /v1/openapi.yaml describes what there is: %s", path, strings.Join(paths, ", "))
 }
 
-// run makes a handler that lets in who may, writes what the route's endpoint
-// returns, counts every answer, and survives a panic.
+// run returns a handler that checks permissions, writes the result of the route's endpoint, counts
+// every response, and recovers from panics.
 func (s *Server) run(rt route) http.HandlerFunc {
 	return func(writer http.ResponseWriter, r *http.Request) {
 		begin, w, held := time.Now(), &answered{ResponseWriter: writer}, holdHTTP(r, s.bodies)
@@ -267,12 +267,12 @@ func (a *answered) Write(b []byte) (int, error) {
 // Unwrap lets an http.ResponseController find the connection.
 func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// enter returns a request with who it is from, if it may be served. What that
-// takes stands in package permission: a route that is not there is for administrators alone.
+// enter returns an admitted request with its principal. Package permission has the rules. An
+// unknown route needs administrator rights.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
 	needs, open := permission.OfRoute(rt.pattern())
 	switch {
-	case rt.op == opOther: // it only says that there is nothing
+	case rt.op == opOther: // the response only reports that nothing exists
 		needs = permission.OfNoRoute
 	case open:
 		return r, nil

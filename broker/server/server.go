@@ -193,16 +193,15 @@ func (s *Server) Serve(lis net.Listener) error {
 	return nil
 }
 
-// Handler returns what the server answers over HTTP, which the package comment
-// lists; it is the caller's net/http server that runs it. When the Server begins to
-// end, receives are answered and streams end, so shut it down first, or both at once.
+// Handler returns the handler of all requests over HTTP, which the package comment lists. The
+// caller runs it in a net/http server. When the Server begins to end, receives return and streams
+// end; shut the net/http server down before the Server, or both at the same time.
 func (s *Server) Handler() http.Handler { return s.http }
 
-// Shutdown ends the server in good order: parked receives are answered as
-// empty, Telemetry streams end, and requests under way get their answers. When
-// ctx ends first, it cuts off what is left, as Close does, and returns ctx's
-// cause. It returns when no request runs any more; calling it again, or after
-// Close, does no harm.
+// Shutdown ends the server in order: waiting receives return no messages, Telemetry streams end,
+// and requests under way complete. If ctx ends first, Shutdown ends the rest as Close does and
+// returns the cause of ctx. It returns when no request runs any more. Further calls, also after
+// Close, have no effect.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drain()
 	done := make(chan struct{})

@@ -122,7 +122,7 @@ var (
 
 // heartbeat takes a sign of life.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
-	s.b.Touch(client) // it lives, known or not: what it received stays its own
+	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	c := s.sessions.Get(client)
 	if c == nil || c.Profile() == nil {
 		return nil, refusal.New(tidegate.CodeUnrecognizedClientType, client,
@@ -152,8 +152,8 @@ func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rm
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
 }
 
-// description is what gRPC is told of the service. The generated one would read and
-// decode each request before anyone asks who it is from; here the handlers do it.
+// description is the description of the service for gRPC. The generated one would read and decode
+// each request before authentication. Here the handlers decode.
 var description = grpc.ServiceDesc{
 	ServiceName: rmqpb.MessagingService_ServiceDesc.ServiceName,
 	HandlerType: (*any)(nil),

@@ -24,7 +24,7 @@ func batchSize(packed bool) int32 {
 	return refusal.MaxReceive
 }
 
-// settings returns the client's settings merged with what the server wants of it.
+// settings returns the client's settings, merged with those of the server.
 func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Settings, error) {
 	out, err := p.Settings()
 	if err != nil {

@@ -66,8 +66,8 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	return out, nil
 }
 
-// deliveries is the memory for what an acknowledgement tells the engine, which keeps nothing of it.
-// A delivery has 352 bytes, a third of what an acknowledgement took.
+// deliveries is memory for the arguments of an acknowledgement, of which the engine keeps nothing.
+// A delivery has 352 bytes, a third of the memory of an acknowledgement.
 type deliveries struct {
 	all  []tidegate.Delivery
 	list []*tidegate.Delivery // of all
@@ -92,12 +92,13 @@ func (d *deliveries) free(n int) {
 	acknowledged.Put(d)
 }
 
-// changeInvisibleDuration is two things to a push consumer: "consuming failed, deliver it again
-// after this time", which is all that RocketMQ's clients mean by it, and with suspend, which
-// tidegate's own sends, "I need more time". To any other client it is the latter. With the header
-// x-tidegate-snooze it ends the delivery without counting its attempt, with x-tidegate-reconsume
-// through the retry topic or by a negative acknowledgement. Who says of a failure that this
-// broker's interval holds gives a time too, for servers that do not know that.
+// changeInvisibleDuration has two meanings for a push consumer. From RocketMQ's clients it reports
+// a failure, and the message is delivered again after this time. With suspend, which tidegate's
+// clients send, it extends the invisible time. From other clients it always extends the invisible
+// time. With the header x-tidegate-snooze it ends the delivery without counting its attempt, with
+// x-tidegate-reconsume through the retry topic or by a negative acknowledgement. A client that
+// requests this broker's retry interval for a failure also sends a time, for servers that do not
+// know the request.
 func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
 	if err != nil {

@@ -45,8 +45,8 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	return s.converse(ctx, id, began, under, t, stream)
 }
 
-// refuseStream tells the client why its stream ends. gRPC's own words are not
-// used: its ResourceExhausted would say that a message is too large.
+// refuseStream sends the client the reason for the end of its stream. It does not use gRPC's own
+// codes: ResourceExhausted would mean that a message is too large.
 func refuseStream(stream telemetryStream, err error) error {
 	e, _ := errors.AsType[*tidegate.Error](err)
 	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.StatusOf(e)})
@@ -62,7 +62,7 @@ func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.S
 	return s.gate.Admit(ctx, wire.RPCTelemetry, from, in)
 }
 
-// receiveCommand reads what the client sends next.
+// receiveCommand reads the next command of the client.
 func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryCommand, error) {
 	cmd := &rmqpb.TelemetryCommand{}
 	err := read(ctx, in, cmd)
@@ -97,7 +97,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		}
 	})
 	language, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Announces(ctx, wire.FeaturePacked)
-	var last *session.Profile // what it said last
+	var last *session.Profile // its last command
 	for {
 		select {
 		case cmd, ok := <-commands:
@@ -167,7 +167,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-// sendSettings answers the client's settings. The stream ends unless it returns told.
+// sendSettings responds to the client's settings. The stream ends unless it returns told.
 func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) (told bool, err error) {
 	out, err := s.settings(ctx, p)
 	e, known := errors.AsType[*tidegate.Error](err)

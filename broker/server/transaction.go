@@ -24,8 +24,8 @@ var endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResp
 	},
 }
 
-// resolutions are what a client can say of a transaction. RocketMQ's Go client
-// says UNSPECIFIED when it does not know; the broker asks again then.
+// resolutions are the ends of a transaction that a client can send. RocketMQ's Go client sends
+// UNSPECIFIED if it does not know the end; the broker then checks again.
 var resolutions = map[rmqpb.TransactionResolution]broker.Resolution{
 	rmqpb.TransactionResolution_TRANSACTION_RESOLUTION_UNSPECIFIED: broker.ResolutionUnknown,
 	rmqpb.TransactionResolution_COMMIT:                             broker.ResolutionCommit,

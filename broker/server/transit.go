@@ -25,8 +25,8 @@ import (
 // in the other, so that neither shuts out the other.
 
 const (
-	// parkedSize is about what a parked receive takes beside its request: goroutine, stream, timer
-	// and its places in the engine.
+	// parkedSize is the approximate memory of a waiting receive in addition to its request:
+	// goroutine, stream, timer and its entries in the engine.
 	parkedSize = 20 << 10
 
 	// mostParked is the most that a parked receive takes, with the largest request and headers.
@@ -38,7 +38,7 @@ const (
 	parkedPart = 8
 	mostMemory = 1 << 30
 
-	// unknownMemory stands for the memory that Go may use where it has no limit.
+	// unknownMemory is used as the memory for Go if there is no limit.
 	unknownMemory = 1 << 30
 )
 
@@ -81,8 +81,9 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //     by MaxParkedBytes/10 KiB, and their bytes by MaxTransitBytes.
 
 const (
-	// placeSize is about what a request over gRPC takes beside the budgets of bodies and of
-	// waiting receives: stream, headers, goroutine, and a small response that waits for the client.
+	// placeSize is the approximate memory of a request over gRPC outside the budgets of bodies and
+	// of waiting receives: stream, headers, goroutine, and a small response that waits for the
+	// client.
 	placeSize = 10 << 10
 
 	// leastPlaces is how many requests may be under way at least.
@@ -109,7 +110,7 @@ func (s *Server) place(ctx context.Context) (*transit.Place, error) {
 	return p, nil
 }
 
-// A placedStream keeps the request's place until gRPC has written what is sent.
+// A placedStream keeps the place of the request until gRPC has written the response.
 type placedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // the stream's
@@ -152,9 +153,9 @@ func (s *Server) connectionEnded(l *sniff.Link) {
 	s.places.Ended(l)
 }
 
-// keepForResponse leaves the memory of a request over gRPC to its response of so many bytes, until
-// that is written. It returns an error with code 42900 if the response is much larger than what is
-// held, and there is no memory for it.
+// keepForResponse keeps the memory of a request over gRPC for its response, until the response is
+// written. response is its size in bytes. It returns an error with code 42900 if the response is
+// much larger than the held memory, and no further memory is available.
 func keepForResponse(ctx context.Context, h *transit.Hold, response int) error {
 	need, held := smallResponse+int64(response), h.Bytes()
 	if need > largerResponse*held {
@@ -168,7 +169,7 @@ func keepForResponse(ctx context.Context, h *transit.Hold, response int) error {
 }
 
 const (
-	// smallResponse is what gRPC and the handler take for each response, in bytes.
+	// smallResponse is the memory of gRPC and the handler for each response, in bytes.
 	smallResponse = 1 << 10
 
 	// largerResponse is how many times larger than its request's memory a response may be without
@@ -194,7 +195,7 @@ func (s *Server) intake(ctx context.Context) *wire.Intake {
 	}}
 }
 
-// park holds the memory for a receive that waits, whose request has so many bytes.
+// park reserves the memory for a waiting receive. request is the size of its request in bytes.
 func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) {
 	h := hold(ctx, s.parked)
 	size := parkedSize + request
