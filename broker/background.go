@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/removal"
 )
 
 // background is the work of a broker beside requests.
@@ -13,7 +14,7 @@ type background struct {
 
 	delayed      *pending.Delayed
 	transactions *pending.Transactions
-	retention    *retentionTasks
+	retention    *removal.Remover
 	forgetting   *maintain.Task // of message IDs that are older than the duplicate window
 	autoDelete   *maintain.Task // of automatic dead-letter queues
 }
@@ -22,7 +23,11 @@ type background struct {
 func (b *Broker) openBackground() {
 	b.maintenance = maintain.New(b.life, b.logger, b.guarded)
 	b.openPending()
-	b.retention = newRetentionTasks(b)
+	b.retention = removal.New(removal.Config{
+		Store: b.store, Loop: b.maintenance, Logger: b.logger, Delayed: b.delayed, Transactions: b.transactions,
+		Topics: b.topicsByID, Subscriptions: &b.mu,
+		HoldLetters: func() (release func(), err error) { return b.letters.Hold(b.life) },
+	})
 	b.forgetting = b.maintenance.Add(maintain.TaskConfig{
 		Step: b.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
 	})

@@ -14,7 +14,7 @@ import (
 func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
-	release, err := b.retention.task.Hold(c.t.Context())
+	release, err := b.retention.Task().Hold(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	}
 	id, ok, err := b.delayed.Recall(ctx, t, d)
 	if err != nil {
-		return "", storeUnless(ctx, err)
+		return "", fail.StoreUnless(ctx, err)
 	}
 	if !ok {
 		return "", fail.New(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")

@@ -60,7 +60,7 @@ func (b *Broker) roomOnDisk(ctx context.Context, bytes int64) error {
 // newTopic returns an empty topic.
 func (b *Broker) newTopic(name string, id uint32, c TopicConfig) *topic.Topic {
 	return topic.New(topic.Config{
-		ID: id, Name: name, Retention: b.retention.task, Transaction: &b.transactionDefaults,
+		ID: id, Name: name, Retention: b.retention.Task(), Transaction: &b.transactionDefaults,
 		IDs: duplicates.NewMemory(id, func() store.IDKey { return b.idKey }, b.forgetting.Wake),
 	}, c)
 }

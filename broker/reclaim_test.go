@@ -17,7 +17,7 @@ import (
 
 // freedBytes returns what was removed and not given back yet.
 func freedBytes(b *Broker) int64 {
-	return b.retention.freed.Bytes()
+	return b.retention.Freed().Bytes()
 }
 
 // Disk that could not be given back is given back later.
@@ -25,13 +25,13 @@ func TestReclaimIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		b.retention.freed.Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
-		b.retention.reclaimSoon()
+		b.retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
+		b.retention.ReclaimSoon()
 		elapse(time.Second)
 		if n := freedBytes(b); n != retention.ReclaimBytes {
 			t.Fatalf("%d bytes are left to be given back, want %d", n, retention.ReclaimBytes)
 		}
-		b.retention.freed.Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
+		b.retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
 		elapse(time.Minute)
 		if n := freedBytes(b); n != 0 {
 			t.Errorf("%d bytes are left to be given back a minute later", n)
@@ -51,7 +51,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 		if n := stored(t, b, "t"); n != 1 {
 			t.Fatalf("%d messages are kept", n)
 		}
-		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
+		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
 		if err := b.Ack(t.Context(), d)[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir, memTable: 1 << 20})
-		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
 		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 		for i := range 12 {
@@ -136,7 +136,7 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, TopicConfig{Queues: 1})
 			sendN(t, b, name, 2, 100)
-			b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+			b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 			if err := b.DeleteTopic(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		sendN(t, b, "t", 2, 100)
 		fs.hold(true)
-		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for i := range uint32(retention.ReclaimTopics - 5) {
-			b.retention.freed.AddDeleted(1<<31+i, 0, true, 0)
+			b.retention.Freed().AddDeleted(1<<31+i, 0, true, 0)
 		}
 		for i := range 20 {
 			putTopic(t, b, "t", TopicConfig{Queues: 16, DuplicateWindow: -1})
@@ -199,11 +199,11 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if ranges, topics := b.retention.freed.Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
+			if ranges, topics := b.retention.Freed().Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
 				t.Fatalf("%d ranges and %d topics are remembered", ranges, topics)
 			}
 		}
-		if _, topics := b.retention.freed.Remembered(); topics != 5 || freedBytes(b) > 1000 {
+		if _, topics := b.retention.Freed().Remembered(); topics != 5 || freedBytes(b) > 1000 {
 			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freedBytes(b))
 		}
 	})

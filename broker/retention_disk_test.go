@@ -65,8 +65,8 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 		b := open(t, Options{Dir: dir, memTable: 1 << 20})
 		putTopic(t, b, "t", TopicConfig{})
 		putTopic(t, b, "other", TopicConfig{})
-		fillTopic(t, b, 10, "t", "t", "other")                                                              // 10 and 5 MiB
-		b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		fillTopic(t, b, 10, "t", "t", "other")                                                                // 10 and 5 MiB
+		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		before := sizeOf(t, dir)
 		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
@@ -129,7 +129,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 					}
 					fillTopic(t, b, 4, "other")
 				}
-				b.retention.freed.Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+				b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 				before := sizeOf(t, dir)
 				remove(t, b)
 				elapse(time.Minute)

@@ -42,12 +42,12 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 					originals = append(originals, m)
 				}
 				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
-				release, err := b.retention.task.Hold(t.Context())
+				release, err := b.retention.Task().Hold(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute + time.Second)
-				w, err := b.beginRound(tp, time.Now(), c.purge)
+				w, err := b.retention.Begin(tp, time.Now(), c.purge)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -55,7 +55,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 					damage(t, b, "t", 0, o)
 				}
 				if !c.purge { // which reads nothing, and is left at that
-					if err := w.run(b); err == nil {
+					if err := w.Run(); err == nil {
 						t.Fatal("a round that cannot read what it keeps has no error")
 					}
 				}

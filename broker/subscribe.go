@@ -40,7 +40,7 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 
 // noteSubscription writes that a group receives from a topic.
 func (b *Broker) noteSubscription(ctx context.Context, g *topic.Group, t *topic.Topic) error {
-	return storeUnless(ctx, b.store.Messages.Add(func(w *store.Batch) {
+	return fail.StoreUnless(ctx, b.store.Messages.Add(func(w *store.Batch) {
 		if !t.Deleted() && !g.Deleted() {
 			w.PutSubscription(g.ID(), t.ID())
 		}
@@ -95,7 +95,7 @@ func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Top
 		return s, nil
 	}
 	s = newSubscription(b, g, t)
-	if err := storeUnless(ctx, b.store.Messages.Add(func(*store.Batch) {
+	if err := fail.StoreUnless(ctx, b.store.Messages.Add(func(*store.Batch) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i, r := range s.readers {

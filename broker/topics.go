@@ -218,13 +218,13 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic.Topic, may func() boo
 	for _, s := range subs {
 		s.close()
 	}
-	b.retention.addDeleted(t)
-	defer b.retention.reclaimSoon()
+	b.retention.TopicDeleted(t)
+	defer b.retention.ReclaimSoon()
 	if err := b.deleteProgress(subs); err != nil {
 		return true, err
 	}
 	// If the process ends before this they go when their time comes.
-	return true, b.removeDelayed(context.WithoutCancel(ctx), t, last, &Backlog{})
+	return true, b.retention.RemoveDelayed(context.WithoutCancel(ctx), t, last, &topic.Amount{})
 }
 
 // createOwnTopic is ownTopic for work that no request can cancel, for example a dead letter. Close

@@ -123,7 +123,7 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 	case errors.Is(err, tidegate.ErrClosed):
 		return fail.Closed()
 	}
-	return storeUnless(ctx, err)
+	return fail.StoreUnless(ctx, err)
 }
 
 // half writes a half message of an Append. Only called within the message log's Add.

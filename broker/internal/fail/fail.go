@@ -2,6 +2,8 @@
 package fail
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -71,6 +73,18 @@ func Closed() error {
 // Store returns an error about a failed read or write of the store. The request itself is valid.
 func Store(err error) error {
 	return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "the broker could not read or write its data", Err: err}
+}
+
+// StoreUnless returns an error of the store as Store does, unless it is the error of ctx. It
+// returns nil if err is nil.
+func StoreUnless(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
+		return err
+	}
+	return Store(err)
 }
 
 // Setting returns an error about invalid settings of a topic, group or pattern, with 40000. It
