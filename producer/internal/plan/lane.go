@@ -12,6 +12,9 @@ const (
 	// take several messages. Messages that arrive meanwhile share the next request.
 	sharedWindow = 2
 
+	// gather is the longest time for which a second request waits for further messages.
+	gather = 5 * time.Millisecond
+
 	// A lane that takes one message a request starts with FirstWindow requests at
 	// once and adapts between 1 and maxWindow.
 	FirstWindow = 32
@@ -31,6 +34,8 @@ type Lane struct {
 	Throttle    error // the error that caused the pause
 
 	flying  int              // requests under way
+	recent  int              // units in recent requests: the largest number, reduced by each request
+	begun   time.Time        // start of the newest request
 	window  int              // the most of them, where a request takes one message
 	bound   list.List[*unit] // message groups that wait for this lane
 	probing bool             // from the pause until a probe succeeded
@@ -51,6 +56,19 @@ func (l *Lane) free(now time.Time) bool {
 	return l.flying < l.window
 }
 
+// takes reports whether the lane takes a request of n units now. An idle lane does. Beside another
+// request it takes a request that is at least half as large as the recent ones. Without this rule
+// a request of one message alternates with a request of all others when many callers wait for
+// their results.
+func (l *Lane) takes(n int, now time.Time) bool {
+	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || n >= l.recent/2 || l.gathered(now))
+}
+
+// gathered reports whether the wait for messages of a second request is over.
+func (l *Lane) gathered(now time.Time) bool {
+	return l.flying > 0 && l.free(now) && now.Sub(l.begun) >= gather
+}
+
 // most is the number of messages that one request takes now.
 func (l *Lane) most() int {
 	if l.probing {
@@ -59,8 +77,10 @@ func (l *Lane) most() int {
 	return max(1, l.MaxMessages)
 }
 
-func (l *Lane) begin(r *Request) {
+func (l *Lane) begin(r *Request, now time.Time) {
 	l.flying++
+	l.begun = now
+	l.recent = max(r.units, l.recent*3/4)
 	r.pauses = l.pauses
 	if l.probing {
 		l.probe = r

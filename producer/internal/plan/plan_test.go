@@ -240,7 +240,7 @@ func TestWindowAdapts(t *testing.T) {
 	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
 	requests := func() (n int) {
 		for l.free(now) {
-			l.begin(&Request{Lane: l})
+			l.begin(&Request{Lane: l}, now)
 			n++
 		}
 		return n
@@ -265,7 +265,7 @@ func TestWindowAdapts(t *testing.T) {
 	}
 	l.flying = 0
 	old := &Request{Lane: l}
-	l.begin(old)
+	l.begin(old, now)
 	if !l.Pause(old, now, time.Second, nil) || l.Pause(old, now, time.Second, nil) {
 		t.Error("the second result from before the pause counts as another throttle")
 	}

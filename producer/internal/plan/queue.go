@@ -23,7 +23,8 @@ type Queue struct {
 	lanes   []*Lane
 
 	routing bool   // a job asks the transport for lanes
-	stalled bool   // no lane is free for units without a message group
+	stalled bool   // no lane takes the units without a message group now
+	enough  int    // so many of them end the stall; 0 if only a finished request does
 	asked   uint64 // counts the questions: tells the messages that came before one from later ones
 
 	newRequest func() *Request
@@ -170,12 +171,15 @@ func (q *Queue) Group(group string) []*Item {
 // for own, if that is set, is for own alone.
 func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 	for _, l := range q.lanes {
-		if l.bound.Len() > 0 && l.free(now) {
+		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.ready.Len(), now) {
 			return Job{Request: q.take(l, nil, now, false)}, true
 		}
 	}
 	if q.routing || q.ready.Len() == 0 {
 		return Job{}, false
+	}
+	if q.enough > 0 && q.ready.Len() >= q.enough {
+		q.stalled, q.enough = false, 0
 	}
 	head := q.ready.First()
 	if q.stalled && head.group == "" {
@@ -211,7 +215,7 @@ func (q *Queue) ask(head *unit, now time.Time, own *Item) *Ask {
 			a.Request.Avoid = append(a.Request.Avoid, it.Avoid)
 		}
 		for _, l := range q.lanes {
-			if l.Endpoint != "" && l.Endpoint != it.Avoid && !l.free(now) {
+			if l.Endpoint != "" && l.Endpoint != it.Avoid && !l.takes(q.ready.Len(), now) {
 				a.Request.Avoid = append(a.Request.Avoid, l.Endpoint)
 			}
 		}
@@ -250,13 +254,16 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 		return nil
 	}
 	if a.units[0].group != "" {
-		if own != nil && l.bound.Len() == 1 && l.free(now) && l.bound.First() == own.unit {
+		if own != nil && l.bound.Len() == 1 && l.takes(1+q.ready.Len(), now) && l.bound.First() == own.unit {
 			return q.take(l, nil, now, true)
 		}
 		return nil // Next forms the requests
 	}
-	if !l.free(now) {
-		q.stalled = true
+	if !l.takes(q.ready.Len(), now) {
+		q.stalled, q.enough = true, 0
+		if l.free(now) {
+			q.enough = l.recent / 2
+		}
 		return nil
 	}
 	head := a.units[0]
@@ -302,7 +309,7 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 func (q *Queue) Finished(r *Request, now time.Time) {
 	if r.Lane != nil {
 		r.Lane.requestEnded(r)
-		q.stalled = false
+		q.stalled, q.enough = false, 0
 	}
 	for _, it := range slices.Backward(r.Items) {
 		q.giveBack(r, it, now)
@@ -331,8 +338,8 @@ func (q *Queue) Wake(now time.Time) {
 		q.ready.PushFront(&u.place)
 	}
 	for _, l := range q.lanes {
-		if l.probing && l.probe == nil && !now.Before(l.PausedUntil) {
-			q.stalled = false
+		if l.probing && l.probe == nil && !now.Before(l.PausedUntil) || l.gathered(now) {
+			q.stalled, q.enough = false, 0
 		}
 	}
 }
@@ -349,8 +356,12 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 		earlier(q.waiting[0].items.First().Due)
 	}
 	for _, l := range q.lanes {
-		if now.Before(l.PausedUntil) && (l.bound.Len() > 0 || q.ready.Len() > 0) {
+		switch n := l.bound.Len() + q.ready.Len(); {
+		case n == 0:
+		case now.Before(l.PausedUntil):
 			earlier(l.PausedUntil)
+		case l.free(now) && !l.takes(n, now):
+			earlier(l.begun.Add(gather))
 		}
 	}
 	return at

@@ -16,6 +16,7 @@ type Request struct {
 	Items []*Item
 	Alive int // items that are still wanted
 
+	units   int
 	bytes   int
 	pauses  int           // of the lane when the request began
 	share   time.Duration // the smallest share of its messages
@@ -41,6 +42,7 @@ func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
 		if !r.fill(u, now) {
 			break
 		}
+		r.units++
 		u.place.Leave()
 		if alone {
 			break
@@ -52,7 +54,7 @@ func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
 		}
 	}
 	r.Alive = len(r.Items)
-	l.begin(r)
+	l.begin(r, now)
 	return r
 }
 

@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A loop is a number of callers that send a message each, wait for its result and send the next
+// one, over one server that takes many messages in a request.
+type loop struct {
+	t      *testing.T
+	q      Queue
+	now    time.Time
+	number int
+	flying []*Request
+}
+
+func newLoop(t *testing.T) *loop {
+	return &loop{t: t, now: time.Unix(1000, 0), q: New(func() *Request { return &Request{} })}
+}
+
+// add queues n messages one after the other.
+func (l *loop) add(n int) {
+	for range n {
+		l.number++
+		l.q.Add(&Item{Owner: numbered(l.number), Size: 1024, Message: &tidegate.Message{ID: fmt.Sprint(l.number), Topic: "t"}}, l.now)
+		l.pump()
+	}
+}
+
+func (l *loop) pump() {
+	l.q.Wake(l.now)
+	for {
+		j, ok := l.q.Next(l.now, nil)
+		if !ok {
+			return
+		}
+		r := j.Request
+		if j.Ask != nil {
+			r = l.q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 256}}, l.now, nil)
+		}
+		if r != nil {
+			l.flying = append(l.flying, r)
+		}
+	}
+}
+
+// finish ends the oldest request and returns the number of its messages.
+func (l *loop) finish() int {
+	r := l.flying[0]
+	l.flying = l.flying[1:]
+	n := len(r.Items)
+	for _, it := range r.Items {
+		l.q.Remove(it, l.now)
+	}
+	r.Lane.Succeeded(r)
+	l.q.Finished(r, l.now)
+	l.pump()
+	return n
+}
+
+// Callers that wait for their results share large requests: no request with a few messages goes
+// beside one with all others.
+func TestRequestsOfManyCallersAreEqual(t *testing.T) {
+	for _, callers := range []int{2, 3, 16, 64, 256} {
+		l := newLoop(t)
+		l.add(callers)
+		for request := range 100 {
+			if len(l.flying) == 0 {
+				t.Fatalf("%d callers: no request is under way", callers)
+			}
+			l.now = l.now.Add(time.Millisecond)
+			n := l.finish()
+			if least := callers / 8; request >= 20 && n < least {
+				t.Errorf("%d callers: request %d has %d messages, want at least %d", callers, request, n, least)
+			}
+			l.add(n)
+		}
+	}
+}
+
+// A few messages wait beside a large request, for at most 5 ms. An idle server gets them at once.
+func TestGatherEnds(t *testing.T) {
+	l := newLoop(t)
+	l.add(1)
+	if len(l.flying) != 1 {
+		t.Fatal("the idle server did not get the first message at once")
+	}
+	l.add(61) // the second request has one of them
+	l.finish()
+	l.finish()
+	if len(l.flying) != 1 || len(l.flying[0].Items) != 60 {
+		t.Fatalf("%d requests are under way, want one with 60 messages", len(l.flying))
+	}
+	began := l.now
+	l.now = l.now.Add(time.Millisecond)
+	l.add(3)
+	if len(l.flying) != 1 {
+		t.Fatal("3 messages did not wait beside a request with 60")
+	}
+	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(5 * time.Millisecond)) {
+		t.Fatalf("the wait ends %v after the start of the request, want 5 ms", at.Sub(began))
+	}
+	l.now = l.q.WakeAt(l.now)
+	l.pump()
+	if len(l.flying) != 2 || len(l.flying[1].Items) != 3 {
+		t.Fatalf("%d requests are under way after the wait, want 2", len(l.flying))
+	}
+	l.add(30)
+	l.finish()
+	if len(l.flying) != 2 || len(l.flying[1].Items) != 30 {
+		t.Fatalf("%d requests are under way, want 2, the second with 30 messages", len(l.flying))
+	}
+}
+
+// Half as many messages as the recent requests had are enough for a second request.
+func TestGatherTakesEnough(t *testing.T) {
+	l := newLoop(t)
+	l.add(61)
+	l.finish()
+	l.finish()
+	for n := 1; len(l.flying) < 2; n++ {
+		if l.add(1); n > 29 {
+			t.Fatal("29 messages beside a request with 59 still wait")
+		} else if len(l.flying) == 2 && n < 29 {
+			t.Fatalf("%d messages did not wait beside a request with 59", n)
+		}
+	}
+}
