@@ -77,12 +77,16 @@ type arrival struct {
 // arrive adds deliveries.
 func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	items := make([]*item, len(a.list))
+	var caps transport.Capabilities
 	for i, d := range a.list {
+		if i == 0 || d.Endpoint != a.list[i-1].Endpoint {
+			caps = a.caps(d.Endpoint)
+		}
 		left := a.invisible
 		if !d.InvisibleUntil.IsZero() {
 			left = min(left, d.InvisibleUntil.Sub(now))
 		}
-		items[i] = newItem(d, a.source, a.caps(d.Endpoint), lease.First(a.sent, now, left, h.opts.MaxExtension))
+		items[i] = newItem(d, a.source, caps, lease.First(a.sent, now, left, h.opts.MaxExtension))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,10 +140,11 @@ func (h *hand) drop(it *item) []*item {
 
 // A change lists the actions that follow a change of the gate or the end of deliveries.
 type change struct {
-	release   []*item              // deliveries to release
-	interrupt []context.CancelFunc // receives to interrupt
-	hire      int                  // workers to start
-	fetch     []*source            // queues with a due retry
+	release   []*item                   // deliveries to release
+	end       []context.CancelCauseFunc // handlers to end
+	interrupt []context.CancelFunc      // receives to interrupt
+	hire      int                       // workers to start
+	fetch     []*source                 // queues with a due retry
 }
 
 // gateChanged applies the gate's state to the unread deliveries and to the receives under way.

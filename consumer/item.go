@@ -38,23 +38,24 @@ type item struct {
 	// Guarded by hand.mu.
 	phase    phase
 	lease    lease.Lease
-	wake     schedule.Entry[*item] // of hand.leases: the keeper's next check
-	renewing bool                  // an extension is under way; a settlement waits for it
-	lost     bool                  // the lease is lost
-	lostErr  error                 // the server's reason, if known
-	cancel   context.CancelCauseFunc
-	stuck    bool // another worker replaces its handler
-	unsure   bool // the response to an extension was lost, so another handle may be valid
+	wake     schedule.Entry[*item]   // of hand.leases: the keeper's next check
+	renewing bool                    // an extension is under way; a settlement waits for it
+	lost     bool                    // the lease is lost
+	lostErr  error                   // the server's reason, if known
+	cancel   context.CancelCauseFunc // of the handler's context; nil before and after
+	stuck    bool                    // another worker replaces its handler
+	unsure   bool                    // the response to an extension was lost, so another handle may be valid
 
 	// Owned by the goroutine that carries out the verdict.
 	settlement.State
 	disposition Disposition
 	delay       time.Duration // until the next delivery
 	settleErr   error
-	duration    time.Duration // of the handler
-	batchTook   atomic.Int64  // set for a batch handler by other goroutines
-	err         error         // the handler's error
-	cancelled   bool          // the handler's context ended with the run
+	duration    time.Duration   // of the handler
+	batchTook   atomic.Int64    // set for a batch handler by other goroutines
+	ctx         deliveryContext // of the handler
+	result      result          // of the handler
+	cancelled   bool            // the handler's context ended with the run
 }
 
 func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease.Lease) *item {

@@ -87,7 +87,7 @@ func (r *run) outcome(it *item) Outcome {
 	return Outcome{
 		Topic: it.current.Topic, Group: r.sub.Group, MessageID: it.current.ID, MessageGroup: it.current.MessageGroup,
 		Attempt: it.current.Attempt, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
-		AttemptSpent: it.Verdict.Spent && it.disposition == Retried, Err: it.err, SettleErr: it.settleErr,
+		AttemptSpent: it.Verdict.Spent && it.disposition == Retried, Err: it.result.err, SettleErr: it.settleErr,
 	}
 }
 
@@ -110,7 +110,7 @@ func (r *run) observe(it *item) {
 	if r.opts.OnDeadLetter != nil && it.disposition == DeadLettered {
 		r.guard("OnDeadLetter panicked", it.current.ID, func() {
 			d := it.current
-			r.opts.OnDeadLetter(r.detached, &d, it.err)
+			r.opts.OnDeadLetter(r.detached, &d, it.result.err)
 		})
 	}
 	if r.opts.OnDelivery != nil {

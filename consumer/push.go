@@ -109,7 +109,7 @@ type run struct {
 	running  context.Context         //nolint:containedctx // Run's; ends with it or with a refusal
 	fatal    context.CancelCauseFunc // ends running with a refusal
 	detached context.Context         //nolint:containedctx // Run's without its end
-	handlers context.Context         //nolint:containedctx // parent of the handlers'; ends with ErrShutdown
+	handlers context.Context         //nolint:containedctx // ends with ErrShutdown when the handlers' contexts do
 	polling  context.Context         //nolint:containedctx // parent of the receives'; ends with handlers
 	settling context.Context         //nolint:containedctx // parent of the settlements'; ends when the time to shut down is over
 
@@ -237,6 +237,9 @@ func (r *run) reportStop(took time.Duration) {
 // follow carries out the actions after a change of the deliveries in hand.
 func (r *run) follow(c change) {
 	r.hire(c.hire)
+	for _, cancel := range c.end {
+		cancel(ErrShutdown)
+	}
 	for _, cancel := range c.interrupt {
 		cancel()
 	}

@@ -182,14 +182,20 @@ func (h *hand) remove(s *source) (interrupt []context.CancelFunc) {
 	return interrupt
 }
 
-// stop ends receiving. It releases unread deliveries if that costs them no attempt, and with all in
-// any case.
+// stop ends receiving. It releases unread deliveries if that costs them no attempt. With all it
+// releases them in any case, and ends the handlers; no further handler begins.
 func (h *hand) stop(all bool) change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopped, h.leaving = true, h.leaving || all
 	h.offer()
-	return h.dropUnread()
+	c := h.dropUnread()
+	for _, it := range h.all() {
+		if all && it.cancel != nil {
+			c.end = append(c.end, it.cancel)
+		}
+	}
+	return c
 }
 
 // close records that no further deliveries arrive.

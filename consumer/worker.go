@@ -36,14 +36,16 @@ func (r *run) worker() {
 // handleNext handles one delivery, and returns false if there will be no more. replaced becomes
 // true if another worker has replaced this one in the meantime.
 func (r *run) handleNext(replaced *bool) bool {
-	ctx, cancel := context.WithCancelCause(r.handlers)
+	// Not below r.handlers: it would list each handler's context, under one lock. hand.stop ends
+	// the handlers instead.
+	ctx, cancel := context.WithCancelCause(r.detached)
 	defer cancel(nil)
 	it := r.hand.take(cancel)
 	if it == nil {
 		return false
 	}
 	it.choice = r.policies.Choose(&it.d.Message)
-	res, start := &result{}, time.Now()
+	start := time.Now()
 	stop := func() {}
 	if r.batchHandler == nil { // a batch is watched as a whole
 		stop = r.watchStuck(it, it.d)
@@ -52,22 +54,24 @@ func (r *run) handleNext(replaced *bool) bool {
 		took := time.Since(start)
 		stop()
 		*replaced = r.hand.wasReplaced(it)
-		r.handled(it, res, took)
+		r.handled(it, took)
 	}()
-	r.call(&deliveryContext{ctx, it, r}, it.d, res)
+	it.ctx = deliveryContext{ctx, it, r}
+	r.call(&it.ctx, it.d, &it.result)
 	return true
 }
 
 // handled decides about a delivery after the end of its handler or of the handler's goroutine.
-func (r *run) handled(it *item, res *result, took time.Duration) {
+func (r *run) handled(it *item, took time.Duration) {
 	if it.duration = took; r.batchHandler != nil {
 		it.duration = time.Duration(it.batchTook.Load())
 	}
-	it.err, it.Failure = res.err, res.failure
+	failure := it.result.failure
+	it.Failure = failure
 	it.d = nil // the program owns it from here on
-	h := handled{took: took, failed: res.failure != nil && !res.failure.Snooze}
+	h := handled{took: took, failed: failure != nil && !failure.Snooze}
 	switch {
-	case res.failure == nil:
+	case failure == nil:
 		h.verdict = decision.Verdict{Action: decision.Ack}
 	case errors.Is(context.Cause(r.handlers), ErrShutdown):
 		// The shutdown interrupted the handler, so the failure does not count against the message.
@@ -75,7 +79,7 @@ func (r *run) handled(it *item, res *result, took time.Duration) {
 		it.cancelled = true
 	default:
 		rules := r.rulesFor(it)
-		h.verdict, h.snooze = decision.Judge(it.current.Attempt, res.failure, rules), rules.Snooze
+		h.verdict, h.snooze = decision.Judge(it.current.Attempt, failure, rules), rules.Snooze
 		if h.verdict.Plain {
 			it.Refused = errReconsume(&it.current)
 		}
