@@ -106,6 +106,9 @@ func (c *countingClient) fill(b *testing.B, n int, fifo bool) {
 		})
 	}
 	wg.Wait()
+	if b.Failed() {
+		b.FailNow() // consume would wait for the missing messages without end
+	}
 }
 
 // consume consumes n messages, and returns the time until the last acknowledgement.
