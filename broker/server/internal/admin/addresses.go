@@ -47,7 +47,8 @@ type TopicAddressSettings struct {
 	broker.AddressSettings
 }
 
-// GetTopicAddressSettings tells what holds for a topic, and by which patterns.
+// GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that
+// they come from.
 func (h *Handlers) GetTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	topic := r.PathValue("topic")
 	a, matches := h.engine.TopicAddressSettings(topic)

@@ -42,6 +42,5 @@ type Handlers struct {
 	gate   *gate.Gate
 }
 
-// New returns the handlers of one engine. gate decides about requests whose bodies
-// name further topics.
+// New returns the handlers of one engine. gate checks the permissions for topics in request bodies.
 func New(e Engine, g *gate.Gate) *Handlers { return &Handlers{e, g} }

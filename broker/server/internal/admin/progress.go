@@ -21,7 +21,7 @@ type RewindRequest struct {
 	Offsets map[string]int64 `json:"offsets"`
 }
 
-// A RewindResult is what a rewind has changed, by queue.
+// A RewindResult is the result of a rewind by queue.
 type RewindResult struct {
 	Queues []broker.QueueRewind `json:"queues"`
 }
@@ -37,7 +37,7 @@ func (h *Handlers) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any
 		return 0, nil, err
 	}
 	group := r.PathValue("group")
-	// A group that is put at a topic's beginning can throttle who sends to it.
+	// A group at the beginning of a topic can throttle the producers of the topic.
 	if err := h.gate.Permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
 		return 0, nil, err
 	}

@@ -93,7 +93,7 @@ func notNil[T any](s []T) []T {
 	return s
 }
 
-// PurgeTopic answers POST /v1/topics/{topic}/purge with what was removed.
+// PurgeTopic responds to POST /v1/topics/{topic}/purge with the removed messages.
 func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
 	return http.StatusOK, struct {

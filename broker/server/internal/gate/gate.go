@@ -1,7 +1,6 @@
-// Package gate is what every request passes, on either wire: it finds out who
-// asks, refuses what the rules of package access do not allow, and what a page in a
-// browser must not do, and counts and logs what it refused. What a request
-// needs to be allowed is told by who serves it.
+// Package gate admits requests over gRPC and HTTP. It authenticates the client, rejects requests
+// that the rules of package access do not allow and requests that a page in a browser must not
+// make, and counts and logs the rejections. The caller passes the needs of each request.
 package gate
 
 import (
@@ -33,9 +32,9 @@ type Gate struct {
 	lines   refusalLog
 }
 
-// New returns a gate that restricts nothing until [Gate.Begin], but for pages in
-// browsers. needs returns what an RPC needs to be allowed, by its name and request, and first has
-// what it needs before the request is read, by its name.
+// New returns a gate that restricts nothing until [Gate.Begin], except for pages in browsers. needs
+// returns the needs of an RPC from its name and request. first returns, from its name, the needs
+// that are checked before the request is read.
 func New(log *slog.Logger, needs func(op string, req any) []access.Need, first map[string]access.Need, hosts Hosts) *Gate {
 	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
@@ -48,8 +47,7 @@ func New(log *slog.Logger, needs func(op string, req any) []access.Need, first m
 	return g
 }
 
-// A Regime is who may do what for a time. What lasts longer is asked again
-// when it is over.
+// A Regime is a set of rules for a period. Longer requests are checked again when it ends.
 type Regime struct {
 	policy *access.Policy  // nil: everything is allowed
 	over   context.Context //nolint:containedctx // ends when another regime begins
@@ -59,7 +57,7 @@ type Regime struct {
 // Over returns a context that ends when other rules hold.
 func (r *Regime) Over() context.Context { return r.over }
 
-// Begin makes p hold, nil restricting nothing, and ends what held before.
+// Begin applies the rules p and ends the rules before. Nil restricts nothing.
 func (g *Gate) Begin(p *access.Policy) {
 	r := &Regime{policy: p}
 	r.over, r.end = context.WithCancel(context.Background()) // no request's
@@ -68,12 +66,12 @@ func (g *Gate) Begin(p *access.Policy) {
 	}
 }
 
-// Regime returns what holds now.
+// Regime returns the current rules.
 func (g *Gate) Regime() *Regime { return g.current.Load() }
 
 func (g *Gate) policy() *access.Policy { return g.current.Load().policy }
 
-// Refusals counts, by reason, what was refused.
+// Refusals counts the rejections by reason.
 func (g *Gate) Refusals() prometheus.Collector { return g.refused }
 
 // Reasons that no rule has a part in.
@@ -83,13 +81,13 @@ const (
 	reasonHost      access.Reason = "host"       // for a name that a page may have made up
 )
 
-// A denial is why a request is not served, and what the client is told.
+// A denial is the reason of a rejection, with the error for the client.
 type denial struct {
 	reason access.Reason
 	answer *tidegate.Error
 }
 
-// decide returns nil if who may do all that is needed.
+// decide returns nil if the principal has all the needed permissions.
 func decide(p *access.Policy, who access.Identity, reason access.Reason, needs []access.Need) *denial {
 	var forbidden error
 	if reason == "" {
@@ -104,8 +102,8 @@ func decide(p *access.Policy, who access.Identity, reason access.Reason, needs [
 	return &denial{reason, refusalError(p, reason, forbidden)}
 }
 
-// refusalError is what the client is told. It repeats nothing that the client
-// gave as credentials: a secret may stand in the wrong place.
+// refusalError returns the error for the client. It repeats no part of the credentials, because a
+// secret can be in the wrong place.
 func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tidegate.Error {
 	unauthorized := func(subject, text string) *tidegate.Error {
 		return refusal.New(tidegate.CodeUnauthorized, subject, text)

@@ -18,20 +18,20 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
 
-// A Caller is who a gRPC request is from.
+// A Caller is the principal of a gRPC request.
 type Caller struct {
 	under *Regime
 	who   access.Identity
 	began time.Time // when its signature was to be fresh
 }
 
-// Under returns the rules by which the caller was let in.
+// Under returns the rules that admitted the caller.
 func (c Caller) Under() *Regime { return c.under }
 
-// Authenticate finds out who a request is from that began at that time, by its
-// headers alone. It refuses wrong credentials, missing ones if every request needs them, and a
-// caller that may do nothing of this kind: before the request is read, so that its size does
-// not matter.
+// Authenticate returns the caller of a request from its headers alone. began is the start of the
+// request. It rejects wrong credentials, missing credentials if every request needs them, and a
+// caller without any permission for this RPC. This happens before the request is read, so its size
+// does not matter.
 func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c Caller, err error) {
 	c = Caller{under: g.current.Load(), began: began}
 	if c.under.policy == nil {
@@ -47,7 +47,7 @@ func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c 
 	return c, g.judge(ctx, op, c, reason)
 }
 
-// Admit returns the client's ID, if its caller may do what the request asks for.
+// Admit returns the client's ID if its caller has the permissions that the request needs.
 func (g *Gate) Admit(ctx context.Context, op string, c Caller, req any) (client string, err error) {
 	if g.current.Load() != c.under { // it changed while the request was read
 		if c, err = g.Authenticate(ctx, c.began, op); err != nil {
@@ -63,8 +63,8 @@ func (g *Gate) Admit(ctx context.Context, op string, c Caller, req any) (client 
 	return clientID(ctx, &c.who)
 }
 
-// PermitRPC refuses what a request that was admitted asks for beyond the table of needs, as in its
-// headers, if its caller may not do it.
+// PermitRPC rejects an admitted request if its caller lacks a permission that the table of needs
+// does not have, for example because a header asks for more.
 func (g *Gate) PermitRPC(ctx context.Context, op string, needs ...access.Need) error {
 	c, err := g.Authenticate(ctx, time.Now(), op)
 	if err != nil || c.under.policy == nil {
@@ -103,8 +103,8 @@ func (g *Gate) MayStillSend(ctx context.Context, began time.Time, topic string) 
 	return reason == "" && p.Allows(who, access.ToSend(topic)) == nil
 }
 
-// identify tells who a gRPC request is from that began at that time: by its
-// signature, or else by the client certificate of its connection.
+// identify returns the principal of a gRPC request: by its signature, or else by the client
+// certificate of its connection. began is the start of the request.
 func identify(ctx context.Context, p *access.Policy, from *peer.Peer, began time.Time) (access.Identity, access.Reason) {
 	authorization := metadata.ValueFromIncomingContext(ctx, wire.HeaderAuthorization)
 	dateTime := metadata.ValueFromIncomingContext(ctx, wire.HeaderDateTime)
@@ -143,12 +143,11 @@ func certificateNames(verified [][]*x509.Certificate) []string {
 	return append(names, c.EmailAddresses...)
 }
 
-// MaxClientID bounds what is remembered of each client, in bytes.
+// MaxClientID is the maximum size of a client's ID in bytes. The server stores the ID.
 const MaxClientID = 255
 
-// clientID returns the client's ID, which every request must carry. With keys,
-// an ID is one of its key: nobody can speak for a client of another key. who is nil
-// without keys.
+// clientID returns the client's ID, which every request must have. With keys, an ID belongs to its
+// key, so no client can use the ID of a client with another key. who is nil without keys.
 func clientID(ctx context.Context, who *access.Identity) (string, error) {
 	id := wire.Header(ctx, wire.HeaderClientID)
 	switch {

@@ -13,9 +13,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
 
-// Enter returns a request over HTTP with who it is from, if it may be served:
-// pattern is its route's and needs what that takes. Where it may not, the header says
-// how to show credentials.
+// Enter returns an admitted HTTP request with its principal. pattern is the route, and needs are
+// its needs. If it rejects the request, the response header names the possible credentials.
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, needs func(*http.Request) []access.Need) (*http.Request, error) {
 	if bad := fromPage(r); bad != nil {
 		g.deny(pattern, r.RemoteAddr, claimedBy(g.policy(), r), bad)
@@ -35,7 +34,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, nee
 	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
 }
 
-// An admission is that of one request, whose goroutine alone uses it.
+// An admission belongs to one request. Only the goroutine of the request uses it.
 type admission struct {
 	pattern string
 	needs   func(*http.Request) []access.Need
@@ -55,8 +54,7 @@ func identityOf(r *http.Request) *access.Identity {
 	return nil
 }
 
-// StillAllowed refuses to go on with a request that the rules that hold now
-// would not let in.
+// StillAllowed rejects the rest of a request if the current rules would not admit it.
 func (g *Gate) StillAllowed(r *http.Request) error {
 	a, ok := r.Context().Value(admissionKey{}).(*admission)
 	if !ok || a.under == g.current.Load() {
@@ -85,8 +83,8 @@ func Authenticated(r *http.Request) bool {
 // Restricts reports whether rules hold for the request.
 func (g *Gate) Restricts(r *http.Request) bool { return identityOf(r) != nil && g.policy() != nil }
 
-// Allows reports whether who the request is from may do all that is needed.
-// Unlike Permit it neither counts nor logs.
+// Allows reports whether the principal of the request has all the needed permissions. Unlike Permit
+// it neither counts nor logs.
 func (g *Gate) Allows(r *http.Request, needs ...access.Need) bool {
 	who, p := identityOf(r), g.policy()
 	return who == nil || p == nil || p.Allows(*who, needs...) == nil
@@ -105,8 +103,8 @@ func ClientOf(r *http.Request, otherwise string) (string, error) {
 	return scoped(identityOf(r), id), nil
 }
 
-// Permit refuses what a request asks for in its body, which the table of
-// needs does not see, if it is not allowed to who the request is from.
+// Permit rejects a request if its principal lacks a permission for the body of the request, which
+// the table of needs does not cover.
 func (g *Gate) Permit(r *http.Request, needs ...access.Need) error {
 	who, p := identityOf(r), g.policy()
 	if who == nil || p == nil {
@@ -119,8 +117,7 @@ func (g *Gate) Permit(r *http.Request, needs ...access.Need) error {
 	return nil
 }
 
-// admitHTTP returns who the request is from, if it may be served: nil if
-// nothing is restricted.
+// admitHTTP returns the principal of an admitted request. It returns nil if nothing is restricted.
 func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, began time.Time, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
 	if p == nil {
 		return nil, nil
@@ -149,8 +146,8 @@ func claimedBy(p *access.Policy, r *http.Request) string {
 	return p.ClaimedBy(authorization)
 }
 
-// identifyHTTP tells who an HTTP request is from that began at that time: by a key and its secret
-// in Basic, by the signature that gRPC requests have, or by a client certificate.
+// identifyHTTP returns the principal of an HTTP request: by a key and its secret in Basic, by the
+// signature of gRPC requests, or by a client certificate. began is the start of the request.
 func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
 	authorization, dateTime := r.Header.Values(wire.HeaderAuthorization), r.Header.Values(wire.HeaderDateTime)
 	if len(authorization) > 1 || len(dateTime) > 1 {
@@ -178,7 +175,7 @@ func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Id
 	return access.Identity{}, ""
 }
 
-// private reports whether nobody between the client and here can read the request.
+// private reports whether no third party between the client and this server can read the request.
 func private(r *http.Request) bool {
 	if r.TLS != nil {
 		return true

@@ -14,20 +14,20 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
-// Hosts are whom requests over HTTP may be for that have no credentials and
-// arrive in plain text at a loopback address.
+// Hosts are the accepted host names of HTTP requests that have no credentials and arrive in plain
+// text at a loopback address.
 type Hosts struct {
-	Any   bool     // whoever it is
+	Any   bool     // from any page
 	Names []string // these, with or without a port, beside IP addresses and localhost
 }
 
-// same tells pages of other origins by Origin and Sec-Fetch-Site.
+// same detects pages of other origins by Origin and Sec-Fetch-Site.
 var same = http.NewCrossOriginProtection()
 
-// A page in somebody's browser can reach a broker on that machine, which asks
-// for no keys. One of another origin may only read, which browsers do not let
-// it: fromPage refuses what it must not do. One whose name was made to point at this
-// machine (DNS rebinding) is of the same origin: forOther refuses that name.
+// A page in a browser can reach a broker on the same machine, which needs no keys. A page of
+// another origin can only send simple requests and cannot read the responses; fromPage rejects its
+// changes. A page whose name was changed to point at this machine (DNS rebinding) is of the same
+// origin; forOther rejects the name.
 func fromPage(r *http.Request) *denial {
 	if same.Check(r) == nil {
 		return nil
@@ -36,10 +36,9 @@ func fromPage(r *http.Request) *denial {
 		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))}
 }
 
-// forOther refuses a request without credentials that arrived at a loopback
-// address and is for a name that somebody else may have given out. who is nil
-// where nothing is restricted. Over TLS the browser has compared the name with
-// the certificate, which nobody else can have for theirs.
+// forOther rejects a request without credentials that arrived at a loopback address and has a host
+// name that a third party can control. who is nil if nothing is restricted. Over TLS the browser
+// has compared the name with the certificate, which no third party can have.
 func (g *Gate) forOther(r *http.Request, who *access.Identity) *denial {
 	if g.hosts.Any || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || g.hosts.own(r.Host) {
 		return nil
@@ -55,8 +54,8 @@ func overLoopback(r *http.Request) bool {
 	return ok && at.IP.IsLoopback()
 }
 
-// own reports whether a Host header names an IP address, this machine
-// (RFC 6761 §6.3), or what the options give as its name. Browsers always send one.
+// own reports whether a Host header has an IP address, a name of this machine (RFC 6761 §6.3), or a
+// name in the options. Browsers always send the header.
 func (h Hosts) own(host string) bool {
 	name := hostName(host)
 	if name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
@@ -76,7 +75,7 @@ func IsHostName(name string) bool {
 
 var hostNames = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$`)
 
-// hostName returns what is before the port, as names are compared.
+// hostName returns the name before the port, in the form for comparison.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -8,9 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
 )
 
-// permitHandle lets a request settle a delivery, by what its handle is of: the
-// request itself names only the group. It fills in the topic. A retry belongs
-// to the topic that the receive showed, and to who receives from the retry topic itself.
+// permitHandle checks the permission to settle a delivery by the topic in its handle, because the
+// request names only the group. It sets the topic. A retry belongs to the topic of the receive, or
+// for a receive from the retry topic to that topic.
 func (h *Handlers) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 	if !h.Gate.Restricts(r) {
 		return nil

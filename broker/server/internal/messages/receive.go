@@ -19,15 +19,15 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// defaultInvisible is how long a message that was received over HTTP is kept
-// from others if the client does not say, or as near to it as the engine allows.
+// defaultInvisible is the invisible duration of a message received over HTTP if the client requests
+// none. The engine's bounds apply.
 const defaultInvisible = 30 * time.Second
 
 // jsonFactor is how many times the size of a delivery's body its response over HTTP takes:
 // the body, its base64 and the JSON around that, which grows by doubling.
 const jsonFactor = 5
 
-// An ReceiveRequest asks for messages. Missing keys have the value that is told.
+// A ReceiveRequest requests messages. Missing keys have the documented defaults.
 type ReceiveRequest struct {
 	Max               *int             `json:"max"`                // 1; without end in a stream
 	MaxBytes          int              `json:"max_bytes"`          // no bound
@@ -43,8 +43,8 @@ type ReceiveRequest struct {
 	Text      bool   `json:"text"`       // false: all bodies are base64
 }
 
-// poll says a receive in the engine's words, but for Max and Wait. The engine's
-// bounds of an invisible duration are least and most.
+// poll converts a receive for the engine, except for Max and Wait. least and most are the engine's
+// bounds of an invisible duration.
 func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (broker.Poll, error) {
 	p := broker.Poll{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
@@ -151,7 +151,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		parked, stop := f.h.whileAllowed(ctx)
 		defer stop()
 		held := transit.Of(r.Context())
-		held.Release() // what the batch before had
+		held.Release() // of the previous batch
 		f.poll.Admit = transit.Admit(held, f.poll.Max, jsonFactor)
 		ds, err = f.h.Engine.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
@@ -201,7 +201,7 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 			f.poll.Max = min(left, refusal.MaxReceive)
 		}
 		if !out.Begun() {
-			f.poll.Wait = 0 // what is wrong with the request is answered before the stream begins
+			f.poll.Wait = 0 // errors of the request are reported before the stream begins
 		} else if req.Wait != nil {
 			f.poll.Wait = min(f.poll.Wait, max(time.Duration(*req.Wait)-time.Since(last), 0))
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// httpClient returns who sends a request: the header x-mq-client-id, as over
-// gRPC, or else the client's address; with keys, the key before it.
+// httpClient returns the client ID of a request: the header x-mq-client-id, as over gRPC, or else
+// the client's address. With keys, the key precedes it.
 func httpClient(r *http.Request) (string, error) { return gate.ClientOf(r, remoteHost(r)) }
 
 func remoteHost(r *http.Request) string {
@@ -23,8 +23,8 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-// gone is the error of a request whose client reads no answer, or not all of
-// it: the connection is cut, so that what it has got does not look complete.
+// gone is the error of a request whose client does not read the whole response. The connection is
+// closed, so that a partial response does not look complete.
 func gone(err error) error {
 	if err == nil {
 		return nil
@@ -46,8 +46,8 @@ func (h *Handlers) whileAllowed(ctx context.Context) (parked context.Context, st
 	}
 }
 
-// readRequest is web.ReadJSON for a request about messages: it has to have a
-// body, says that it is JSON, and may be larger.
+// readRequest is web.ReadJSON for a request about messages: the body is required, must be declared
+// as JSON, and can be larger.
 func (h *Handlers) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
 	if _, err := web.ContentType(r, web.TypeJSON); err != nil {
 		return err

@@ -20,7 +20,7 @@ type sendRequest struct {
 	Messages []web.Message `json:"messages"`
 }
 
-// A SendResult is what became of one message.
+// A SendResult is the result for one message.
 type SendResult struct {
 	Line int    `json:"line,omitempty"` // of a stream, from 1
 	ID   string `json:"id,omitempty"`   // empty if the line could not be read
@@ -29,7 +29,7 @@ type SendResult struct {
 	Queue  *int   `json:"queue,omitempty"` // not of a message that waits for its delivery time
 	Offset *int64 `json:"offset,omitempty"`
 
-	// RecallHandle takes a message back whose delivery time is ahead.
+	// RecallHandle recalls a delayed message before its delivery time.
 	RecallHandle string `json:"recall_handle,omitempty"`
 
 	Error *web.Problem `json:"error,omitempty"`
@@ -90,7 +90,7 @@ func (h *Handlers) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 	return to.one(r.Context(), &m)
 }
 
-// A sending is where the messages of one request go, and who sends them.
+// A sending has the destination and the sender of the messages of one request.
 type sending struct {
 	h            *Handlers
 	topic        string

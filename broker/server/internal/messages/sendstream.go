@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxStreamBatch and maxStreamBytes bound what of a stream is stored at
-	// once, and so what of it is in memory beside one line.
+	// maxStreamBatch and maxStreamBytes bound the messages of a stream that are stored at once, and
+	// therefore its memory besides one line.
 	maxStreamBatch = 64
 	maxStreamBytes = 1 << 20
 )
@@ -52,7 +52,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		if err := lines.Hold(false); err != nil {
 			return to.endStream(out, err)
 		}
-		if err := out.Open(); err != nil { // who waited for our go-ahead has it by now
+		if err := out.Open(); err != nil { // a client that waits for "100 Continue" has it by now
 			return 0, nil, gone(err)
 		}
 		if len(batch.at) > 0 {
@@ -73,8 +73,8 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	}
 }
 
-// endReading ends what waits for a line when the server ends. The handler has to call stop
-// before it returns: net/http panics if a connection is used after that.
+// endReading ends the wait for a line when the server ends. The handler must call stop before it
+// returns: net/http panics if a connection is used later.
 func (h *Handlers) endReading(out *web.LineWriter) (stop func()) {
 	ended := make(chan struct{})
 	unregister := context.AfterFunc(h.Life, func() {
@@ -90,7 +90,7 @@ func (h *Handlers) endReading(out *web.LineWriter) (stop func()) {
 
 func closing() error { return fmt.Errorf("the broker is closed or closing: %w", tidegate.ErrClosed) }
 
-// endStream tells why a stream ends, unless it is complete.
+// endStream reports the reason for the end of a stream, unless the stream is complete.
 func (to *sending) endStream(out *web.LineWriter, err error) (int, any, error) {
 	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
 	case errors.Is(err, io.EOF):

@@ -32,7 +32,7 @@ type AckRequest struct {
 	Handles []string `json:"handles"`
 }
 
-// An AckResult is what became of one handle.
+// An AckResult is the result for one handle.
 type AckResult struct {
 	Handle string       `json:"handle"`
 	Error  *web.Problem `json:"error,omitempty"`
@@ -79,14 +79,14 @@ func (h *Handlers) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any
 	return web.Many(results, errs)
 }
 
-// A handleRequest is what every request about one delivery has.
+// A handleRequest has the keys of every request about one delivery.
 type handleRequest struct {
 	Handle string `json:"handle"`
 }
 
 func (r *handleRequest) handle() string { return r.Handle }
 
-// settleOne reads a request about one delivery, which who sends it may settle.
+// settleOne reads a request about one delivery, and checks the permission to settle it.
 func (h *Handlers) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
 	group, client, err := h.settlement(w, r, req)
 	if err != nil {
@@ -103,7 +103,7 @@ type ChangeRequest struct {
 	InvisibleDuration *broker.Duration `json:"invisible_duration"`
 }
 
-// A ChangeResult is what holds after a ChangeRequest.
+// A ChangeResult is the state after a ChangeRequest.
 type ChangeResult struct {
 	Handle         string    `json:"handle"` // in place of the one that was given
 	InvisibleUntil time.Time `json:"invisible_until"`
@@ -133,24 +133,24 @@ func (h *Handlers) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 	return http.StatusOK, out, nil
 }
 
-// changeCall is what the ways to postpone a message are on the other wire.
+// changeCall is the equivalent RPC of the requests that postpone a message.
 func changeCall(client, group string) Call {
 	return Call{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
 }
 
-// A RetryResult is what becomes of a message that was not consumed. Without a fate the group was
-// done with the message before.
+// A RetryResult is the fate of a message that was not consumed. It has no fate if the group had
+// finished the message before.
 type RetryResult struct {
 	Fate  string           `json:"fate,omitempty"`
 	Delay *broker.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
 }
 
-// fates are the texts of those that a client is told.
+// fates are the texts of fates in responses.
 var fates = map[transport.Fate]string{
 	transport.FateAgain: "again", transport.FateDeadLetter: "dead_letter", transport.FateParked: "parked",
 }
 
-// retried makes the response of a request whose deliveries end with a result.
+// retried returns the response of a request that ends deliveries with a result.
 func retried(r transport.RetryResult, err error) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
@@ -256,7 +256,7 @@ func (h *Handlers) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 	return retried(result, err)
 }
 
-// A RecallRequest names a message whose delivery time is ahead.
+// A RecallRequest names a delayed message.
 type RecallRequest struct {
 	RecallHandle string `json:"recall_handle"`
 }
@@ -266,7 +266,7 @@ type RecallResult struct {
 	ID string `json:"id"`
 }
 
-// RecallMessage removes a message whose delivery time is ahead.
+// RecallMessage removes a delayed message before its delivery time.
 func (h *Handlers) RecallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package metrics says in Prometheus' words what the engine counts, and counts
-// itself which requests were answered, how, and how fast. The names, labels and help of
-// all metrics but those of access are here.
+// Package metrics exports the counts of the engine to Prometheus, and counts requests by result and
+// duration. It has the names, labels and help texts of all metrics except those of access.
 package metrics

@@ -13,13 +13,13 @@ import (
 	"github.com/tidegate/tidegate/broker"
 )
 
-// A collector tells Prometheus what the engine says of itself. It keeps
-// nothing between scrapes, so what was deleted vanishes from the output.
+// A collector exports the counts of the engine to Prometheus. It stores nothing between scrapes, so
+// deleted topics and groups disappear from the output.
 type collector struct {
 	of Source
 }
 
-// A Source is what is told of.
+// A Source has the exported counts.
 type Source interface {
 	// The engine's.
 	Stats() broker.Stats
@@ -32,8 +32,8 @@ type Source interface {
 	Clients() int
 }
 
-// Handler answers GET /metrics: with what the source says, the other collectors, the
-// Go runtime's metrics and the process's. It logs what goes wrong.
+// Handler responds to GET /metrics with the counts of the source, the other collectors, and the
+// metrics of the Go runtime and the process. It logs errors.
 func Handler(of Source, log *slog.Logger, others ...prometheus.Collector) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(&collector{of}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -44,9 +44,9 @@ func Handler(of Source, log *slog.Logger, others ...prometheus.Collector) http.H
 	})
 }
 
-// Labels have names of topics and groups that there are and fixed words as values, never
-// clients, messages or anything else that a request says. Whoever may receive can make
-// groups, broker.Options.MaxAutoGroups at most.
+// The values of labels are names of existing topics and groups, and fixed words, but never clients,
+// messages or other texts of a request. A client that can receive can create groups, at most
+// broker.Options.MaxAutoGroups.
 var (
 	topicLabels = []string{"topic"}
 	groupLabels = []string{"topic", "group"}

@@ -25,9 +25,9 @@ type Requests struct {
 	httpTotal   *prometheus.CounterVec
 }
 
-// A request is what is looked up for each RPC only once.
+// A request has the values that are looked up only once for each RPC.
 type request struct {
-	seconds func() prometheus.Observer // its series begin with the first call; nil for Telemetry, whose streams last as long as clients live
+	seconds func() prometheus.Observer // its series begin with the first call; nil for Telemetry, because its streams last as long as the clients
 	ok      prometheus.Counter
 }
 
@@ -95,8 +95,8 @@ func (r *Requests) ExpectHTTP(op string, status int) {
 	r.httpTotal.WithLabelValues(op, strconv.Itoa(status))
 }
 
-// ObserveHTTP counts one request over HTTP that began at begin and was answered
-// with the status, 0 if it got no answer; stream tells whether the answer was one.
+// ObserveHTTP counts one HTTP request that began at begin. status is that of the response, 0
+// without a response. stream is set if the response is a stream.
 func (r *Requests) ObserveHTTP(op string, begin time.Time, status int, stream bool) {
 	label := strconv.Itoa(status)
 	if status == 0 {

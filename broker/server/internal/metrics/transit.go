@@ -6,8 +6,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
-// Transit returns what there is to count about the memory of requests and responses: one budget by
-// the name of each use, and how many connections ended because their clients were too slow.
+// Transit returns the metrics of the memory for requests and responses: one budget by the name of
+// each use, and the number of connections that were closed because their clients were too slow.
 func Transit(budgets map[string]*transit.Budget, slow func() int64) prometheus.Collector {
 	return &transitCollector{budgets, slow}
 }

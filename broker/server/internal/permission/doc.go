@@ -1,4 +1,4 @@
-// Package permission has the tables of what each request needs, for every RPC and every route over
-// HTTP. A request that is in no table needs to administer the whole broker. The tables are pure:
-// package gate decides whether a client has what a request needs.
+// Package permission has the tables of the needs of each request, for every RPC and every HTTP
+// route. A request without an entry needs administrator rights for the whole broker. The tables are
+// pure: package gate checks whether a client meets the needs of a request.
 package permission

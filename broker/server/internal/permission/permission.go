@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// What each request needs. A handle in an RPC needs no row of its own: the
-// engine refuses one that is not of the topic and the group that the request names.
+// The needs of each RPC. A handle in an RPC needs no entry of its own: the engine rejects a handle
+// that does not belong to the topic and group of the request.
 
 // RPCs are the needs of all RPCs. One that is not here needs to administer
 // the whole broker.
@@ -29,7 +29,7 @@ var RPCs = map[string]func(req any) []access.Need{
 		return need(access.Signed())
 	}),
 	"NotifyClientTermination": rpcRow(func(*rmqpb.NotifyClientTerminationRequest) []access.Need {
-		return need(access.Signed()) // a client ends nobody but itself: IDs of clients are per key
+		return need(access.Signed()) // a client ends only itself, because IDs of clients are per key
 	}),
 	"SendMessage": rpcRow(func(q *rmqpb.SendMessageRequest) []access.Need {
 		needs := need(access.Signed())
@@ -86,9 +86,8 @@ var RPCs = map[string]func(req any) []access.Need{
 	}),
 }
 
-// Routes are the needs of all HTTP routes, by method and pattern. One that
-// is not here needs to administer the whole broker; one whose needs are nil is
-// open to everyone.
+// Routes are the needs of all HTTP routes, by method and pattern. A route without an entry needs
+// administrator rights for the whole broker. A route with nil needs is open to everyone.
 var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/topics/{topic}/messages":               toSend,
 	"POST /v1/topics/{topic}/recall":                 toSend,
@@ -126,9 +125,9 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/throttle":                             onServer(access.Observe),
 	"PUT /v1/throttle":                             onServer(access.Admin),
 	"GET /metrics":                                 onServer(access.Observe),
-	"GET /healthz":                                 nil, // whoever starts and watches processes has no keys
+	"GET /healthz":                                 nil, // probes of process managers have no keys
 	"GET /readyz":                                  nil,
-	"GET /v1/openapi.yaml":                         nil, // it says what everyone can read in the repository
+	"GET /v1/openapi.yaml":                         nil, // its content is in the public repository
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }
@@ -139,7 +138,8 @@ func toReceive(r *http.Request) []access.Need {
 
 func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
 
-// readDeadLetters is to see what a receive from the topic of a group's dead letters gives.
+// readDeadLetters is the need to browse dead letters: to receive from the dead letter topic of the
+// group.
 func readDeadLetters(r *http.Request) []access.Need {
 	group := r.PathValue("group")
 	return need(access.ToReceive(tidegate.DeadLetterTopic(group), group))
@@ -155,8 +155,7 @@ func moveDeadLetters(r *http.Request) []access.Need {
 	return need(access.OnGroup(access.Admin, group))
 }
 
-// OfRoute returns what a request of a route needs, by the route's method and pattern. open
-// reports whether it needs nothing.
+// OfRoute returns the needs of a route by its method and pattern. open is set if it needs nothing.
 func OfRoute(pattern string) (needs func(*http.Request) []access.Need, open bool) {
 	needs, known := Routes[pattern]
 	if !known {
@@ -165,11 +164,11 @@ func OfRoute(pattern string) (needs func(*http.Request) []access.Need, open bool
 	return needs, needs == nil
 }
 
-// OfNoRoute returns what a request needs for which no route is: credentials, if there are
-// any, that are right.
+// OfNoRoute returns the needs of a request without a route: if it has credentials, they must be
+// correct.
 func OfNoRoute(*http.Request) []access.Need { return need(access.Signed()) }
 
-// OfRPC returns what an RPC needs.
+// OfRPC returns the needs of an RPC.
 func OfRPC(op string, req any) []access.Need {
 	if f := RPCs[op]; f != nil {
 		return f(req)
@@ -215,8 +214,8 @@ type Engine interface {
 	TopicOf(handle string) (topic, original string, err error)
 }
 
-// OfReconsume returns what a retry through the retry topic needs; nil for a delivery that the
-// engine refuses.
+// OfReconsume returns the needs of a retry through the retry topic, or nil for a delivery that the
+// engine rejects.
 func OfReconsume(e Engine, d *tidegate.Delivery) []access.Need {
 	g, bad := e.Group(d.ConsumerGroup)
 	_, original, unknown := e.TopicOf(d.Handle)

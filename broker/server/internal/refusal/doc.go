@@ -1,4 +1,3 @@
-// Package refusal is what a request is told that is not carried out, on either
-// wire: the error with its code, its text, how long to wait, and the bounds
-// that gRPC and HTTP have in common.
+// Package refusal has the errors of rejected requests, for gRPC and HTTP: the code, the text and
+// the delay of an error, and the bounds that both protocols have in common.
 package refusal

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// New returns the refusal of a request with a code: of what in it, and why.
+// New returns the error of a rejected request, with a code, a subject and a reason.
 func New(code tidegate.Code, subject, text string) *tidegate.Error {
 	return &tidegate.Error{Code: code, Subject: subject, Message: text}
 }
@@ -56,8 +56,7 @@ func CodeOf(err error) tidegate.Code {
 	return tidegate.CodeInternalServerError
 }
 
-// PushBackOf returns how long the client should wait before its next attempt;
-// 0 where the error does not say.
+// PushBackOf returns the delay before the client's next attempt, or 0 if the error has none.
 func PushBackOf(err error) time.Duration {
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.RetryAfter > 0 {
 		return e.RetryAfter

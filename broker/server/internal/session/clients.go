@@ -27,8 +27,8 @@ const (
 	// MaxClients bounds the clients remembered at once.
 	MaxClients = 100_000
 
-	// maxKept bounds what is kept of the settings of all of them, in bytes: 2.6 KiB
-	// for each of so many. Of a client with one topic it is a fifth of that.
+	// maxKept bounds the stored settings of all clients, in bytes: 2.6 KiB for each of the maximum
+	// of clients. The settings of a client with one topic take a fifth of that.
 	maxKept = 256 << 20
 )
 
@@ -51,7 +51,7 @@ type Client struct {
 	id      string
 	seen    atomic.Int64            // the last sign of life, in ns since 1970
 	profile atomic.Pointer[Profile] // nil until its settings are known
-	sent    atomic.Uint64           // the digest of what it was told last; 0 if nothing
+	sent    atomic.Uint64           // the digest of the settings that it got last; 0 if none
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
 	// guarded by Clients.mu
@@ -62,9 +62,9 @@ type Client struct {
 	kept    int      // its part of Clients.kept
 }
 
-// IsPush reports whether the client takes messages to handlers. Its settings may
-// be lost with a server that ended, and come again only after minutes
-// (RocketMQ's Go client: 5); until then its receives tell.
+// IsPush reports whether the client passes messages to handlers. After a restart of the server the
+// settings of a client can be missing for minutes (RocketMQ's Go client: 5); until then its
+// receives show this.
 func (c *Client) IsPush() bool {
 	if p := c.profile.Load(); p != nil {
 		return p.IsPush()
@@ -72,16 +72,16 @@ func (c *Client) IsPush() bool {
 	return c.renews.Load()
 }
 
-// Profile returns what the client said of itself, nil until it did.
+// Profile returns the settings that the client sent, or nil before the first.
 func (c *Client) Profile() *Profile { return c.profile.Load() }
 
 // AutoRenews notes that the client received with auto_renew.
 func (c *Client) AutoRenews() { c.renews.Store(true) }
 
-// Tell notes what settings the client is told.
+// Tell records the settings that the server sends to the client.
 func (c *Client) Tell(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
 
-// Told reports whether the client was told these settings last.
+// Told reports whether these settings are the last that the server sent to the client.
 func (c *Client) Told(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
 
 // A poll is one parked receive.
@@ -90,7 +90,7 @@ type poll struct{ cancel context.CancelCauseFunc }
 // Clients are the clients that gave a sign of life of late. Goroutines may share
 // them; after Close no timer runs.
 type Clients struct {
-	forget func(id string) // tells the engine that a client is gone
+	forget func(id string) // reports the end of a client to the engine
 
 	mu       sync.Mutex
 	byID     map[string]*Client // guarded by mu
@@ -102,10 +102,10 @@ type Clients struct {
 
 	evicted time.Time // guarded by mu: when clients were last evicted
 
-	kept     int // guarded by mu: what is kept of the settings of all clients, in bytes
+	kept     int // guarded by mu: size of the stored settings of all clients, in bytes
 	keptMost int // the limit of it
 
-	sweeping sync.WaitGroup // the timer, and what it runs
+	sweeping sync.WaitGroup // the timer, and its function
 }
 
 // New returns clients of which there are none yet. forget is called, without a
@@ -205,8 +205,8 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 	return c, nil
 }
 
-// Detach removes a Telemetry stream. What the client said stays known for a
-// while: it may come back with another stream.
+// Detach removes a Telemetry stream. The settings of the client stay for a while, because it can
+// open another stream.
 func (r *Clients) Detach(id string, t *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +248,7 @@ func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, 
 	}, nil
 }
 
-// Terminate forgets what the client said and ends its parked receives at once.
+// Terminate removes the settings of the client and ends its waiting receives at once.
 func (r *Clients) Terminate(id string) {
 	r.mu.Lock()
 	var polls []*poll

@@ -1,5 +1,4 @@
-// Package session remembers the clients that speak gRPC: when each gave a sign of
-// life, what it said of itself in its settings, the Telemetry streams that it can be
-// told something by, the receives that it has parked, and the topics that it
-// publishes. All of that is bounded, and forgotten with the client.
+// Package session has the state of the clients that use gRPC: the time of the last heartbeat, the
+// settings that the client sent, its Telemetry streams, its waiting receives, and the topics that
+// it publishes. All of this is bounded, and removed with the client.
 package session

@@ -14,9 +14,9 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A Profile is what a client said of itself in its settings. It is not changed.
-// There is one for each client, so the settings are kept as they travel: decoded
-// they are ten times as large, and they are needed only to be sent again.
+// A Profile has the settings that a client sent. It is not changed. There is one for each client,
+// so the settings stay encoded: decoded they are ten times as large, and they are needed only to be
+// sent again.
 type Profile struct {
 	clientType rmqpb.ClientType
 	Language   string // x-mq-language
@@ -32,8 +32,8 @@ func (p *Profile) IsPush() bool {
 	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
 }
 
-// Settings returns the client's settings, nil if it said nothing. It fails only
-// if they did not come from Marshal, as they do.
+// Settings returns the client's settings, or nil if it sent none. It fails only if they were not
+// encoded by Marshal, which does not happen.
 func (p *Profile) Settings() (*rmqpb.Settings, error) {
 	if p == nil {
 		return nil, nil
@@ -45,7 +45,7 @@ func (p *Profile) Settings() (*rmqpb.Settings, error) {
 	return out, nil
 }
 
-// RequestTimeout returns the client's time for a request, 3 s if it did not say.
+// RequestTimeout returns the client's timeout of a request, or 3 s if its settings have none.
 func (p *Profile) RequestTimeout() time.Duration {
 	if p != nil && p.timeout > 0 {
 		return p.timeout
@@ -103,7 +103,7 @@ func ProfileOf(in *rmqpb.Settings, language string, packed bool) (*Profile, erro
 	return p, nil
 }
 
-// digestSeed and digest tell settings apart that a client was told before.
+// digestSeed and digest identify the settings that the server sent to a client before.
 var digestSeed = maphash.MakeSeed()
 
 func digest(s *rmqpb.Settings) uint64 {

@@ -10,7 +10,7 @@ const (
 	// settings have room for no more: there, a topic takes 5 bytes and its namespace.
 	maxPublished = wire.MaxSmallRequest / 5
 
-	// publicationSize is about what one of them takes, in bytes.
+	// publicationSize is the approximate memory of one publication, in bytes.
 	publicationSize = 384
 
 	// maxAsked bounds the streams that one check is offered to.
@@ -41,7 +41,7 @@ func (r *Clients) keepLocked(c *Client, bytes int) {
 	c.kept, r.kept = c.kept+bytes, r.kept+bytes
 }
 
-// retractLocked forgets what a client said in its settings, and what it publishes.
+// retractLocked removes the settings of a client and its publications.
 func (r *Clients) retractLocked(c *Client) {
 	for _, name := range c.topics {
 		if delete(r.publishers[name], c); len(r.publishers[name]) == 0 {

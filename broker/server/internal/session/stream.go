@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// maxChecks and maxCheckBytes bound what waits to be written to one stream.
+	// maxChecks and maxCheckBytes bound the checks that wait to be written to one stream.
 	maxChecks     = 1024
 	maxCheckBytes = 8 << 20
 )
 
-// A Stream is what waits to be written to one Telemetry stream. Its handler's
-// goroutine takes it, others add.
+// A Stream is the queue of one Telemetry stream. The goroutine of its handler takes from it, other
+// goroutines add to it.
 type Stream struct {
 	maySend func(topic string) bool // whether its client may, now
 
@@ -25,8 +25,8 @@ type Stream struct {
 	bytes  int                                        // guarded by mu: their size
 }
 
-// NewStream returns a stream that nothing waits for. maySend tells whether its
-// client may send to a topic now; it must not block.
+// NewStream returns an empty stream. maySend reports whether its client has the permission to send
+// to a topic now; it must not block.
 func NewStream(maySend func(topic string) bool) *Stream {
 	return &Stream{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/connlimit"
 )
 
-// A Link is a connection below TLS. Its methods may be called on a nil Link, which stands for a
-// connection of which nothing is known.
+// A Link is a connection below TLS. Its methods also work with a nil Link, which means an unknown
+// connection.
 type Link struct {
 	raw   net.Conn
 	limit *connlimit.Conn // nil: the number of connections has no limit
@@ -82,7 +82,7 @@ const (
 	look  = time.Millisecond
 )
 
-// A crowd counts the streams of all connections whose handlers have not begun.
+// A crowd counts the streams of all connections that wait for their handlers.
 type crowd struct{ opened atomic.Int64 }
 
 // wait waits while there are too many, and not for ever.

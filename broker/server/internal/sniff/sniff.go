@@ -22,14 +22,13 @@ const (
 	// a ClientHello (RFC 8446 §5.1). HTTP/2 begins with 'P'.
 	tlsHandshake = 0x16
 
-	// prefaceSize is what an HTTP/2 client must say first (RFC 9113 §3.4).
+	// prefaceSize is the size of the preface of an HTTP/2 client (RFC 9113 §3.4).
 	prefaceSize = 24
 )
 
-// Credentials are gRPC's transport security for one port: TLS for clients that
-// begin with a TLS handshake, plain text for the others. gRPC calls them once for each
-// connection, in a goroutine of its own and under the handshake deadline, so a
-// silent client holds up nobody.
+// Credentials are gRPC's transport security for one port: TLS for clients that begin with a TLS
+// handshake, plain text for other clients. gRPC calls them once for each connection, in a goroutine
+// of its own and with the handshake deadline, so a silent client delays no other client.
 type Credentials struct {
 	tls, plain credentials.TransportCredentials
 	pending    *pending
@@ -38,19 +37,19 @@ type Credentials struct {
 	crowd      crowd
 }
 
-// New returns credentials that answer TLS by c. At most so many connections may have
-// said too little so far: one more, and the one that has been silent longest is closed.
-// If refuse is not nil, a connection in plain text ends after a call to it with the
-// client's address. ended is called once for each connection that gRPC closes.
+// New returns credentials that use c for TLS. most is the maximum of connections whose clients have
+// not sent enough; a further one closes the connection that has been silent longest. If refuse is
+// not nil, it is called with the client's address for each connection in plain text, which then
+// ends. ended is called once for each connection that gRPC closes.
 func New(c *tls.Config, most int, refuse func(net.Addr), ended func(*Link)) *Credentials {
 	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{most: most}, refuse: refuse, ended: ended}
 }
 
-// Close closes the connections that have not said yet what they want, and every
-// one that comes.
+// Close closes the connections whose clients have not sent enough, and each new one.
 func (s *Credentials) Close() { s.pending.close() }
 
-// Pending returns how many connections have not said yet what they want.
+// Pending returns the number of connections whose clients have not sent enough to identify the
+// protocol.
 func (s *Credentials) Pending() int { return s.pending.len() }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -64,7 +63,7 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	if _, err := io.ReadFull(raw, conn.first[:]); err != nil {
 		settle()
 		raw.Close()
-		return nil, nil, io.EOF // gRPC's word for a connection that said nothing: not worth a log line
+		return nil, nil, io.EOF // gRPC's error for a silent connection: not worth a log line
 	}
 	creds := s.plain
 	switch {
@@ -74,7 +73,7 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 		settle()
 		s.refuse(raw.RemoteAddr())
 		raw.Close()
-		return nil, nil, io.EOF // told already, and not for each
+		return nil, nil, io.EOF // logged already, and not for each
 	}
 	out, info, err := creds.ServerHandshake(conn)
 	if err != nil {
@@ -86,14 +85,14 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	return &greetedConn{Conn: out, left: prefaceSize, settle: settle, link: link, ended: s.ended}, Info{info, link}, nil
 }
 
-// Info is what gRPC passes on about a connection.
+// Info is the information about a connection in the context of its requests.
 type Info struct {
 	credentials.AuthInfo // of the security protocol: a credentials.TLSInfo with TLS
 	Link                 *Link
 }
 
-// InfoOf returns what is known of the connection that the request of a context came by. The zero
-// value: nothing is.
+// InfoOf returns the information about the connection of a request. The zero value means that
+// nothing is known.
 func InfoOf(ctx context.Context) Info {
 	if p, ok := peer.FromContext(ctx); ok {
 		info, _ := p.AuthInfo.(Info)
@@ -131,8 +130,8 @@ func (c *peekedConn) Read(b []byte) (int, error) {
 	return copy(b, c.first[:]), nil
 }
 
-// A greetedConn settles the connection when the client has said its HTTP/2
-// preface. Only the transport's one reader calls Read.
+// A greetedConn ends the wait for a connection when the client has sent its HTTP/2 preface. Only
+// the one reader of the transport calls Read.
 type greetedConn struct {
 	net.Conn
 	left   int
@@ -162,8 +161,8 @@ func (c *greetedConn) Close() error {
 	return err
 }
 
-// pending holds the connections whose clients have not said yet what they
-// want, the oldest first.
+// pending has the connections whose clients have not sent enough to identify the protocol, the
+// oldest first.
 type pending struct {
 	most int // of them
 

@@ -12,7 +12,7 @@ import (
 type Place struct {
 	peer Peer // nil: it is not known
 	own  Hold
-	body Hold         // what Keep took over
+	body Hold         // memory that Keep took over
 	refs atomic.Int64 // the handler, and each message that gRPC has
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// retryAfter is how long a client whose request found no memory is asked to wait.
+	// retryAfter is the delay for a client whose request was rejected for lack of memory.
 	retryAfter = time.Second
 
 	// endingPart is which part of the budget connections that are being closed may hold besides:
@@ -35,11 +35,11 @@ type Budget struct {
 
 	mu     sync.Mutex
 	held   int64          // guarded by mu: by all connections
-	ending int64          // guarded by mu: taken from connections whose requests have not ended yet
+	ending int64          // guarded by mu: taken from connections whose requests have not ended
 	shares map[any]*share // guarded by mu: of the connections that hold anything
 }
 
-// A share is what one connection holds. The budget's mu guards it.
+// A share is the memory of one connection. The mu of the budget guards it.
 type share struct {
 	held    int64
 	waiting int64     // the part of held whose requests wait for the client
@@ -161,7 +161,7 @@ func (h *Hold) own() int64 {
 	return 0
 }
 
-// settleLocked notes what was taken away.
+// settleLocked records that memory was taken away.
 func (h *Hold) settleLocked() {
 	s := h.share
 	if !h.waiting || h.epoch == s.epoch {
@@ -192,7 +192,7 @@ func (h *Hold) waitLocked(waits bool) {
 	s.waiting += h.bytes
 }
 
-// addLocked changes what is held by the hold, which does not wait, its connection and all of them.
+// addLocked changes the memory of the hold, of its connection and of the budget. It does not wait.
 func (h *Hold) addLocked(more int64) {
 	if more == 0 {
 		return
@@ -220,8 +220,8 @@ func (b *Budget) tidyLocked(by any, s *share) {
 	}
 }
 
-// Ended notes that a connection has ended. It takes back what requests hold that wait for its
-// client: gRPC does not say of each response that it drops it.
+// Ended records the end of a connection. It releases the memory of responses that wait for its
+// client, because gRPC does not report the responses that it drops.
 func (b *Budget) Ended(by any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,9 +243,9 @@ func (b *Budget) takeLocked(s *share) {
 	s.epoch++
 }
 
-// reclaimLocked takes from the connection that waits for its client with the most bytes what these
-// requests hold, and returns it, to be ended. Nil: there is no such connection that yields to the
-// hold, or it would not do.
+// reclaimLocked takes memory from the connection with the most bytes that wait for its client, and
+// returns the connection, which the caller ends. It returns nil if no connection has a lower
+// priority than the hold, or if its memory would not suffice.
 func (b *Budget) reclaimLocked(h *Hold, more int64) Conn {
 	own, now := h.own()+more, time.Now()
 	var most *share

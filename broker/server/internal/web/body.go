@@ -23,15 +23,15 @@ const (
 	// MaxAdminBody bounds a request of the administration, in bytes.
 	MaxAdminBody = 64 << 10
 
-	// What bodies are said to be.
+	// The content types of bodies.
 	TypeJSON   = "application/json"
 	TypeNDJSON = "application/x-ndjson"
 	TypeBytes  = "application/octet-stream"
 	TypeText   = "text/plain"
 )
 
-// ReadJSON reads the request's body into v: one JSON object whose keys are all
-// known, of at most MaxAdminBody bytes. No body stands for an empty object.
+// ReadJSON decodes the request's body into v: one JSON object with known keys, of at most
+// MaxAdminBody bytes. No body means an empty object.
 func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
 	raw, err := ReadBody(w, r, MaxAdminBody)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
@@ -71,8 +71,8 @@ const (
 	FirstRead = 64 << 10
 )
 
-// readHeld reads r, of which length bytes are said to come, -1 if that is not known. It
-// reads in pieces, each as large as all before it, and holds memory for each before it reads it.
+// readHeld reads r, which has length bytes, or -1 if the length is unknown. It reads in pieces,
+// each as large as all before it, and reserves memory for each piece before it reads it.
 func readHeld(r io.Reader, h *transit.Hold, length int64) ([]byte, error) {
 	room := int64(FirstRead)
 	if length >= 0 {
@@ -102,7 +102,7 @@ func readHeld(r io.Reader, h *transit.Hold, length int64) ([]byte, error) {
 	}
 }
 
-// readTime says how long a request may take to arrive, if that is bounded.
+// readTime returns the time in which a request must arrive, if it is bounded.
 func readTime(r *http.Request) string {
 	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.ReadTimeout > 0 {
 		return fmt.Sprintf(" within %v, which is how long a request may take to arrive", s.ReadTimeout)
@@ -123,9 +123,9 @@ func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// ContentType returns which of the types the request's body is said to be. A
-// body of no type, or of one that a page in a browser may send anywhere, is
-// refused with 415, unless it is among those.
+// ContentType returns the one of the types that the request declares for its body. It rejects with
+// 415 a body without a type, or of a type that a page in a browser can send to any server, unless
+// the type is among those.
 func ContentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
 		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
@@ -149,8 +149,8 @@ func badBody(format string, args ...any) error {
 	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
 }
 
-// Decode reads one JSON object into v, and says where it is wrong. It takes no key twice, no
-// unknown key, and no text that is not UTF-8.
+// Decode decodes one JSON object into v, and reports the position of a fault. It rejects repeated
+// keys, unknown keys, and text that is not UTF-8.
 func Decode(raw []byte, v any) error {
 	raw = bytes.TrimSpace(raw)
 	switch {

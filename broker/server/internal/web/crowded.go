@@ -19,7 +19,7 @@ const (
 // an empty message of three bytes has a hundred and seventy, so that this is looked for before.
 func crowded(raw []byte, most int) int {
 	type opened struct{ at, commas int }
-	var in []opened // whose end was not seen
+	var in []opened // without a recorded end
 	for at := 0; at < len(raw); at++ {
 		switch raw[at] {
 		case '"':

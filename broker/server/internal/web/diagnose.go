@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/nearest"
 )
 
-// diagnose returns what is wrong with a JSON text that cannot be decoded because of err, with the
-// path of the field: messages[3].tag.
+// diagnose returns the fault of a JSON text that cannot be decoded because of err, with the path of
+// the field: messages[3].tag.
 func diagnose(raw []byte, err error) string {
 	syntax, isSyntax := errors.AsType[*jsontext.SyntacticError](err)
 	fault, isFault := errors.AsType[*json.SemanticError](err)
@@ -45,7 +45,7 @@ func invalidUTF8(text []byte) bool {
 	return r == utf8.RuneError && n == 1
 }
 
-// unknownKey says what to write in place of a key.
+// unknownKey returns the error of an unknown key, with a suggestion.
 func unknownKey(at jsontext.Pointer, keys []string) string {
 	text := fmt.Sprintf("key %q is unknown%s: ", at.LastToken(), within(at.Parent()))
 	if n := nearest.Name(at.LastToken(), keys); n != "" {
@@ -54,7 +54,7 @@ func unknownKey(at jsontext.Pointer, keys []string) string {
 	return text + "there are " + strings.Join(keys, ", ")
 }
 
-// wrongValue says what is wrong with one value.
+// wrongValue returns the error of one value.
 func wrongValue(raw []byte, fault *json.SemanticError) string {
 	value, t := raw[min(int(fault.ByteOffset), len(raw)):], fault.GoType
 	for t.Kind() == reflect.Pointer {

@@ -1,4 +1,4 @@
-// Package web is between JSON over HTTP and the engine's words: bodies and queries
-// that are read strictly and told where they are wrong, messages and
-// deliveries, lines of a stream, and problems (RFC 9457). It knows no route and no engine.
+// Package web converts between JSON over HTTP and the types of the engine: bodies and queries,
+// which are parsed strictly with exact errors, messages and deliveries, lines of streams, and
+// problems (RFC 9457). It knows neither routes nor an engine.
 package web

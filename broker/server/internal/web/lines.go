@@ -27,7 +27,7 @@ type LineReader struct {
 	buf  []byte
 }
 
-// ErrLineTooLong is what [LineReader.Next] returns in place of a line above the limit.
+// ErrLineTooLong is returned by [LineReader.Next] in place of a line above the limit.
 var ErrLineTooLong = errors.New("the line is too long")
 
 // lineBuffer is how much of the lines is read ahead, in bytes.
@@ -44,7 +44,8 @@ func NewLineReader(r io.Reader, limit int, h *transit.Hold) (*LineReader, error)
 	return l, nil
 }
 
-// Hold adjusts the hold to what is kept. waits is whether the client is to send next.
+// Hold adjusts the reserved memory to the buffered bytes. waits is set if the server waits for the
+// client.
 func (l *LineReader) Hold(waits bool) error {
 	return l.hold.Resize(lineBuffer+BodyFactor*int64(l.Kept+cap(l.buf)), waits)
 }
@@ -63,11 +64,10 @@ func (l *LineReader) grow(n int) error {
 	return nil
 }
 
-// Next returns the next line without its end; it is valid until the next call. Where there is no
-// memory for it the error is that of the hold, and the reader cannot go on.
-// A line that is too long is passed over, with ErrLineTooLong. The last line
-// needs no end, but one that was cut off is not returned: only io.EOF tells
-// that the text is complete.
+// Next returns the next line without its end. The line is valid until the next call. If there is no
+// memory for it, the error is that of the reservation, and the reader cannot continue. A line that
+// is too long is skipped with ErrLineTooLong. The last line needs no end, but an incomplete line is
+// not returned: only io.EOF means that the text is complete.
 func (l *LineReader) Next() ([]byte, error) {
 	if l.buf = l.buf[:0]; cap(l.buf) > lineBuffer {
 		l.buf = nil // most lines are shorter
@@ -119,7 +119,7 @@ func NewLineWriter(w http.ResponseWriter) *LineWriter {
 	return &LineWriter{w: w, Control: http.NewResponseController(w), e: json.NewEncoder(w)}
 }
 
-// Begin makes the answer a stream, as the first line does if nobody did before.
+// Begin makes the response a stream, unless a line did before.
 func (l *LineWriter) Begin() {
 	if l.begun {
 		return
@@ -155,8 +155,8 @@ func Write[T any](l *LineWriter, values ...T) error {
 	return l.Control.Flush()
 }
 
-// Alive sends an empty line: whoever is between here and the client learns
-// that the stream goes on, and this side whether the client is still there.
+// Alive sends an empty line. It shows proxies and the client that the stream continues, and shows
+// the server whether the client is connected.
 func (l *LineWriter) Alive() error {
 	l.prepare()
 	if _, err := l.w.Write([]byte("\n")); err != nil {
@@ -165,7 +165,7 @@ func (l *LineWriter) Alive() error {
 	return l.Control.Flush()
 }
 
-// prepare gives the client time to take what is written next.
+// prepare extends the deadline for the client to read the next write.
 func (l *LineWriter) prepare() {
 	// Where there are no deadlines, such as in a test, there is none to move.
 	_ = l.Control.SetWriteDeadline(time.Now().Add(AnswerTime))

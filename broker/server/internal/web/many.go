@@ -19,8 +19,8 @@ type allFailed struct {
 // Unwrap returns the failure that the others are like.
 func (e *allFailed) Unwrap() error { return e.error }
 
-// Many returns the answer of a request about several things, whose failures are errs: 200, or 207
-// if some failed, or the failure itself if all failed with one code.
+// Many returns the response of a request about several items with the errors errs: 200, or 207 if
+// some failed, or the error itself if all failed with one code.
 func Many[T any](results []T, errs []error) (int, any, error) {
 	if err := Alike(errs); err != nil {
 		return 0, nil, &allFailed{err, results}
@@ -36,8 +36,8 @@ type Results[T any] struct {
 	Results []T `json:"results"`
 }
 
-// Alike returns the failure of a request if all of it failed with one code,
-// which is what a middleware is told, and nil otherwise.
+// Alike returns the error of a request, for middleware, if all items failed with one code, and nil
+// otherwise.
 func Alike(errs []error) error {
 	return refusal.Common(len(errs), func(i int) error { return errs[i] })
 }

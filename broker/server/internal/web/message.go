@@ -11,8 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
-// A Message is a message as it is sent over HTTP. What is missing, or
-// null, has its zero value.
+// A Message is a message in a request over HTTP. A key that is missing or null has its zero value.
 type Message struct {
 	ID           string            `json:"id"`   // one is made if it is missing
 	Body         []byte            `json:"body"` // base64
@@ -28,8 +27,8 @@ type Message struct {
 	BornHost     string            `json:"born_host"`
 }
 
-// Message says m in the engine's words, and refuses what only HTTP can get
-// wrong; the rest is the engine's to check. Its ID is set even then.
+// Message converts m for the engine, and rejects the faults that only HTTP can have; the engine
+// checks the rest. The result has its ID in both cases.
 func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error) {
 	out := &tidegate.Message{
 		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
@@ -72,7 +71,7 @@ func outside(field string, t time.Time) string {
 	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), refusal.LastYear)
 }
 
-// Incoming returns a message with what only its producer knows.
+// Incoming returns a message with the values that only its producer knows.
 func (m *Message) Incoming(out *tidegate.Message, client, host string) broker.Incoming {
 	in := broker.Incoming{Message: out, BornHost: m.BornHost, Client: client}
 	if m.BornAt != nil {
@@ -108,13 +107,13 @@ type Delivery struct {
 	StoredAt  time.Time `json:"stored_at,omitzero"`
 	StoreHost string    `json:"store_host,omitempty"`
 
-	// InvisibleUntil is by the server's clock; InvisibleFor is what is left of
-	// it, for clients whose clock is another.
+	// InvisibleUntil is a time of the server's clock. InvisibleFor is the remaining duration, for
+	// clients with another clock.
 	InvisibleUntil time.Time       `json:"invisible_until,omitzero"`
 	InvisibleFor   broker.Duration `json:"invisible_for"`
 }
 
-// DeliveryOf says d in JSON's words; a body that is UTF-8 as text, if asked for.
+// DeliveryOf converts d to JSON. If text is requested, a body in UTF-8 becomes text.
 func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
 	out := Delivery{
 		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
@@ -133,9 +132,8 @@ func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
 	return out
 }
 
-// MessageOfQuery reads what a URL says of a message whose body is the
-// request's: id, tag, key (several), message_group, deliver_at, deliver_after,
-// trace_context, and property.NAME.
+// MessageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
+// message_group, deliver_at, deliver_after, trace_context, and property.NAME.
 func MessageOfQuery(query map[string][]string) (m Message, err error) {
 	one := map[string]*string{
 		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,

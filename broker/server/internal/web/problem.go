@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
-// A Problem is an error over HTTP (RFC 9457), with RocketMQ's code and seed
-// 004's reply code besides; both are 0 for what has none.
+// A Problem is an error over HTTP (RFC 9457), with RocketMQ's code and the reply code of the
+// remoting protocol. Both are 0 for errors without a code.
 type Problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
@@ -29,7 +29,7 @@ type Problem struct {
 	// RetryAfter is the header Retry-After before it is rounded up to seconds.
 	RetryAfter broker.Duration `json:"retry_after,omitempty"`
 
-	// MaybeStored tells of a send that may have taken effect all the same.
+	// MaybeStored is set if a failed send may have taken effect.
 	MaybeStored bool `json:"maybe_stored,omitempty"`
 
 	// Results are those of a request about several things that all failed alike.
@@ -44,7 +44,7 @@ func (e *NotReady) Error() string { return "not ready: " + e.Cause.Error() }
 // Unwrap returns the cause.
 func (e *NotReady) Unwrap() error { return e.Cause }
 
-// withStatus is an error with an HTTP status that its code does not tell.
+// withStatus is an error with an HTTP status that does not follow from its code.
 type withStatus struct {
 	error
 	status int
@@ -53,7 +53,7 @@ type withStatus struct {
 // Unwrap returns the error itself.
 func (e *withStatus) Unwrap() error { return e.error }
 
-// ProblemOf says an error over HTTP; of none there is nil.
+// ProblemOf converts an error. It returns nil for nil.
 func ProblemOf(err error) *Problem {
 	if err == nil {
 		return nil
@@ -79,10 +79,10 @@ func ProblemOf(err error) *Problem {
 	return p
 }
 
-// retryAfterUnknown is the wait of a throttled request where the broker cannot estimate
-// one, for example while nobody consumes. It is short enough to notice a consumer that
-// starts, and long enough that clients which do nothing but wait cost nothing. Over gRPC there
-// is no push-back then: its clients have a backoff of their own.
+// retryAfterUnknown is the delay of a throttled request if the broker has no estimate, for example
+// without consumers. It is short enough to notice a consumer that starts, and long enough that
+// waiting clients cost nothing. Over gRPC there is no push-back then, because its clients have a
+// backoff of their own.
 const retryAfterUnknown = 10 * time.Second
 
 // httpStatus returns the HTTP status of a code: its first three digits, where
@@ -97,7 +97,7 @@ func httpStatus(c tidegate.Code) int {
 	return http.StatusInternalServerError
 }
 
-// WriteProblem answers with p, whose type it fills in, and its title if there is none.
+// WriteProblem responds with p. It sets the type, and the title if there is none.
 func WriteProblem(w http.ResponseWriter, p *Problem) {
 	p.Type = "about:blank"
 	if p.Title == "" {
@@ -124,7 +124,7 @@ func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // people read it, and browsers are told that it is no HTML
+	e.SetEscapeHTML(false) // for people; the header prevents browsers from treating it as HTML
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil { // only a programming mistake
 		http.Error(w, err.Error(), http.StatusInternalServerError)

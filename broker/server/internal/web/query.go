@@ -21,7 +21,7 @@ type Query struct {
 	values url.Values
 }
 
-// QueryOf refuses parameters that are not known, and known ones that are repeated, but for lists.
+// QueryOf rejects unknown parameters, and repeated ones except for lists.
 func QueryOf(r *http.Request, known ...string) *Query {
 	values, err := Values(r)
 	q := &Query{values: values, Err: err}
@@ -33,8 +33,8 @@ func QueryOf(r *http.Request, known ...string) *Query {
 	return q
 }
 
-// Values returns the parameters of a request's URL, all of them: what
-// url.URL.Query drops, because it is not written as it has to be, is refused.
+// Values returns all parameters of a request's URL. It rejects malformed ones, which url.URL.Query
+// drops.
 func Values(r *http.Request) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -46,8 +46,8 @@ func (in *Intake) Free() {
 	}
 }
 
-// decodeSend fills in a request whose bodies share memory with raw. It returns false, and the
-// request is undefined, if raw has more than messages or cannot be decoded.
+// decodeSend decodes a request whose bodies share memory with raw. It returns false, and leaves the
+// request undefined, if raw has more than messages or cannot be decoded.
 func decodeSend(raw []byte, request *rmqpb.SendMessageRequest) bool {
 	n := 0
 	for rest := raw; len(rest) > 0; n++ {

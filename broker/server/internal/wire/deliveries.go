@@ -35,7 +35,7 @@ type Deliveries struct {
 
 	list []Frame
 	of   int       // how many deliveries list is of
-	at   time.Time // of the encoding: what is left of invisible times counts from here
+	at   time.Time // of the encoding: remaining invisible times count from here
 
 	head, sys, user []byte       // room for the parts of a message
 	room            *[]byte      // of protomem.Pool; head has its memory unless it grew
@@ -48,8 +48,8 @@ type Deliveries struct {
 // A Frame is one encoded message of a stream; [Codec] takes it as it is.
 type Frame struct{ data mem.BufferSlice }
 
-// maxFrameAge is how old frames may be when they are sent: invisible times are
-// told as what is left of them.
+// maxFrameAge is the maximum age of frames when they are sent, because they contain remaining
+// invisible times.
 const maxFrameAge = 20 * time.Millisecond
 
 // Numbers of the fields in the public contract, apache.rocketmq.v2.
@@ -91,16 +91,16 @@ const (
 // maxPacked is from how many bytes on a packed frame takes no further message.
 const maxPacked = 1 << 20
 
-// maxCopied is up to how many bytes a body is copied beside what surrounds it: that costs
-// less than one more buffer.
+// maxCopied is the maximum size of a body that is copied into the buffer of its message: a copy
+// costs less than a further buffer.
 const maxCopied = 4 << 10
 
-// headRoom is what a frame has beside the body, about.
+// headRoom is the approximate size of a frame without the body.
 const headRoom = 512
 
 // Prepare encodes ds while the engine writes that it hands them out.
 func (f *Deliveries) Prepare(ds []*tidegate.Delivery) {
-	_ = f.encode(ds) // Frames meets the error again, and tells it
+	_ = f.encode(ds) // Frames gets the error again, and returns it
 }
 
 // Frames returns the frames of ds, one for each unless they are Packed: those that Prepare made,
@@ -118,7 +118,7 @@ func (f *Deliveries) Frames(ds []*tidegate.Delivery) ([]Frame, error) {
 // At returns the time of the encoding, from which the remaining invisible times count.
 func (f *Deliveries) At() time.Time { return f.at }
 
-// Forget drops what Prepare made.
+// Forget drops the frames of Prepare.
 func (f *Deliveries) Forget() { f.list, f.of, f.bufs, f.head, f.room = nil, 0, nil, nil, nil }
 
 // encode makes the frames of ds, in place of those that there were.
@@ -158,7 +158,7 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 	return nil
 }
 
-// endRun makes a buffer of what head has that is in none yet.
+// endRun makes a buffer of the part of head that is in no buffer yet.
 func (f *Deliveries) endRun() {
 	begin := 0
 	if n := len(f.cuts); n > 0 {
@@ -222,7 +222,7 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	if d.TransactionID != "" {
 		f.user = appendPair(f.user, messageProperties, tidegate.PropertyTransactionID, d.TransactionID)
 	}
-	// The topic comes first, the body last: what lies between has been encoded.
+	// The topic comes first, the body last. The fields between have been encoded.
 	size := pairSize(messageTopic, f.Namespace, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
 	if len(d.Body) > 0 {
 		size += bytesSize(messageBody, len(d.Body))
@@ -269,7 +269,7 @@ func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 	b = appendNumber(b, sysMessageType, uint64(typeOf(&d.Message)))
 	born := d.BornAt
 	if born.IsZero() {
-		born = time.Unix(0, 0) // as RocketMQ shows a time that it was not told
+		born = time.Unix(0, 0) // RocketMQ's value of an unknown time
 	}
 	b = appendMoment(b, sysBornTimestamp, born.Unix(), born.Nanosecond())
 	b = appendText(b, sysBornHost, d.BornHost)
@@ -300,7 +300,7 @@ func (f *Deliveries) system(d *tidegate.Delivery, dead *rmqpb.DeadLetterQueue) {
 	f.sys = b
 }
 
-// validate refuses what is not UTF-8, as protobuf does.
+// validate rejects text that is not UTF-8, as protobuf does.
 func (f *Deliveries) validate(d *tidegate.Delivery, user map[string]string) error {
 	ok := true
 	for _, s := range [...]string{d.Topic, d.Tag, d.ID, d.BornHost, d.StoreHost, d.Handle, d.MessageGroup, d.TraceContext, f.Namespace} {
@@ -392,8 +392,8 @@ func appendMoment(b []byte, field protowire.Number, seconds int64, nanos int) []
 	return b
 }
 
-// appendPair adds a message of two texts; one that is empty is left out, as
-// protobuf does everywhere but in maps, whose readers take both.
+// appendPair adds a message of two texts. It omits an empty text, as protobuf does except in maps,
+// whose readers accept both forms.
 func appendPair(b []byte, field protowire.Number, x, y string) []byte {
 	b = appendTag(b, field, uint64(textSize(pairFirst, x)+textSize(pairSecond, y)))
 	return appendText(appendText(b, pairFirst, x), pairSecond, y)

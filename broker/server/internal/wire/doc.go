@@ -1,5 +1,5 @@
-// Package wire is between RocketMQ's messages, package rmqpb, and the engine's words:
-// what a request may be before it is decoded ([Codec]), messages as they come
-// ([Message]) and as they go out ([Deliveries]), and statuses, endpoints, retry
-// policies and checks as clients read them. It is pure: no engine, no connection.
+// Package wire converts between RocketMQ's messages, package rmqpb, and the types of the engine:
+// limits of requests before they are decoded ([Codec]), received messages ([Message]), deliveries
+// ([Deliveries]), and statuses, endpoints, retry policies and checks for clients. It is pure: it
+// knows neither an engine nor a connection.
 package wire

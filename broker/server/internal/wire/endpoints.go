@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// ParseEndpoints reads host:port, the port being a number. Its error says what to give.
+// ParseEndpoints parses host:port with a numeric port. Its error names the expected form.
 func ParseEndpoints(hostport string) (*rmqpb.Endpoints, error) {
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -25,11 +25,10 @@ func ParseEndpoints(hostport string) (*rmqpb.Endpoints, error) {
 	}, nil
 }
 
-// EndpointsFor returns where a client finds this broker: at the address that
-// it says it used, since that one is known to work from where it is. A client
-// with a list of addresses gets the one that its connection arrived at, if that
-// is among them, because the others may be other brokers. Without a usable
-// address it gets the connection's.
+// EndpointsFor returns the address of this broker for a client: the address in the client's
+// request, because the client can reach that one. A client with a list of addresses gets the
+// address of its connection if the list has it, because the others can be other brokers. Without a
+// usable address it gets the address of the connection.
 func EndpointsFor(asked *rmqpb.Endpoints, local net.Addr) *rmqpb.Endpoints {
 	var usable []*rmqpb.Address
 	for _, a := range asked.GetAddresses() {

@@ -28,9 +28,9 @@ const (
 const (
 	HeaderFeatures = "x-tidegate-features"
 	HeaderReason   = "x-tidegate-reason"
-	// HeaderRepeat marks a request whose response was lost. Of ChangeInvisibleDuration: the
-	// handle may have been replaced by then. Of ReceiveMessage: it brings the deliveries of
-	// the receive with the same attempt ID, and no new ones.
+	// HeaderRepeat marks a request whose response was lost. For ChangeInvisibleDuration the handle
+	// may have been replaced since. For ReceiveMessage it requests the deliveries of the receive
+	// with the same attempt ID, and no new ones.
 	HeaderRepeat    = "x-tidegate-repeat"
 	HeaderLadder    = "x-tidegate-ladder"    // of a failure: the broker's own interval holds
 	HeaderSnooze    = "x-tidegate-snooze"    // of ChangeInvisibleDuration: it ends the delivery, whose attempt does not count
@@ -40,14 +40,14 @@ const (
 	TrailerRetry    = "x-tidegate-retry"
 )
 
-// Names of the RPCs that are streams, but for PullMessage, which is refused.
+// Names of the streaming RPCs, except for PullMessage, which is rejected.
 const (
 	RPCReceive   = "ReceiveMessage"
 	RPCTelemetry = "Telemetry"
 )
 
-// Features are the headers of every answer: what this broker can do beyond
-// RocketMQ's. They are shared and never changed.
+// Features are the headers of every response: the extensions of this broker beyond RocketMQ. They
+// are shared and never changed.
 var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief")
 
 // Features that a client announces.
@@ -70,8 +70,9 @@ func Header(ctx context.Context, name string) string {
 // ByLadder reports whether the client leaves the retry interval to the broker.
 func ByLadder(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
 
-// ReconsumeMode reads the header that makes a ChangeInvisibleDuration the end of a failed delivery:
-// "next", "level=3", or "delay" and "negative", whose delay is the request's invisible duration.
+// ReconsumeMode parses the header that makes a ChangeInvisibleDuration the end of a failed
+// delivery: "next", "level=3", or "delay" and "negative", whose delay is the request's invisible
+// duration.
 func ReconsumeMode(value string, delay time.Duration) (m transport.ReconsumeMode, err error) {
 	level, isLevel := strings.CutPrefix(value, "level=")
 	switch {
@@ -92,7 +93,8 @@ func ReconsumeMode(value string, delay time.Duration) (m transport.ReconsumeMode
 	return m, nil
 }
 
-// MaxBytes returns how many bytes of bodies a client wants of a receive, 0 if it does not say.
+// MaxBytes returns the maximum size of the bodies of a receive that the client requests, or 0 if it
+// requests none.
 func MaxBytes(ctx context.Context) (int, error) {
 	text := Header(ctx, HeaderMaxBytes)
 	if text == "" {
@@ -118,8 +120,8 @@ func Announces(ctx context.Context, feature string) bool {
 	return false
 }
 
-// Reason returns why the client gave a message up, and whether it said so.
-// A text that is not percent-encoded as it should be is taken as it is.
+// Reason returns the client's reason for a dead letter, and whether the request has one. A text
+// with invalid percent-encoding is used unchanged.
 func Reason(ctx context.Context) (string, bool) {
 	v := metadata.ValueFromIncomingContext(ctx, HeaderReason)
 	if len(v) == 0 {
@@ -151,14 +153,13 @@ func Before503(version string) bool {
 	return v[0] >= '0' && v[0] <= '2' && (len(v) == 1 || v[1] < '0' || v[1] > '9')
 }
 
-// PushBack returns the trailer that tells d, rounded up to a millisecond.
+// PushBack returns the trailer with d, rounded up to a millisecond.
 func PushBack(d time.Duration) metadata.MD {
 	return metadata.Pairs(TrailerPushBack, milliseconds(d))
 }
 
-// RetryResult returns the trailer that tells what becomes of a message whose
-// consuming failed: in how many milliseconds, rounded up, it is delivered again, or
-// that it is not. Nil if that is not known.
+// RetryResult returns the trailer with the fate of a failed message: the milliseconds until the
+// next delivery, rounded up, or that there is none. It returns nil if the fate is unknown.
 func RetryResult(r transport.RetryResult) metadata.MD {
 	switch r.Fate {
 	case transport.FateAgain:

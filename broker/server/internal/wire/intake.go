@@ -25,20 +25,20 @@ const (
 	// It is the least that gRPC takes.
 	StreamWindow = 64 << 10
 
-	// firstHold is what a request holds until its size is known: a full window, whose frames can
-	// have buffers twice their size.
+	// firstHold is the reservation of a request whose size is unknown: a full window, whose frames
+	// can have buffers of twice their size.
 	firstHold = 2 * StreamWindow
 
-	// smallHold is what a request holds at least once it was read.
+	// smallHold is the minimum reservation of a request that was read.
 	smallHold = 1 << 10
 
-	// messageHeader is the size of what precedes each message of gRPC: a flag and a length.
+	// messageHeader is the size of the header of each gRPC message: a flag and a length.
 	messageHeader = 5
 )
 
-// A messageReader is what gRPC's server streams can do besides [grpc.ServerTransportStream]. Their
-// RecvMsg reads a message of any size up to a limit as a whole; reading the header first and the
-// rest in pieces is what makes it possible to hold memory for a request before it arrives.
+// A messageReader has methods of gRPC's server streams beyond [grpc.ServerTransportStream]. Their
+// RecvMsg reads a message of any size up to a limit as a whole. With these methods the server can
+// read the header first and the rest in pieces, and so reserve memory before a request arrives.
 type messageReader interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)
@@ -54,9 +54,9 @@ type Intake struct {
 	shared mem.Buffer // memory that the bodies of the last request lie in; nil: they have their own
 }
 
-// Read reads the next request of the RPC whose context ctx is. refused is what the client is told
-// whose request is too large, or has no memory to go to; err is a gRPC status, or io.EOF after the
-// last request of a stream. Slow is called if the request takes longer than transit.Pace.
+// Read reads the next request of the RPC with the context ctx. refused is the error for a client
+// whose request is too large or gets no memory. err is a gRPC status, or io.EOF after the last
+// request of a stream. Read calls Slow if the request takes longer than transit.Pace.
 func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err error) {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(messageReader)
 	if !ok {
@@ -118,12 +118,13 @@ func (in *Intake) body(stream messageReader, request proto.Message, n int64) (ra
 			return raw, nil, in.failure(err)
 		}
 	}
-	// While it is decoded it is there twice, and later with what the engine makes of it.
+	// While the request is decoded it is in memory twice, and afterwards together with the messages
+	// of the engine.
 	return raw, in.Hold.Resize(smallHold+2*n, false), nil
 }
 
-// holdFor returns what a request holds of which n bytes can have been sent, besides a window: their
-// frames can have buffers of twice their size.
+// holdFor returns the reservation of a request of which n bytes can have been sent, in addition to
+// a window: their frames can have buffers of twice their size.
 func holdFor(n int64) int64 { return 2 * (n + StreamWindow) }
 
 // MostOf returns the size of the largest request that can be read with a hold of so many bytes.
@@ -153,7 +154,7 @@ func smaller(n, limit int64) error {
 // Watch calls Slow unless the timer is stopped within the time that n bytes may take.
 func (in *Intake) Watch(n int64) *time.Timer { return time.AfterFunc(transit.Pace(n), in.Slow) }
 
-// failure says why a request did not come.
+// failure returns the reason for which a request did not arrive.
 func (in *Intake) failure(err error) error {
 	switch {
 	case errors.Is(err, io.EOF) && in.Streams:

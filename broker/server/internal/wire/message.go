@@ -32,10 +32,9 @@ const (
 	maxNamespace = 255
 )
 
-// Message turns a message of the wire into the engine's, and refuses what
-// only the wire can get wrong; the rest is the engine's to check. The body may
-// have maxBody bytes, unpacked. The result shares memory with m; born is when it
-// was made, zero if it does not say.
+// Message converts a message for the engine, and rejects the faults that only gRPC can have; the
+// engine checks the rest. maxBody is the maximum size of the unpacked body. The result shares
+// memory with m. born is the time of its creation, zero if the message has none.
 func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message, born time.Time, _ error) {
 	p := m.GetSystemProperties()
 	out = tidegate.Message{
@@ -108,8 +107,7 @@ func userProperties(all map[string]string) map[string]string {
 	return all
 }
 
-// CheckNamespace refuses a topic whose namespace is too long to be
-// repeated in answers, or kept.
+// CheckNamespace rejects a topic whose namespace is too long for responses and storage.
 func CheckNamespace(topic *rmqpb.Resource) error {
 	if n := len(topic.GetResourceNamespace()); n > maxNamespace {
 		return refusal.TooLong(tidegate.CodeBadRequest, "resource_namespace", n, maxNamespace)

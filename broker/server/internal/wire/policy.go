@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// What clients call themselves in HeaderLanguage.
+// The values of HeaderLanguage.
 const (
 	LanguageNode = "HTTP" // RocketMQ's Node client
 	LanguageGo   = "GO"   // RocketMQ's Go client, and ours
@@ -44,7 +44,7 @@ func RetryPolicy(p broker.RetryPolicy, language string) *rmqpb.RetryPolicy {
 	return out
 }
 
-// Exponential is a policy whose delays grow by multiplier from initial up to longest.
+// Exponential returns a policy whose delays grow by multiplier from initial up to longest.
 func Exponential(initial, longest time.Duration, multiplier float64) *rmqpb.RetryPolicy_ExponentialBackoff {
 	return &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
 		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: float32(multiplier),

@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// Decoding makes a hundred bytes of an empty message, which has two on the wire.
-// So what can be many is counted on the wire first, and the rest is small.
+// A decoded empty message takes a hundred bytes, and an encoded one two. Repeated fields are
+// therefore counted before the request is decoded; the other fields are small.
 const (
 	// MaxSmallRequest bounds all requests but those of messages and
 	// acknowledgements, in bytes. The largest of them are clients' settings, which
@@ -26,9 +26,9 @@ const (
 	// maxAckRequest bounds an AckMessage, in bytes: 1 KiB for each entry.
 	maxAckRequest = refusal.MaxMany << 10
 
-	// maxBesideBody bounds what a message has beside its body, in bytes, as it
-	// arrives. All that the engine takes fits: at worst, with 16 KiB of keys of one
-	// byte each, it has some five sixths of it.
+	// maxBesideBody bounds the encoded size of a message without its body, in bytes. All messages
+	// that the engine accepts fit: at worst, with 16 KiB of keys of one byte each, a message takes
+	// about five sixths of it.
 	maxBesideBody = 64 << 10
 )
 
@@ -65,8 +65,8 @@ func checkSize(request proto.Message, raw []byte) error {
 	return nil
 }
 
-// walk calls f for each field of the number that holds bytes, up to the first
-// error or what is no protobuf. Those that have a name may not be more than refusal.MaxMany.
+// walk calls f for each field with the number that contains bytes, until the first error or invalid
+// protobuf. At most refusal.MaxMany of the fields with a name are allowed.
 func walk(raw []byte, field protowire.Number, name string, f func(i int, value []byte) error) error {
 	for i := 0; len(raw) > 0; {
 		number, kind, n := protowire.ConsumeTag(raw)

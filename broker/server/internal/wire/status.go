@@ -9,8 +9,8 @@ import (
 // OK is every successful answer's status. It is shared and never changed.
 var OK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
-// MultipleResults is the status of an answer whose entries have different ones.
-// It is shared and never changed.
+// MultipleResults is the status of a response whose entries have different statuses. It is shared
+// and never changed.
 var MultipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "see the status of each entry"}
 
 // StatusOf returns the status of an error that has a code.
@@ -18,7 +18,7 @@ func StatusOf(e *tidegate.Error) *rmqpb.Status {
 	return &rmqpb.Status{Code: rmqpb.Code(e.Code), Message: refusal.Text(e)}
 }
 
-// ErrorOf returns the error that a status stands for: nil if nothing, or only a part, failed.
+// ErrorOf returns the error of a status, or nil if nothing or only a part failed.
 func ErrorOf(st *rmqpb.Status) error {
 	if c := tidegate.Code(st.GetCode()); c != tidegate.CodeOK && c != tidegate.CodeMultipleResults {
 		return &tidegate.Error{Code: c, Message: st.GetMessage()}
