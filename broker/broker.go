@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
@@ -169,6 +170,7 @@ type Broker struct {
 	limits   *limits.Limits
 
 	letters *letters.Letters
+	sender  *sending.Sender
 }
 
 // changeable has the settings of the whole broker that can change while it is in use.
@@ -214,6 +216,10 @@ func Open(o Options) (*Broker, error) {
 		Store: s, Directory: finder{&b.directory}, Logger: o.Logger, Life: b.life,
 		Delayed: b.delayed, CreateTopic: b.createOwnTopic,
 		Damaged: func(messages int64) { b.counters.damaged.Add(messages) },
+	})
+	b.sender = sending.New(sending.Config{
+		Store: s, Limits: l, Delayed: b.delayed, Transactions: b.transactions, Topic: b.topic,
+		MaxBodySize: o.MaxBodySize, Endpoint: b.name, Throttled: b.counters.countThrottled,
 	})
 	b.transactionDefaults.Store(&o.Transaction)
 	b.addresses.Store(&address.Set[AddressSettings]{})

@@ -2,62 +2,15 @@ package broker
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// maxDelay is how far ahead a delivery time may be (RocketMQ: 24 h).
-const maxDelay = 24 * time.Hour
-
-// because says what makes a message of that type.
-func because(k TopicType, m *tidegate.Message) string {
-	switch k {
-	case TopicFIFO:
-		return fmt.Sprintf("FIFO: it has the message group %q", m.MessageGroup)
-	case TopicDelay:
-		return "DELAY: it has a delivery time"
-	case TopicTransaction:
-		return "TRANSACTION: it is a half message"
-	}
-	return "NORMAL: it has neither message group nor delivery time"
-}
-
-// needs says what a message has to be for a topic of the type.
-func needs(k TopicType) string {
-	switch k {
-	case TopicFIFO:
-		return "give it a message group, and no delivery time"
-	case TopicDelay:
-		return "give it a delivery time, and no message group"
-	case TopicTransaction:
-		return "send it within a transaction"
-	}
-	return "give it neither"
-}
-
-// delay writes a message of an Append that is to be delivered later. Only
-// called within the message log's Add.
-func (a *appending) delay(w *store.Batch, t *topic.Topic, m *store.Message, now time.Time) tidegate.Receipt {
-	d := a.broker.delayed.Put(w, t, m, now)
-	if a.earliest.IsZero() || d.Due.Before(a.earliest) {
-		a.earliest = d.Due
-	}
-	return a.broker.delayedReceipt(t, m.ID, d)
-}
-
-func (b *Broker) delayedReceipt(t *topic.Topic, id string, d store.Delayed) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: id, Topic: t.Name(), Queue: -1, Offset: -1, Endpoint: b.name, RecallHandle: handle.Recall(d)}
-}
-
-// Recall takes back a message whose delivery time has not come, and returns
-// its ID when that is on disk: 40401 if it is not waiting any more, 40000 for a
-// handle that is not one.
+// Recall cancels a delayed message with the handle in its receipt, and returns the ID of the
+// message when this is on disk. The error's code is 40401 if the message does not wait any more,
+// and 40000 for an invalid handle.
 func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
 	id, err = b.recall(ctx, topicName, recallHandle)
 	return id, fail.WithOp("RecallMessage", err)

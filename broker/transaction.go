@@ -9,8 +9,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -124,19 +122,6 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 		return fail.Closed()
 	}
 	return fail.StoreUnless(ctx, err)
-}
-
-// half writes a half message of an Append. Only called within the message log's Add.
-func (a *appending) half(w *store.Batch, t *topic.Topic, m *store.Message, firstCheck time.Duration, now time.Time) tidegate.Receipt {
-	id, due := a.broker.transactions.Put(w, t, m, firstCheck, now)
-	if a.firstCheck.IsZero() || due.Before(a.firstCheck) {
-		a.firstCheck = due
-	}
-	return a.broker.halfReceipt(t, m.ID, id)
-}
-
-func (b *Broker) halfReceipt(t *topic.Topic, messageID string, id store.HalfID) tidegate.Receipt {
-	return tidegate.Receipt{MessageID: messageID, Topic: t.Name(), Queue: -1, Offset: -1, Endpoint: b.name, TransactionID: handle.Transaction(id)}
 }
 
 // OnTransactionCheck has f called with every check of a transaction. f passes it on to a producer

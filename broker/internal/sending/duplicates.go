@@ -1,4 +1,4 @@
-package broker
+package sending
 
 import (
 	"context"
@@ -18,25 +18,26 @@ type suspect struct {
 	at    recent.Location
 }
 
-// resolve answers suspects with the receipt of the first message. It returns those that are none:
-// another ID had the same hash, the window is over, or the first message is damaged. What was found
-// is on disk: it was written before this Append's own batch.
+// resolve sets the receipt of the first message for each suspect that is a duplicate. It returns
+// the other suspects: another ID has the same hash, the duplicate window is over, or the first
+// message is corrupt. The first messages are on disk, because they were written before the batch of
+// this Append.
 func (a *appending) resolve() []suspect {
 	var innocent []suspect
 	for _, s := range a.suspects {
-		t, m := a.topics[s.index], a.msgs[s.index]
+		t, m := a.topics[s.index], a.at(s.index)
 		first, ok, err := a.first(t, s.at)
 		switch {
 		case err == nil && !ok && s.at.Moves():
-			// Its time has come meanwhile, it was recalled, or its transaction has ended: look
-			// again. What moved it has told the new place by then, if anything knows it.
+			// The first message was delivered or recalled meanwhile, or its transaction has ended.
+			// If it has a new place, the memory of IDs has that place by now.
 			if a.absent == nil {
 				a.absent = map[int]recent.Location{}
 			}
 			a.absent[s.index] = s.at
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
-			a.refuse(s.index, t, fail.Store(err), "")
+			a.reject(s.index, t, fail.Store(err), "")
 		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.Settings().IDWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
@@ -45,16 +46,16 @@ func (a *appending) resolve() []suspect {
 			innocent = append(innocent, s)
 		case s.at.Half:
 			t.CountDuplicate()
-			a.results[s.index].Receipt = a.broker.halfReceipt(t, m.ID, pending.HalfAt(t.ID(), s.at))
+			a.results[s.index].Receipt = a.halfReceipt(t, m.ID, pending.HalfAt(t.ID(), s.at))
 		case s.at.Due != 0:
 			t.CountDuplicate()
-			a.results[s.index].Receipt = a.broker.delayedReceipt(t, m.ID, pending.DelayedAt(t.ID(), s.at))
+			a.results[s.index].Receipt = a.delayedReceipt(t, m.ID, pending.DelayedAt(t.ID(), s.at))
 		default:
 			t.CountDuplicate()
 			a.results[s.index].Receipt = tidegate.Receipt{
-				MessageID: m.ID, Topic: t.Name(), Queue: int(s.at.Queue), Offset: s.at.Offset, Endpoint: a.broker.name,
+				MessageID: m.ID, Topic: t.Name(), Queue: int(s.at.Queue), Offset: s.at.Offset, Endpoint: a.Endpoint,
 			}
-			if m.Half { // it was committed: an end of it is told that there is no such transaction any more
+			if m.Half { // it was committed, so a further end gets the error that there is no such transaction
 				a.results[s.index].Receipt.TransactionID = m.ID
 			}
 		}
@@ -62,7 +63,7 @@ func (a *appending) resolve() []suspect {
 	return innocent
 }
 
-// wasAbsent reports whether a message was looked for at that place already, and was not there.
+// wasAbsent reports whether an earlier look at that place has found no message.
 func (a *appending) wasAbsent(i int, at recent.Location) bool {
 	was, ok := a.absent[i]
 	return ok && was == at
@@ -72,30 +73,30 @@ func (a *appending) wasAbsent(i int, at recent.Location) bool {
 func (a *appending) first(t *topic.Topic, at recent.Location) (store.Message, bool, error) {
 	switch {
 	case at.Half:
-		m, _, ok, err := a.broker.store.GetHalf(pending.HalfAt(t.ID(), at))
+		m, _, ok, err := a.Store.GetHalf(pending.HalfAt(t.ID(), at))
 		return m, ok, err
 	case at.Due == 0:
-		return a.broker.store.Get(store.Place{Topic: t.ID(), Queue: at.Queue, Offset: at.Offset})
+		return a.Store.Get(store.Place{Topic: t.ID(), Queue: at.Queue, Offset: at.Offset})
 	}
-	return a.broker.store.GetDelayed(pending.DelayedAt(t.ID(), at))
+	return a.Store.GetDelayed(pending.DelayedAt(t.ID(), at))
 }
 
-// appendAll appends, and then once more what was suspected wrongly, and what
-// its message group was held back for.
+// appendAll appends the messages. It appends again those that are no duplicates after all, and
+// those that waited behind them in their message groups.
 func (a *appending) appendAll(ctx context.Context) error {
 	for {
 		bytes := a.bytes()
-		if limit, err := a.broker.limits.Room(ctx, bytes); err != nil {
-			a.refuseAll(err, limit)
+		if limit, err := a.Limits.Room(ctx, bytes); err != nil {
+			a.rejectAll(err, limit)
 			return nil
 		}
-		write := a.broker.store.Messages.Add(a.write, a.publish)
-		a.broker.store.Messages.Release(bytes)
+		write := a.Store.Messages.Add(a.write, a.publish)
+		a.Store.Messages.Release(bytes)
 		if write == nil {
 			return tidegate.ErrClosed
 		}
 		if !a.wrote && len(a.suspects) == 0 {
-			return nil // all is refused: nothing to wait for, least of all a disk that does not keep up
+			return nil // all messages are rejected, so there is no write to wait for
 		}
 		if err := write.WaitContext(ctx); err != nil {
 			return err
@@ -115,11 +116,11 @@ func (a *appending) appendAll(ctx context.Context) error {
 	}
 }
 
-// bytes returns how much there is to write.
+// bytes returns the size of the bodies to write.
 func (a *appending) bytes() (n int64) {
 	for i, t := range a.topics {
 		if t != nil {
-			n += int64(len(a.msgs[i].Body))
+			n += int64(len(a.at(i).Body))
 		}
 	}
 	return n
