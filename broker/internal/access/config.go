@@ -21,16 +21,15 @@ const (
 	MaxNameLength = 128
 )
 
-// anonymousName is what the identity without a key is called where keys are
-// named. No key may have it.
+// anonymousName is the name of the identity without a key, for logs. No key can have it.
 const anonymousName = "anonymous"
 
-// An Action is what a rule allows.
+// An Action is a permission of a rule.
 type Action string
 
 // The actions. Admin includes Observe.
 const (
-	Send    Action = "send"    // send to topics, and recall what was sent
+	Send    Action = "send"    // send to topics, and recall delayed messages
 	Receive Action = "receive" // receive from topics as groups, and settle it
 	Observe Action = "observe" // read settings, backlogs and metrics
 	Admin   Action = "admin"   // make, change and delete topics and groups
@@ -39,11 +38,10 @@ const (
 // Actions are all actions.
 var Actions = []Action{Send, Receive, Observe, Admin}
 
-// A Rule allows some actions on some topics and groups. Patterns are names in
-// which * stands for any run of characters. Send looks at Topics alone;
-// Receive wants the topic in Topics and the group in Groups; Observe and
-// Admin look at whichever a request is about, and what concerns the broker
-// as a whole wants "*" in both.
+// A Rule allows some actions on some topics and groups. Patterns are names in which * matches any
+// characters. Send checks only Topics. Receive checks the topic in Topics and the group in Groups.
+// Observe and Admin check the topic or the group of the request; requests about the whole broker
+// need "*" in both.
 type Rule struct {
 	Actions []Action `json:"actions"`
 	Topics  []string `json:"topics,omitempty"`
@@ -59,21 +57,22 @@ type Key struct {
 	// replaces the other. None: the key is for Certificates only.
 	Secrets []Secret
 
-	// Certificates are names in client certificates that stand for this key:
-	// the common name, or a DNS name, URI or e-mail address, as it is written there.
+	// Certificates are the names in client certificates that are equivalent to this key: the common
+	// name, a DNS name, a URI or an e-mail address, in the form of the certificate.
 	Certificates []string
 
-	// Allow is what the key may do. Empty: nothing.
+	// Allow has the rules of the key. Empty means that nothing is allowed.
 	Allow []Rule
 }
 
-// A Config says who may do what. The zero value restricts nothing; with a key
-// or a rule in it, all that no rule allows is refused.
+// A Config has the permissions of clients. The zero value allows everything. With a key or an
+// anonymous rule, each request is rejected that no rule allows.
 type Config struct {
 	// Keys are all identities.
 	Keys []Key
 
-	// Anonymous is what requests without credentials may do. Empty: nothing.
+	// Anonymous has the rules for requests without credentials. Empty means that nothing is
+	// allowed.
 	Anonymous []Rule
 
 	// MaxClockSkew is how far the time that a request signs may be from the
@@ -147,7 +146,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// CheckName says what is wrong with the name of a key, without repeating it.
+// CheckName returns the fault of the name of a key, without repeating the name, or nil.
 func CheckName(name string) error {
 	odd := func(r rune) bool { return !alphanumeric(r) && r != '.' && r != '_' && r != '-' }
 	switch {
@@ -165,7 +164,7 @@ func alphanumeric(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }
 
-// Check returns all that is wrong with r: what could never allow anything.
+// Check returns all faults of r. A part that could never allow anything is a fault.
 func (r Rule) Check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -14,13 +14,13 @@ const Algorithm = "MQv2-HMAC-SHA1"
 const (
 	dateTimeHeader = "x-mq-date-time"
 
-	// maxHeaderLength bounds what is read, in bytes.
+	// maxHeaderLength is the maximum size of an authorization header, in bytes.
 	maxHeaderLength = 1 << 10
 
 	signatureLength = 20 // bytes of SHA-1
 )
 
-// A header is what an authorization header says.
+// A header is a parsed authorization header.
 type header struct {
 	key       string // empty: none
 	signature [signatureLength]byte
@@ -78,10 +78,9 @@ func parseHeader(text string) (header, error) {
 // mean UTC: only some of them convert to it.
 const dateTimeLayout = "20060102T150405Z"
 
-// clockSkew returns how far a written time is from now, in whichever of the
-// zones it is nearest.
+// clockSkew returns the distance between a time and now, in the zone with the shortest distance.
 func clockSkew(text string, now time.Time, zones []*time.Location) (time.Duration, error) {
-	if at, err := time.Parse(time.RFC3339, text); err == nil { // RocketMQ's Rust client says its zone
+	if at, err := time.Parse(time.RFC3339, text); err == nil { // RocketMQ's Rust client sends its zone
 		return now.Sub(at).Abs(), nil
 	}
 	nearest := time.Duration(-1)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Need is what a request asks for. The zero value is never allowed.
+// A Need is a permission that a request needs. The zero value is never allowed.
 type Need struct {
 	kind         kind
 	action       Action
@@ -36,13 +36,13 @@ func Signed() Need { return Need{kind: kindSigned} }
 // ToSend is to send to a topic.
 func ToSend(topic string) Need { return Need{kind: kindSend, topic: topic} }
 
-// ToReceive is to receive from a topic as a group, or to settle what was received.
+// ToReceive is the need to receive from a topic as a group, or to settle such a delivery.
 func ToReceive(topic, group string) Need { return Need{kind: kindReceive, topic: topic, group: group} }
 
-// AsGroup is to be a consumer of a group, of whatever topic.
+// AsGroup is the need to be a consumer of a group, in any topic.
 func AsGroup(group string) Need { return Need{kind: kindAsGroup, group: group} }
 
-// ToUse is to ask where a topic is: who may do anything with it may know.
+// ToUse is the need to look up the route of a topic. Any permission for the topic is sufficient.
 func ToUse(topic string) Need { return Need{kind: kindUse, topic: topic} }
 
 // OnTopic is to do a, which is Observe or Admin, with a topic.
@@ -59,10 +59,10 @@ func OnBoth(a Action, topic, group string) Need {
 // OnServer is to do a, which is Observe or Admin, with the broker as a whole.
 func OnServer(a Action) Need { return Need{kind: kindServer, action: a} }
 
-// ToSendAnywhere is to send to some topic, whichever.
+// ToSendAnywhere is the need to send to at least one topic.
 func ToSendAnywhere() Need { return Need{kind: kindSendAnywhere} }
 
-// String says what is asked for, as in "it may not send to topic x".
+// String returns the text of the need, as in "it may not send to topic x".
 func (n Need) String() string {
 	switch n.kind {
 	case kindSigned:
@@ -138,9 +138,8 @@ func (r Rule) has(a Action) bool {
 // transactions: half messages of all topics, so no group's own.
 const abandoned = "TRANS_CHECK_MAX_TIME_TOPIC"
 
-// receivable reports whether the rule lets its groups receive from a topic. A
-// group's dead letters were its own messages: who may receive as the group may
-// have them too.
+// receivable reports whether the rule lets its groups receive from a topic. The dead letters of a
+// group were messages of the group, so a permission to receive as the group includes them.
 func (r Rule) receivable(topic string) bool {
 	if matchAny(r.Topics, topic) {
 		return true

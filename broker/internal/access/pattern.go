@@ -2,13 +2,12 @@ package access
 
 import "strings"
 
-// dlqPrefix is what RocketMQ puts before a group's name to name the topic of
-// its dead letters.
+// dlqPrefix is the prefix of RocketMQ's dead letter topics, before the name of the group.
 const dlqPrefix = "%DLQ%"
 
-// match reports whether a pattern covers all of name: * stands for any run of
-// characters, dots too and also for none, everything else for itself. Patterns of
-// addresses go by words between dots; most names of topics, and all of groups, are one word.
+// match reports whether a pattern covers all of name. * matches any characters, including dots, or
+// none; other characters match themselves. Patterns of addresses match words between dots instead,
+// but most names of topics and all names of groups are one word.
 func match(pattern, name string) bool {
 	head, rest, wild := strings.Cut(pattern, "*")
 	if !wild {
@@ -23,7 +22,7 @@ func match(pattern, name string) bool {
 		if !wild {
 			return strings.HasSuffix(name, part)
 		}
-		// The leftmost place leaves the most to what follows.
+		// The leftmost match leaves the most text for the rest of the pattern.
 		i := strings.Index(name, part)
 		if i < 0 {
 			return false

@@ -32,7 +32,7 @@ func (r Reason) OfCredentials() bool {
 	return r == Malformed || r == WrongCredentials || r == ClockSkew || r == PlainPassword
 }
 
-// An Identity is who a request is from. The zero value is anonymous.
+// An Identity is the principal of a request. The zero value is anonymous.
 type Identity struct{ key string }
 
 // Anonymous reports whether there is no key.
@@ -90,8 +90,7 @@ func New(c Config) (*Policy, error) {
 	return p, nil
 }
 
-// newChecked fills the places that are free with secrets that nobody knows, or
-// with the first one again.
+// newChecked fills the free places with random secrets, or with copies of the first one.
 func newChecked(secrets []Secret) *checked {
 	var c checked
 	for i := range c.secrets {
@@ -116,10 +115,10 @@ func (p *Policy) find(name string) (*checked, int) {
 	return p.nobody, 0
 }
 
-// Signature tells who signed a request at the time now, by its headers
-// authorization and x-mq-date-time. Nobody, without a reason, if
-// authorization is empty or names no key, as that of RocketMQ's Python and Go clients
-// does that were given none.
+// Signature authenticates a request at the time now by its headers authorization and
+// x-mq-date-time. It returns the anonymous identity without a reason if authorization is empty or
+// names no key. RocketMQ's clients for Python and Go send such a header if they have no
+// credentials.
 func (p *Policy) Signature(authorization, dateTime string, now time.Time) (Identity, Reason) {
 	if authorization == "" {
 		return Identity{}, ""
@@ -142,7 +141,7 @@ func (p *Policy) Signature(authorization, dateTime string, now time.Time) (Ident
 	if ok&known == 0 {
 		return Identity{}, WrongCredentials
 	}
-	// The time is looked at last: it is told only to who has the secret.
+	// The time is checked last, so that only clients with the secret learn about it.
 	if p.skew >= 0 {
 		skew, err := clockSkew(dateTime, now, p.zones)
 		switch {
@@ -155,7 +154,7 @@ func (p *Policy) Signature(authorization, dateTime string, now time.Time) (Ident
 	return Identity{h.key}, ""
 }
 
-// Password tells who a name and a secret are of.
+// Password authenticates a name and a secret.
 func (p *Policy) Password(name, secret string) (Identity, Reason) {
 	k, known := p.find(name)
 	given, ok := sha256.Sum256([]byte(secret)), 0
@@ -168,8 +167,8 @@ func (p *Policy) Password(name, secret string) (Identity, Reason) {
 	return Identity{name}, ""
 }
 
-// Claimed returns the name of the key that refused credentials name, for a
-// log, or "unknown" if there is none: what is no key's name may be a secret.
+// Claimed returns the name of the key in rejected credentials, for a log. It returns "unknown" if
+// no key has the name, because the text can be a secret.
 func (p *Policy) Claimed(name string) string {
 	if p.keys[name] == nil {
 		return "unknown"
@@ -186,8 +185,8 @@ func (p *Policy) ClaimedBy(authorization string) string {
 	return p.Claimed(h.key)
 }
 
-// Certificate returns the key that the names of a verified certificate stand
-// for: the first that stands for any. Nobody if none does.
+// Certificate returns the key that is equivalent to the names of a verified certificate: the first
+// one with a key. It returns the anonymous identity if no name has a key.
 func (p *Policy) Certificate(names []string) Identity {
 	for _, n := range names {
 		if key, ok := p.certificates[n]; ok {

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 )
 
-// hidden stands for a secret wherever one is printed.
+// hidden is printed in place of a secret.
 const hidden = "(secret)"
 
-// A Secret is a text that no print, log or encoder shows. The zero value is
-// empty. It holds a pointer because fmt calls no methods of what is in an
-// unexported field, but shows a pointer there as an address.
+// A Secret is a text that no print, log or encoder shows. The zero value is empty. It contains a
+// pointer, because fmt calls no methods of unexported fields, and prints a pointer there as an
+// address.
 type Secret struct{ text *string }
 
 // NewSecret hides text.
@@ -28,7 +28,7 @@ func (s Secret) Reveal() string {
 func (s Secret) String() string { return hidden }
 
 // Format implements fmt.Formatter, for verbs that go around String.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hidden)) } // what fmt does with it is not ours
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hidden)) } // errors of the writer belong to fmt
 
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }

@@ -86,7 +86,7 @@ func (b *Batch) PutNumber(n uint32) {
 	must(b.pebble().Set([]byte{record.PrefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
 }
 
-// DeleteTopic removes a topic's settings and messages, but for what groups left behind
+// DeleteTopic removes a topic's settings and messages, except for the leftovers of groups
 // (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{record.PrefixTopic}, name...), nil))
@@ -97,7 +97,7 @@ func (b *Batch) DeleteTopic(name string, topic uint32) {
 	b.deleteHalves(topic)
 }
 
-// DeleteGroup removes a group's settings, its dead letters' marks, and what it receives from.
+// DeleteGroup removes a group's settings, the marks of its dead letters, and its subscriptions.
 func (b *Batch) DeleteGroup(name string, group uint32) {
 	must(b.pebble().Delete(append([]byte{record.PrefixGroup}, name...), nil))
 	for _, prefix := range []byte{record.PrefixDeadLetter, record.PrefixSubscription} {

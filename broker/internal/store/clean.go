@@ -10,10 +10,10 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
-// cleanFile is there while the store is closed, and was closed in order. It
-// has the size and checksum of every file whose end Pebble takes as it finds
-// it: after a crash logs and manifests may end anywhere, so a damaged end cannot be told
-// from one that was never written. After an orderly end it can.
+// cleanFile exists while the store is closed after an orderly close. It has the size and checksum
+// of each file whose end Pebble accepts as it is. After a crash, logs and manifests can end
+// anywhere, so a damaged end looks like an end that was never written. After an orderly close the
+// two differ.
 const cleanFile = "CLEAN"
 
 // checksummed reports whether Pebble finds damage anywhere in the file by
@@ -52,7 +52,7 @@ func (s *Store) checksum(name string) (n int64, sum uint32, err error) {
 	return n, h.Sum32(), errors.Join(err, f.Close())
 }
 
-// writeClean says that the store was closed in order.
+// writeClean records an orderly close.
 func (s *Store) writeClean() error {
 	files, err := s.fingerprint()
 	if err != nil {
@@ -61,8 +61,7 @@ func (s *Store) writeClean() error {
 	return s.writeFile(cleanFile, diskfs.FormatSums(files))
 }
 
-// checkClean compares the files with what they were when the store was
-// closed in order, if it was.
+// checkClean compares the files with their record of the last close, if it was orderly.
 func (s *Store) checkClean() error {
 	path := s.fs.PathJoin(s.dir, cleanFile)
 	text, err := diskfs.ReadFile(s.fs, path)
@@ -89,7 +88,7 @@ func (s *Store) checkClean() error {
 	return nil
 }
 
-// removeClean makes sure that cleanFile does not outlive what it says.
+// removeClean removes cleanFile before the files change.
 func (s *Store) removeClean() error {
 	err := s.fs.Remove(s.fs.PathJoin(s.dir, cleanFile))
 	if errors.Is(err, os.ErrNotExist) {

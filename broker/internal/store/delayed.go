@@ -106,12 +106,11 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 	return m, true, nil
 }
 
-// Due returns the delayed messages that are due by now, the earliest first: at
-// most limit, and after the first as many as have maxBytes of bodies. next is
-// the time of the first one that it does not return; zero if there is none. None
-// may be due before from: the traces of all that were there need not be passed over again.
-// A message that is damaged has no ID. What cannot be read, for another reason, is an
-// error if it comes first; behind others it ends what is returned, and next is not after it.
+// Due returns the delayed messages that are due by now, the earliest first: at most limit, and
+// after the first as many as have maxBytes of bodies. next is the time of the first message that it
+// does not return, or zero if there is none. No message is due before from; this spares reading the
+// deletion marks of earlier messages. A corrupt message has no ID. Another read error is returned
+// if it occurs at the first message; otherwise it ends the result, and next is not after it.
 func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.AppendKey(nil), UpperBound: []byte{record.PrefixDelayed + 1}})
 	if err != nil {

@@ -1,8 +1,8 @@
 package store
 
-// DiskFull returns nil, or what is known of the disk if it is full: what can
-// wait should be refused, so that what is left is there for the groups'
-// progress. It ends by itself when there is room again.
+// DiskFull returns the state of the disk if it is full, and nil otherwise. While it is full,
+// callers should reject writes that can wait, so that the remaining space is available for the
+// progress of groups. The state ends when space is free again.
 func (s *Store) DiskFull() *DiskFull {
 	if s.room == nil {
 		return nil
@@ -10,9 +10,8 @@ func (s *Store) DiskFull() *DiskFull {
 	return s.room.Full()
 }
 
-// StopWaiting has nothing wait for room on a full disk any more, as before Close: a write that
-// finds none, the ballast included, be it of a log or of a table, breaks the store, and who waits
-// for it is told.
+// StopWaiting ends all waits for space on a full disk, for example before Close. A write that finds
+// neither space nor the ballast then breaks the store and returns the error.
 func (s *Store) StopWaiting() {
 	if s.room != nil {
 		s.room.StopWaiting()

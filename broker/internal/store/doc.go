@@ -1,4 +1,4 @@
-// Package store keeps what the engine knows on disk, in two Pebble databases:
+// Package store stores the data of the engine in two Pebble databases:
 //
 //   - messages: the message log keyed (topic, queue, offset), and the settings
 //     of topics and groups.

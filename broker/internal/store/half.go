@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// PutHalf writes a half message, and of its state what is known of the message.
+// PutHalf writes a half message, and the part of its state that the message determines.
 func (b *Batch) PutHalf(id HalfID, m *Message, s HalfState) {
 	s.Stored, s.IDHash, s.Size = m.StoredAt, m.IDHash, int64(len(m.Body))
 	op := b.pebble().SetDeferred(record.HalfKeyLen, m.EncodedSize())
@@ -100,10 +100,9 @@ func (s *Store) read(k []byte, f func(v []byte) error) (bool, error) {
 	return true, f(v)
 }
 
-// DueHalfMessages returns the entries of the index by time that are due by now, the
-// earliest first, at most limit. next is the time of the first one that it
-// does not return; zero if there is none. No entry may be due before from:
-// the traces of all that were there need not be passed over again.
+// DueHalfMessages returns the entries of the index by time that are due by now, the earliest first,
+// at most limit. next is the time of the first entry that it does not return, or zero if there is
+// none. No entry is due before from; this spares reading the deletion marks of earlier entries.
 func (s *Store) DueHalfMessages(from, now time.Time, limit int) (due []DueHalf, next time.Time, err error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: DueHalf{Due: from}.Key(), UpperBound: []byte{record.PrefixHalfDue + 1}})
 	if err != nil {

@@ -61,7 +61,8 @@ func (s *Store) writeIdentity(id string) error {
 	return s.writeFile(identityFile, fmt.Appendf(nil, "tidegate %s\n", id))
 }
 
-// readIdentity returns what follows the program's name in a file; nothing if there is no such file.
+// readIdentity returns the text after the program's name in a file, or an empty text if there is no
+// such file.
 func (s *Store) readIdentity(name string) (string, error) {
 	path := s.fs.PathJoin(s.dir, name)
 	text, err := diskfs.ReadFile(s.fs, path)

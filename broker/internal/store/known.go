@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// knownPrefix and the name of a database make the file that says how much of the
-	// database's manifest is on disk at least.
+	// knownPrefix and the name of a database are the name of the file with the minimum size of the
+	// database's manifest on disk.
 	knownPrefix = "KNOWN."
 
 	markerPrefix = "marker.manifest."
@@ -22,8 +22,8 @@ const (
 // restore is the remedy in errors about databases that are not whole.
 const restore = "restore the whole data directory from a copy; nothing in it was changed"
 
-// checkKnown compares the manifest of a database with what was noted of it,
-// before Pebble opens it and removes what the manifest does not name.
+// checkKnown compares the manifest of a database with its record, before Pebble opens the database
+// and removes files that the manifest does not name.
 func (s *Store) checkKnown(db string, known bool) error {
 	dir := s.fs.PathJoin(s.dir, db)
 	names, err := s.fs.List(dir)

@@ -61,9 +61,9 @@ type PendingWrite struct {
 	after []func(error)
 	begun time.Time // when the commit began
 
-	added bool // guarded by log.mu: it has a write, or a caller who waits
-	sync  bool // guarded by log.mu: somebody needs it on disk
-	lazy  bool // guarded by log.mu: somebody waits until it is written
+	added bool // guarded by log.mu: it has a write, or a waiting caller
+	sync  bool // guarded by log.mu: a caller needs it on disk
+	lazy  bool // guarded by log.mu: a caller waits until it is written
 
 	written  chan struct{} // closed when the batch is written, or has failed
 	writeErr error         // valid once written is closed
@@ -147,8 +147,8 @@ func (l *Log) add(write func(*Batch), after func(error), lazy bool) *PendingWrit
 	return w
 }
 
-// synced returns the write whose end means that w is on disk: w, or the next one if w is
-// written already and no fsync follows.
+// synced returns the write after whose end w is on disk: w, or the next write if w was written
+// without an fsync.
 func (l *Log) synced(w *PendingWrite) *PendingWrite {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -307,7 +307,7 @@ func (l *Log) close() bool {
 	}
 }
 
-// signal wakes one who waits, or comes to.
+// signal wakes one present or future waiter.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -22,8 +22,7 @@ type Marks struct {
 	err   error
 }
 
-// Marks returns what looks up marks of dead letters as they are now. The
-// caller closes it.
+// Marks returns a reader of the marks of dead letters in their current state. The caller closes it.
 func (s *Store) Marks() (*Marks, error) {
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{record.PrefixDeadLetter}, UpperBound: []byte{record.PrefixDeadLetter + 1}})
 	if err != nil {
@@ -32,8 +31,8 @@ func (s *Store) Marks() (*Marks, error) {
 	return &Marks{it: it}, nil
 }
 
-// Has reports whether the message was made a dead letter of the group since
-// that was rewound. A failure to read is told by Close.
+// Has reports whether the message became a dead letter of the group since the last rewind. Close
+// returns read errors.
 func (m *Marks) Has(group uint32, p Place, rewound int64) bool {
 	m.key = record.AppendLeaseKey(m.key[:0], record.PrefixDeadLetter, group, p)
 	if !m.begun || m.valid && bytes.Compare(m.it.Key(), m.key) < 0 {

@@ -24,10 +24,10 @@ const (
 	formatFile    = "FORMAT"
 	messagesDir   = "messages"
 	groupsDir     = "groups"
-	memoryDir     = "memory" // what errors name the directory of a broker in memory
+	memoryDir     = "memory" // name of the directory of a broker in memory, for errors
 
-	// minFreeDisk is what must be free to open a directory: below it Pebble
-	// could not even write its own files.
+	// minFreeDisk is the free space that is necessary to open a directory. Pebble needs it for its
+	// own files.
 	minFreeDisk = 16 << 20
 
 	// The operating system caches the files as well, and groups read each
@@ -68,7 +68,7 @@ type Store struct {
 	Messages, Groups *Log
 
 	logger    *slog.Logger
-	broken    atomic.Pointer[error] // set once Pebble has said that it cannot go on
+	broken    atomic.Pointer[error] // set when Pebble has reported a fatal error
 	failed    chan struct{}         // closed then
 	stall     atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	abandoned chan struct{}         // closed by abandon
@@ -78,12 +78,12 @@ type Store struct {
 	tail      *tail
 	fs        vfs.FS
 	room      *diskfs.FullFS       // fs; nil in memory
-	noted     map[string][2]string // by database: its manifest and what was noted of it, while the store is opened
+	noted     map[string][2]string // by database: its manifest and the record of it, while the store is opened
 	dir       string
 }
 
-// Open opens a directory, or makes it. Its errors tell what is wrong with the
-// directory and what to do.
+// Open opens a directory, and creates it if necessary. Its errors name the fault of the directory
+// and the remedy.
 func Open(o Options) (*Store, error) {
 	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
 	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
@@ -167,8 +167,8 @@ func (s *Store) knownFS(db string) vfs.FS {
 	return diskfs.NewKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
 }
 
-// openDB opens a database. Pebble tries what fails in the background for ever,
-// and opening waits for it: a store that breaks meanwhile is given up.
+// openDB opens a database. Pebble repeats failed background work without end, and opening waits for
+// it. If the store breaks meanwhile, openDB returns an error.
 func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 	type result struct {
 		db  *pebble.DB
@@ -255,9 +255,9 @@ func (s *Store) Abandon(cause error) {
 // Abandoned returns a channel that is closed once Abandon was called.
 func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
 
-// background is told of a flush or compaction that failed. Want of room passes, but who closes
-// does not wait for that: a write may stand behind the table. Damage
-// stays where it is: Pebble leaves its surroundings alone, and who reads there is told.
+// background handles the error of a flush or compaction. Lack of space can pass, but Close does not
+// wait for it, because a write can wait for the table. Corruption stays: Pebble skips the files
+// around it, and readers get the error.
 func (s *Store) background(err error) {
 	if s.room != nil && diskfs.IsFull(err) && !s.room.Stopped() {
 		return
@@ -273,8 +273,8 @@ func (s *Store) background(err error) {
 // would end the process.
 func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.Found(info.Path, info.Details) }
 
-// Close commits what was added and closes both databases. Adding fails afterwards. A database that
-// is stuck within a write, or that a panic left, stays as it is, and locked.
+// Close commits all added writes and closes both databases. Later writes fail. A database that is
+// blocked within a write, or that a panic interrupted, stays open and locked.
 func (s *Store) Close() error {
 	s.StopWaiting()
 	var errs []error
@@ -311,7 +311,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// explain adds what to do to the errors of operating systems.
+// explain adds the remedy to errors of operating systems.
 func explain(err error) error {
 	file, ofFile := errors.AsType[*fs.PathError](err)
 	switch {

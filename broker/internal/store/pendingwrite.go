@@ -9,8 +9,8 @@ import (
 // power failure takes it back. A nil PendingWrite was rejected: the Log is closed.
 func (w *PendingWrite) Wait() error { return w.waitSynced(nil) }
 
-// WaitContext is Wait, but returns the cause of ctx if that ends first; the batch comes to
-// disk all the same.
+// WaitContext is Wait, but returns the cause of ctx if ctx ends first. The batch is written in both
+// cases.
 func (w *PendingWrite) WaitContext(ctx context.Context) error {
 	return causeOf(ctx, w.waitSynced(ctx.Done()))
 }

@@ -30,7 +30,7 @@ func (s *Store) prepare() (err error) {
 		}
 	}()
 	if free, known := s.free(); known && free < minFreeDisk {
-		// What is consumed can free more than what is kept in reserve for that.
+		// The space that consumed messages free can exceed the reserve for their removal.
 		if _, err := s.fs.Stat(s.room.Ballast()); err == nil {
 			s.room.GiveBack()
 		}
@@ -57,11 +57,11 @@ func (s *Store) prepare() (err error) {
 	return nil
 }
 
-// checkOurs refuses a directory with things of others, before anything is written: a wrong --data
-// would spread our files among them. What a broker leaves that ended while it made its directory,
-// and what a mounted disk has by itself, is no obstacle.
+// checkOurs returns an error if the directory has files of other programs, before anything is
+// written: a wrong --data would mix them with ours. Files of a broker that ended while it created
+// its directory, and system files of a mounted disk, are accepted.
 func (s *Store) checkOurs() error {
-	names, _ := s.fs.List(s.dir) // none if it is not there yet, or no directory, which making it tells
+	names, _ := s.fs.List(s.dir) // none if it does not exist, or is no directory, which its creation reports
 	if slices.Contains(names, formatFile) {
 		return nil
 	}

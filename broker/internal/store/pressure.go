@@ -8,7 +8,7 @@ import (
 
 // Pressure is how hard pressed the storage is.
 type Pressure struct {
-	Disk           bool   // whether there is a disk whose room is known; Free and Total are of it
+	Disk           bool   // Free and Total are known
 	Free, Total    uint64 // bytes
 	CompactionDebt uint64 // bytes of the messages database that are to be compacted
 }
@@ -17,7 +17,7 @@ type Pressure struct {
 // and a look at the tree's levels. The store must be open.
 func (s *Store) Pressure() Pressure {
 	p := Pressure{CompactionDebt: s.messages.Metrics().Compact.EstimatedDebt}
-	// A file system that does not tell is no fault: sends are then not refused for want of room.
+	// Some file systems report no free space. Sends are then not rejected for lack of space.
 	if u, err := s.fs.GetDiskUsage(s.dir); err == nil && u.TotalBytes > 0 {
 		p.Disk, p.Free, p.Total = true, u.AvailBytes, u.TotalBytes
 	}

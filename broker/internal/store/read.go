@@ -12,10 +12,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// Read returns up to limit messages of a queue whose offsets are at least from and
-// below to; the first of them, and then as many as have maxBytes
-// of bodies together. offsets has the offset of each. Before damaged messages it ends;
-// if the first one is damaged, the error is a *Damaged.
+// Read returns up to limit messages of a queue whose offsets are at least from and below to: the
+// first of them, and then as many as have maxBytes of bodies together. offsets has the offset of
+// each. It ends before corrupt messages. If the first message is corrupt, the error is a *Damaged.
 func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
 	if ms, offsets = s.tail.read(topic, queue, from, to, limit, maxBytes); len(ms) > 0 {
 		return ms, offsets, nil
@@ -25,7 +24,7 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 		return ms, offsets, err
 	}
 	if len(ms) > 0 {
-		return ms, offsets, nil // what is damaged comes first the next time
+		return ms, offsets, nil // the next call begins with the corrupt message
 	}
 	if m, ok, gerr := s.Get(Place{Topic: topic, Queue: queue, Offset: from}); ok && gerr == nil {
 		return []Message{m}, []int64{from}, nil // something else on the way is damaged
@@ -137,11 +136,11 @@ func (r *Reader) Close() {
 	}
 }
 
-// QueueState is what a queue's messages say of it.
+// QueueState is the state of a queue according to its stored messages.
 type QueueState struct {
 	First     Mark             // where it begins
 	End       Mark             // after its last message; First if it is empty
-	Leftovers map[int64]Stored // what is left of the messages before First, by offset
+	Leftovers map[int64]Stored // remaining messages before First, by offset
 	Removed   Removed          // of those from First on
 }
 
@@ -197,7 +196,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	return q, err
 }
 
-// readRemoved adds to q what was removed from its middle, and from its end.
+// readRemoved adds to q the messages that were removed from its middle and its end.
 func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 	k := record.AppendQueueKey(nil, topic, queue)
 	k[0] = record.PrefixRemoved

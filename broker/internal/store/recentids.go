@@ -35,9 +35,9 @@ func (b *Batch) DeleteAllRecentIDs(topic uint32) {
 	must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 }
 
-// RecentIDs calls f with the records of a topic's index whose last message was
-// stored at since or later, the last one first, until f returns false. f
-// keeps none of the hashes. Damaged records are passed over; the error is then that of one.
+// RecentIDs calls f with the records of a topic's index whose last message was stored at since or
+// later, the last one first, until f returns false. f must not keep the hashes. Corrupt records are
+// skipped; the error is then that of one of them.
 func (s *Store) RecentIDs(topic uint32, since time.Time, f func(RecentIDs) bool) error {
 	upper := record.PrefixEnd(record.AppendRecentTopic(nil, topic))
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: RecentIDs{At: since}.AppendKey(nil, topic), UpperBound: upper})

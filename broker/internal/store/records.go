@@ -13,23 +13,23 @@ type (
 	Message = record.Message
 	// A Range is the messages of a queue from From on and before To.
 	Range = record.Range
-	// Stored is what a message's record says besides the message.
+	// Stored has the fields of a message's record that are not part of the message.
 	Stored = record.Stored
 	// A Mark is where a queue begins.
 	Mark = record.Mark
-	// A Removed is what was taken out of a queue so far, and where the queue ends.
+	// A Removed counts the messages that were removed from a queue, and has the end of the queue.
 	Removed = record.Removed
 	// A Waiting is how many messages of a topic wait for their delivery time, and their bytes.
 	Waiting = record.Waiting
 	// A Cursor is how far a group is in a queue.
 	Cursor = record.Cursor
-	// A Lease is what a group knows of one message that was delivered or skipped, and is not done.
+	// A Lease is a group's state of one message that was delivered or skipped and is not finished.
 	Lease = record.Lease
 	// A Delayed names a message that waits for its delivery time.
 	Delayed = record.Delayed
-	// A StoredDelayed is what is known of a delayed message without reading it.
+	// A StoredDelayed has the fields of a delayed message that need no read of the message.
 	StoredDelayed = record.StoredDelayed
-	// A HalfID names a half message: one whose transaction has not ended.
+	// A HalfID identifies a half message: a message whose transaction has not ended.
 	HalfID = record.HalfID
 	// A HalfState is when the producer of a half message is asked next, and how often it was.
 	HalfState = record.HalfState
@@ -39,7 +39,7 @@ type (
 	RecentIDs = record.RecentIDs
 	// An IDKey is the secret of a store's hashes of message IDs.
 	IDKey = record.IDKey
-	// A DiskFull tells of a full disk.
+	// A DiskFull is the state of a full disk.
 	DiskFull = diskfs.DiskFull
 )
 

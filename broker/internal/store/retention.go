@@ -27,7 +27,7 @@ func (b *Batch) DeleteMessages(r Range) {
 // DeleteMessage removes one message.
 func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(record.AppendMessageKey(nil, p), nil)) }
 
-// DeleteDeadLetterMarks takes back what MarkDeadLetter noted of messages.
+// DeleteDeadLetterMarks removes the marks of MarkDeadLetter for messages.
 func (b *Batch) DeleteDeadLetterMarks(group uint32, r Range) {
 	must(b.pebble().DeleteRange(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}),
 		record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
@@ -38,8 +38,8 @@ func (b *Batch) PutSubscription(group, topic uint32) {
 	must(b.pebble().Set(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil, nil))
 }
 
-// DeleteSubscriptionOfTopic removes what the message log knows of a group in a
-// topic: that it receives from it, and its dead letters' marks.
+// DeleteSubscriptionOfTopic removes the records of a group in a topic from the message log: its
+// subscription, and the marks of its dead letters.
 func (b *Batch) DeleteSubscriptionOfTopic(group, topic uint32) {
 	must(b.pebble().Delete(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil))
 	p := record.AppendGroupTopic(nil, record.PrefixDeadLetter, group, topic)
@@ -83,8 +83,9 @@ func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
 // maxNeighbours is how far around a damaged message to look, on each side.
 const maxNeighbours = 4096
 
-// likeNeighbours returns, for a damaged message, what the next one that is not
-// tells, or the one before it, and no size: then times and Cumulative still grow along the queue.
+// likeNeighbours returns a substitute for the fields of a corrupt message: those of the next
+// readable message, or of the one before it, without a size. Times and Cumulative still grow along
+// the queue then.
 func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
 	for _, step := range []int64{1, -1} {
 		for at := p.Offset + step; at >= 0 && (at-p.Offset)*step <= maxNeighbours; at += step {
@@ -111,8 +112,7 @@ func (s *Store) storedAt(p Place) (Stored, error) {
 	return record.DecodeStored(v)
 }
 
-// FirstIn returns what is known of the first message in a range, and false
-// if none is there.
+// FirstIn returns the fields of the first message in a range, and false if there is none.
 func (s *Store) FirstIn(r Range) (m Stored, ok bool, err error) {
 	return s.stored(r, (*pebble.Iterator).First)
 }
@@ -184,9 +184,9 @@ func (s *Store) Live(r Range, enough int64) (bytes, next int64, err error) {
 	return bytes, r.To, it.Error()
 }
 
-// FirstThat returns the offset of the first message in r for which f is true,
-// or r.To. f must be false up to some message and true from there on. Few are
-// read: it looks near r.From first. Where a message was removed, the next one stands for it.
+// FirstThat returns the offset of the first message in r for which f is true, or r.To. f must be
+// false before some message and true from there on. It reads few messages, near r.From first. The
+// next message replaces a removed one.
 func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 	var failure error
 	is := func(offset int64) bool {
@@ -211,7 +211,7 @@ func (s *Store) FirstThat(r Range, f func(Stored) bool) (int64, error) {
 	return r.From + int64(n), failure
 }
 
-// A PendingKind says which messages that are in no queue yet are meant. Its zero value is none.
+// A PendingKind is a kind of messages that are in no queue yet. The zero value is none.
 type PendingKind uint8
 
 // Messages that wait for their delivery time, or for the end of their transaction.
@@ -220,9 +220,9 @@ const (
 	HalfMessages
 )
 
-// Reclaim gives back the disk of messages that were removed in the ranges of queues and in the
-// queues of whole topics, and of those that were in none. It takes as long as rewriting what is
-// left beside them; the end of ctx stops it.
+// Reclaim frees the disk space of messages that were removed: in the ranges of queues, in the
+// queues of whole topics, and of those in no queue. It takes as long as rewriting the remaining
+// data in the same files. The end of ctx stops it.
 func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, pending PendingKind) error {
 	for kind, prefix := range map[PendingKind]byte{DelayedMessages: record.PrefixDelayed, HalfMessages: record.PrefixHalf} {
 		if pending&kind == 0 {

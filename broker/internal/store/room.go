@@ -14,10 +14,11 @@ const roomLook = 50 * time.Millisecond
 // Full reports whether the Log holds as many bytes as it may: Room would wait.
 func (l *Log) Full() bool { return l.held.Load()+l.reserved.Load() >= maxHeld }
 
-// Room returns when the Log may hold more, and reserves n bytes for the caller, who calls Release
-// once it has added them, or will not. So one caller's bytes may exceed the bound, however many
-// callers come. An error, the cause of ctx or the return value of refused, reserves nothing.
-// refused, if not nil, is asked before and during the wait; its error ends the wait.
+// Room waits until the Log can hold more, and reserves n bytes for the caller. The caller calls
+// Release after it has added them, or if it does not add them. The bound can be exceeded by the
+// bytes of one caller, but not by those of several. An error reserves nothing: it is the cause of
+// ctx or the result of refused. refused, if not nil, is called before and during the wait; its
+// error ends the wait.
 func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
 	waited := false
 	for ; !l.reserve(n); waited = true {

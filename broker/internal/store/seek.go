@@ -9,9 +9,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// BytesBefore returns the bodies of a queue before an offset, in bytes since
-// its beginning, and false if there is no message from there on to tell: then
-// all that the queue ever had is before it.
+// BytesBefore returns the size of the bodies of a queue before an offset, from its beginning on. It
+// returns false if there is no message from the offset on; then all messages that the queue ever
+// had are before it.
 func (s *Store) BytesBefore(topic uint32, queue uint16, offset int64) (int64, bool, error) {
 	lower := record.AppendQueueKey(nil, topic, queue)
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower)})
@@ -44,7 +44,8 @@ func (s *Store) messageIter(topic uint32, queue uint16, from, to int64) (*pebble
 	return it, nil
 }
 
-// headerAt reads the message that an iterator is at, without its body, whose size it returns.
+// headerAt decodes the message at the position of an iterator without its body, and returns the
+// size of the body.
 func headerAt(it *pebble.Iterator) (m Message, size, offset int64, err error) {
 	offset = record.MessageOffset(it.Key())
 	v, err := it.ValueAndErr()

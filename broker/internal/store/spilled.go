@@ -8,9 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// Spilled messages are on disk only: the messages behind one that holds
-// its whole message group for long. They have a key of their own kind, so that
-// those of one message group lie together, in order, and nobody else passes over them.
+// Spilled messages are only on disk: they follow a message that blocks its whole message group for
+// long. They have keys of a separate kind, so that those of one message group are adjacent and in
+// order, and other readers do not iterate over them.
 
 // PutSpilled writes a lease of a spilled message. l.Group has at most 255 bytes.
 func (b *Batch) PutSpilled(group uint32, p Place, l *Lease) {
@@ -47,8 +47,8 @@ func (b *Batch) DeleteProgress(group, topic uint32, queue uint16) {
 	}
 }
 
-// Spilled returns up to limit of the spilled messages of a message group in
-// a queue, from an offset on, in order. It sees what is committed.
+// Spilled returns up to limit of the spilled messages of a message group in a queue, from an offset
+// on, in order. It reads the committed state.
 func (s *Store) Spilled(group, topic uint32, queue uint16, messageGroup string, from int64, limit int) (ls []Lease, offsets []int64, err error) {
 	lower := record.SpilledKey(group, Place{Topic: topic, Queue: queue, Offset: from}, messageGroup)
 	it, err := s.groups.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower[:len(lower)-8])})

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 )
 
-// logMeter is what one Log counts. Only one goroutine writes each, so the atomics are never
+// logMeter has the counters of one Log. Only one goroutine writes each, so the atomics are never
 // contended.
 type logMeter struct {
 	seconds, records, fsync histogram.Histogram
@@ -29,7 +29,7 @@ func (m *logMeter) countWritten(b *pebble.Batch) {
 // countSynced counts a batch that is on disk.
 func (m *logMeter) countSynced(w *PendingWrite) { m.seconds.Observe(time.Since(w.begun).Seconds()) }
 
-// LogStats is what a Log has done since it was opened.
+// LogStats are the counts of a Log since it was opened.
 type LogStats struct {
 	Commit  histogram.Snapshot // from the write to the end of its fsync, in seconds
 	Records histogram.Snapshot // records in a commit
@@ -37,7 +37,7 @@ type LogStats struct {
 	Fsync   histogram.Snapshot // how long the fsyncs of the write-ahead log took, in seconds
 }
 
-// Stats returns what the log has done since it was opened.
+// Stats returns the counts since the log was opened.
 func (l *Log) Stats() LogStats {
 	m := l.meter
 	return LogStats{m.seconds.Snapshot(), m.records.Snapshot(), m.bytes.Load(), m.fsync.Snapshot()}

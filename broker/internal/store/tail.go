@@ -14,10 +14,9 @@ const (
 	tailChunks = 32 // 2 MiB in all
 )
 
-// A tail holds the messages that were written last, encoded as in the
-// database. Consumers that keep up read them here: an iterator over the database
-// costs about as much as sending what it finds. What is not here is
-// read from the database, so that a tail may forget at any time.
+// A tail has the newest messages, encoded as in the database. Consumers without a backlog read them
+// here: an iterator over the database costs about as much as sending the messages. Other messages
+// are read from the database, so a tail can drop messages at any time.
 type tail struct {
 	mu     sync.RWMutex // guards all of it; held for copying and decoding only
 	queues map[tailQueue]*tailRun
@@ -53,9 +52,8 @@ type tailPart struct {
 
 func newTail() *tail { return &tail{queues: map[tailQueue]*tailRun{}} }
 
-// apply follows a batch of the messages database that is about to be
-// committed: readers ask for what is committed only, and what is being removed
-// must be found nowhere afterwards.
+// apply applies a batch of the messages database that is about to be committed. Readers read only
+// committed messages, and no reader must find a removed message afterwards.
 func (t *tail) apply(b *pebble.Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +164,7 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 			return ms[:i], offsets
 		}
 		if err := record.DecodeMessage(r.values[from-r.first], &ms[i]); err != nil {
-			return ms[:i], offsets // the database says what is wrong with it
+			return ms[:i], offsets // the database returns the error
 		}
 		maxBytes -= int64(len(ms[i].Body))
 		offsets = append(offsets, from)

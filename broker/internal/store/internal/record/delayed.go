@@ -43,7 +43,7 @@ func (d Delayed) StoredKey(stored time.Time) []byte {
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 
-// A StoredDelayed is what is known of a delayed message without reading it.
+// A StoredDelayed has the fields of a delayed message that need no read of the message.
 type StoredDelayed struct {
 	Delayed
 	Stored time.Time

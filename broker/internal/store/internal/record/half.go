@@ -12,14 +12,14 @@ const (
 	dueHalfKeyLen = 1 + 8 + 4 + 8
 )
 
-// A HalfID names a half message: one whose transaction has not ended.
+// A HalfID identifies a half message: a message whose transaction has not ended.
 type HalfID struct {
 	Topic  uint32
 	Number uint64 // tells those of one topic apart, in the order in which they were stored
 }
 
-// A HalfState is when the producer of a half message is asked next what
-// became of its transaction, and how often it was asked; beside it is what does not change.
+// A HalfState has the time of the next check of a half message and the number of its checks, beside
+// its constant fields.
 type HalfState struct {
 	Due    time.Time
 	Checks int

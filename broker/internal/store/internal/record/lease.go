@@ -28,8 +28,7 @@ type Cursor struct {
 	Rewound int64
 }
 
-// A Lease is what a group's metadata says of one message that was handed out,
-// or passed over, and is not done.
+// A Lease is a group's state of one message that was delivered or skipped and is not finished.
 type Lease struct {
 	State    uint8     // the engine's number for the state
 	Push     bool      // taken by a push consumer

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A Mark is where a queue begins: what is before it was removed, but for
-// single messages that were kept. It is what an empty queue remembers of its offsets.
+// A Mark is the beginning of a queue. The messages before it were removed, except for single
+// leftovers. It also keeps the offset of an empty queue.
 type Mark struct {
 	Offset int64
 	Bytes  int64 // of the bodies before Offset
 }
 
-// Stored is what a message's record says besides the message.
+// Stored has the fields of a message's record that are not part of the message.
 type Stored struct {
 	At         time.Time
 	Size       int64 // of the body, in bytes
@@ -61,7 +61,7 @@ func DecodeMark(v []byte) (Mark, error) {
 	return m, nil
 }
 
-// DecodeStored reads from a message's record what is known without its header's texts.
+// DecodeStored decodes the fields of a message's record that need no text of its header.
 func DecodeStored(v []byte) (Stored, error) {
 	head, body, err := header(v)
 	if err != nil {
@@ -74,8 +74,8 @@ func DecodeStored(v []byte) (Stored, error) {
 	return Stored{At: fromNanos(binary.BigEndian.Uint64(head[n:])), Size: int64(len(body)), Cumulative: int64(cumulative)}, nil
 }
 
-// A Removed is what DeleteMessage has taken out of a queue so far, and where
-// the queue ends: its last message may be among what is gone.
+// A Removed counts the messages that DeleteMessage has removed from a queue, and has the end of the
+// queue, because its last message can be among them.
 type Removed struct {
 	Messages, Bytes int64
 	End, Sum        int64 // as in QueueState
@@ -98,7 +98,7 @@ func DecodeRemoved(v []byte) (Removed, error) {
 // the bytes of their bodies.
 type Waiting struct{ Messages, Bytes int64 }
 
-// DecodeWaiting reads the record of what waits of a topic, and the topic from its key.
+// DecodeWaiting decodes the record of the waiting messages of a topic, and the topic from its key.
 func DecodeWaiting(k, v []byte) (topic uint32, n Waiting, err error) {
 	if len(k) != 1+4 || len(v) != 16 {
 		return 0, n, fmt.Errorf("%w: what waits for its delivery time has %d bytes, not 16", ErrCorrupt, len(v))

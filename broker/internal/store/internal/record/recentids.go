@@ -24,9 +24,9 @@ const (
 	MaxRecentIDs = (MinSeparated - 1) / HashLen
 )
 
-// A RecentIDs is a record of the index of message IDs: the hashes of the IDs of
-// messages that follow one another in a queue. The messages decide: one that it
-// names may be gone, and what it does not name may be there.
+// A RecentIDs is a record of the index of message IDs: the hashes of the IDs of consecutive
+// messages of a queue. The stored messages decide: the record can name messages that were removed,
+// and messages can be missing in it.
 type RecentIDs struct {
 	Queue  uint16
 	End    int64     // the offset after the last of them
@@ -37,15 +37,15 @@ type RecentIDs struct {
 // First returns the offset of the first one.
 func (r RecentIDs) First() int64 { return r.End - int64(len(r.Hashes)) }
 
-// AppendKey appends the record's key. It sorts by time within the topic, so that what is too old is
-// one range.
+// AppendKey appends the record's key. Keys sort by time within the topic, so that the old records
+// are one range.
 func (r RecentIDs) AppendKey(k []byte, topic uint32) []byte {
 	k = binary.BigEndian.AppendUint64(AppendRecentTopic(k, topic), keyNanos(r.At))
 	k = binary.BigEndian.AppendUint16(k, r.Queue)
 	return binary.BigEndian.AppendUint64(k, uint64(r.End))
 }
 
-// AppendRecentTopic appends what the keys of a topic's RecentIDs begin with.
+// AppendRecentTopic appends the common prefix of the keys of a topic's RecentIDs.
 func AppendRecentTopic(k []byte, topic uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(k, PrefixRecentIDs), topic)
 }
@@ -71,8 +71,8 @@ func DecodeRecentIDs(k, v []byte, r *RecentIDs) error {
 	return nil
 }
 
-// An IDKey is the secret of a store's hashes of message IDs: nobody who does not know it can
-// choose IDs whose hashes are equal, or near one another.
+// An IDKey is the secret of a store's hashes of message IDs. Without it nobody can choose IDs with
+// equal or adjacent hashes.
 type IDKey struct{ K0, K1 uint64 }
 
 // Hash returns the hash of an ID as it is stored: its lowest bits are 0, it is not.
