@@ -112,7 +112,7 @@ const maxPackageLines = 3500
 // largePackages are the packages above maxPackageLines, each with the bound that it must keep. The
 // list and its numbers may only shrink.
 var largePackages = map[string]int{
-	"broker": 6800,
+	"broker": 4300,
 }
 
 // A source is one Go file of the repository, nested modules included.

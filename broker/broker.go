@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
 )
@@ -145,7 +146,7 @@ func (o Options) Validate() error {
 //  1. Tokens, which are held across waits and I/O: admin, then the task of retention, then one of
 //     letters and the tasks of delayed messages and transactions. A step also holds its task.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
-//  3. subscription.mu, one at a time.
+//  3. The lock of a subscription.Subscription, one at a time.
 //  4. Broker.mu.
 //  5. The lock of the groups log, in which the functions given to Groups.Add run.
 //  6. All others, which are held for one read or change: those of limits, owners,
@@ -161,7 +162,6 @@ type Broker struct {
 	lifetime
 	directory
 	changeable
-	readBounds
 	background
 
 	owners   owners
@@ -171,18 +171,13 @@ type Broker struct {
 
 	letters *letters.Letters
 	sender  *sending.Sender
+	env     *subscription.Env // of all subscriptions
 }
 
 // changeable has the settings of the whole broker that can change while it is in use.
 type changeable struct {
 	addresses           atomic.Pointer[address.Set[AddressSettings]] // changed by the holder of admin and mu
 	transactionDefaults atomic.Pointer[TransactionConfig]            // Options.Transaction, or of SetTransaction
-}
-
-// readBounds bound what receives read that is not admitted yet.
-type readBounds struct {
-	readAhead atomic.Int64  // bytes of bodies that receives have read ahead
-	reads     chan struct{} // has a value for each receive that reads
 }
 
 // Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
@@ -207,8 +202,8 @@ func Open(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process",
-		directory: newDirectory(), readBounds: readBounds{reads: make(chan struct{}, maxReads)},
-		counters: counters{lateness: histogram.Durations()},
+		directory: newDirectory(),
+		counters:  counters{lateness: histogram.Durations()},
 	}
 	b.openLifetime(s.Abandon)
 	b.openBackground()
@@ -226,6 +221,7 @@ func Open(o Options) (*Broker, error) {
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}
+	b.env = b.newEnv()
 	if err := b.recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
@@ -262,7 +258,7 @@ func (b *Broker) Close() error {
 	subs := b.subs.all()
 	b.mu.RUnlock()
 	for _, s := range subs {
-		s.stopTimer()
+		s.Stop()
 	}
 	b.indexRest()
 	b.closeErr = b.store.Close()

@@ -122,7 +122,8 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := s.progress.Lease(int(r.Place.Queue), r.Place.Offset)
+			var l *consume.Lease
+			s.Look(func(p *consume.Progress) { l = p.Lease(int(r.Place.Queue), r.Place.Offset) })
 			if !l.Changed {
 				t.Fatal("the lease does not say that it was changed")
 			}

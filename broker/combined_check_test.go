@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -58,7 +59,7 @@ func (c *combined) auditAll(b *Broker) {
 			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halves[t.ID()])
 		}
 		for _, of := range t.Subscriptions() {
-			s := of.(*subscription)
+			s := of.(*subscription.Subscription)
 			if b.subs[[2]uint32{s.Group().ID(), t.ID()}] != s || b.groups[s.Group().Name()] != s.Group() {
 				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
@@ -72,14 +73,12 @@ func (c *combined) auditAll(b *Broker) {
 			c.t.Errorf("the subscription of %s to %s is not on disk", s.Group().Name(), s.Topic().Name())
 		}
 		delete(subs, k)
-		s.mu.Lock()
 		ahead += c.auditSubscription(s, leases, cursors)
-		s.mu.Unlock()
 	}
 	if len(leases) > 0 || len(cursors) > 0 || len(subs) > 0 {
 		c.t.Errorf("left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	}
-	if got := b.readAhead.Load(); got != ahead {
+	if got := b.env.Reads.Ahead(); got != ahead {
 		c.t.Errorf("%d bytes are counted as read ahead, %d are", got, ahead)
 	}
 }
@@ -104,10 +103,10 @@ func (c *combined) auditTopic(t *topic.Topic) {
 			kept.Bytes += m.Size
 			needed := false
 			for _, of := range t.Subscriptions() {
-				s := of.(*subscription)
-				s.mu.Lock()
-				needed = needed || int(q.Number()) < s.progress.Queues() && s.progress.Lease(int(q.Number()), o) != nil
-				s.mu.Unlock()
+				s := of.(*subscription.Subscription)
+				s.Look(func(p *consume.Progress) {
+					needed = needed || int(q.Number()) < p.Queues() && p.Lease(int(q.Number()), o) != nil
+				})
 			}
 			if !needed && !t.RoundIsSet() {
 				c.t.Errorf("%s/%d: offset %d is kept for nobody, and nothing will remove it", t.Name(), q.Number(), o)
@@ -144,16 +143,34 @@ func (c *combined) auditTopic(t *topic.Topic) {
 }
 
 // auditSubscription takes what it finds from what is on disk, and returns the
-// bytes that are read ahead. s.mu is held.
-func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
+// bytes that are read ahead.
+func (c *combined) auditSubscription(s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	var want Backlog
 	var leased int64
-	for i, r := range s.readers {
-		q, cur := r.queue, s.progress.Cursor(i)
-		ahead += r.ahead.bytes
-		if low := q.Low(); cur.Next < low.Offset || cur.Next > q.Next().Offset || s.progress.Claimed(i) {
-			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.Next, low.Offset, q.Next().Offset, s.progress.Claimed(i))
+	s.Look(func(p *consume.Progress) { want, leased = c.auditProgress(s, p, leases, cursors) })
+	want.Bytes += leased
+	if got := Backlog(s.Backlog()); got != want {
+		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
+	}
+	if s.LeasedBytes() != leased {
+		c.t.Errorf("%s counts %d bytes; it is %d", who, s.LeasedBytes(), leased)
+	}
+	a, err := s.Audit()
+	if err != nil {
+		c.t.Errorf("%s: %v", who, err)
+	}
+	return a.Ahead
+}
+
+// auditProgress is the part of auditSubscription under the lock. It returns the messages after the
+// cursors and under leases, without the bytes of the latter, and these bytes.
+func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want Backlog, leased int64) {
+	who := s.Group().Name() + " in " + s.Topic().Name()
+	for i, q := range s.Topic().Queues()[:p.Queues()] {
+		cur := p.Cursor(i)
+		if low := q.Low(); cur.Next < low.Offset || cur.Next > q.Next().Offset || p.Claimed(i) {
+			c.t.Errorf("%s is at %d, from %d to %d; claimed %v", who, cur.Next, low.Offset, q.Next().Offset, p.Claimed(i))
 		}
 		want.Messages += q.Next().Offset - cur.Next
 		want.Bytes += q.Next().Bytes - cur.Bytes
@@ -163,7 +180,7 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 		}
 		delete(cursors, at)
 		oldest := int64(0)
-		for o, l := range s.progress.Leases(i) {
+		for o, l := range p.Leases(i) {
 			at.place.Offset = o
 			leased += l.Size
 			want.Messages++
@@ -182,25 +199,9 @@ func (c *combined) auditSubscription(s *subscription, leases map[copyOf]store.Le
 			}
 			delete(leases, at)
 		}
-		if got := s.progress.Oldest(i) / throttle.AgeTick; got != oldest {
+		if got := p.Oldest(i) / throttle.AgeTick; got != oldest {
 			c.t.Errorf("%s: its oldest lease is of %d, and of %d", who, got, oldest)
 		}
 	}
-	want.Bytes += leased
-	if got := Backlog(s.Backlog()); got != want {
-		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
-	}
-	if s.LeasedBytes() != leased {
-		c.t.Errorf("%s counts %d bytes; it is %d", who, s.LeasedBytes(), leased)
-	}
-	if err := s.progress.Audit(); err != nil {
-		c.t.Errorf("%s: %v", who, err)
-	}
-	if due, ok := s.progress.NextDue(); ok && (s.armed.IsZero() || s.armed.After(due)) {
-		c.t.Errorf("%s: its timer is set to %v, the first lease is due at %v", who, s.armed, due)
-	}
-	if e := s.progress.Effects(); len(e.Writes) > 0 || e.Done != (consume.Amount{}) || e.LeasedBytes != 0 {
-		c.t.Errorf("%s: effects were not applied: %+v", who, e)
-	}
-	return ahead
+	return want, leased
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // runDry consumes all that is left, and looks where each message went.
@@ -109,10 +110,11 @@ func (c *combined) empty() {
 }
 
 // quiet checks that a subscription keeps nothing in memory.
-func (c *combined) quiet(s *subscription) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, due := s.progress.NextDue(); due || s.progress.Counts() != (consume.Counts{}) || s.progress.MessageGroups() > 0 || len(s.waiters) > 0 {
-		c.t.Errorf("%s in %s keeps %v, %d message groups, %v", s.Group().Name(), s.Topic().Name(), s.progress.Counts(), s.progress.MessageGroups(), s.waiters)
-	}
+func (c *combined) quiet(s *subscription.Subscription) {
+	waiting := s.Status().Waiting
+	s.Look(func(p *consume.Progress) {
+		if _, due := p.NextDue(); due || p.Counts() != (consume.Counts{}) || p.MessageGroups() > 0 || waiting > 0 {
+			c.t.Errorf("%s in %s keeps %v, %d message groups, %d receives", s.Group().Name(), s.Topic().Name(), p.Counts(), p.MessageGroups(), waiting)
+		}
+	})
 }

@@ -218,12 +218,11 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ to, next, backlog int64 }{{2, 3, 1}, {3, 3, 1}, {4, 4, 0}} {
-		s.mu.Lock()
-		next := s.progress.Cursor(0).Next
-		s.progress.SkipMissing(&consume.Receive{}, consume.Claim{From: next}, c.to, store.Mark{})
-		next = s.progress.Cursor(0).Next
-		s.apply(time.Now())
-		s.mu.Unlock()
+		var next int64
+		s.Update(func(p *consume.Progress) {
+			p.SkipMissing(&consume.Receive{}, consume.Claim{From: p.Cursor(0).Next}, c.to, store.Mark{})
+			next = p.Cursor(0).Next
+		})
 		if n := s.Backlog().Messages; next != c.next || n != c.backlog {
 			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)
 		}

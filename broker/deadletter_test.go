@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -162,15 +163,13 @@ func startOnDisk(t *testing.T, b *Broker, d *letters.Departure) {
 }
 
 // departing begins a departure, and leaves it to the caller to write the dead letter.
-func departing(s *subscription, begin func(*consume.Progress)) *leaving {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	begin(s.progress)
-	return s.apply(time.Now()).leaving[0]
+func departing(s *subscription.Subscription, begin func(*consume.Progress)) *subscription.Leaving {
+	_, leaving := s.Update(begin)
+	return leaving[0]
 }
 
 // departingNow is departing for a delivery whose consumer requests a dead letter.
-func departingNow(t *testing.T, s *subscription, h handle.Receipt) *leaving {
+func departingNow(t *testing.T, s *subscription.Subscription, h handle.Receipt) *subscription.Leaving {
 	t.Helper()
 	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {

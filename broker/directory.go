@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -69,7 +70,7 @@ func (d *directory) group(name string) *topic.Group {
 	return d.groups[name]
 }
 
-func (d *directory) subscriptionsOf(g *topic.Group) []*subscription {
+func (d *directory) subscriptionsOf(g *topic.Group) []*subscription.Subscription {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.subs.of(g.ID())
@@ -85,3 +86,40 @@ func (f finder) FindTopic(name string) *topic.Topic {
 }
 
 func (f finder) FindGroup(name string) *topic.Group { return f.directory.group(name) }
+
+// subscriptionsByID finds subscriptions by group and topic.
+type subscriptionsByID map[[2]uint32]*subscription.Subscription
+
+func (m subscriptionsByID) remove(s *subscription.Subscription) {
+	delete(m, [2]uint32{s.Group().ID(), s.Topic().ID()})
+}
+
+func (m subscriptionsByID) all() []*subscription.Subscription {
+	out := make([]*subscription.Subscription, 0, len(m))
+	for _, s := range m {
+		out = append(out, s)
+	}
+	return out
+}
+
+// to returns the subscriptions to a topic.
+func (m subscriptionsByID) to(topic uint32) []*subscription.Subscription {
+	var out []*subscription.Subscription
+	for k, s := range m {
+		if k[1] == topic {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// of returns the subscriptions of a group.
+func (m subscriptionsByID) of(group uint32) []*subscription.Subscription {
+	var out []*subscription.Subscription
+	for k, s := range m {
+		if k[0] == group {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -198,7 +199,8 @@ func (b *Broker) Groups() []Group {
 func (b *Broker) describeGroup(g *topic.Group) Group {
 	d := Group{Name: g.Name(), AutoCreated: g.Automatic(), GroupConfig: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.subscriptionsOf(g) {
-		d.Topics = append(d.Topics, s.describe())
+		at := s.Status()
+		d.Topics = append(d.Topics, describeSubscription(s, &at))
 	}
 	slices.SortFunc(d.Topics, func(x, y Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d
@@ -229,7 +231,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	}
 	b.mu.Unlock()
 	for _, s := range subs {
-		s.close()
+		s.Close(fail.GroupNotFound(name))
 	}
 	for _, s := range subs {
 		s.Topic().GroupConsumed(time.Now()) // messages that only this group needed
@@ -245,7 +247,7 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 }
 
 // deleteProgress removes what subscriptions that were closed have on disk.
-func (b *Broker) deleteProgress(subs []*subscription) error {
+func (b *Broker) deleteProgress(subs []*subscription.Subscription) error {
 	if err := b.store.Groups.Add(func(w *store.Batch) {
 		for _, s := range subs {
 			w.DeleteSubscription(s.Group().ID(), s.Topic().ID())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,7 +25,7 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := newSubscription(b, b.group("g"), tp)
+				s := subscription.New(b.env, b.group("g"), tp, false)
 				putTopic(t, b, "t", TopicConfig{Queues: 3})
 				if _, err = b.register(s); err != nil {
 					t.Fatal(err)

@@ -5,11 +5,12 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // locate returns the subscription that a handle is of. A handle of another
 // broker, or of a topic or group that was deleted, is not valid.
-func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, error) {
+func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt, error) {
 	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
 		return nil, h, fail.InvalidHandle("%v", err)
@@ -21,7 +22,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription, handle.Receipt, er
 	if d.ConsumerGroup != "" && d.ConsumerGroup != s.Group().Name() {
 		return nil, h, fail.InvalidHandle("it is of group %q, not of %q", s.Group().Name(), d.ConsumerGroup)
 	}
-	if d.Topic != "" && d.Topic != s.Topic().Name() && !s.retries(d.Topic) {
+	if d.Topic != "" && d.Topic != s.Topic().Name() && !retriesFor(s, d.Topic) {
 		return nil, h, fail.InvalidHandle("it is of topic %q, not of %q", s.Topic().Name(), d.Topic)
 	}
 	return s, h, nil
@@ -57,24 +58,13 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	return topic, deadletter.RealTopic(&m, topic), nil
 }
 
-// retries reports whether the subscription is to the group's retry topic for the topic.
-func (s *subscription) retries(topic string) bool {
+// retriesFor reports whether the subscription is to the group's retry topic for the topic.
+func retriesFor(s *subscription.Subscription, topic string) bool {
 	return s.Group().Settings().RetryTopic.RetryName(topic, s.Group().Name()) == s.Topic().Name()
 }
 
-func (b *Broker) subscription(h handle.Receipt) *subscription {
+func (b *Broker) subscription(h handle.Receipt) *subscription.Subscription {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.subs[[2]uint32{h.Group, h.Place.Topic}]
-}
-
-// replacement returns the handle that replaced h if that was done by a change of the
-// invisible duration, and h otherwise.
-func (s *subscription) replacement(h handle.Receipt) handle.Receipt {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return h
-	}
-	return s.progress.Replacement(h)
 }

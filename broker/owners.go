@@ -74,6 +74,6 @@ func (b *Broker) Forget(owner string) {
 	subs := b.subs.all()
 	b.mu.RUnlock()
 	for _, s := range subs {
-		s.disown(owner, time.Now().Add(time.Second))
+		s.Disown(owner, time.Now().Add(time.Second))
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -139,12 +141,14 @@ func (m *parkModel) check() {
 	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
-	sub := m.b.topics["t"].Subscriptions()[0].(*subscription)
+	sub := m.b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
 	fresh := int64(0)
-	for i, r := range sub.readers {
-		fresh += r.queue.End() - sub.progress.Cursor(i).Next
-	}
-	if err := sub.progress.Audit(); err != nil {
+	sub.Look(func(p *consume.Progress) {
+		for i, q := range sub.Topic().Queues() {
+			fresh += q.End() - p.Cursor(i).Next
+		}
+	})
+	if _, err := sub.Audit(); err != nil {
 		m.t.Fatal(err)
 	}
 	if n := sub.LeasedBytes(); n != s.Backlog.Bytes-fresh { // a body has one byte

@@ -316,9 +316,11 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		leases := func() (sum int) {
 			g, _ := b.topic("t")
 			for _, s := range b.subs.to(g.ID()) {
-				for _, n := range s.progress.Counts() {
-					sum += int(n)
-				}
+				s.Look(func(p *consume.Progress) {
+					for _, n := range p.Counts() {
+						sum += int(n)
+					}
+				})
 			}
 			return sum
 		}

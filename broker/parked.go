@@ -5,10 +5,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/letters"
-	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // A ParkedGroup is a parked message group: its failed message and the messages after it wait in
@@ -108,7 +106,7 @@ func pageLimit(limit int) (int, error) {
 }
 
 // parkers returns the subscriptions of a group, or its only one in a topic.
-func (b *Broker) parkers(group, topic string) (subs []letters.Parker, err error) {
+func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription, err error) {
 	if _, err := b.Group(group); err != nil {
 		return nil, err
 	}
@@ -156,31 +154,4 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 		err = fail.New(tidegate.CodeMessageNotFound, sel.MessageGroup, "this message group is not parked for %q in topic %q", group, sel.Topic)
 	}
 	return done, err
-}
-
-// ParkedGroups returns the parked message groups, in no order.
-func (s *subscription) ParkedGroups() []consume.ParkedGroup {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.progress.ParkedGroups()
-}
-
-// RedriveParked makes the failed messages of parked message groups ready, or with deadLetter leave
-// as dead letters. messageGroup names the only one; empty means all.
-func (s *subscription) RedriveParked(messageGroup string, deadLetter bool) (r letters.ParkedRedrive) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.gone {
-		now := time.Now()
-		r.MessageGroups, r.Messages, r.Behind = s.progress.Redrive(messageGroup, deadLetter, now)
-		effects := s.apply(now)
-		r.Write = effects.write
-		for _, x := range effects.leaving {
-			r.Leaving = append(r.Leaving, x)
-		}
-	}
-	if r.Write == nil {
-		r.Write = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
-	}
-	return r
 }

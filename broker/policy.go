@@ -6,7 +6,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -27,17 +26,8 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	}
 	attempt := d.Attempt
 	if attempt == 0 {
-		var err error
-		s.locked(func() {
-			var l *consume.Lease
-			if s.gone {
-				err = consume.ErrNoQueue
-			} else if l, err = s.progress.Current(h, time.Now()); err == nil {
-				attempt = l.Attempt
-			}
-		})
-		if err != nil {
-			return 0, asInvalidHandle(err)
+		if attempt, err = s.Attempt(h); err != nil {
+			return 0, err
 		}
 	}
 	return s.Policy().Ladder().Delay(attempt - 1), nil

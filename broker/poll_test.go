@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -263,7 +262,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		b.Touch("c")
-		b.subs.all()[0].stopTimer()
+		b.subs.all()[0].Stop()
 		time.Sleep(31 * time.Second)
 		if err := b.Ack(t.Context(), ds)[0]; err != nil {
 			t.Error(err)
@@ -300,71 +299,17 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.mu.Lock()
-		write := b.store.Messages.Add(func(w *store.Batch) {
-			tp.Put(w, tp.Queues()[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
-		}, func(error) { tp.Queues()[1].Publish(tp.Queues()[1].End() + 1) })
-		_ = write.Wait()
-		s.wake(1, 1)
-		s.progress.Release(h, start)
-		s.apply(start)
-		s.mu.Unlock()
+		s.Update(func(p *consume.Progress) {
+			write := b.store.Messages.Add(func(w *store.Batch) {
+				tp.Put(w, tp.Queues()[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
+			}, func(error) { tp.Queues()[1].Publish(tp.Queues()[1].End() + 1) })
+			_ = write.Wait()
+			e := p.Effects()
+			e.Wakes = append(e.Wakes, consume.Wake{Queue: 1, N: 1})
+			p.Release(h, start)
+		})
 		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
 			t.Errorf("%q after %v", got, time.Since(start))
-		}
-	})
-}
-
-// Passing over messages, those of other tags or of blocked message groups, is
-// done in large steps, and a receive can end in between.
-func TestPassingOverIsInBoundedSteps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		const n, every = 3 * consume.MaxSkipped, 500
-		for sent := 0; sent < n; {
-			batch := make([]*tidegate.Message, 1024)
-			for i := range batch {
-				batch[i] = &tidegate.Message{Topic: "t", Tag: "other", Body: []byte("x")}
-				if sent++; sent%every == 0 {
-					batch[i].Tag = "mine"
-				}
-			}
-			mustSend(t, b, batch...)
-		}
-		s, err := b.subscribe(t.Context(), "none", "t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		nothing, err := filter.Tags("no such tag")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for calls := 0; ; calls++ {
-			before := s.progress.Cursor(0).Next
-			grants, _, w, err := s.take(&Poll{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
-			if len(grants) != 0 || err != nil {
-				t.Fatal(grants, err)
-			}
-			if w != nil {
-				if s.progress.Cursor(0).Next != n || calls < 3 {
-					t.Errorf("it waits at %d after %d calls", s.progress.Cursor(0).Next, calls)
-				}
-				break
-			}
-			if next := s.progress.Cursor(0).Next; next < min(n, before+consume.MaxSkipped) || next > before+consume.MaxSkipped+consume.MaxChunk {
-				t.Errorf("one call passed %d messages", next-before)
-			}
-		}
-		for i := 1; i <= n/every; i++ {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: transport.Filter{Expression: "mine"}})
-			if len(ds) != 1 || ds[0].Offset != int64(i*every-1) {
-				t.Fatalf("receive %d got %+v", i, ds)
-			}
-		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: transport.Filter{Expression: "mine"}}); len(ds) != 0 {
-			t.Errorf("and then %+v", ds[0])
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -107,14 +108,15 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		dying := letters.NewDeparture(departingNow(t, s, h))
-		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: maxReceiveBytes, Filter: &pollFilter{}}
-		s.mu.Lock()
-		s.extend()
-		s.progress.Begin(&r, time.Now())
-		c, _ := s.progress.Claim(&r)
-		s.mu.Unlock()
+		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: 16 << 20, Filter: allMessages{}}
+		var c consume.Claim
+		s.Update(func(p *consume.Progress) {
+			p.Extend(0, s.Topic().Queues()[0].End())
+			p.Begin(&r, time.Now())
+			c, _ = p.Claim(&r)
+		})
 		dying.Start(b.letters)
-		ms, offsets, err := s.read(s.readers[0], c, 1000)
+		ms, offsets, err := b.store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
 		}
@@ -124,12 +126,12 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if err := dying.Wait(b.letters, dying.RemoveLease()); err != nil {
 			t.Error(err)
 		}
-		s.mu.Lock()
-		s.progress.Unclaim(&r, 0)
-		s.progress.Admit(&r, c, false, ms, offsets, time.Now())
-		next := s.progress.Cursor(0).Next
-		s.apply(time.Now())
-		s.mu.Unlock()
+		var next int64
+		s.Update(func(p *consume.Progress) {
+			p.Unclaim(&r, 0)
+			p.Admit(&r, c, false, ms, offsets, time.Now())
+			next = p.Cursor(0).Next
+		})
 		if len(r.Grants) != 0 || next != 10 {
 			t.Errorf("%d are delivered, the group is at %d", len(r.Grants), next)
 		}
@@ -393,3 +395,8 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		}
 	})
 }
+
+// allMessages is a filter that takes all messages.
+type allMessages struct{}
+
+func (allMessages) Wants(*store.Message) bool { return true }

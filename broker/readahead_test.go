@@ -8,50 +8,14 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
-
-func TestReadAheadSkip(t *testing.T) {
-	t.Parallel()
-	offsets := []int64{10, 11, 14, 15}
-	for _, c := range []struct {
-		from  int64
-		ok    bool
-		first int64
-	}{
-		{9, false, 0}, // before what was read: something may be there
-		{10, true, 10}, {11, true, 11}, {12, true, 14}, {14, true, 14}, {15, true, 15},
-		{16, false, 0},
-	} {
-		a := readAhead{from: 10, messages: make([]store.Message, len(offsets)), offsets: offsets}
-		if ok := a.skip(c.from); ok != c.ok || ok && (a.offsets[0] != c.first || len(a.messages) != len(a.offsets)) {
-			t.Errorf("skip(%d) = %v, leaves %v", c.from, ok, a.offsets)
-		}
-	}
-}
-
-// What a receive is given is bounded as store.Read bounds it.
-func TestReadAheadFirst(t *testing.T) {
-	t.Parallel()
-	body := func(n int) store.Message { return store.Message{Message: tidegate.Message{Body: make([]byte, n)}} }
-	a := readAhead{messages: []store.Message{body(5), body(5), body(0), body(5)}}
-	for _, c := range []struct {
-		limit    int
-		maxBytes int64
-		want     int
-	}{{9, 100, 4}, {2, 100, 2}, {9, 0, 1}, {9, 5, 1}, {9, 6, 2}, {9, 10, 2}, {9, 11, 4}} {
-		if got := a.first(c.limit, c.maxBytes); got != c.want {
-			t.Errorf("first(%d, %d) = %d, want %d", c.limit, c.maxBytes, got, c.want)
-		}
-	}
-}
 
 // Groups that are behind get every message once and in the order of its queue,
 // whatever the sizes of receives, and nothing stays in memory.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
-	const n = 1500
+	const n, aheadBytes = 1500, 256 << 10
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 2})
 	sizes := rand.New(rand.NewPCG(1, 2))
@@ -108,25 +72,25 @@ func TestReadAhead(t *testing.T) {
 		if len(seen) != c.want {
 			t.Errorf("group %s got %d of %d messages", c.group, len(seen), c.want)
 		}
-		if left := b.readAhead.Load(); left != 0 {
+		if left := b.env.Reads.Ahead(); left != 0 {
 			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
 		}
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if kept := b.readAhead.Load(); kept <= 0 || kept > 2*(aheadBytes+4000) {
+	if kept := b.env.Reads.Ahead(); kept <= 0 || kept > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", kept, aheadBytes)
 	}
-	b.readAhead.Add(maxAheadBytes)
-	before := b.readAhead.Load()
+	b.env.Reads.Add(8 << 20)
+	before := b.env.Reads.Ahead()
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if b.readAhead.Load() != before {
+	if b.env.Reads.Ahead() != before {
 		t.Error("it is read ahead beyond the bound of the whole broker")
 	}
-	b.readAhead.Add(-maxAheadBytes)
+	b.env.Reads.Add(-(8 << 20))
 	if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if left := b.readAhead.Load(); left != 0 {
+	if left := b.env.Reads.Ahead(); left != 0 {
 		t.Errorf("%d bytes are kept of a topic that is deleted", left)
 	}
 }

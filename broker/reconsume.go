@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -59,21 +59,6 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	return Reconsumed(out), nil
 }
 
-// Reconsume ends the delivery of a handle, and returns its message, which leaves for a reason, and
-// the time. The error is 40013 if the handle is not valid any more.
-func (s *subscription) Reconsume(h handle.Receipt, reason string) (letters.Leaving, time.Time, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, err := time.Now(), consume.ErrNoQueue
-	if !s.gone {
-		err = s.progress.Reconsume(h, reason, now)
-	}
-	if err != nil {
-		return nil, now, asInvalidHandle(err)
-	}
-	return s.apply(now).leaving[0], now, nil
-}
-
 // NegativeAck reports that a message could not be consumed, and returns when this is on disk. The
 // message is delivered again after the delay; 0 means the group's NegativeAck.Delay. No new message
 // is stored. Neither the group's MaxAttempts nor the delays of address settings apply, but
@@ -99,7 +84,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 		if err != nil {
 			return transport.RetryResult{}, fail.WithOp(op, err)
 		}
-		return out.retryResult(), nil
+		return retryResult(out), nil
 	}
 	r, err := b.reconsumeLater(ctx, d, ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
 	switch {
@@ -113,28 +98,28 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: max(time.Until(r.DeliverAt), 0)}, nil
 }
 
-func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (settled, error) {
+func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (subscription.Outcome, error) {
 	if delay < 0 || delay > MaxReconsumeDelay {
-		return settled{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
+		return subscription.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
 	}
 	end, err := b.beginWith(ctx)
 	if err != nil {
-		return settled{}, err
+		return subscription.Outcome{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return settled{}, err
+		return subscription.Outcome{}, err
 	}
 	if delay == 0 {
 		delay = time.Duration(s.Group().Settings().NegativeAck.Delay)
 	}
-	return s.settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
+	return s.Settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
 }
 
 // retrySubscription returns the group's subscription to its retry topic for the topic of s, and
 // creates both if necessary. It returns nil if the group has no such retry topic.
-func (s *subscription) retrySubscription(ctx context.Context) (*subscription, error) {
+func (b *Broker) retrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
 	c := s.Group().Settings().RetryTopic
 	if !c.Enabled {
 		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
@@ -146,10 +131,10 @@ func (s *subscription) retrySubscription(ctx context.Context) (*subscription, er
 	if tidegate.ValidateTopic(name) != nil {
 		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
 	}
-	if _, err := s.broker.ownTopic(ctx, name, TopicConfig{Queues: 1}, false); err != nil {
+	if _, err := b.ownTopic(ctx, name, TopicConfig{Queues: 1}, false); err != nil {
 		return nil, err
 	}
-	r, err := s.broker.subscribe(ctx, s.Group().Name(), name)
+	r, err := b.subscribe(ctx, s.Group().Name(), name)
 	if errors.Is(err, tidegate.ErrNotFound) { // deleted in this moment: the next receive makes it anew
 		return nil, nil //nolint:nilnil // likewise
 	}

@@ -242,7 +242,7 @@ func TestRetryTopicWakes(t *testing.T) {
 			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
 		}
 		for _, s := range b.subs.all() {
-			if n := len(s.waiters); n != 0 {
+			if n := s.Status().Waiting; n != 0 {
 				t.Errorf("%d receives are left in line for %s", n, s.Topic().Name())
 			}
 		}

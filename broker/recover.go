@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -80,7 +81,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 	// What was deleted may have left something when the power failed: it is passed over, and
 	// deleted now.
 	orphans := map[[2]uint32]bool{}
-	subscription := func(group, topic uint32, queue uint16) *subscription {
+	find := func(group, topic uint32, queue uint16) *subscription.Subscription {
 		g, t := groups[group], topics[topic]
 		if g == nil || t == nil || int(queue) >= len(t.Queues()) {
 			return nil
@@ -88,32 +89,33 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 		if s := b.subs[[2]uint32{group, topic}]; s != nil {
 			return s
 		}
-		s := newSubscription(b, g, t)
-		s.restoring = true
+		s := subscription.New(b.env, g, t, true)
 		b.addSubscription(s)
 		return s
 	}
 	if err := b.store.Subscriptions(func(group, topic uint32) error {
-		s := subscription(group, topic, 0)
+		s := find(group, topic, 0)
 		if s == nil {
 			orphans[[2]uint32{group, topic}] = true
 			return nil
 		}
 		marks, err := b.store.HasDeadLetterMarks(group, topic)
-		s.marked.Store(marks)
+		if marks {
+			s.Mark()
+		}
 		return err
 	}); err != nil {
 		return err
 	}
 	lost := topic.LostEnds{}
 	if err := b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
-		s := subscription(group, topic, queue)
+		s := find(group, topic, queue)
 		if s == nil {
 			orphans[[2]uint32{group, topic}] = groups[group] == nil || topics[topic] == nil
 			return nil
 		}
-		lost.Reach(s.Topic(), s.readers[queue].queue, at.Next, at.Bytes)
-		s.restore(func(p *consume.Progress) { p.RestoreCursor(int(queue), at) })
+		lost.Reach(s.Topic(), s.Topic().Queues()[queue], at.Next, at.Bytes)
+		s.Update(func(p *consume.Progress) { p.RestoreCursor(int(queue), at) })
 		return nil
 	}); err != nil {
 		return err
@@ -127,10 +129,11 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 	if err := b.store.Leases(func(group uint32, p store.Place, l store.Lease) error {
 		if groups[group] == nil || topics[p.Topic] == nil {
 			orphans[[2]uint32{group, p.Topic}] = true
-		} else if s := subscription(group, p.Topic, p.Queue); s != nil {
+		} else if s := find(group, p.Topic, p.Queue); s != nil {
 			// Its message was removed, or lost, or the process ended between the dead letter and
 			// the removal of the lease.
-			q, rewound := s.readers[p.Queue].queue, s.progress.Cursor(int(p.Queue)).Rewound
+			q, rewound := s.Topic().Queues()[p.Queue], int64(0)
+			s.Look(func(at *consume.Progress) { rewound = at.Cursor(int(p.Queue)).Rewound })
 			lost.Reach(s.Topic(), q, p.Offset+1, 0)
 			if p.Offset < q.Low().Offset && q.Retention.Leftovers[p.Offset] == nil || lost.Has(q, p.Offset) || marks.Has(group, p, rewound) {
 				strays = append(strays, func(w *store.Batch) {
@@ -142,7 +145,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 				return nil
 			}
 			fifo := s.Group().Settings().FIFO
-			s.restore(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
+			s.Update(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
 			if l.Owner != "" {
 				b.owners.own(l.Owner, now) // a minute to come back
 			}
@@ -155,24 +158,24 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 		return err
 	}
 	if err := b.store.AllParked(func(group uint32, p store.Place, reason string) error {
-		switch s := subscription(group, p.Topic, p.Queue); {
+		switch s := find(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.Has(s.readers[p.Queue].queue, p.Offset):
+		case lost.Has(s.Topic().Queues()[p.Queue], p.Offset):
 			strays = append(strays, func(w *store.Batch) { w.DeleteParked(group, p) })
 		default:
-			s.restore(func(to *consume.Progress) { to.RestoreReason(int(p.Queue), p.Offset, reason) })
+			s.Update(func(to *consume.Progress) { to.RestoreReason(int(p.Queue), p.Offset, reason) })
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
 	if err := b.store.AllSpilled(func(group uint32, p store.Place, messageGroup string, l store.Lease) error {
-		switch s := subscription(group, p.Topic, p.Queue); {
+		switch s := find(group, p.Topic, p.Queue); {
 		case s == nil:
-		case lost.Has(s.readers[p.Queue].queue, p.Offset):
+		case lost.Has(s.Topic().Queues()[p.Queue], p.Offset):
 			strays = append(strays, func(w *store.Batch) { w.DeleteSpilled(group, p, messageGroup) })
 		default:
-			s.restore(func(to *consume.Progress) { to.RestoreSpilled(int(p.Queue), p.Offset, messageGroup, l.Size) })
+			s.Update(func(to *consume.Progress) { to.RestoreSpilled(int(p.Queue), p.Offset, messageGroup, l.Size) })
 		}
 		return nil
 	}); err != nil {
@@ -199,15 +202,7 @@ func (b *Broker) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint
 		}, nil)
 	}
 	for _, s := range b.subs.all() {
-		s.restore(func(p *consume.Progress) { p.Resume(); s.restoring = false })
+		s.Resume()
 	}
 	return nil
-}
-
-// restore takes a record of the store.
-func (s *subscription) restore(take func(*consume.Progress)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	take(s.progress)
-	s.apply(time.Now())
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -147,13 +148,13 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		<-time.After(10 * time.Second)
 		due := func() (times []time.Duration) {
 			s := b.subs.all()[0]
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			for i := range s.readers {
-				for _, l := range s.progress.Leases(i) {
-					times = append(times, l.Due.Sub(start))
+			s.Look(func(p *consume.Progress) {
+				for i := range p.Queues() {
+					for _, l := range p.Leases(i) {
+						times = append(times, l.Due.Sub(start))
+					}
 				}
-			}
+			})
 			slices.Sort(times)
 			return times
 		}

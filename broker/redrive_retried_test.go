@@ -29,21 +29,19 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.subscription(h)
-		s.mu.Lock()
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 1, MaxBytes: 1}
-		s.progress.Begin(&r, time.Now())
-		c, _ := s.progress.Claim(&r) // as a receive does that is reading
-		s.mu.Unlock()
-		if len(s.readers[c.Queue].ahead.messages) == 0 {
+		var c consume.Claim
+		s.Update(func(p *consume.Progress) { // as a receive does that is reading
+			p.Begin(&r, time.Now())
+			c, _ = p.Claim(&r)
+		})
+		if b.env.Reads.Ahead() == 0 {
 			t.Fatal("nothing was read ahead")
 		}
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 6 {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		s.mu.Lock()
-		s.progress.Unclaim(&r, c.Queue)
-		s.apply(time.Now())
-		s.mu.Unlock()
+		s.Update(func(p *consume.Progress) { p.Unclaim(&r, c.Queue) })
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32}); len(ds) != 0 {
 			t.Errorf("%v were delivered after they had been purged", idsOf(ds))
 		}

@@ -2,10 +2,8 @@ package broker
 
 import (
 	"context"
-	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -31,33 +29,9 @@ func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
 			}
 			handles = append(handles, h)
 		}
-		writes = append(writes, s.release(handles))
+		writes = append(writes, s.Release(handles))
 	}
 	for _, f := range writes {
-		_ = f.Wait() // a store that fails tells everybody else
+		_ = f.Wait() // other calls report a store that fails
 	}
-}
-
-// release returns deliveries that are still valid to the queue, as if they had not been made. The
-// write is nil if there are none.
-func (s *subscription) release(handles []handle.Receipt) *store.PendingWrite {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return nil
-	}
-	now := time.Now()
-	for _, h := range handles {
-		s.progress.Release(h, now)
-	}
-	return s.apply(now).write
-}
-
-// releaseGrants is release for deliveries that a receive does not return.
-func (s *subscription) releaseGrants(grants []consume.Grant) {
-	handles := make([]handle.Receipt, len(grants))
-	for i := range grants {
-		handles[i] = grants[i].Receipt
-	}
-	s.release(handles)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -143,9 +144,9 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		if rest := receive(t, b, r); len(rest) != 2 {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
-		s := b.topics["t"].Subscriptions()[0].(*subscription)
-		if len(s.receiving) != 0 {
-			t.Errorf("%d receives are left over", len(s.receiving))
+		s := b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
+		if a, err := s.Audit(); err != nil || a.Receiving != 0 {
+			t.Errorf("%d receives are left over, %v", a.Receiving, err)
 		}
 	})
 }

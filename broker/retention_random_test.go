@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
@@ -185,27 +186,27 @@ func (k *keeper) check() {
 	}
 	for _, s := range k.b.subs.to(topic.ID()) {
 		var want Backlog
-		s.mu.Lock()
-		for _, m := range k.messages {
-			queue := int(m.place[0])
-			l, next := s.progress.Lease(queue, m.place[1]), s.progress.Cursor(queue).Next
-			if l != nil && !there[m.place] {
-				k.t.Fatalf("%s has a lease of %+v, which is gone", s.Group().Name(), m)
+		s.Look(func(p *consume.Progress) {
+			for _, m := range k.messages {
+				queue := int(m.place[0])
+				l, next := p.Lease(queue, m.place[1]), p.Cursor(queue).Next
+				if l != nil && !there[m.place] {
+					k.t.Fatalf("%s has a lease of %+v, which is gone", s.Group().Name(), m)
+				}
+				if l != nil || m.place[1] >= next {
+					want.Messages++
+					want.Bytes += m.size
+				}
+				if low := s.Topic().Queues()[queue].Low().Offset; next < low {
+					k.t.Fatalf("%s is at %d, the queue begins at %d", s.Group().Name(), next, low)
+				}
 			}
-			if l != nil || m.place[1] >= next {
-				want.Messages++
-				want.Bytes += m.size
-			}
-			if low := s.readers[queue].queue.Low().Offset; next < low {
-				k.t.Fatalf("%s is at %d, the queue begins at %d", s.Group().Name(), next, low)
-			}
-		}
-		overtaken.Messages += s.progress.Stats().Overtaken
-		s.mu.Unlock()
+			overtaken.Messages += p.Stats().Overtaken
+		})
 		if got := Backlog(s.Backlog()); got != want {
 			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.Group().Name(), got, want)
 		}
-		if d := s.describe(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
+		if d := s.Status(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
 			k.t.Fatalf("%s says %+v, want %d in all", s.Group().Name(), d, want.Messages)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -187,7 +188,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, Retention{}, 3)
-		s := b.topics["t"].Subscriptions()[0].(*subscription)
+		s := b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		startOnDisk(t, b, letters.NewDeparture(d))
 		b = reopen(t, b, fs)

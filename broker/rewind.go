@@ -2,17 +2,12 @@ package broker
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // A Position is where in a topic a group is to go on consuming. Exactly one
@@ -76,37 +71,19 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	if err != nil {
 		return nil, err
 	}
-	done, write, err := s.rewindTo(ctx, to)
+	rewound, write, err := s.Rewind(ctx, subscription.Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
 	if err != nil {
 		return nil, err
 	}
 	if err := write.Wait(); err != nil {
 		return nil, fail.Store(err)
 	}
+	done := make([]QueueRewind, len(rewound))
+	for i, r := range rewound {
+		done[i] = QueueRewind(r)
+	}
 	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
 	return done, nil
-}
-
-// rewindTo finds a position's offsets and moves the cursors there while nothing
-// is removed: what the group has again is not among what a round of it takes for consumed, and no
-// target is before its queue's beginning.
-func (s *subscription) rewindTo(ctx context.Context, to Position) ([]QueueRewind, *store.PendingWrite, error) {
-	t := s.Topic()
-	release, err := t.RetentionTask().Hold(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer release()
-	targets, err := s.targets(to)
-	if err != nil {
-		return nil, nil, err
-	}
-	now := time.Now()
-	done, write, err := s.rewind(targets, now)
-	if err == nil {
-		t.GroupConsumed(now) // the messages that were skipped or dropped may have kept others
-	}
-	return done, write, err
 }
 
 func (p Position) validate() error {
@@ -121,95 +98,4 @@ func (p Position) validate() error {
 		return fail.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q: give one", len(set), set)
 	}
 	return nil
-}
-
-// A target is where a cursor is to be.
-type target struct {
-	queue       *topic.Queue
-	next, bytes int64
-}
-
-// targets finds a position's offsets.
-func (s *subscription) targets(to Position) ([]target, error) {
-	queues := s.Topic().Queues()
-	var out []target
-	var errs []error
-	for _, n := range slices.Sorted(maps.Keys(to.Offsets)) {
-		if n < 0 || n >= len(queues) {
-			errs = append(errs, fmt.Errorf("there is no queue %d: topic %q has 0 to %d", n, s.Topic().Name(), len(queues)-1))
-			continue
-		}
-		q, offset := queues[n], to.Offsets[n]
-		if first, end := q.Low().Offset, q.End(); offset < first || offset > end {
-			errs = append(errs, fmt.Errorf("queue %d has no offset %d: give %d to %d", n, offset, first, end))
-		}
-		out = append(out, target{queue: q, next: offset})
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fail.New(tidegate.CodeBadRequest, "offsets", "%v", err)
-	}
-	if len(to.Offsets) == 0 {
-		for _, q := range queues {
-			out = append(out, target{queue: q, next: q.Low().Offset})
-		}
-	}
-	for i := range out {
-		t := &out[i]
-		first, end := t.queue.Low().Offset, t.queue.End()
-		var err error
-		switch {
-		case to.Latest:
-			t.next = end
-		case !to.Time.IsZero():
-			t.next, err = s.broker.store.FirstThat(store.Range{Topic: s.Topic().ID(), Queue: t.queue.Number(), From: first, To: end},
-				func(m store.Stored) bool { return !m.At.Before(to.Time) })
-		}
-		if err != nil {
-			return nil, fail.Store(err)
-		}
-		if t.bytes, err = s.broker.bytesBefore(s.Topic(), t.queue, t.next); err != nil {
-			return nil, fail.Store(err)
-		}
-	}
-	return out, nil
-}
-
-// bytesBefore returns the bytes of a queue before an offset. Where nothing is
-// stored any more, all that ever was is before it.
-func (b *Broker) bytesBefore(t *topic.Topic, q *topic.Queue, offset int64) (int64, error) {
-	st := b.store
-	if low := q.Low(); low.Offset == offset {
-		return low.Bytes, nil
-	}
-	bytes, ok, err := st.BytesBefore(t.ID(), q.Number(), offset)
-	if ok || err != nil {
-		return bytes, err
-	}
-	var all int64
-	if err := st.Messages.Add(func(*store.Batch) { all = q.Next().Bytes }, nil).Wait(); err != nil {
-		return 0, err
-	}
-	if bytes, ok, err = st.BytesBefore(t.ID(), q.Number(), offset); ok || err != nil { // on its way to the disk before
-		return bytes, err
-	}
-	return all, nil
-}
-
-// rewind moves cursors and drops what is before and behind them, in one write. The
-// caller has the token of retention.
-func (s *subscription) rewind(targets []target, now time.Time) (done []QueueRewind, write *store.PendingWrite, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return nil, nil, s.goneError()
-	}
-	s.addQueuesLocked() // targets may be in queues that the topic got just now
-	to := make([]consume.Target, len(targets))
-	for i, t := range targets {
-		to[i] = consume.Target{Queue: int(t.queue.Number()), At: store.Mark{Offset: t.next, Bytes: t.bytes}}
-	}
-	for i, r := range s.progress.Rewind(to, now) {
-		done = append(done, QueueRewind{Queue: to[i].Queue, From: r.From, To: to[i].At.Offset, Dropped: r.Dropped})
-	}
-	return done, s.apply(now).write, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,14 +30,28 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	}
 	defer end()
 	writes := make([]*store.PendingWrite, len(ds))
+	var few [8]handle.Receipt
+	handles := few[:0]
 	for i := 0; i < len(ds); {
-		s, _, err := b.locate(ds[i])
+		s, h, err := b.locate(ds[i])
 		if err != nil {
 			errs[i] = fail.WithOp("AckMessage", err)
 			i++
 			continue
 		}
-		i += s.ack(ds[i:], errs[i:], writes[i:])
+		handles = append(handles[:0], h)
+		for i+len(handles) < len(ds) { // deliveries of one subscription are written together
+			other, h, err := b.locate(ds[i+len(handles)])
+			if err != nil || other != s {
+				break
+			}
+			handles = append(handles, h)
+		}
+		write := s.Ack(handles, errs[i:])
+		for range handles {
+			errs[i], writes[i] = fail.WithOp("AckMessage", errs[i]), write
+			i++
+		}
 	}
 	var waited *store.PendingWrite // of the entry before, which nearly always shares it
 	var werr error
@@ -46,40 +61,12 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		}
 		if waited == nil || f != waited {
 			if waited, werr = f, f.WaitContext(ctx); werr != nil {
-				werr = fail.WithOp("AckMessage", unsettled(ctx, werr))
+				werr = fail.WithOp("AckMessage", fail.Unsettled(ctx, werr))
 			}
 		}
 		errs[i] = werr
 	}
 	return errs
-}
-
-// ack acknowledges the deliveries at the beginning of ds that are of this subscription, and returns
-// their number.
-func (s *subscription) ack(ds []*tidegate.Delivery, errs []error, writes []*store.PendingWrite) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	n := 0
-	for ; n < len(ds); n++ {
-		other, h, err := s.broker.locate(ds[n])
-		if err == nil && other != s {
-			break
-		}
-		if err == nil && s.gone {
-			err = consume.ErrNoQueue
-		}
-		if err == nil {
-			err = s.progress.Ack(h, now)
-		}
-		errs[n] = fail.WithOp("AckMessage", asInvalidHandle(err))
-	}
-	if f := s.apply(now).write; f != nil {
-		for i := range n {
-			writes[i] = f
-		}
-	}
-	return n
 }
 
 // Retry reports that consuming failed, and returns the fate of the message when it is on disk:
@@ -103,7 +90,7 @@ func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	if err != nil {
 		return transport.RetryResult{}, fail.WithOp("Retry", err)
 	}
-	return out.retryResult(), nil
+	return retryResult(out), nil
 }
 
 // longestRetry returns the longest time that Retry accepts: the intervals of the settings can
@@ -135,7 +122,7 @@ func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	valid := d.Handle
 	if s, h, err := b.locate(d); err == nil && dur > 0 {
-		valid = s.replacement(h).String()
+		valid = s.Replacement(h).String()
 	}
 	return b.changeInvisible(ctx, d, dur, valid)
 }
@@ -173,81 +160,24 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 // FateUntold if the group was done with the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
-	if err != nil || out.to == 0 {
+	if err != nil || out.To == 0 {
 		return transport.RetryResult{}, fail.WithOp("ForwardMessageToDeadLetterQueue", err)
 	}
-	return out.retryResult(), nil
+	return retryResult(out), nil
 }
 
 // settle applies a settlement to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Settlement) (settled, error) {
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Settlement) (subscription.Outcome, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
-		return settled{}, err
+		return subscription.Outcome{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return settled{}, err
+		return subscription.Outcome{}, err
 	}
-	return s.settle(ctx, h, e)
-}
-
-// settle applies a settlement to the delivery that h names, and waits until that is on disk.
-func (s *subscription) settle(ctx context.Context, h handle.Receipt, e consume.Settlement) (settled, error) {
-	out, err := s.settleUnsynced(h, e)
-	switch {
-	case err != nil:
-		return out, err
-	case out.first != nil:
-		return out, out.first.join(ctx)
-	case out.rest != nil:
-		return out, s.broker.carryOut(ctx, out.rest)
-	}
-	if err := out.write.WaitContext(ctx); err != nil {
-		return out, unsettled(ctx, err)
-	}
-	return out, nil
-}
-
-// settleUnsynced is settle without the wait for the disk.
-func (s *subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (settled, error) {
-	policy := s.Policy().Rules()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return settled{}, asInvalidHandle(consume.ErrNoQueue)
-	}
-	now := time.Now()
-	did, err := s.progress.Settle(h, e, &policy, now)
-	effects := s.apply(now)
-	out := settled{write: effects.write, to: did.To, wait: did.Wait}
-	switch {
-	case err != nil:
-		return settled{}, asInvalidHandle(err)
-	case len(effects.leaving) > 0:
-		out.rest = func() error { return s.broker.depart(effects.leaving)[0] }
-	case len(effects.parked) > 0:
-		p := effects.parked[0]
-		out.rest = func() error { return s.broker.letters.AwaitParked(s.Consumed(), &p.group, p.write) }
-	case did.Repeated != nil && s.leaving[did.Repeated] != nil:
-		out.first = s.leaving[did.Repeated]
-	case did.Repeated != nil || did.To == 0: // what the earlier request wrote may not be on disk yet
-		out.write = s.broker.store.Groups.Add(func(*store.Batch) {}, nil)
-	}
-	return out, nil
-}
-
-// asInvalidHandle returns the error of a receipt handle that is not valid, for the reason that
-// package consume returned. Other errors, and nil, stay as they are.
-func asInvalidHandle(reason error) error {
-	if _, ok := errors.AsType[*consume.TooLongError](reason); ok || reason == nil {
-		return reason
-	}
-	if _, ok := errors.AsType[*tidegate.Error](reason); ok {
-		return reason
-	}
-	return fail.InvalidHandle("%v", reason)
+	return s.Settle(ctx, h, e)
 }
 
 // carryOut runs work to its end, even if ctx ends before. The caller has begun a call.
@@ -262,22 +192,13 @@ func (b *Broker) carryOut(ctx context.Context, work func() error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return unsettled(ctx, context.Cause(ctx))
+		return fail.Unsettled(ctx, context.Cause(ctx))
 	}
-}
-
-// unsettled returns the error of a settlement whose wait for the disk ended with err, which is the
-// cause of ctx or an error of the store.
-func unsettled(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
-		return fail.Store(err)
-	}
-	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
 }
 
 // depart writes messages that leave, as dead letters or to an expiry address, and removes their
 // leases. It returns an error for each when this is on disk.
-func (b *Broker) depart(ds []*leaving) []error {
+func (b *Broker) depart(ds []*subscription.Leaving) []error {
 	all := make([]letters.Leaving, len(ds))
 	for i, x := range ds {
 		all[i] = x
@@ -285,21 +206,13 @@ func (b *Broker) depart(ds []*leaving) []error {
 	return b.letters.Depart(all)
 }
 
-// A settled is the result of an event for a delivery.
-type settled struct {
-	write *store.PendingWrite // that the write is in, if rest is nil
-	rest  func() error        // the work without the lock: a dead letter, or a parked message group; nil for none
-	first *leaving            // departure of an earlier request, which this one repeats; nil for none
-	to    State               // 0 if there was nothing left to do
-	wait  time.Duration       // of what waits: how long
-}
-
-func (o settled) retryResult() transport.RetryResult {
-	switch o.to {
+// retryResult returns the fate of a message after a settlement.
+func retryResult(o subscription.Outcome) transport.RetryResult {
+	switch o.To {
 	case StateDeadLetter:
 		return transport.RetryResult{Fate: transport.FateDeadLetter}
 	case StateParked:
 		return transport.RetryResult{Fate: transport.FateParked}
 	}
-	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.wait}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.Wait}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -112,7 +113,7 @@ type SubscriptionStats struct {
 
 // AttemptBounds are the highest attempts of the classes of
 // SubscriptionStats.Deliveries; the last class has no bound.
-var AttemptBounds = [...]int{1, 2, 3, 8}
+var AttemptBounds = subscription.AttemptBounds
 
 // A RefusalReason is why a message was not stored.
 type RefusalReason string
@@ -207,15 +208,6 @@ func refusal(err error) RefusalReason {
 	return RefusedOther
 }
 
-// attemptClass returns the index in SubscriptionStats.Deliveries.
-func attemptClass(attempt int) int {
-	i := 0
-	for i < len(AttemptBounds) && attempt > AttemptBounds[i] {
-		i++
-	}
-	return i
-}
-
 // Stats returns what the broker holds and has done. It waits for no I/O but
 // reads of the oldest messages that were never handed out, one for each queue of each
 // subscription that has any. A closed or broken broker tells all but the
@@ -247,7 +239,7 @@ func (b *Broker) Stats() Stats {
 	}
 	readable := open && b.store.Broken() == nil
 	for _, sub := range subs {
-		s.Subscriptions = append(s.Subscriptions, sub.stats(readable))
+		s.Subscriptions = append(s.Subscriptions, subscriptionStats(sub, readable))
 	}
 	slices.SortFunc(s.Subscriptions, func(x, y SubscriptionStats) int {
 		return 2*strings.Compare(x.Topic, y.Topic) + strings.Compare(x.Group, y.Group)
@@ -282,11 +274,12 @@ func (b *Broker) topicStats(t *topic.Topic) TopicStats {
 	return out
 }
 
-func (s *subscription) stats(readable bool) SubscriptionStats {
-	d := SubscriptionStats{Group: s.Group().Name(), Subscription: s.describe()}
-	s.mu.Lock()
-	d.Waiting, d.Deliveries, d.GivenUp = int64(len(s.waiters)), s.attempts, s.progress.Stats().GivenUp
-	s.mu.Unlock()
+func subscriptionStats(s *subscription.Subscription, readable bool) SubscriptionStats {
+	at := s.Status()
+	d := SubscriptionStats{
+		Group: s.Group().Name(), Subscription: describeSubscription(s, &at),
+		Waiting: at.Waiting, Deliveries: at.Deliveries, GivenUp: at.GivenUp,
+	}
 	if !readable {
 		return d
 	}

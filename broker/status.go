@@ -1,5 +1,7 @@
 package broker
 
+import "github.com/tidegate/tidegate/broker/internal/subscription"
+
 // A Topic is a topic's name and settings, with every default filled in, and
 // what it holds at the moment of asking.
 type Topic struct {
@@ -78,4 +80,15 @@ type Subscription struct {
 type Backlog struct {
 	Messages int64 `json:"messages"`
 	Bytes    int64 `json:"bytes"`
+}
+
+func describeSubscription(s *subscription.Subscription, at *subscription.Status) Subscription {
+	return Subscription{
+		Topic: s.Topic().Name(),
+		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry,
+		Parked: at.Parked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
+		Backlog: Backlog(s.Backlog()),
+		Acked:   at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters,
+		Overtaken: at.Overtaken, Discarded: at.Discarded, Expired: at.Expired,
+	}
 }

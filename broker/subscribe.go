@@ -2,16 +2,17 @@ package broker
 
 import (
 	"context"
-	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // subscribe returns the subscription of a group to a topic; it begins where
 // GroupConfig.Start says.
-func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription, error) {
+func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription.Subscription, error) {
 	t, err := b.topic(topicName)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	if err := b.noteSubscription(ctx, g, t); err != nil {
 		return nil, err
 	}
-	return b.register(newSubscription(b, g, t))
+	return b.register(subscription.New(b.env, g, t, false))
 }
 
 // noteSubscription writes that a group receives from a topic.
@@ -49,7 +50,7 @@ func (b *Broker) noteSubscription(ctx context.Context, g *topic.Group, t *topic.
 
 // register adds a subscription, unless there is one already, which it then
 // returns. An error means that its topic or group was deleted.
-func (b *Broker) register(s *subscription) (*subscription, error) {
+func (b *Broker) register(s *subscription.Subscription) (*subscription.Subscription, error) {
 	s, err := b.addIfWanted(s)
 	if err != nil { // who deletes the topic may not have seen this group
 		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.Group().ID(), s.Topic().ID()) }, nil)
@@ -59,7 +60,7 @@ func (b *Broker) register(s *subscription) (*subscription, error) {
 	return s, nil
 }
 
-func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
+func (b *Broker) addIfWanted(s *subscription.Subscription) (*subscription.Subscription, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g, t := s.Group(), s.Topic()
@@ -76,14 +77,14 @@ func (b *Broker) addIfWanted(s *subscription) (*subscription, error) {
 }
 
 // addSubscription adds one that is not there. b.mu is held.
-func (b *Broker) addSubscription(s *subscription) {
+func (b *Broker) addSubscription(s *subscription.Subscription) {
 	b.subs[[2]uint32{s.Group().ID(), s.Topic().ID()}] = s
 	s.Topic().AddSubscription(s)
 }
 
 // subscribeLate adds a subscription that begins with the next message. That is
 // on disk before it is used, or a restart would bring all that was there before.
-func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription, error) {
+func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
 	if err := b.lockAdmin(ctx); err != nil { // nobody else has the same in mind
 		return nil, err
 	}
@@ -94,18 +95,14 @@ func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Top
 	if s != nil {
 		return s, nil
 	}
-	s = newSubscription(b, g, t)
+	s = subscription.New(b.env, g, t, false)
 	if err := fail.StoreUnless(ctx, b.store.Messages.Add(func(*store.Batch) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for i, r := range s.readers {
-			s.progress.StartAt(i, store.Mark{Offset: r.queue.Next().Offset, Bytes: r.queue.Next().Bytes})
-		}
+		s.StartAtEnd()
 	}, nil).WaitContext(ctx)); err != nil {
 		return nil, err
 	}
-	var write *store.PendingWrite
-	s.locked(func() { write = s.apply(time.Now()).write }) // only now: no cursor on disk is past the last message
+	// Only now, so that no cursor on disk is past the last message.
+	write, _ := s.Update(func(*consume.Progress) {})
 	if err := write.Wait(); err != nil {
 		return nil, fail.Store(err)
 	}
@@ -113,4 +110,16 @@ func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Top
 		return nil, err
 	}
 	return b.register(s)
+}
+
+// newEnv returns the parts of the broker that subscriptions use.
+func (b *Broker) newEnv() *subscription.Env {
+	return &subscription.Env{
+		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
+		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, LastHeartbeat: b.owners.lastSeen,
+		Life: b.life, Begin: b.begin, End: b.end, CarryOut: b.carryOut,
+		Depart: b.depart, AwaitParked: b.letters.AwaitParked, RetryTopic: b.retrySubscription,
+		CountCold: b.limits.CountCold, Damaged: func(messages int64) { b.counters.damaged.Add(messages) },
+		Lateness: &b.counters.lateness,
+	}
 }

@@ -216,7 +216,7 @@ func (b *Broker) deleteTopic(ctx context.Context, t *topic.Topic, may func() boo
 	}
 	b.mu.Unlock()
 	for _, s := range subs {
-		s.close()
+		s.Close(fail.TopicNotFound(t.Name()))
 	}
 	b.retention.TopicDeleted(t)
 	defer b.retention.ReclaimSoon()

@@ -95,3 +95,12 @@ func Setting(op, name string, err error) error {
 	}
 	return &tidegate.Error{Op: op, Subject: name, Code: tidegate.CodeBadRequest, Err: err}
 }
+
+// Unsettled returns the error of a settlement whose wait for the disk ended with err, which is the
+// cause of ctx or an error of the store.
+func Unsettled(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
+		return Store(err)
+	}
+	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
+}

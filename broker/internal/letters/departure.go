@@ -32,9 +32,9 @@ type Source interface {
 
 // A Leaving is a message on its way out of a subscription. Its lease stays until End.
 type Leaving interface {
+	Source
 	Why() *consume.Departure
 	Place() store.Place
-	Source() Source
 
 	// End removes the lease of a message that is at its destination. With an error it returns the
 	// lease to its former state. It returns the write of this, which is nil if the subscription was
@@ -60,7 +60,7 @@ type Departure struct {
 // follow from the settings of the group and the topic.
 func NewDeparture(leaving Leaving) *Departure {
 	d := &Departure{Leaving: leaving}
-	from := leaving.Source().Consumed()
+	from := leaving.Consumed()
 	group, name, p := from.Group().Name(), from.Topic().Name(), from.Policy()
 	if leaving.Why().Expired {
 		if to := p.Address.ExpiryAddress; to != "" && to != name {
@@ -173,7 +173,7 @@ func (d *Departure) write(l *Letters) {
 	}
 	m, ok, err := l.Store.Get(d.Place())
 	if store.IsDamage(err) {
-		d.Source().Lost(d.Place(), d.Place().Offset+1, err)
+		d.Lost(d.Place(), d.Place().Offset+1, err)
 	} else if err != nil {
 		d.err = err
 		return
@@ -181,7 +181,7 @@ func (d *Departure) write(l *Letters) {
 	if d.lost = !ok; d.lost {
 		return // there is no message to write
 	}
-	from := d.Source().Consumed()
+	from := d.Consumed()
 	group, place, rewound := from.Group(), d.Place(), d.Why().Rewound
 	marked, err := l.Store.IsDeadLetter(group.ID(), place, rewound)
 	if err != nil || marked {
@@ -223,7 +223,7 @@ func (d *Departure) write(l *Letters) {
 		}
 		if !group.Deleted() {
 			w.MarkDeadLetter(group.ID(), place, rewound)
-			d.Source().Mark()
+			d.Mark()
 		}
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
@@ -237,7 +237,7 @@ func (d *Departure) write(l *Letters) {
 
 // death returns how the message became a dead letter, or expires now.
 func (d *Departure) death(m *store.Message) *deadletter.Death {
-	from, x, place := d.Source().Consumed(), d.Why(), d.Place()
+	from, x, place := d.Consumed(), d.Why(), d.Place()
 	group, name := from.Group(), from.Topic().Name()
 	death := &deadletter.Death{
 		Group: group.Name(), Topic: name, Queue: int(place.Queue), Offset: place.Offset, Attempts: x.Tries, Reason: x.Reason,
@@ -300,7 +300,7 @@ func (d *Departure) Wait(l *Letters, removed *store.PendingWrite) error {
 	case len(d.topics) == 0:
 		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
 	}
-	from, place := d.Source().Consumed(), d.Place()
+	from, place := d.Consumed(), d.Place()
 	log(text, "group", from.Group().Name(), "topic", from.Topic().Name(), "queue", place.Queue, "offset", place.Offset,
 		"attempts", x.Tries, "reason", x.Reason, "to", d.topics)
 	return nil

@@ -122,7 +122,6 @@ type leaving struct {
 
 func (l *leaving) Why() *consume.Departure { return &l.why }
 func (l *leaving) Place() store.Place      { return l.place }
-func (l *leaving) Source() Source          { return l.fixture }
 
 func (l *leaving) End(to consume.Destination, err error) (*store.PendingWrite, error) {
 	l.to, l.err = to, err

@@ -10,28 +10,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
-
-// A Parker is a subscription with parked message groups.
-type Parker interface {
-	Consumed() *topic.Consumption
-
-	// ParkedGroups returns the parked message groups, in no order.
-	ParkedGroups() []consume.ParkedGroup
-
-	// RedriveParked sends parked message groups on: their failed messages are ready again or, with
-	// deadLetter, leave as dead letters. messageGroup names the only one; empty means all.
-	RedriveParked(messageGroup string, deadLetter bool) ParkedRedrive
-}
-
-// A ParkedRedrive is the result of [Parker].RedriveParked.
-type ParkedRedrive struct {
-	MessageGroups, Messages int64
-	Leaving                 []Leaving           // failed messages that become dead letters
-	Behind                  []int64             // number of messages behind each of Leaving
-	Write                   *store.PendingWrite // of the change; never nil
-}
 
 // A ParkedGroup is a parked message group of a topic.
 type ParkedGroup struct {
@@ -46,7 +27,7 @@ func (g *ParkedGroup) compare(topic, messageGroup string) int {
 
 // Parked returns up to limit parked message groups after a position, by topic and name, and the
 // position of the next page, which is empty on the last one.
-func (l *Letters) Parked(subs []Parker, after string, limit int) (page []ParkedGroup, next string, err error) {
+func (l *Letters) Parked(subs []*subscription.Subscription, after string, limit int) (page []ParkedGroup, next string, err error) {
 	for _, s := range subs {
 		for _, g := range s.ParkedGroups() {
 			page = append(page, ParkedGroup{ParkedGroup: g, Topic: s.Consumed().Topic()})
@@ -76,7 +57,7 @@ func (l *Letters) Parked(subs []Parker, after string, limit int) (page []ParkedG
 // RedriveParked sends parked message groups on, in order, the failed message first or, with
 // deadLetter, without it, and returns their numbers when this is on disk. messageGroup names the
 // only one; empty means all. With an error the result has the message groups that were sent on.
-func (l *Letters) RedriveParked(ctx context.Context, subs []Parker, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+func (l *Letters) RedriveParked(ctx context.Context, subs []*subscription.Subscription, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
 	for _, s := range subs {
 		if ctx.Err() != nil {
 			return groups, messages, context.Cause(ctx)
@@ -91,12 +72,16 @@ func (l *Letters) RedriveParked(ctx context.Context, subs []Parker, messageGroup
 	return groups, messages, nil
 }
 
-func (l *Letters) redriveParked(s Parker, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+func (l *Letters) redriveParked(s *subscription.Subscription, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
 	r := s.RedriveParked(messageGroup, deadLetter)
 	if r.MessageGroups > 0 {
 		s.Consumed().Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups
 	}
-	for i, derr := range l.Depart(r.Leaving) {
+	leaving := make([]Leaving, len(r.Leaving))
+	for i, x := range r.Leaving {
+		leaving[i] = x
+	}
+	for i, derr := range l.Depart(leaving) {
 		if derr != nil { // its message group stays parked
 			err = derr
 			r.MessageGroups--

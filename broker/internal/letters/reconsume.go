@@ -8,18 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 )
-
-// A Reconsumer is a subscription whose messages can be retried through a retry topic.
-type Reconsumer interface {
-	Consumed() *topic.Consumption
-
-	// Reconsume ends the delivery of a handle, and returns its message, which leaves for a reason,
-	// and the time. The error is 40013 if the handle is not valid any more.
-	Reconsume(h handle.Receipt, reason string) (Leaving, time.Time, error)
-}
 
 // A Reconsumed is the result of [Letters.ReconsumeLater].
 type Reconsumed struct {
@@ -34,7 +25,7 @@ type Reconsumed struct {
 // or in its dead letter topic after the maximum of retries. It returns the new message, and a
 // function that writes it and waits for the disk. The error is 40000 if the group has no retry
 // topics or the mode is invalid, and 40013 if the handle is not valid any more.
-func (l *Letters) ReconsumeLater(s Reconsumer, h handle.Receipt, mode settings.ReconsumeMode) (out Reconsumed, carryOut func() error, err error) {
+func (l *Letters) ReconsumeLater(s *subscription.Subscription, h handle.Receipt, mode settings.ReconsumeMode) (out Reconsumed, carryOut func() error, err error) {
 	from := s.Consumed()
 	group, c := from.Group().Name(), from.Group().Settings().RetryTopic
 	if !c.Enabled {

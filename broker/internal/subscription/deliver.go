@@ -1,4 +1,4 @@
-package broker
+package subscription
 
 import (
 	"context"
@@ -17,10 +17,9 @@ import (
 )
 
 // deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait
-// for the disk: a crash can take it back, as if it had not happened. A later delivery is on disk
-// first, so that attempts never decrease. If ctx ends during that wait, the deliveries are
-// released.
-func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Grant, write *store.PendingWrite) ([]*tidegate.Delivery, error) {
+// for the disk: after a crash it may not have happened. A later delivery is on disk first, so that
+// attempts never decrease. If ctx ends during that wait, deliver releases the deliveries.
+func (s *Subscription) deliver(ctx context.Context, p *Request, grants []consume.Grant, write *store.PendingWrite) ([]*tidegate.Delivery, error) {
 	ds, admitted, err := s.deliveries(ctx, p, grants)
 	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
 		s.releaseGrants(refused)
@@ -38,7 +37,7 @@ func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Gr
 	if werr != nil {
 		return nil, fail.Store(errors.Join(werr, err))
 	}
-	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would come back for ever
+	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would be delivered without end
 		return nil, err
 	}
 	if err != nil {
@@ -46,14 +45,14 @@ func (s *subscription) deliver(ctx context.Context, p *Poll, grants []consume.Gr
 		return nil, err
 	}
 	if p.AttemptID != "" {
-		s.locked(func() { s.progress.Remember(p.AttemptID, grants, time.Now()) })
+		s.Update(func(to *consume.Progress) { to.Remember(p.AttemptID, grants, time.Now()) })
 	}
 	return ds, nil
 }
 
 // countDeliveries counts deliveries that a receive returns. Messages that expired, were filtered
 // out or were returned to the queue before are no deliveries.
-func (s *subscription) countDeliveries(ds []*tidegate.Delivery) {
+func (s *Subscription) countDeliveries(ds []*tidegate.Delivery) {
 	if len(ds) == 0 {
 		return
 	}
@@ -67,15 +66,15 @@ func (s *subscription) countDeliveries(ds []*tidegate.Delivery) {
 	}
 }
 
-// deliveries reads what was not read yet, and returns how many of the grants the poll admitted:
-// where it admits none the error is the reason.
-func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
+// deliveries reads the messages that were not read yet, and returns how many of the grants the
+// request admitted. If it admits none, the error is the reason.
+func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
 	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
 	expiry, now := s.Topic().Address().Expiry, time.Now()
 	var old, unwanted []handle.Receipt
 	inHand := int64(0)
-	reader := s.broker.store.Reader(s.Topic().ID())
+	reader := s.env.Store.Reader(s.Topic().ID())
 	defer reader.Close()
 	for i := range grants {
 		g := &grants[i]
@@ -94,7 +93,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 			} else if err != nil {
 				return nil, admitted, fail.Store(err)
 			}
-			if !ok || !p.wants(&m) { // damaged or removed meanwhile, or another receive had it before
+			if !ok || !p.wants(&m) { // corrupt or removed, or this filter does not match it
 				unwanted = append(unwanted, g.Receipt)
 				continue
 			}
@@ -110,7 +109,7 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 		}
 		ds = append(ds, &all[i])
 	}
-	reader.Close() // the wait for the disk that follows would keep obsolete files
+	reader.Close() // before the wait for the disk, because it keeps obsolete files
 	s.skip(unwanted)
 	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, admitted, err
@@ -123,12 +122,12 @@ func (s *subscription) deliveries(ctx context.Context, p *Poll, grants []consume
 	return ds, admitted, nil
 }
 
-// errUnprepared says that an answer could not be prepared for what is in its messages.
+// errUnprepared is the error of a receive whose Prepare panicked.
 var errUnprepared = errors.New("preparing the answer panicked")
 
-// prepare calls Poll.Prepare, which is not the broker's: a message that has it panic
-// must not have the broker refuse everything.
-func prepare(p *Poll, ds []*tidegate.Delivery) (err error) {
+// prepare calls Request.Prepare. If that panics it returns an error: a panic over the content of a
+// message must not break the broker.
+func prepare(p *Request, ds []*tidegate.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: fmt.Sprint(v), Err: errUnprepared}
@@ -138,31 +137,31 @@ func prepare(p *Poll, ds []*tidegate.Delivery) (err error) {
 	return nil
 }
 
-func (s *subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
+func (s *Subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
 	*d = tidegate.Delivery{
 		Message: g.Message.Message, ConsumerGroup: s.Group().Name(), Attempt: g.Attempt, Handle: g.Receipt.String(),
-		Endpoint: s.broker.name, Queue: int(g.Receipt.Place.Queue), Offset: g.Receipt.Place.Offset,
-		BornAt: g.Message.BornAt, BornHost: g.Message.BornHost, StoredAt: g.Message.StoredAt, StoreHost: s.broker.host,
+		Endpoint: s.env.Endpoint, Queue: int(g.Receipt.Place.Queue), Offset: g.Receipt.Place.Offset,
+		BornAt: g.Message.BornAt, BornHost: g.Message.BornHost, StoredAt: g.Message.StoredAt, StoreHost: s.env.Host,
 		InvisibleUntil: g.Due,
 	}
 	d.Topic = s.Topic().Name()
 	if id := d.Properties[tidegate.PropertyTransactionID]; id != "" {
 		d.TransactionID = id
-		d.Properties = maps.Clone(d.Properties) // the store's message keeps it
+		d.Properties = maps.Clone(d.Properties) // because the message of the store keeps the property
 		delete(d.Properties, tidegate.PropertyTransactionID)
 	}
 }
 
-// skip ends deliveries that are not returned: the receive does not want their messages, or they are
-// not there any more. The group is done with them, and has not acknowledged them. After a power
-// failure that takes this back they are skipped again.
-func (s *subscription) skip(handles []handle.Receipt) {
+// skip ends deliveries that are not returned, because the filter does not match their messages, or
+// because these do not exist any more. The group has finished the messages without acknowledging
+// them. A power failure can lose this; then the messages are skipped again.
+func (s *Subscription) skip(handles []handle.Receipt) {
 	if len(handles) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.gone != nil {
 		return
 	}
 	now := time.Now()
@@ -173,23 +172,26 @@ func (s *subscription) skip(handles []handle.Receipt) {
 }
 
 // expireMessages ends deliveries that are not returned because their messages are older than
-// expiry-delay. It sends the messages to the expiry-address, or removes them, and returns when that
-// is on disk, or when ctx ends. Handles that are not valid any more change nothing.
-func (s *subscription) expireMessages(ctx context.Context, handles []handle.Receipt) error {
+// expiry-delay. The messages leave for the expiry-address, or are removed. It returns when this is
+// on disk, or when ctx ends. Handles that are not valid any more change nothing.
+func (s *Subscription) expireMessages(ctx context.Context, handles []handle.Receipt) error {
 	if len(handles) == 0 {
 		return nil
 	}
 	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.Topic().Address().Expiry)
-	var expired []*leaving
-	s.locked(func() {
-		if s.gone {
-			return
-		}
-		now := time.Now()
-		for _, h := range handles {
-			s.progress.ExpireMessage(h, reason, now)
-		}
-		expired = s.apply(now).leaving
-	})
-	return s.broker.carryOut(ctx, func() error { return errors.Join(s.broker.depart(expired)...) })
+	expired := s.expireHandles(handles, reason)
+	return s.env.CarryOut(ctx, func() error { return errors.Join(s.env.Depart(expired)...) })
+}
+
+func (s *Subscription) expireHandles(handles []handle.Receipt, reason string) []*Leaving {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return nil
+	}
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.ExpireMessage(h, reason, now)
+	}
+	return s.apply(now).leaving
 }

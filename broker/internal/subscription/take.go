@@ -1,4 +1,4 @@
-package broker
+package subscription
 
 import (
 	"errors"
@@ -9,20 +9,20 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// take reserves messages for a receive: ready ones first, then new ones. If there are none it
-// returns a waiter, already in line, or neither if it skipped messages and should be called again.
-func (s *subscription) take(p *Poll) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
+// take reserves messages for a receive: ready ones first, then new ones. Without any it returns a
+// waiter, or no waiter if it has skipped messages and should be called again.
+func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
-		return nil, nil, nil, s.goneError()
+	if s.gone != nil {
+		return nil, nil, nil, s.gone
 	}
 	now := time.Now()
 	s.lastTake = now
 	s.extend()
 	r := consume.Receive{
 		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Invisible: p.InvisibleDuration,
-		Filter: (*pollFilter)(p),
+		Filter: (*requestFilter)(p),
 	}
 	s.progress.Begin(&r, now)
 	write = s.apply(now).write
@@ -57,17 +57,17 @@ func (s *subscription) take(p *Poll) (grants []consume.Grant, write *store.Pendi
 	return r.Grants, write, w, err
 }
 
-// takeNew reads the messages of a claim and has the receive take them. end is true if the receive
-// may not keep more. mu is held before and after it, and not while it reads.
-func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim) (write *store.PendingWrite, end bool, err error) {
+// takeNew reads the messages of a claim for the receive. end is true if the receive may not keep
+// more. mu is held before and after it, and not while it reads.
+func (s *Subscription) takeNew(p *Request, r *consume.Receive, claim consume.Claim) (write *store.PendingWrite, end bool, err error) {
 	read := s.readUnlocked(p, r, claim)
 	now := time.Now()
 	current := s.progress.Unclaim(r, claim.Queue)
 	damaged, _ := errors.AsType[*store.Damaged](read.err)
 	switch {
-	case s.gone:
+	case s.gone != nil:
 		s.dropReadAhead(s.readers[claim.Queue])
-		if err = s.goneError(); read.err != nil {
+		if err = s.gone; read.err != nil {
 			err = fail.Store(read.err)
 		}
 	case !current && (read.err == nil || damaged != nil):
@@ -91,17 +91,3 @@ func (s *subscription) takeNew(p *Poll, r *consume.Receive, claim consume.Claim)
 	}
 	return s.apply(now).write, end, err
 }
-
-// budget returns how many bytes of bodies a receive may bring; the first message may have more.
-func (p *Poll) budget() int64 {
-	if p.MaxBytes > 0 {
-		return min(int64(p.MaxBytes), maxReceiveBytes)
-	}
-	return maxReceiveBytes
-}
-
-// A pollFilter is the filter of a receive.
-type pollFilter Poll
-
-// Wants implements consume.Filter.
-func (f *pollFilter) Wants(m *store.Message) bool { return (*Poll)(f).wants(m) }

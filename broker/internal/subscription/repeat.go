@@ -1,4 +1,4 @@
-package broker
+package subscription
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A repeatable is a receive under way that has an attempt ID. There is one at a time for each ID: a
+// A repeatable is a receive under way with an attempt ID. For each ID one receive runs at a time: a
 // client that lost its connection repeats the receive while the broker still carries out the first
 // one, and must get the same deliveries.
 type repeatable struct {
@@ -19,13 +19,12 @@ type repeatable struct {
 	ended      chan struct{}
 }
 
-// errSuperseded ends the wait of a receive whose client asks again.
-var errSuperseded = errors.New("the client asks again")
+// errSuperseded ends the wait of a receive that the client repeats.
+var errSuperseded = errors.New("the client repeats the receive")
 
-// supersede ends the receive with the same attempt ID that is under way, if
-// there is one, and returns once it is over. Its deliveries, if
-// there are any, can be replayed. The result is nil for receives that are not repeatable.
-func (s *subscription) supersede(ctx context.Context, p *Poll) (*repeatable, error) {
+// supersede ends the receive under way with the same attempt ID, and returns once that receive is
+// over. Its deliveries can be replayed. The result is nil for a receive without an attempt ID.
+func (s *Subscription) supersede(ctx context.Context, p *Request) (*repeatable, error) {
 	if p.AttemptID == "" {
 		return nil, nil
 	}
@@ -47,14 +46,14 @@ func (s *subscription) supersede(ctx context.Context, p *Poll) (*repeatable, err
 		case <-before.ended:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-s.broker.life.Done():
+		case <-s.env.Life.Done():
 			return nil, fail.Closed()
 		}
 	}
 }
 
-// endReceive lets the next one with the attempt ID go on.
-func (s *subscription) endReceive(p *Poll, t *repeatable) {
+// endReceive lets the next receive with the attempt ID continue.
+func (s *Subscription) endReceive(p *Request, t *repeatable) {
 	if t == nil {
 		return
 	}
@@ -64,7 +63,7 @@ func (s *subscription) endReceive(p *Poll, t *repeatable) {
 	close(t.ended)
 }
 
-// supersededBy returns what ends the wait of a receive; nil, for never, if it is not repeatable.
+// supersededBy returns a channel that ends the wait of a receive. It is nil without an attempt ID.
 func (r *repeatable) supersededBy() <-chan struct{} {
 	if r == nil {
 		return nil
@@ -73,8 +72,8 @@ func (r *repeatable) supersededBy() <-chan struct{} {
 }
 
 // replay returns the deliveries of the attempt ID that are still in flight, with new handles, and
-// writes that.
-func (s *subscription) replay(p *Poll) ([]consume.Grant, *store.PendingWrite) {
+// the write of this.
+func (s *Subscription) replay(p *Request) ([]consume.Grant, *store.PendingWrite) {
 	if p.AttemptID == "" {
 		return nil, nil
 	}

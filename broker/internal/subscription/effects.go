@@ -1,4 +1,4 @@
-package broker
+package subscription
 
 import (
 	"slices"
@@ -9,16 +9,17 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// An applied is the work that remains, without the lock, after effects were applied.
-type applied struct {
+// effects are the work that remains, without the lock, after effects of package consume were
+// applied.
+type effects struct {
 	write   *store.PendingWrite // of the writes; nil if there were none
-	leaving []*leaving          // to be written elsewhere
-	parked  []*parking          // to be waited for
+	leaving []*Leaving          // for Env.Depart
+	parked  []*parking          // for Env.AwaitParked
 }
 
-// apply carries out the effects of what the caller did to s.progress. This is the only place that
-// does. mu is held, so the writes are in the order of the changes.
-func (s *subscription) apply(now time.Time) (out applied) {
+// apply carries out the effects of the caller's changes to s.progress. No other code does. mu is
+// held, so the writes are in the order of the changes.
+func (s *Subscription) apply(now time.Time) (out effects) {
 	e := s.progress.Effects()
 	s.Done(topic.Amount(e.Done), e.LeasedBytes)
 	if e.Drained != (consume.Amount{}) {
@@ -26,12 +27,12 @@ func (s *subscription) apply(now time.Time) (out applied) {
 		s.Topic().GroupConsumed(now)
 	}
 	for _, late := range e.Late {
-		s.broker.counters.lateness.Observe(max(0, late).Seconds())
+		s.env.Lateness.Observe(max(0, late).Seconds())
 	}
 	if len(e.Writes) > 0 && e.Durable {
-		out.write = s.broker.store.Groups.Add(s.encode, nil)
+		out.write = s.env.Store.Groups.Add(s.encode, nil)
 	} else if len(e.Writes) > 0 {
-		out.write = s.broker.store.Groups.AddLazy(s.encode)
+		out.write = s.env.Store.Groups.AddLazy(s.encode)
 	}
 	for i := range e.Departures {
 		out.leaving = append(out.leaving, s.depart(e.Departures[i]))
@@ -57,7 +58,7 @@ func (s *subscription) apply(now time.Time) (out applied) {
 }
 
 // wake ends the wait of up to n receives that may read the queue. mu is held.
-func (s *subscription) wake(n int64, queue uint16) {
+func (s *Subscription) wake(n int64, queue uint16) {
 	for i := 0; n > 0 && i < len(s.waiters); {
 		w := s.waiters[i]
 		if w.queue >= 0 && w.queue != int(queue) {
@@ -70,9 +71,9 @@ func (s *subscription) wake(n int64, queue uint16) {
 	}
 }
 
-// wakeRest ends waits for messages that no receive takes: one for each ready message, and one for
-// each queue with new messages. mu is held.
-func (s *subscription) wakeRest() {
+// wakeRest wakes receives for messages that no receive has taken: one for each ready message, and
+// one for each queue with new messages. mu is held.
+func (s *Subscription) wakeRest() {
 	if len(s.waiters) == 0 {
 		return
 	}
@@ -85,7 +86,7 @@ func (s *subscription) wakeRest() {
 }
 
 // wakeAll ends the wait of all receives. mu is held.
-func (s *subscription) wakeAll() {
+func (s *Subscription) wakeAll() {
 	for _, w := range s.waiters {
 		close(w.woken)
 	}
@@ -94,10 +95,10 @@ func (s *subscription) wakeAll() {
 
 // arm sets the timer to the first due time, unless the subscription is being restored: a message
 // that is due could be parked while those after it are not known yet. mu is held.
-func (s *subscription) arm() {
+func (s *Subscription) arm() {
 	due, ok := s.progress.NextDue()
-	if !ok || s.gone || s.restoring || !s.armed.IsZero() && !due.Before(s.armed) {
-		return // nothing is due, or the timer fires early enough, and arms again
+	if !ok || s.gone != nil || s.restoring || !s.armed.IsZero() && !due.Before(s.armed) {
+		return // nothing is due, or the timer fires early enough and is set again then
 	}
 	s.armed = due
 	s.timer.Reset(time.Until(due))

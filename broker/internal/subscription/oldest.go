@@ -1,17 +1,17 @@
-package broker
+package subscription
 
 import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// A stamp is when the first message at or after an offset was stored.
+// A stamp is the time at which the first message from an offset on was stored.
 type stamp struct{ from, stored int64 }
 
-// Oldest returns when the oldest message that the group is not done with was
-// stored, and the oldest among those never handed out, in nanoseconds since
-// 1970; 0 for none. It reads one message from each queue whose head it does
-// not know. It skips a corrupt message; the receive that meets the message logs it.
-func (s *subscription) Oldest() (all, fresh int64) {
+// Oldest returns when the oldest message was stored that the group has not consumed, and the oldest
+// one that was never delivered, in nanoseconds since 1970. Zero means that there is none. It reads
+// one message from each queue whose first undelivered message it does not know. It skips a corrupt
+// message; the receive that reaches the message logs it.
+func (s *Subscription) Oldest() (all, fresh int64) {
 	type gap struct {
 		r         *queueReader
 		from, end int64
@@ -31,7 +31,7 @@ func (s *subscription) Oldest() (all, fresh int64) {
 	}
 	s.mu.Unlock()
 	for i, g := range unknown {
-		stored := s.Topic().FirstStored(s.broker.store, g.r.queue, g.from, g.end)
+		stored := s.Topic().FirstStored(s.env.Store, g.r.queue, g.from, g.end)
 		fresh = throttle.Lesser(fresh, stored)
 		unknown[i].end = stored
 	}

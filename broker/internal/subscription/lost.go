@@ -1,11 +1,11 @@
-package broker
+package subscription
 
 import "github.com/tidegate/tidegate/broker/internal/store"
 
 // Lost logs and counts messages, from a place up to the offset to, that the group does not receive
 // because they cannot be read.
-func (s *subscription) Lost(from store.Place, to int64, cause error) {
-	s.broker.counters.damaged.Add(to - from.Offset)
-	s.broker.logger.Error("messages cannot be read from disk any more and are passed over", "group", s.Group().Name(),
+func (s *Subscription) Lost(from store.Place, to int64, cause error) {
+	s.env.Damaged(to - from.Offset)
+	s.env.Logger.Error("messages cannot be read from disk any more and are passed over", "group", s.Group().Name(),
 		"topic", s.Topic().Name(), "queue", from.Queue, "from_offset", from.Offset, "to_offset", to-1, "error", cause)
 }

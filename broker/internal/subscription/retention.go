@@ -1,4 +1,4 @@
-package broker
+package subscription
 
 import (
 	"maps"
@@ -9,20 +9,20 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// SkipRemoved moves a group over the messages that a round of retention removes, and returns those
-// that it loses because it has not consumed them. It notes in the plan those that are kept for the
-// group.
-func (s *subscription) SkipRemoved(r *retention.Plan) topic.Amount {
+// SkipRemoved moves the group over the messages that a round of retention removes, and returns the
+// messages that the group loses because it has not consumed them. It notes in the plan the messages
+// that are kept for the group.
+func (s *Subscription) SkipRemoved(r *retention.Plan) topic.Amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.gone != nil {
 		return topic.Amount{}
 	}
 	removals := make([]consume.Removal, len(r.Queues))
 	for i := range r.Queues {
 		q := &r.Queues[i]
 		removals[i] = consume.Removal{Queue: int(q.Number), To: q.To}
-		if !q.Moves() { // nothing new; leftovers may be done
+		if !q.Moves() { // only leftovers can be removed
 			removals[i].Again, removals[i].Offsets = true, slices.Collect(maps.Keys(q.Leftovers))
 		}
 	}

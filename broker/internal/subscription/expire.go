@@ -1,0 +1,48 @@
+package subscription
+
+import "time"
+
+// expire ends the leases and retry intervals that are due. The timer calls it.
+func (s *Subscription) expire() {
+	if !s.env.Begin() {
+		return
+	}
+	defer s.env.End()
+	effects, gone := s.expireUnsynced()
+	if gone {
+		return
+	}
+	for i, err := range s.env.Depart(effects.leaving) {
+		if err != nil {
+			s.env.Logger.Error("a message could not be made a dead letter; it is tried again in a second",
+				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.leaving[i].place.Offset, "error", err)
+		}
+	}
+	for _, p := range effects.parked {
+		_ = s.env.AwaitParked(s.Consumed(), &p.group, p.write) // other calls report a store that fails
+	}
+}
+
+func (s *Subscription) expireUnsynced() (out effects, gone bool) {
+	policy := s.Policy().Rules()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = time.Time{}
+	if s.gone != nil {
+		return effects{}, true
+	}
+	now := time.Now()
+	s.progress.Expire(&policy, now)
+	return s.apply(now), false
+}
+
+// Disown sets the end of the leases that the heartbeats of an owner kept alive.
+func (s *Subscription) Disown(owner string, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return
+	}
+	s.progress.Disown(owner, until)
+	s.apply(time.Now())
+}

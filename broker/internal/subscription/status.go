@@ -1,0 +1,35 @@
+package subscription
+
+import "github.com/tidegate/tidegate/broker/internal/consume"
+
+// A Status is the state of a subscription, and its counts since the broker was opened.
+type Status struct {
+	consume.Summary
+	consume.Stats
+
+	Redelivered int64 // deliveries with attempt 2 and above
+	Waiting     int64 // receives that wait for a message
+
+	// Deliveries are the deliveries by the classes of AttemptBounds.
+	Deliveries [len(AttemptBounds) + 1]int64
+}
+
+// Status returns the state.
+func (s *Subscription) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.extend()
+	return Status{
+		Summary: s.progress.Summary(), Stats: s.progress.Stats(),
+		Redelivered: s.redelivered, Waiting: int64(len(s.waiters)), Deliveries: s.attempts,
+	}
+}
+
+// attemptClass returns the index in Status.Deliveries.
+func attemptClass(attempt int) int {
+	i := 0
+	for i < len(AttemptBounds) && attempt > AttemptBounds[i] {
+		i++
+	}
+	return i
+}

@@ -1,0 +1,241 @@
+package subscription
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/duplicates"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A fixture has a store in memory, the topic t with one queue, and the parts of a broker that the
+// group g uses.
+type fixture struct {
+	Env
+	t        *testing.T
+	topic    *topic.Topic
+	group    *topic.Group
+	departed []*Leaving
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	st, err := store.Open(store.Options{Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	life, end := context.WithCancel(t.Context())
+	t.Cleanup(func() {
+		end()
+		_ = st.Close()
+	})
+	f := &fixture{t: t}
+	lateness := histogram.Durations()
+	f.Env = Env{
+		Store: st, Logger: logger, Reads: NewReads(), MaxInvisible: time.Hour, Life: life, Lateness: &lateness,
+		LastHeartbeat: func(string) (time.Time, bool) { return time.Time{}, false },
+		Begin:         func() bool { return true }, End: func() {},
+		CarryOut:   func(_ context.Context, work func() error) error { return work() },
+		Depart:     f.depart,
+		RetryTopic: func(context.Context, *Subscription) (*Subscription, error) { return nil, nil },
+		CountCold:  func(*topic.Consumption, []store.Message) {},
+		Damaged:    func(int64) { t.Error("a message is damaged") },
+	}
+	f.topic = topic.New(topic.Config{
+		ID: 1, Name: "t", Retention: maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{}),
+		IDs: duplicates.NewMemory(1, func() store.IDKey { return store.IDKey{} }, func(time.Time) {}),
+	}, settings.Topic{Queues: 1}.WithDefaults())
+	f.group = topic.NewGroup("g", 2, settings.Group{}.WithDefaults())
+	return f
+}
+
+func (f *fixture) depart(ds []*Leaving) []error {
+	f.departed = append(f.departed, ds...)
+	return make([]error, len(ds))
+}
+
+// subscribe adds a subscription of the group to the topic.
+func (f *fixture) subscribe(restoring bool) *Subscription {
+	s := New(&f.Env, f.group, f.topic, restoring)
+	f.topic.AddSubscription(s)
+	f.t.Cleanup(s.Stop)
+	return s
+}
+
+// send adds messages to the topic.
+func (f *fixture) send(ms ...store.Message) {
+	f.t.Helper()
+	q := f.topic.Queues()[0]
+	if err := f.Store.Messages.Add(func(w *store.Batch) {
+		for i := range ms {
+			f.topic.Put(w, q, &ms[i], time.Now())
+		}
+	}, func(error) {
+		q.Publish(q.Next().Offset)
+		f.topic.Wake(q, int64(len(ms)))
+	}).Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func message(id, tag string) store.Message {
+	return store.Message{Message: tidegate.Message{ID: id, Tag: tag, Body: []byte("x")}}
+}
+
+// Skipping messages, those of other tags or of blocked message groups, is done in large steps, and
+// a receive can end in between.
+func TestSkippingIsInBoundedSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		const n = 3 * consume.MaxSkipped
+		for sent := 0; sent < n; sent += 1024 {
+			ms := make([]store.Message, 1024)
+			for i := range ms {
+				ms[i] = message("", "other")
+			}
+			f.send(ms...)
+		}
+		nothing, err := filter.Tags("no such tag")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := f.subscribe(false)
+		next := func() (at int64) {
+			s.Look(func(p *consume.Progress) { at = p.Cursor(0).Next })
+			return at
+		}
+		for calls := 0; ; calls++ {
+			before := next()
+			grants, _, w, err := s.take(&Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, Match: nothing})
+			if len(grants) != 0 || err != nil {
+				t.Fatal(grants, err)
+			}
+			if w != nil {
+				if next() != n || calls < 3 {
+					t.Errorf("it waits at %d after %d calls", next(), calls)
+				}
+				return
+			}
+			if at := next(); at < min(n, before+consume.MaxSkipped) || at > before+consume.MaxSkipped+consume.MaxChunk {
+				t.Errorf("one call skipped %d messages", at-before)
+			}
+		}
+	})
+}
+
+// Nothing expires while Open restores a group: the head of a message group would be parked, or
+// become a dead letter, while the messages after it are not known yet.
+func TestNothingExpiresDuringRestore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.send(message("a", ""))
+		s := f.subscribe(true)
+		lease := store.Lease{State: uint8(consume.Inflight), Attempt: 1, Size: 1, Due: time.Now().Add(time.Second)}
+		s.Update(func(p *consume.Progress) {
+			p.RestoreCursor(0, store.Cursor{Next: 1, Bytes: 1})
+			p.RestoreLease(0, 0, lease, false)
+		})
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if d := s.Status(); d.Inflight != 1 {
+			t.Errorf("during the restore: %+v", d)
+		}
+		s.Resume()
+		synctest.Wait()
+		if d := s.Status(); d.Inflight != 0 || d.Ready != 1 {
+			t.Errorf("after the restore: %+v", d)
+		}
+	})
+}
+
+// A message leaves by Env.Depart, which runs without the lock. A repeated request waits for its
+// end.
+func TestDeadLetterLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.send(message("a", ""))
+		s := f.subscribe(false)
+		h, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, InvisibleDuration: time.Minute}})
+		if err != nil || len(h) != 1 {
+			t.Fatal(h, err)
+		}
+		request := consume.Settlement{Event: consume.EventDeadLetter, Attempt: 1, Reason: "no"}
+		receipt, err := handle.ParseReceipt(h[0].Handle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		repeated := make(chan error, 1)
+		f.Env.Depart = func(ds []*Leaving) []error {
+			go func() {
+				_, err := s.Settle(t.Context(), receipt, request)
+				repeated <- err
+			}()
+			synctest.Wait()
+			select {
+			case err := <-repeated:
+				t.Errorf("the repeated request returned %v before the message had left", err)
+			default:
+			}
+			if _, err := ds[0].End(consume.ToDeadLetters, nil); err != nil {
+				t.Error(err)
+			}
+			return f.depart(ds)
+		}
+		out, err := s.Settle(t.Context(), receipt, request)
+		if err != nil || out.To != consume.DeadLetter || len(f.departed) != 1 || f.departed[0].Why().Reason != "no" {
+			t.Errorf("settled: %+v, %v; %d messages have left", out, err, len(f.departed))
+		}
+		if err := <-repeated; err != nil {
+			t.Errorf("the repeated request: %v", err)
+		}
+		if d := s.Status(); d.DeadLetters != 1 || s.Backlog().Messages != 0 {
+			t.Errorf("the group has %+v, backlog %+v", d, s.Backlog())
+		}
+	})
+}
+
+// A receive under way fails with the reason for which its subscription is closed.
+func TestCloseEndsReceives(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		s := f.subscribe(false)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, Wait: time.Hour}})
+			ended <- err
+		}()
+		synctest.Wait()
+		s.Close(fail.GroupNotFound("g"))
+		if err := <-ended; !errors.Is(err, tidegate.ErrNotFound) {
+			t.Errorf("the receive ended with %v", err)
+		}
+	})
+}
+
+func TestAttemptClass(t *testing.T) {
+	t.Parallel()
+	for attempt, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 3, 8: 3, 9: 4, 1 << 20: 4} {
+		if got := attemptClass(attempt); got != want {
+			t.Errorf("attempt %d: class %d, want %d", attempt, got, want)
+		}
+	}
+}
