@@ -3,7 +3,6 @@ package tidegate
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"sync/atomic"
 	"time"
@@ -34,5 +33,12 @@ func NewMessageID() string {
 	copy(b[1:9], idHost[:])
 	binary.BigEndian.PutUint32(b[9:13], uint32(time.Since(idEpoch)/time.Second))
 	binary.BigEndian.PutUint32(b[13:17], idSequence.Add(1))
-	return fmt.Sprintf("%X", b[:])
+	var text [2 * len(b)]byte
+	for i, c := range b {
+		text[2*i], text[2*i+1] = hexDigits[c>>4], hexDigits[c&15]
+	}
+	return string(text[:])
 }
+
+// hexDigits are upper-case, which encoding/hex does not have.
+const hexDigits = "0123456789ABCDEF"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -174,6 +175,21 @@ func TestMessageIDsAreUnique(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// The digits are those of RocketMQ's docs/message_id.md: version, host, process, seconds since
+// 2021-01-01 and a sequence number.
+func TestMessageIDHasTheDigitsOfItsParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // where the time is 2000-01-01 at first
+		time.Sleep(time.Until(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)))
+		for range 300 { // all values of a byte
+			id := NewMessageID()
+			want := fmt.Sprintf("01%X%08X%08X", idHost, 2152*24*3600, idSequence.Load())
+			if id != want {
+				t.Fatalf("the ID is %s, want %s", id, want)
+			}
+		}
+	})
 }
 
 func TestCloneSharesOnlyTheBody(t *testing.T) {

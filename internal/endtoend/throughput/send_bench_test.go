@@ -157,7 +157,7 @@ func BenchmarkSendSDK(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			p := benchProducer(b, serveDisk(b))
 			body := make([]byte, 1024)
-			n := max(callers*20, 200)
+			n := max(callers*100, 1000) // the first calls of all callers meet an idle server
 			loops := func(call func() error) round {
 				return func() (int, time.Duration) { return n, closedLoops(b, callers, n, call) }
 			}
