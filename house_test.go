@@ -81,7 +81,7 @@ var importTable = map[string]row{
 		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
 	"internal/endtoend": {imports: []string{"..."}}, // tests only, and their set-up
-	"broker/admin":      {imports: []string{"", "backoff", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
+	"broker/admin":      {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":  {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":  {},                      // patterns of broker and consumer
 	"internal/protomem": {},                      // under broker/server and transport/rocketmq

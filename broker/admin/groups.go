@@ -4,79 +4,7 @@ import (
 	"context"
 	"strconv"
 	"time"
-
-	"github.com/tidegate/tidegate/backoff"
 )
-
-// A GroupConfig has the settings of a consumer group. A PUT replaces all of them: a zero field has
-// its default, also when the group exists.
-type GroupConfig struct {
-	// FIFO delivers the messages of each message group one at a time, in order. Default: false.
-	FIFO bool `json:"fifo,omitempty"`
-
-	// MaxAttempts is the number of deliveries of a message, including the first; -1 means no
-	// maximum. Default: 17.
-	MaxAttempts int `json:"max_attempts,omitempty"`
-
-	// Retry has the delays before the second delivery, the third, and so on; the last one repeats.
-	// Default: backoff.RetryLadder().
-	Retry backoff.Steps `json:"retry,omitempty"`
-
-	// Start is the first position of the group in a topic: "earliest" or "latest". Default:
-	// "earliest".
-	Start string `json:"start,omitempty"`
-
-	// OnExhausted is the behaviour of a FIFO group after the last attempt: "dead-letter", "block"
-	// or "park". Other groups support only "dead-letter". Default: "dead-letter".
-	OnExhausted string `json:"on_exhausted,omitempty"`
-
-	// FIFORetryInterval is the fixed delay of retries in a FIFO group. Default: 3 s.
-	FIFORetryInterval Duration `json:"fifo_retry_interval,omitempty"`
-
-	// MaxBacklog is the backlog of the group at which the broker throttles sends to its topics.
-	// Zero means no limit.
-	MaxBacklog Limit `json:"max_backlog,omitzero"`
-
-	// RetryTopic has the settings of retries through retry topics. Zero means none.
-	RetryTopic RetryTopicConfig `json:"retry_topic,omitzero"`
-
-	// NegativeAck has the settings of negative acknowledgements. Zero means the defaults.
-	NegativeAck NegativeAckConfig `json:"negative_ack,omitzero"`
-}
-
-// A RetryTopicConfig has the settings of retries through retry topics.
-type RetryTopicConfig struct {
-	// Enabled permits such retries. Default: false.
-	Enabled bool `json:"enabled,omitempty"`
-
-	// Naming is "2.9.2" (topic-group-RETRY), "2.7.2" (group-RETRY) or "2.6.1" (group-retry).
-	// Zero means the broker's default.
-	Naming string `json:"naming,omitempty"`
-
-	// Topic and DeadLetterTopic replace the names by Naming. Zero means none.
-	Topic           string `json:"topic,omitempty"`
-	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
-
-	// MaxRetries is the number of retries before the dead letter topic. Default: 16.
-	MaxRetries int `json:"max_retries,omitempty"`
-
-	// Levels are the delays of the delay levels. Zero means the broker's default.
-	Levels backoff.Steps `json:"levels,omitempty"`
-
-	// SubscriptionType is "shared", "key_shared", "exclusive" or "failover"; with the last two
-	// retries are immediate. Default: "shared".
-	SubscriptionType string `json:"subscription_type,omitempty"`
-}
-
-// A NegativeAckConfig has the settings of negative acknowledgements.
-type NegativeAckConfig struct {
-	// Delay is the time until the next delivery. Default: 1 minute.
-	Delay Duration `json:"delay,omitempty"`
-
-	// MaxRedeliveries is the number of redeliveries before the message becomes a dead letter. Zero
-	// means no maximum.
-	MaxRedeliveries int `json:"max_redeliveries,omitempty"`
-}
 
 // A Group is a consumer group with its settings and its state.
 type Group struct {

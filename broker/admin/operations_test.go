@@ -78,12 +78,12 @@ func TestOperations(t *testing.T) {
 	s.call("putTopic", func(c *admin.Client) error {
 		got, err := c.PutTopic(ctx, "orders", admin.TopicConfig{
 			Type: admin.TopicFIFO, Queues: 2, DuplicateWindow: admin.Duration(time.Minute), MaxBacklog: admin.Limit{Messages: 5, Bytes: 6, Age: admin.Duration(time.Hour)},
-			MaxRate: admin.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: admin.Retention{Time: -1, Bytes: 9, Consumed: true},
+			MaxRate: admin.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: admin.Retention{Time: admin.Duration(-time.Second), Bytes: 9, Consumed: true},
 			Transaction: admin.TransactionConfig{Timeout: admin.Duration(time.Second), CheckInterval: admin.Duration(2 * time.Second), CheckMax: 3},
 		})
 		want := broker.TopicConfig{
 			Type: broker.TopicFIFO, Queues: 2, DuplicateWindow: broker.Duration(time.Minute), MaxBacklog: broker.Limit{Messages: 5, Bytes: 6, Age: broker.Duration(time.Hour)},
-			MaxRate: broker.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: broker.Retention{Time: -1, Bytes: 9, Consumed: true},
+			MaxRate: broker.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: broker.Retention{Time: broker.Duration(-time.Second), Bytes: 9, Consumed: true},
 			Transaction: broker.TransactionConfig{Timeout: broker.Duration(time.Second), CheckInterval: broker.Duration(2 * time.Second), CheckMax: 3},
 		}
 		stored, _ := s.b.TopicSettings("orders")
@@ -219,10 +219,10 @@ func TestOperations(t *testing.T) {
 		}), true))
 	})
 	settings := admin.AddressSettings{
-		RedeliveryDelay: new(admin.Milliseconds(5 * time.Second)), RedeliveryDelayMultiplier: new(1.5), RedeliveryCollisionAvoidanceFactor: new(0.1),
-		MaxRedeliveryDelay: new(admin.Milliseconds(time.Minute)), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("graveyard"), AutoCreateDeadLetterResources: new(true),
+		RedeliveryDelay: new(admin.Milliseconds(5000)), RedeliveryDelayMultiplier: new(1.5), RedeliveryCollisionAvoidanceFactor: new(0.1),
+		MaxRedeliveryDelay: new(admin.Milliseconds(60_000)), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("graveyard"), AutoCreateDeadLetterResources: new(true),
 		DeadLetterQueuePrefix: new("P."), DeadLetterQueueSuffix: new(".S"), PersistDeliveryCountBeforeDelivery: new(true), AutoDeleteQueues: new(false),
-		ExpiryDelay: new(admin.Milliseconds(time.Hour)), ExpiryAddress: new("old"),
+		ExpiryDelay: new(admin.Milliseconds(3_600_000)), ExpiryAddress: new("old"),
 	}
 	s.call("putAddressSettings", func(c *admin.Client) error {
 		got, err := c.PutAddressSettings(ctx, "news.#", settings)

@@ -31,29 +31,6 @@ type ThrottleState struct {
 	Limits     Limits       `json:"limits"`      // of the whole broker
 }
 
-// Limits are the limits of the whole broker. A PUT replaces all of them: a zero field has its
-// default.
-type Limits struct {
-	MaxBacklog  Limit    `json:"max_backlog,omitzero"` // for topics without a limit of their own
-	ClientQuota Quota    `json:"client_quota,omitzero"`
-	Pressure    Pressure `json:"pressure,omitzero"`
-}
-
-// A Quota is the send rate of one client. Zero means no limit.
-type Quota struct {
-	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
-	Burst             int     `json:"burst,omitempty"`
-}
-
-// Pressure has the limits of the storage's state. A zero field has its default; -1 means no limit.
-type Pressure struct {
-	MinFreeDisk       int64    `json:"min_free_disk_bytes,omitempty"`
-	MaxCompactionDebt int64    `json:"max_compaction_debt_bytes,omitempty"`
-	MaxWriteStall     Duration `json:"max_write_stall,omitempty"`
-	MaxColdReads      int64    `json:"max_cold_reads_bytes_per_second,omitempty"` // 0 means no limit
-	ColdDistance      int64    `json:"cold_distance_bytes,omitempty"`
-}
-
 // Throttles returns the limits that reject sends now, with their reasons, and the other limits.
 func (c *Client) Throttles(ctx context.Context) (ThrottleState, error) {
 	return get[ThrottleState](ctx, c, "Throttles", "", "/v1/throttle", nil)

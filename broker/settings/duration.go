@@ -23,6 +23,9 @@ func AtMost[D ~int64](field string, d D) error {
 // A Duration is a time.Duration that is a text in JSON, such as "1m30s". It is at most MaxDuration.
 type Duration time.Duration
 
+// String returns the text of d, as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }
+
 // MarshalJSON returns the quoted text of d. The text of every negative duration is "-1s", because
 // all of them mean none or never.
 func (d Duration) MarshalJSON() ([]byte, error) {

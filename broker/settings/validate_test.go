@@ -98,6 +98,9 @@ func TestDurationAsJSON(t *testing.T) {
 			}
 			continue
 		}
+		if s := d.String(); s != time.Duration(d).String() {
+			t.Errorf("%s has the string %s", text, s)
+		}
 		if got, e := json.Marshal(d); err != nil || e != nil || string(got) != want {
 			t.Errorf("%s became %s, want %s; %v, %v", text, got, want, err, e)
 		}
