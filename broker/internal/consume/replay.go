@@ -3,8 +3,8 @@ package consume
 import "time"
 
 // minReplays is how many attempt IDs are remembered before those whose deliveries are over are
-// looked for.
-const minReplays = 1024
+// looked for. The deliveries of one receive have up to 32 KiB.
+const minReplays = 64
 
 // Remember keeps the deliveries of an attempt ID, for a client that lost the response. Attempt IDs
 // without a delivery in flight are removed whenever their number has doubled, so there are at most
