@@ -1,3 +1,3 @@
-// Package failure makes a tidegate.Error of a status that is not OK, and of a call that gRPC
-// failed. The codes decide what a producer or consumer does next.
+// Package failure converts statuses other than OK, and the errors of gRPC calls, to tidegate.Error.
+// Producers and consumers decide by the codes.
 package failure

@@ -18,12 +18,12 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// PushBackKey is the trailer in which a server says how long to wait (gRFC A6).
+// PushBackKey is the trailer with the delay that a server requests (gRFC A6).
 const PushBackKey = "grpc-retry-pushback-ms"
 
-// parsePushback reads the trailer's values as gRFC A6 says: none is no wish
-// (0); one that is negative or not an int32, and more than one, ask not to try
-// again (-1).
+// parsePushback parses the trailer's values by the rules of gRFC A6. Without a value the server
+// requests nothing (0). A negative value, a value that is not an int32, and several values forbid
+// another attempt (-1).
 func parsePushback(values []string) time.Duration {
 	if len(values) == 0 {
 		return 0
@@ -84,10 +84,9 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// MaybeStored reports whether a message may be stored, or a delivery settled,
-// although its request was answered with the code: a server that failed on its side
-// may have done so behind the disk (RocketMQ 5.2: 50401 is stored, 50400 and 50001 may
-// be; a tidegate broker: 50001 if its disk does not say).
+// MaybeStored reports whether a message may be stored, or a delivery settled, although the response
+// has the code: a server with an internal failure may have done it (RocketMQ 5.2: 50401 is stored,
+// 50400 and 50001 may be; a tidegate broker: 50001 if the state of its disk is unknown).
 func MaybeStored(c tidegate.Code) bool {
 	switch c {
 	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
@@ -96,9 +95,8 @@ func MaybeStored(c tidegate.Code) bool {
 	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
 }
 
-// OfCall makes the error of a call that gRPC failed. sent tells that
-// the request changes something and had a connection, so that a server may have
-// done it. ctx is the caller's.
+// OfCall returns the error of a failed gRPC call. sent means that the request changes something and
+// had a connection, so that a server may have carried it out. ctx is the caller's.
 //
 //	gRPC status         becomes
 //	Canceled            ErrClosed if the client is closed; the cause of ctx if that ended; else code 0
@@ -132,9 +130,9 @@ func OfCall(ctx context.Context, op, subject, endpoint string, err error, sent, 
 	return e
 }
 
-// causeOf returns why the caller's ctx ended, nil if it did not. A server keeps
-// the deadline too, and its answer may come a moment before our own clock says
-// so. That moment is waited for: before it ctx does not tell its cause.
+// causeOf returns the cause of the end of the caller's ctx, or nil if it has not ended. A server
+// also observes the deadline, and its response can arrive a moment before the local clock reaches
+// it. causeOf waits for this moment, because before it ctx has no cause.
 func causeOf(ctx context.Context, code codes.Code) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 // 5.0.3.
 const ClientVersion = "5.1.4"
 
-// dateTimeLayout is the form of x-mq-date-time, which is what is signed.
+// dateTimeLayout is the form of x-mq-date-time, the signed header.
 const dateTimeLayout = "20060102T150405Z"
 
 // An Identity is the part of the headers that is the same for every request
@@ -102,9 +102,8 @@ func authorization(accessKey, secretKey, dateTime string) string {
 // maxReason bounds the header x-tidegate-reason in bytes, after encoding.
 const maxReason = 1024
 
-// EncodeReason makes the reason why a message is given up fit for a header: everything
-// but printable ASCII is percent-encoded, and what is too long is cut off
-// between two characters.
+// EncodeReason encodes the reason of a dead letter for a header: characters other than printable
+// ASCII are percent-encoded, and a long text is cut off between two characters.
 func EncodeReason(reason string) string {
 	const hexDigits = "0123456789ABCDEF"
 	var b strings.Builder

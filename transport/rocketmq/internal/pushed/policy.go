@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// ProducerSettings returns what the server's settings are for a producer. can is what the server
-// announced.
+// ProducerSettings converts the server's settings for a producer. can are the features that the
+// server announced.
 func ProducerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ProducerSettings {
 	p := transport.ProducerSettings{
 		MaxAttempts: positive(s.GetBackoffPolicy().GetMaxAttempts()),
@@ -28,8 +28,8 @@ func ProducerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.P
 	return p
 }
 
-// ConsumerSettings returns what the server's settings are for a consumer. can is what the server
-// announced.
+// ConsumerSettings converts the server's settings for a consumer. can are the features that the
+// server announced.
 func ConsumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.ConsumerSettings {
 	sub := s.GetSubscription()
 	c := transport.ConsumerSettings{
@@ -44,7 +44,7 @@ func ConsumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.C
 	return c
 }
 
-// A policy is what a server can push.
+// A policy is a retry policy that a server can push.
 type policy interface {
 	transport.Delayer
 	backoff.Ranger
@@ -65,7 +65,7 @@ func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delaye
 	return atLeast{pushed, shortest}
 }
 
-// exceeds reports whether any delay of p is longer than least's, but for jitter.
+// exceeds reports whether any delay of p, without jitter, is longer than that of least.
 func exceeds(p policy, least backoff.Exponential) bool {
 	delay, steps := p.Delay, 0
 	switch p := p.(type) {
@@ -105,8 +105,8 @@ var delayLevels = append(backoff.Steps{time.Second, 5 * time.Second}, backoff.Re
 const fifoRetryInterval = 3 * time.Second
 
 // retryLadder returns the delays between deliveries. RocketMQ's broker itself begins with the third
-// step of its table (RocketMQ: consumption retry: 10 s), but pushes all of it; and to FIFO groups
-// too, whose interval is fixed.
+// step of its table (RocketMQ: consumption retry: 10 s), but pushes the whole table. It also pushes
+// the table to FIFO groups, whose interval is fixed.
 func retryLadder(pushed policy, fifo bool, can transport.Capabilities) transport.Delayer {
 	steps, ok := pushed.(backoff.Steps)
 	switch {
@@ -190,8 +190,7 @@ func durationOf(d *durationpb.Duration) time.Duration {
 
 func positive(n int32) int { return int(max(n, 0)) }
 
-// deliveries returns -1 for no limit, which servers say with a negative number
-// or the largest one.
+// deliveries returns -1 for no limit. Servers send a negative number or the largest one for it.
 func deliveries(n int32) int {
 	if n < 0 || n == math.MaxInt32 {
 		return -1

@@ -26,11 +26,10 @@ func (e *Server) knockOnce(l *Link, gap time.Duration) {
 	}
 }
 
-// Knock has a connection that could not be made tried again now, and gives it
-// a moment. It is for consumers, who wait between two receives as long as they
-// were told to, and must not wait for gRPC's backoff on top of that: after some
-// minutes it is longer than two. A server that is down is knocked at once a moment
-// at most, whoever waits for it.
+// Knock starts a new attempt for a failed connection, and waits a moment for it. It is for
+// consumers, which wait between two receives for the requested time and must not also wait for
+// gRPC's backoff: after some minutes of failures it is longer than two minutes. A server that is
+// down gets at most one such attempt at a time.
 func (e *Server) Knock(ctx context.Context) {
 	l := e.Link.Load()
 	if l.Conn.GetState() != connectivity.TransientFailure {

@@ -136,7 +136,7 @@ func (g *BatchGate) GetRequestMetadata(ctx context.Context, _ ...string) (map[st
 // RequireTransportSecurity returns false: the gate adds no secret.
 func (*BatchGate) RequireTransportSecurity() bool { return false }
 
-// Learn notes what a response on c announced.
+// Learn stores the features that a response on c announced.
 func (e *Server) Learn(c *Connection, header metadata.MD) {
 	f := parseFeatures(header.Get(FeaturesKey))
 	if old := e.features.Load(); old == nil || *old != f {
@@ -158,8 +158,8 @@ func (e *Server) Unknown() bool {
 // gate has the last word.
 func (e *Server) Batch() bool { return e.Link.Load().current.Load().batch() }
 
-// Capabilities returns what the connection in use announced. Until its first
-// response that is what the connection before announced, except Batch.
+// Capabilities returns the features that the current connection announced. Before its first
+// response these are the features of the previous connection, except for Batch.
 func (e *Server) Capabilities() transport.Capabilities {
 	if c := e.Link.Load().current.Load(); c != nil {
 		if f := c.Features.Load(); f != nil {

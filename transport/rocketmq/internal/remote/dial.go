@@ -50,7 +50,7 @@ func (o *Dialing) Dial(addrs []string) (*Link, error) {
 	b := o.Backoff
 	dialOpts := []grpc.DialOption{
 		grpc.WithTransportCredentials(numbering{creds, l, o.TLS != nil, o.dialer(), o.Life}),
-		grpc.WithDisableRetry(), // but for transparent retry
+		grpc.WithDisableRetry(), // except for the transparent retry
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: grpcbackoff.Config{

@@ -25,8 +25,8 @@ const (
 // A TLSFault is a mistake in Options.TLS, which no further attempt cures.
 type TLSFault struct{ Text string }
 
-// handshakeFault returns what a failed TLS handshake shows about Options.TLS, nil if
-// that is nothing: a connection may break during a handshake too.
+// handshakeFault returns the fault of Options.TLS that a failed TLS handshake shows, or nil if it
+// shows none: a connection can also break during a handshake.
 func handshakeFault(err error) *TLSFault {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return &TLSFault{"the server's certificate is not trusted: " + failure.FirstLine(e.Err.Error()) +
@@ -77,8 +77,8 @@ func (c *firstRead) Write(b []byte) (int, error) {
 
 var errAlert = errors.New("the server sent a TLS alert")
 
-// firstFault returns what the first read shows: nil if the server sent something of
-// its own, errAlert if it is a TLS server that could not read ours, else err.
+// firstFault returns the result of the first read: nil if the server sent data of its own, errAlert
+// if it is a TLS server that could not read the client's data, and err otherwise.
 func firstFault(b []byte, err error) error {
 	switch {
 	case len(b) >= 2 && b[0] == 0x15 && b[1] == 3:

@@ -13,7 +13,7 @@ import (
 // caller's own deadline ends a send.
 const patience = 250 * time.Millisecond
 
-// A Verdict is what a send shows about its server.
+// A Verdict is the information of a send about its server.
 type Verdict int
 
 const (

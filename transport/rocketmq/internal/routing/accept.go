@@ -27,7 +27,7 @@ func (r *Route) Types() string {
 	return strings.Join(names, ", ")
 }
 
-// Remedy returns what to do about a message of the wrong type.
+// Remedy returns the remedy for a message of the wrong type.
 func Remedy(is rmqpb.MessageType, accepts map[rmqpb.MessageType]bool) string {
 	switch {
 	case is == rmqpb.MessageType_NORMAL && accepts[rmqpb.MessageType_FIFO]:

@@ -24,7 +24,7 @@ const brokerShift = 20
 // and a server that nothing names any more.
 const ForgetAfter = 10
 
-// A place is a broker's part of queue numbers. Nobody gets another's.
+// A place is a broker's part of the queue numbers. Parts do not overlap.
 type place struct {
 	number int
 	seen   time.Time // in a route
@@ -59,8 +59,8 @@ func (l *Places) Note(r *Route, refresh time.Duration) {
 	maps.DeleteFunc(l.byName, func(_ string, p *place) bool { return now.Sub(p.seen)/ForgetAfter > refresh })
 }
 
-// Source returns what the queue number means: a broker of r, and the queue's id there. turn counts
-// the receives from any queue.
+// Source returns the broker of r and the ID of the queue there for a queue number. turn counts the
+// receives from any queue.
 func (l *Places) Source(r *Route, turn *atomic.Uint64, number int) (b Broker, id int32, ok bool) {
 	if len(r.Readers) == 0 {
 		return b, 0, false

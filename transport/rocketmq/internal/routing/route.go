@@ -21,13 +21,13 @@ type Queue struct {
 	ID     int32
 }
 
-// A Route tells where a topic's queues are. It is never changed.
+// A Route has the queues of a topic. It is never changed.
 type Route struct {
-	ByGroup []Queue                    // writable, by broker and id: what message groups are hashed over
+	ByGroup []Queue                    // writable, by broker and id; message groups are hashed over them
 	InTurn  []Queue                    // the same, neighbours on different brokers
 	At      map[string]Queue           // the first of each server, by its address
 	Servers []*remote.Server           // of these
-	Accepts map[rmqpb.MessageType]bool // types of messages; nil: the server does not say
+	Accepts map[rmqpb.MessageType]bool // types of messages; nil if unknown
 	Readers []Broker                   // that have a readable queue, by name
 	by      map[string]Broker          // readers by name
 }

@@ -71,8 +71,8 @@ type FieldReader struct {
 	Err    error
 }
 
-// Next moves to the next field. It returns false at the end, or with err set if
-// what follows is no protobuf.
+// Next moves to the next field. It returns false at the end, or with err set if the next bytes are
+// invalid protobuf.
 func (r *FieldReader) Next() bool {
 	if len(r.Rest) == 0 || r.Err != nil {
 		return false
@@ -116,10 +116,10 @@ func (r *FieldReader) next() bool {
 	return true
 }
 
-// A Parsed is a message as it arrived, but for its body.
+// A Parsed is a received message without its body.
 type Parsed struct {
 	Delivery  *tidegate.Delivery // without the body
-	Invisible time.Duration      // what is left of its invisible time; 0 if the server does not say
+	Invisible time.Duration      // remaining invisible time; 0 if the server does not send it
 
 	// These share memory with the frame.
 	body     []byte
@@ -248,7 +248,7 @@ func (d *Decoder) system(p *Parsed, raw []byte) (err error) {
 	return cmp.Or(err, r.Err)
 }
 
-// setOrigin notes where a dead letter comes from; properties that say so hold.
+// setOrigin sets the origin of a dead letter. Properties with the origin have priority.
 func (p *Parsed) setOrigin(topic, id string) {
 	if p.Delivery.Properties == nil {
 		p.Delivery.Properties = map[string]string{}

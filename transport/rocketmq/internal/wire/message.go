@@ -73,8 +73,8 @@ func (e *Encoder) message(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tid
 	return pb
 }
 
-// SizeBound returns what m adds to a request at most, in bytes, which is little
-// more than it does unless its body is going to be compressed.
+// SizeBound returns an upper bound for the bytes of m in a request. It is little more than the
+// actual size, unless the body is compressed.
 func (e *Encoder) SizeBound(m *tidegate.Message) int {
 	// A field of a text has at most 2 bytes before its length, which has at most 5.
 	// 256 are more than there can be of those, numbers and times in any message.
@@ -249,8 +249,8 @@ func sameHex(sum, text []byte) bool {
 	return true
 }
 
-// decompress returns an unpacked body of at most limit bytes. Producers of RocketMQ 4 call
-// zlib what arrives here as GZIP, so the first bytes decide.
+// decompress returns an unpacked body of at most limit bytes. Producers of RocketMQ 4 use zlib
+// under the name GZIP, so the first bytes decide.
 func decompress(body []byte, limit int) ([]byte, error) {
 	var r io.Reader
 	var err error

@@ -14,11 +14,10 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// BlobFS checks what Pebble reads from files of values. Where such a file is
-// corrupt or missing Pebble 2.1 panics, in reads as in compactions: it reports
-// the corruption of a file that it has no metadata of. An error that is not
-// Pebble's own corruption error comes back like any other, so that no panic has
-// to be recovered, and none ends the process.
+// BlobFS checks Pebble's reads of blob files. If such a file is corrupt or missing, Pebble 2.1
+// panics, in reads and in compactions, because it reports the corruption of a file without
+// metadata. It returns an error other than its own corruption error like any other. With BlobFS no
+// panic occurs, and the process continues.
 type BlobFS struct {
 	vfs.FS
 	Found func(file string, err error) // called with each corruption

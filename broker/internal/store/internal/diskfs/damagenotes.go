@@ -88,7 +88,7 @@ func (d *DamageNotes) note(file string, now time.Time) bool {
 	return true
 }
 
-// write makes DamagedFile name what is known. mu is held.
+// write writes the known files to DamagedFile. mu is held.
 func (d *DamageNotes) write() error {
 	if d.fs == nil {
 		return nil
@@ -99,7 +99,7 @@ func (d *DamageNotes) write() error {
 	return WriteFile(d.fs, d.path(), []byte(strings.Join(d.values, "\n")+"\n"))
 }
 
-// Read takes what was noted before the store was opened, and forgets files that are gone since.
+// Read reads the record from before the store was opened, and removes files that no longer exist.
 func (d *DamageNotes) Read() error {
 	if d.fs == nil {
 		return nil
@@ -129,8 +129,8 @@ func (d *DamageNotes) Read() error {
 	return d.write()
 }
 
-// GarbageRatio returns which part of the values on disk may be garbage before files of
-// values are rewritten; 1 stands for all.
+// GarbageRatio returns the part of the values on disk that can be garbage before blob files are
+// rewritten; 1 means all.
 func (d *DamageNotes) GarbageRatio() float64 {
 	if d.keep.Load() {
 		return 1

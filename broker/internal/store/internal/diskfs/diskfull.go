@@ -15,8 +15,8 @@ import (
 const (
 	BallastFile = "BALLAST"
 
-	// ballastSize is what the ballast keeps from others: room for about a million
-	// acknowledgements, and for the tables of both databases.
+	// ballastSize is the size of the ballast: space for about a million acknowledgements, and for
+	// the tables of both databases.
 	ballastSize = 64 << 20
 
 	// fullLook is how often a full disk is looked at, fullPause how long a
@@ -25,27 +25,26 @@ const (
 	fullPause = 100 * time.Millisecond
 )
 
-// IsFull reports whether an error says that the disk, or its quota, has no space left.
+// IsFull reports whether an error means that the disk or its quota has no space left.
 func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// FullFS lets a Pebble database outlive a full disk. A write that finds no room
-// gives the ballast back, a file that is there for nothing else, and is made once
-// more; from then on the disk counts as full, until there is room for
-// the ballast again, and as much beside it. If the ballast does not suffice, what writes logs and
-// manifests waits for room, since Pebble would give up if it failed; what writes
-// tables fails, and Pebble tries it again.
+// FullFS lets a Pebble database survive a full disk. A write that finds no space removes the
+// ballast, a file that only reserves space, and is repeated. From then on the disk counts as full,
+// until there is space for the ballast again and as much beside it. If the ballast does not
+// suffice, writes of logs and manifests wait for space, because Pebble ends after their failure.
+// Writes of tables fail, and Pebble repeats them.
 //
-// A sync that fails for want of room, as on network file systems, is not
-// helped: what it was to make safe may be lost.
+// A sync that fails for lack of space, as on network file systems, is not repeated, because its
+// data can be lost.
 type FullFS struct {
 	vfs.FS
 	dir    string
 	logger *slog.Logger
 
 	state   atomic.Pointer[DiskFull]
-	taken   atomic.Bool   // the ballast was given back, and somebody looks after the disk
+	taken   atomic.Bool   // the ballast was removed, and a goroutine watches the disk
 	opened  atomic.Bool   // writes wait; before, opening fails instead
 	closing chan struct{} // closed by stop: nothing waits any more
 	watch   sync.WaitGroup
@@ -53,20 +52,20 @@ type FullFS struct {
 	stop func() // closes closing; may be called again
 }
 
-// NewFullFS returns a FullFS over fs whose ballast lies in the directory dir. It waits for nothing
-// before SetOpened.
+// NewFullFS returns a FullFS over fs with its ballast in the directory dir. Before SetOpened no
+// write waits.
 func NewFullFS(fs vfs.FS, dir string, logger *slog.Logger) *FullFS {
 	closing := make(chan struct{})
 	return &FullFS{FS: fs, dir: dir, logger: logger, closing: closing, stop: sync.OnceFunc(func() { close(closing) })}
 }
 
-// A DiskFull tells of a full disk.
+// A DiskFull is the state of a full disk.
 type DiskFull struct {
 	Since   time.Time
 	Missing int64 // bytes until it counts as full no more, when it was looked at last; at least 1
 }
 
-// Full returns nil, or what is known of the disk if it is full.
+// Full returns the state of the disk if it is full, and nil otherwise.
 func (fs *FullFS) Full() *DiskFull { return fs.state.Load() }
 
 // SetOpened has writes wait for room from now on. Before, a write that finds none fails.

@@ -19,16 +19,16 @@ const (
 	walSyncedAt   = 11
 	walFirstType  = 9 // 9 to 12: whole records, and their first, middle and last parts
 	walLastType   = 12
-	walCheckedAt  = walTypeAt // the checksum is of what follows
+	walCheckedAt  = walTypeAt // the checksum covers the bytes after it
 	walCRCAddend  = 0xa282ead8
 	walCRCRotated = 15
 )
 
-// LogSyncFS makes write-ahead logs say how far they were synced. A reader takes a
-// damaged chunk for the end of the log unless a later one says that the log was synced
-// beyond it. Pebble 2.1.7 writes too small a number (record/log_writer.go counts
-// no full blocks that were waiting), so damage in megabytes that were synced was the end of
-// the log, and messages after it were lost in silence.
+// LogSyncFS adds to write-ahead logs how far they were synced. A reader treats a damaged chunk as
+// the end of the log, unless a later chunk records that the log was synced beyond it. Pebble 2.1.7
+// writes too small a number (record/log_writer.go counts no full blocks that were waiting). Damage
+// in megabytes of synced data was therefore the end of the log, and messages after it were lost
+// silently.
 type LogSyncFS struct{ vfs.FS }
 
 // Create implements vfs.FS.

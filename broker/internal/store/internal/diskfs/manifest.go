@@ -10,10 +10,10 @@ import (
 
 const ManifestPrefix = "MANIFEST-"
 
-// KnownFS notes the size and checksum of a database's manifest after each fsync of
-// it. Pebble takes the end of a manifest as it finds it and removes the tables
-// that it does not name: one wrong byte after a crash would remove messages.
-// What is noted is noted before a marker names the manifest.
+// KnownFS records the size and checksum of a database's manifest after each fsync of it. Pebble
+// accepts any end of a manifest and removes the tables that the manifest does not name: one wrong
+// byte after a crash would remove messages. The record is on disk before a marker names the
+// manifest.
 type KnownFS struct {
 	vfs.FS
 	path string // of the file that has sums
@@ -45,8 +45,8 @@ func (k *KnownFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error)
 // Unwrap implements vfs.FS.
 func (k *KnownFS) Unwrap() vfs.FS { return k.FS }
 
-// note writes down what is on disk of a manifest. The one before it stays
-// noted: a crash can come before the marker names the new one.
+// note records the content of a manifest on disk. The record of the previous manifest stays,
+// because a crash can occur before the marker names the new one.
 func (k *KnownFS) note(name string, size int64, sum uint32) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,7 +68,7 @@ type manifestFile struct {
 	name string
 	size int64 // Pebble writes a manifest from one goroutine at a time
 	sum  uint32
-	bad  error // of a write: what the file has is not known any more
+	bad  error // of a write: the content of the file is unknown from then on
 }
 
 // Write implements vfs.File.

@@ -6,10 +6,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// MarkerFS makes the names of new files safe before a marker names one of
-// them. Pebble makes a manifest, then the marker that says which manifest holds,
-// and then syncs the directory for both: it relies on a file system that keeps the
-// order. On one that does not, a power failure could leave the marker alone.
+// MarkerFS syncs the names of new files before a marker names one of them. Pebble creates a
+// manifest, then the marker with the name of the current manifest, and then syncs the directory for
+// both. It relies on a file system that keeps this order. On others, a power failure could leave
+// only the marker.
 type MarkerFS struct{ vfs.FS }
 
 // Create implements vfs.FS.

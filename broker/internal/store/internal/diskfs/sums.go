@@ -28,7 +28,7 @@ func FormatSums(lines map[string]string) []byte {
 	return text.Bytes()
 }
 
-// ParseSums reads what FormatSums returned; ok is false if it is damaged.
+// ParseSums parses the result of FormatSums. ok is false if the text is damaged.
 func ParseSums(text []byte) (files map[string]string, ok bool) {
 	end := bytes.LastIndexByte(bytes.TrimSuffix(text, []byte("\n")), '\n') + 1
 	if string(text[end:]) != fmt.Sprintf("%08x\n", crc32.Checksum(text[:end], Castagnoli)) {

@@ -25,8 +25,8 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// A reader takes a record apart. After a failure everything reads as zero,
-// and err tells where it was.
+// A reader decodes a record. After a failure all reads return zero, and err has the position of the
+// failure.
 type reader struct {
 	b   []byte
 	s   string // the same bytes; substrings of it cost no allocation
@@ -87,7 +87,7 @@ func Nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// fromNanos reads what Nanos returned.
+// fromNanos decodes the result of Nanos.
 func fromNanos(n uint64) time.Time {
 	if n == 0 {
 		return time.Time{}
@@ -95,11 +95,11 @@ func fromNanos(n uint64) time.Time {
 	return time.Unix(0, int64(n))
 }
 
-// keyNanos is Nanos within a key, whose order is that of the times from 1970 on. One of before, as
-// the bound of a search may be, comes first.
+// keyNanos is Nanos within a key. Keys sort like the times from 1970 on. An earlier time, for
+// example the bound of a search, sorts first.
 func keyNanos(t time.Time) uint64 { return uint64(max(0, Nanos(t))) }
 
-// keyTime reads what keyNanos has written within a key; what it never writes is damage.
+// keyTime decodes the result of keyNanos within a key. Other values are corruption.
 func keyTime(b []byte) (time.Time, error) {
 	n := binary.BigEndian.Uint64(b)
 	if n > math.MaxInt64 {

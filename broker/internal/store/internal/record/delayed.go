@@ -14,7 +14,7 @@ const DelayedKeyLen = 1 + 8 + 4 + 8
 type Delayed struct {
 	Due    time.Time
 	Topic  uint32
-	Number uint64 // tells those of one time and topic apart
+	Number uint64 // distinguishes messages of one time and topic
 }
 
 // AppendKey appends the key of the message to k.
@@ -25,7 +25,7 @@ func (d Delayed) AppendKey(k []byte) []byte {
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 
-// SplitDelayedKey reads what AppendKey wrote.
+// SplitDelayedKey decodes the key of AppendKey.
 func SplitDelayedKey(k []byte) (Delayed, error) {
 	if len(k) != DelayedKeyLen {
 		return Delayed{}, fmt.Errorf("%w: the key of a delayed message", ErrCorrupt)

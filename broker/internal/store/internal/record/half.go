@@ -15,7 +15,7 @@ const (
 // A HalfID identifies a half message: a message whose transaction has not ended.
 type HalfID struct {
 	Topic  uint32
-	Number uint64 // tells those of one topic apart, in the order in which they were stored
+	Number uint64 // distinguishes messages of one topic, in the order in which they were stored
 }
 
 // A HalfState has the time of the next check of a half message and the number of its checks, beside
@@ -43,7 +43,7 @@ func (id HalfID) AppendKey(k []byte, prefix byte) []byte {
 	return binary.BigEndian.AppendUint64(k, id.Number)
 }
 
-// SplitHalfKey reads what HalfID.AppendKey wrote.
+// SplitHalfKey decodes the key of HalfID.AppendKey.
 func SplitHalfKey(k []byte) (HalfID, error) {
 	if len(k) != HalfKeyLen {
 		return HalfID{}, fmt.Errorf("%w: the key of a half message", ErrCorrupt)
@@ -59,7 +59,7 @@ func (d DueHalf) Key() []byte {
 	return binary.BigEndian.AppendUint64(k, d.Number)
 }
 
-// SplitDueHalfKey reads what DueHalf.Key returned.
+// SplitDueHalfKey decodes the key of DueHalf.Key.
 func SplitDueHalfKey(k []byte) (DueHalf, error) {
 	if len(k) != dueHalfKeyLen {
 		return DueHalf{}, fmt.Errorf("%w: the key of a half message's next check", ErrCorrupt)
@@ -77,7 +77,7 @@ func (s HalfState) Encode() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Checks)), uint64(s.Size))
 }
 
-// DecodeHalfState reads what Encode returned.
+// DecodeHalfState decodes the result of Encode.
 func DecodeHalfState(v []byte) (HalfState, error) {
 	if len(v) < 24 {
 		return HalfState{}, fmt.Errorf("%w: the state of a half message has %d bytes", ErrCorrupt, len(v))

@@ -53,7 +53,7 @@ const (
 	PrefixIDKey         = 'k'
 )
 
-// ProgressPrefixes are of what a group has in a queue beside its cursor.
+// ProgressPrefixes are the prefixes of a group's records in a queue except for its cursor.
 var ProgressPrefixes = []byte{PrefixLease, PrefixSpilled, PrefixParked}
 
 // The lengths of keys, in bytes.
@@ -70,12 +70,12 @@ type Place struct {
 	Offset int64
 }
 
-// AppendTopicKey appends what the keys of the messages of a topic begin with.
+// AppendTopicKey appends the common prefix of the keys of the messages of a topic.
 func AppendTopicKey(k []byte, topic uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(k, PrefixMessage), topic)
 }
 
-// AppendQueueKey appends what the keys of all messages of a queue begin with.
+// AppendQueueKey appends the common prefix of the keys of all messages of a queue.
 func AppendQueueKey(k []byte, topic uint32, queue uint16) []byte {
 	return binary.BigEndian.AppendUint16(AppendTopicKey(k, topic), queue)
 }
@@ -97,15 +97,15 @@ func AppendMarkKey(k []byte, topic uint32, queue uint16) []byte {
 	return binary.BigEndian.AppendUint16(k, queue)
 }
 
-// AppendGroupTopic appends what the keys begin with that a group has in a topic.
+// AppendGroupTopic appends the common prefix of a group's keys in a topic.
 func AppendGroupTopic(k []byte, prefix byte, group, topic uint32) []byte {
 	k = append(k, prefix)
 	k = binary.BigEndian.AppendUint32(k, group)
 	return binary.BigEndian.AppendUint32(k, topic)
 }
 
-// AppendCursorKey appends the key of a cursor, of CursorKeyLen bytes, or what the keys of another
-// prefix begin with in that queue.
+// AppendCursorKey appends the key of a cursor, which has CursorKeyLen bytes, or for another prefix
+// the common prefix of its keys in that queue.
 func AppendCursorKey(k []byte, prefix byte, group, topic uint32, queue uint16) []byte {
 	return binary.BigEndian.AppendUint16(AppendGroupTopic(k, prefix, group, topic), queue)
 }
