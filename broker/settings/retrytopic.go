@@ -32,7 +32,7 @@ type RetryNaming string
 const (
 	RetryNaming292 RetryNaming = "2.9.2" // topic-group-RETRY and topic-group-DLQ
 	RetryNaming272 RetryNaming = "2.7.2" // group-RETRY and group-DLQ, for all topics of the group
-	RetryNaming261 RetryNaming = "2.6.1" // group-retry and group-dlq, likewise
+	RetryNaming261 RetryNaming = "2.6.1" // group-retry and group-dlq, for all topics of the group
 )
 
 // A SubscriptionType is the declared type of a group. It does not limit the number of its

@@ -9,9 +9,9 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// CheckRetryTopics returns an error with 40000 if with new settings a group would no longer receive
-// from a retry topic that it receives from, or that has retries for it. received are the topics
-// that the group receives from.
+// CheckRetryTopics returns an error with 40000 if the new settings c separate a group from one of
+// its retry topics: one that it receives from, or one that still has retries for it. received has
+// the progress of the group in each topic that it receives from.
 func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption, c *settings.RetryTopic) error {
 	before := &g.Settings().RetryTopic
 	progress := map[string]*topic.Consumption{}
@@ -58,8 +58,8 @@ func (l *Letters) hasRetries(name string, s *topic.Consumption) bool {
 }
 
 // CheckRetryNames returns an error with 40000 if a configured retry topic of a group is also a
-// retry topic of another group: each group would consume retries of the other one. Names that
-// Naming forms can be equal, because a receive takes only the messages of its own topic.
+// retry topic of another group: each group would consume retries of the other one. Two names that
+// Naming forms may be equal, because a receive takes only the messages of its own topic.
 func CheckRetryNames(group string, c *settings.RetryTopic, groups iter.Seq[*topic.Group]) error {
 	if !c.Enabled {
 		return nil

@@ -48,7 +48,9 @@ func (b backlog) update(value, marks throttle.Amount, now time.Time) (throttle.M
 	return b.Gates.Gates.Update(value, marks, now)
 }
 
-// check returns the limit that rejects a send now, or nil. If by is nil, nothing is sent.
+// check returns the limit that rejects a send now, or nil. throttle.Backlog.Update decides, and
+// backlogged.DrainTime estimates RetryAfter. After a throttle, throttle.Backlog.Share decides about
+// the share of the client. If by is nil, nothing is sent.
 func (b backlog) check(limit settings.Limit, by *Sender, now time.Time) *Throttle {
 	if limit == (settings.Limit{}) && !b.Used.Load() {
 		return nil

@@ -15,8 +15,9 @@ import (
 )
 
 // Limits are the limits of a broker in use. Several goroutines can call all methods at the same
-// time. Each method takes only locks of its own, for one read or change, except those whose comment
-// says that they can read from the store.
+// time. Each method takes only the locks of the limits' state, for one read or change; most of this
+// state is in topic.Throttling and topic.Consumption. Methods that can read from the store, as their
+// comments state, also take locks of subscriptions.
 type Limits struct {
 	store   *store.Store
 	backlog atomic.Pointer[settings.Limit] // of topics without a limit of their own
@@ -85,9 +86,12 @@ func (l *Limits) Observe(t *topic.Topic, now time.Time) {
 	l.lookAtAges(t, now)
 }
 
-// Check returns the limit that rejects a send to a topic, or nil. It takes the message from the
+// Check returns the limit that rejects a send to a topic, or nil. The order of the limits is:
+// storage, backlog of the topic, backlogs of its groups, cold reads, rate. The rate is the last, so
+// that a message that another limit rejects does not count in it. Check takes the message from the
 // rate of the topic and from the share of its client. If by is nil, it only returns the limit that
-// rejects sends now, and takes nothing. A topic of dead letters has no limits of its own.
+// rejects sends now, and takes nothing. Only the limits of the storage apply to a topic of dead
+// letters.
 func (l *Limits) Check(t *topic.Topic, now time.Time, by *Sender) *Throttle {
 	if th := l.Storage(); th != nil {
 		return th
@@ -131,10 +135,10 @@ func (l *Limits) ShortOfDisk() *Throttle {
 	return nil
 }
 
-// Room waits until the message log has room for a number of bytes, which Release of the log
-// returns. It does not wait while the storage rejects all sends: the error is then that of
-// Rejected, and limit is the name of the limit. Otherwise the error is that of the log, for example
-// of the context.
+// Room waits until the message log has space for a number of bytes, and reserves it. Release of the
+// log returns the space. While the storage rejects all sends, Room does not wait: it returns the
+// error of Rejected and the name of the limit. Other errors are those of the log, for example the
+// cause of ctx; limit is then empty.
 func (l *Limits) Room(ctx context.Context, bytes int64) (limit string, err error) {
 	err = l.store.Messages.Room(ctx, bytes, func() error {
 		l.storage.look(time.Now())
@@ -208,7 +212,7 @@ func (l *Limits) backlogLimit(t *topic.Topic) settings.Limit {
 	return *l.backlog.Load()
 }
 
-// lookAtAges updates the age of the backlog of a topic and of each group, as far as it has a limit.
+// lookAtAges updates the ages that have a limit: those of the backlogs of the topic and its groups.
 func (l *Limits) lookAtAges(t *topic.Topic, now time.Time) {
 	limit := l.backlogLimit(t).Age
 	subs := t.Subscriptions()

@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// RateChanged follows a change of a topic's settings: each measure without a rate forgets what was
-// sent, so that a later rate begins with its whole burst.
+// RateChanged applies a change of a topic's settings to the state of its rate. A measure without a
+// limit forgets the earlier sends, so that a later limit begins with its whole burst.
 func RateChanged(t *topic.Topic) {
 	t.Throttling.Mu.Lock()
 	defer t.Throttling.Mu.Unlock()

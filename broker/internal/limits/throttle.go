@@ -135,7 +135,7 @@ func (t Throttle) show(v int64) string {
 	return strconv.FormatInt(v, 10) + " " + t.Unit
 }
 
-// advice returns the remedy for a reached limit.
+// advice returns the remedy for a reached limit. Limits of a backlog have the last one.
 func (t Throttle) advice() string {
 	switch t.Limit {
 	case TopicRateMessages, TopicRateBytes:

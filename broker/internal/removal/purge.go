@@ -63,7 +63,9 @@ func (r *Remover) Purge(ctx context.Context, t *topic.Topic) (removed topic.Amou
 	return removed, nil
 }
 
-// stored returns the messages of a topic in the queues, minus all that were ever written.
+// stored returns the messages in the queues of a topic, minus all messages that were ever written
+// to it. The difference of two results is the number of removed messages, even if messages are sent
+// in between.
 func stored(t *topic.Topic) topic.Amount {
 	left, before := t.Leftovers(), t.Before()
 	return topic.Amount{Messages: left.Messages - before.Messages, Bytes: left.Bytes - before.Bytes}

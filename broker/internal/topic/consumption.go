@@ -27,9 +27,9 @@ type Subscription interface {
 	// ForgetReadAhead drops the messages that were read ahead.
 	ForgetReadAhead()
 
-	// Oldest returns when the oldest message was stored that the group has not consumed, and the
-	// oldest one that was never delivered, in nanoseconds since 1970. Zero means that there is
-	// none. It may read from the store.
+	// Oldest returns the times at which two messages were stored, in nanoseconds since 1970: the
+	// oldest one that the group has not consumed, and the oldest one that was never delivered. Zero
+	// means that there is none. It may read from the store.
 	Oldest() (all, undelivered int64)
 
 	// FirstSpilled returns the offset of the first spilled message of a queue, or one before it;
@@ -67,7 +67,7 @@ type Consumption struct {
 	drain                   throttle.Drain
 }
 
-// Init sets the group and the topic, before anything else.
+// Init sets the group and the topic. It is called before all other methods.
 func (c *Consumption) Init(g *Group, t *Topic) { c.group, c.topic = g, t }
 
 // Group returns the group.

@@ -96,7 +96,7 @@ func (t *Topic) DrainTime(m throttle.Measure, resume int64, now time.Time) time.
 	return throttle.UntilAll(m, throttle.Amount{waiting.Messages, waiting.Bytes, 0}, groups, resume)
 }
 
-// Duplicates returns how many sends were answered with the receipt of an earlier one.
+// Duplicates returns the number of sends that got the receipt of an earlier send.
 func (t *Topic) Duplicates() int64 { return t.duplicates.Load() }
 
 // CountDuplicate adds one to Duplicates.
@@ -108,7 +108,7 @@ func (t *Topic) Removed(cause retention.Cause) int64 { return t.removed[cause].L
 // CountRemoved adds to Removed.
 func (t *Topic) CountRemoved(cause retention.Cause, messages int64) { t.removed[cause].Add(messages) }
 
-// CountRound counts what a round of retention has done to one queue.
+// CountRound adds the result of a round of retention for one queue to the counters.
 func (t *Topic) CountRound(c retention.Counts) {
 	t.leftovers.Add(c.Leftovers)
 	t.leftoverBytes.Add(c.LeftoversBytes)

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-const _ = uint(recent.MaxQueues - settings.MaxQueues) // the memory of IDs has room for every queue
+const _ = uint(recent.MaxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
 
 // Pick returns the queue for a message. Messages of one message group have the same queue. Other
 // messages take the queues in turn.

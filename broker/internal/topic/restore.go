@@ -66,7 +66,7 @@ func (l LostEnds) Has(q *Queue, offset int64) bool {
 	return ok && offset >= e.Offset
 }
 
-// Restore counts the lost messages as removed, and logs and writes that.
+// Restore counts the lost messages as removed, logs them and writes the new counts.
 func (l LostEnds) Restore(st *store.Store, logger *slog.Logger) {
 	if len(l) == 0 {
 		return

@@ -7,16 +7,15 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// Throttling is the state of the limits of sends to a topic. Only the code that checks limits uses
-// it.
+// Throttling is the state of the limits of sends to a topic. Only package limits uses it.
 type Throttling struct {
 	Backlog Gates
 	Age     throttle.Age // of the backlog, used while the topic has no group
 
 	Mu     sync.Mutex
-	Cold   throttle.Cold // guarded by Mu: of reads by groups far behind
+	Cold   throttle.Cold // guarded by Mu: of settings.Pressure.MaxColdReads
 	Rate   throttle.Rate // guarded by Mu: of settings.Topic.MaxRate
-	ColdOn atomic.Bool   // cold reads rejected sends at the last check
+	ColdOn atomic.Bool   // the limit of cold reads rejected sends at the last check
 }
 
 // Gates are the limits of one backlog in use.
