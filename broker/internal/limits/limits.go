@@ -15,9 +15,9 @@ import (
 )
 
 // Limits are the limits of a broker in use. Several goroutines can call all methods at the same
-// time. Each method takes only the locks of the limits' state, for one read or change; most of this
-// state is in topic.Throttling and topic.Consumption. Methods that can read from the store, as their
-// comments state, also take locks of subscriptions.
+// time. Each method takes only the locks of the limits' state, for one read or change. Most of this
+// state is in topic.Throttling and topic.Consumption. Methods that can read from the store, as
+// their comments state, also take locks of subscriptions.
 type Limits struct {
 	store   *store.Store
 	backlog atomic.Pointer[settings.Limit] // of topics without a limit of their own
