@@ -12,8 +12,7 @@ import (
 
 // A directory has the topics, groups and subscriptions of a broker.
 type directory struct {
-	// admin is held, as a token, while settings are changed: their I/O is one
-	// after another.
+	// admin is a token that is held while settings are changed, also during their I/O.
 	admin chan struct{}
 
 	mu     sync.RWMutex
@@ -29,7 +28,7 @@ func newDirectory() directory {
 	return directory{admin: make(chan struct{}, 1), topics: map[string]*topic.Topic{}, groups: map[string]*topic.Group{}, subs: subscriptionsByID{}}
 }
 
-// lockAdmin makes changes of settings one after another.
+// lockAdmin takes the token admin, or returns the cause of ctx if ctx ends first.
 func (d *directory) lockAdmin(ctx context.Context) error {
 	select {
 	case d.admin <- struct{}{}:

@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
-// locate returns the subscription that a handle is of. A handle of another
-// broker, or of a topic or group that was deleted, is not valid.
+// locate returns the subscription and the receipt of a delivery's handle. The handle of another
+// broker, or of a deleted topic or group, is not valid.
 func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt, error) {
 	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
@@ -28,10 +28,9 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 	return s, h, nil
 }
 
-// TopicOf returns the topic of the delivery that a receipt handle names,
-// whether that is over or not, and the original one: the topic that a receive
-// shows, which differs if the message lies in the group's retry topic. 40013
-// if the handle names none of this broker's.
+// TopicOf returns the topic of the delivery that a receipt handle names, also after its end, and
+// the original topic, which receives show. The two differ if the message is in the group's retry
+// topic. The error is 40013 if the handle is not one of this broker.
 func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err error) {
 	if !b.begin() {
 		return "", "", fail.Closed()
@@ -48,7 +47,7 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 	case from != "":
 		return topic, from, nil
 	}
-	m, ok, err := b.store.Get(h.Place) // it is the retry topic for all topics: the message knows
+	m, ok, err := b.store.Get(h.Place) // the retry topic is one for all topics, so read the message
 	if err != nil {
 		return "", "", fail.Store(err)
 	}

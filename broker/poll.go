@@ -17,11 +17,11 @@ const (
 	maxReceive     = 128
 	settingReceive = 32
 
-	// maxAttemptID bounds such an ID, in bytes; those of RocketMQ's clients are UUIDs.
+	// maxAttemptID is the maximum length of an attempt ID in bytes. RocketMQ's clients send UUIDs.
 	maxAttemptID = 255
 )
 
-// A Poll is a receive with what a server knows of the client.
+// A Poll is a receive with the server's knowledge of the client.
 type Poll struct {
 	transport.ReceiveRequest
 
@@ -47,15 +47,20 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	return b.Poll(ctx, Poll{ReceiveRequest: r})
 }
 
-// Poll receives up to p.Max messages, at most 32, and waits for the first one up to p.Wait. A
-// receive with the AttemptID of an earlier one ends that one if it still waits, and else returns
-// its deliveries that are still in flight: the same attempts, with what is left of their invisible
-// time, and with new handles that replace the old ones. If none is, it is a new receive; with
-// p.Repeat it returns none at once instead. It returns none, and no error, if there was none. The
-// attempt number of every delivery is written before Poll returns it. A group that does not exist
-// is made; it begins with the oldest message. Max, Queue and Wait below zero, an AttemptID of more
-// than 255 bytes, and an invisible duration out of bounds (40011), are refused. If ctx ends, Poll
-// returns its cause and takes no message with it.
+// Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait. It
+// returns no deliveries and no error if there was no message. The attempt number of each delivery
+// is written before Poll returns it.
+//
+// A receive with the AttemptID of an earlier one repeats that one. It ends the earlier receive if
+// that still waits. Otherwise it returns the deliveries of the earlier one that are still in
+// flight: with the same attempts, the rest of their invisible durations, and new handles that
+// replace the old ones. If no delivery is in flight, it is a new receive, or returns none at once
+// if p.Repeat is set.
+//
+// Poll creates a group that does not exist; it begins at the oldest message. Poll rejects an
+// invisible duration out of bounds (40011), an AttemptID of more than 255 bytes, a negative Max or
+// Wait, and a Queue below transport.AnyQueue. If ctx ends, Poll returns its cause and takes no
+// message.
 func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
 	return ds, fail.WithOp("ReceiveMessage", err)

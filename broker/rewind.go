@@ -10,47 +10,43 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
-// A Position is where in a topic a group is to go on consuming. Exactly one
-// field is set.
+// A Position is a position in a topic, from which a group continues. Exactly one field is set.
 type Position struct {
-	Earliest bool // with the oldest message that is there
-	Latest   bool // with the next message that is stored
+	Earliest bool // the oldest stored message
+	Latest   bool // the next message to be stored
 
-	// Time: with the first message of each queue that was stored at that time
-	// or later. The messages of a queue are in the order of these times as long
-	// as the broker's clock does not go back.
+	// Time selects the first message of each queue that was stored at that time or later. The
+	// messages of a queue are in the order of these times unless the broker's clock goes back.
 	Time time.Time
 
-	// Offsets, by queue number: with that offset. Other queues stay as they
-	// are. A queue or an offset that is not there, from the oldest message's to
-	// the one after the last, is an error.
+	// Offsets are the positions by queue number, from the offset of the oldest message to the one
+	// after the last. The group's positions in other queues stay.
 	Offsets map[int]int64
 }
 
-// A QueueRewind is what Broker.Rewind did in one queue.
+// A QueueRewind is the result of Broker.Rewind in one queue.
 type QueueRewind struct {
 	Queue int   `json:"queue"`
-	From  int64 `json:"from"` // the offset that would have been read next
-	To    int64 `json:"to"`   // the offset that is read next
+	From  int64 `json:"from"` // next offset before the rewind
+	To    int64 `json:"to"`   // next offset after it
 
-	// Dropped is how many messages that the group had not finished were taken
-	// from it: in flight, waiting for a retry or for their turn, parked. Those
-	// at To or behind it come anew.
+	// Dropped is the number of unfinished messages that were taken from the group: those in flight,
+	// those that waited for a retry or for their message group, and parked ones. Messages from To
+	// on are delivered again.
 	Dropped int64 `json:"dropped"`
 }
 
-// Rewind makes a group go on consuming a topic from another position, which may also lie ahead, and
-// returns what that did, by queue, when it is written, all at once. What the group has not finished
-// is dropped in those queues: older handles are refused (40013), attempts count from 1 again,
-// message groups are not parked any more, and a message that became a dead letter can become
-// another one. Dead letters stay where they are. The group's backlog follows at once, and with it
-// throttling; its measured drain rate does not count what is skipped. It waits while messages are
-// being removed, by retention or a purge; ctx ends that wait.
+// Rewind moves a group to another position of a topic, which can also be ahead, and returns the
+// result by queue. It is one write. The group loses its unfinished messages in these queues: older
+// handles are invalid (40013), attempts count from 1 again, message groups are no longer parked,
+// and a message that became a dead letter can become another one. Dead letters stay. The group's
+// backlog changes at once, and throttling with it. The measured drain rate does not count skipped
+// messages. Rewind waits while retention or a purge removes messages; ctx ends that wait.
 //
-// A group that is not there is an error (40403), as are a topic (40402) and a
-// position that is not one (40000); a group that never received from the
-// topic begins at the position. The process may end at any moment after it; a
-// power failure within a few ten milliseconds may take it back as a whole.
+// A group that never received from the topic begins at the position. The error is 40403 or 40402 if
+// the group or the topic does not exist, and 40000 if the position is invalid. A crash of the
+// process does not lose the rewind. A power failure within some ten milliseconds can lose it as a
+// whole.
 func (b *Broker) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	done, err := b.rewind(ctx, group, topic, to)
 	return done, fail.WithOp("Rewind", err)

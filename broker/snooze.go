@@ -12,11 +12,10 @@ import (
 
 var _ transport.Snoozer = (*Broker)(nil)
 
-// Snooze ends a delivery without counting its attempt: the message is delivered again
-// after dur with the same attempt number, whether a push consumer or a simple one
-// received it. Its message group waits meanwhile, as during a retry. Snooze returns when
-// that is on disk. 40011 for a dur that is negative or above MaxInvisibleDuration, 40013 if
-// the handle is not valid any more.
+// Snooze ends a delivery of a push consumer or a simple consumer without counting its attempt, and
+// returns when this is on disk. The message is delivered again after dur with the same attempt
+// number. Its message group waits meanwhile, as during a retry. The error is 40011 if dur is
+// negative or above MaxInvisibleDuration, and 40013 if the handle is not valid any more.
 func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	const op = "Snooze"
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {

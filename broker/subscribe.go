@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// subscribe returns the subscription of a group to a topic; it begins where
-// GroupConfig.Start says.
+// subscribe returns the subscription of a group to a topic, and creates it if necessary. A new one
+// begins at the position of GroupConfig.Start.
 func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*subscription.Subscription, error) {
 	t, err := b.topic(topicName)
 	if err != nil {
@@ -31,8 +31,8 @@ func (b *Broker) subscribe(ctx context.Context, groupName, topicName string) (*s
 	if g.StartsLate(t) {
 		return b.subscribeLate(ctx, g, t)
 	}
-	// Known before it has consumed anything: what it has not consumed is not
-	// removed as consumed by all, not even after a power failure.
+	// The record precedes the first delivery, so that retention never treats messages as consumed
+	// by all groups that this group has not consumed, not even after a power failure.
 	if err := b.noteSubscription(ctx, g, t); err != nil {
 		return nil, err
 	}
@@ -48,15 +48,15 @@ func (b *Broker) noteSubscription(ctx context.Context, g *topic.Group, t *topic.
 	}, nil).WaitContext(ctx))
 }
 
-// register adds a subscription, unless there is one already, which it then
-// returns. An error means that its topic or group was deleted.
+// register adds a subscription and returns it, or returns the existing one. An error means that the
+// topic or the group was deleted.
 func (b *Broker) register(s *subscription.Subscription) (*subscription.Subscription, error) {
 	s, err := b.addIfWanted(s)
-	if err != nil { // who deletes the topic may not have seen this group
+	if err != nil { // the deletion of the topic may not have removed this record
 		b.store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.Group().ID(), s.Topic().ID()) }, nil)
 		return nil, err
 	}
-	s.AddQueues() // from now on it is among those that grow; the topic may have grown before
+	s.AddQueues() // the topic may have grown before the subscription was added
 	return s, nil
 }
 
@@ -76,16 +76,16 @@ func (b *Broker) addIfWanted(s *subscription.Subscription) (*subscription.Subscr
 	return s, nil
 }
 
-// addSubscription adds one that is not there. b.mu is held.
+// addSubscription adds a new subscription. b.mu is held.
 func (b *Broker) addSubscription(s *subscription.Subscription) {
 	b.subs[[2]uint32{s.Group().ID(), s.Topic().ID()}] = s
 	s.Topic().AddSubscription(s)
 }
 
-// subscribeLate adds a subscription that begins with the next message. That is
-// on disk before it is used, or a restart would bring all that was there before.
+// subscribeLate adds a subscription that begins with the next message. The cursors are on disk
+// before the subscription is used. Otherwise a restart would deliver all earlier messages.
 func (b *Broker) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
-	if err := b.lockAdmin(ctx); err != nil { // nobody else has the same in mind
+	if err := b.lockAdmin(ctx); err != nil { // one call creates the subscription
 		return nil, err
 	}
 	defer b.unlockAdmin()

@@ -224,9 +224,10 @@ func TestCloseEndsReceives(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
+		start := time.Now()
 		s.Close(fail.GroupNotFound("g"))
-		if err := <-ended; !errors.Is(err, tidegate.ErrNotFound) {
-			t.Errorf("the receive ended with %v", err)
+		if err := <-ended; !errors.Is(err, tidegate.ErrNotFound) || time.Since(start) != 0 {
+			t.Errorf("the receive ended with %v after %v", err, time.Since(start))
 		}
 	})
 }
