@@ -149,8 +149,8 @@ func (o Options) Validate() error {
 //  3. The lock of a subscription.Subscription, one at a time.
 //  4. Broker.mu.
 //  5. The lock of the groups log, in which the functions given to Groups.Add run.
-//  6. All others, which are held for one read or change: those of limits, owners,
-//     maintenance, rates, retention, transactions, watchers, and lifeMu.
+//  6. All others, which are held for one read or change: those of limits, of the throttling of
+//     topics and subscriptions, owners, maintenance, retention, transactions, watchers, and lifeMu.
 type Broker struct {
 	opts   Options
 	logger *slog.Logger

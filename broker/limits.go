@@ -9,12 +9,22 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 )
 
-// A Throttle is a limit at which the broker rejects sends, with its current value: Limit is the
-// name, Mark the value of the limit itself. The broker accepts sends again when Value is at Resume,
-// after about RetryAfter. String returns all of it as a text for people.
+// A Throttle is a limit at which the broker rejects sends, with its current value. String returns
+// it as a text for people. Its fields are
+//
+//	Limit       string     name of the limit, for example "topic backlog messages"
+//	Subject     string     the topic, or the group of a limit of a group; empty for the whole broker
+//	Topic       string     the topic whose sends the limit of a group rejects
+//	Unit        string     of the three values: messages, bytes, ms, messages/s or bytes/s
+//	Value       int64      current value
+//	Mark        int64      the limit itself
+//	Resume      int64      value at which the broker accepts sends again
+//	Since       time.Time  start of the throttle; zero if the limit is not reached
+//	RetryAfter  Duration   estimated time until Resume; zero means no estimate
 type Throttle = limits.Throttle
 
-// A LimitState is a limit that is set, with its current value. On is true while it rejects sends.
+// A LimitState is a limit that is set, with its current value. Besides the fields of Throttle it
+// has On, which is true while the limit rejects sends.
 type LimitState = limits.State
 
 // Limits returns the limits of the whole broker that are in effect.

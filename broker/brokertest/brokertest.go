@@ -221,8 +221,8 @@ func (b *Broker) CreateTopic(name string, c broker.TopicConfig) {
 	}
 }
 
-// CreateGroup creates a consumer group, or changes it. A group that is not created
-// is made on its first receive, with default settings.
+// CreateGroup creates a consumer group or changes it. For other groups the first receive creates
+// the group, with default settings.
 func (b *Broker) CreateGroup(name string, c broker.GroupConfig) {
 	b.tb.Helper()
 	if _, err := b.PutGroup(b.tb.Context(), name, c); err != nil {

@@ -10,7 +10,7 @@
 // Four scenes run side by side. In each a producer sends; then
 //
 //   - normal: a push consumer fails on a message once and gets it again by the
-//     group's retry ladder; it fails on another one until that is a dead
+//     group's retry schedule; it fails on another one until that is a dead
 //     letter, which a simple consumer then reads;
 //   - simple: a simple consumer receives, changes invisible durations, has a
 //     stale receipt handle refused, and acknowledges;

@@ -8,7 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 )
 
-// ladder is the retry ladder of the scene normal; the last step repeats.
+// ladder is the retry schedule of the scene normal; the last step repeats.
 var ladder = []time.Duration{time.Second, 2 * time.Second}
 
 // The message that fails once, and the one that always fails.
@@ -86,7 +86,7 @@ func (s scene) checkContent(d delivery, m message, id string) {
 }
 
 // checkAttempts asserts the attempt numbers of a message, and that no retry
-// came before its step of the ladder was over.
+// came before its step of the retry schedule was over.
 func (s scene) checkAttempts(body string, ds []delivery) {
 	want := max(1, map[string]int{flaky: 2, poison: 4}[body])
 	s.assert(len(ds) == want, "%d deliveries of %s: %v", want, body, ds)
@@ -98,7 +98,7 @@ func (s scene) checkAttempts(body string, ds []delivery) {
 		step := ladder[min(i, len(ladder))-1]
 		waited := d.at.Sub(ds[i-1].at)
 		s.assert(waited >= step, "%s not before %v: after %v", d, step, waited)
-		s.say("%s came after %.2fs, the ladder says %v", d, waited.Seconds(), step)
+		s.say("%s came after %.2fs, the schedule says %v", d, waited.Seconds(), step)
 	}
 }
 

@@ -134,7 +134,7 @@ func (s *story) retry(ctx context.Context) error {
 	if _, err := s.broker.PutGroup(ctx, "ledger", broker.GroupConfig{MaxAttempts: 4, Retry: ladder}); err != nil {
 		return err
 	}
-	s.say("group ledger retries by the ladder %v, 4 deliveries in all", ladder)
+	s.say("group ledger retries by the schedule %v, 4 deliveries in all", ladder)
 	p, err := producer.New(s.transport, producer.Options{})
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func TopicNotFound(name string) *tidegate.Error {
 
 // GroupNotFound returns an error with 40403.
 func GroupNotFound(name string) *tidegate.Error {
-	return New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group; it is made on its first receive")
+	return New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group; the first receive creates it")
 }
 
 // InvalidHandle returns an error about a receipt handle, with 40013.

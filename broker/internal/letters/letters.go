@@ -118,6 +118,6 @@ func (s source) Read(queue int, from, to int64, limit int, maxBytes int64) ([]st
 // SkipDamaged implements deadletter.Topic.
 func (s source) SkipDamaged(queue int, d *store.Damaged) {
 	s.letters.Damaged(d.To - d.From)
-	s.letters.Logger.Error("dead letters cannot be read from disk any more and are passed over",
+	s.letters.Logger.Error("dead letters cannot be read from disk and are skipped",
 		"topic", s.Name(), "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 }

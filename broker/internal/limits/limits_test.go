@@ -63,9 +63,9 @@ func TestPressureStates(t *testing.T) {
 		on     bool
 	}{
 		{settings.Pressure{MinFreeDisk: 10, MaxCompactionDebt: 7, MaxWriteStall: settings.Duration(time.Second)}, []string{
-			"free disk is 5, the limit is 10; sends are taken again at 12;", "write stall is 2s, the limit is 1s;", "compaction debt is 7, the limit is 7; sends are taken again at 5;",
+			"free disk is 5, the limit is 10; sends are accepted again at 12;", "write stall is 2s, the limit is 1s;", "compaction debt is 7, the limit is 7; sends are accepted again at 5;",
 		}, true},
-		{settings.Pressure{MinFreeDisk: -1, MaxCompactionDebt: 8, MaxWriteStall: -1}, []string{"compaction debt is 7, the limit is 8; sends are taken again at 6;"}, false},
+		{settings.Pressure{MinFreeDisk: -1, MaxCompactionDebt: 8, MaxWriteStall: -1}, []string{"compaction debt is 7, the limit is 8; sends are accepted again at 6;"}, false},
 	} {
 		var p storage
 		p.limits.Store(&c.limits)

@@ -120,7 +120,7 @@ func (t Throttle) String() string {
 		if t.Subject != "" {
 			text += " of " + strconv.Quote(t.Subject)
 		}
-		text += " is " + t.show(t.Value) + ", the limit is " + t.show(t.Mark) + "; sends are taken again at " + t.show(t.Resume)
+		text += " is " + t.show(t.Value) + ", the limit is " + t.show(t.Mark) + "; sends are accepted again at " + t.show(t.Resume)
 	}
 	return text + "; " + t.advice()
 }
@@ -141,11 +141,11 @@ func (t Throttle) advice() string {
 	case TopicRateMessages, TopicRateBytes:
 		return "send more slowly, or raise the topic's max_rate"
 	case FairShare:
-		return "others have theirs; it ends when consumers have caught up"
+		return "this client used its fair share; retry when consumers have caught up"
 	case ColdReads:
-		return "it ends when the groups that catch up are near the end"
+		return "retry when the groups that are behind have caught up"
 	case FreeDisk, DiskFull:
-		return "make room on the disk of the data directory, or add some; no restart is needed"
+		return "free space on the disk of the data directory, or add some; no restart is needed"
 	case WriteStall, CompactionDebt:
 		return "the disk does not keep up: send more slowly, or use a faster one"
 	}

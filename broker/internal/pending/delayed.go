@@ -111,7 +111,7 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	for i := range ds {
 		if t := topic(ds[i].Topic); t != nil && ms[i].ID == "" {
 			d.Damaged()
-			d.Logger.Error("a delayed message cannot be read from disk any more and is passed over", "topic", t.Name(), "due", ds[i].Due)
+			d.Logger.Error("a delayed message cannot be read from disk and is skipped", "topic", t.Name(), "due", ds[i].Due)
 		}
 	}
 	var published []func(error)

@@ -28,10 +28,10 @@ type State struct {
 	On     bool  // sends are refused
 	Value  int64 // now
 	Mark   int64 // the limit itself
-	Resume int64 // sends are taken again when the value is at or below; of free disk, at or above
+	Resume int64 // sends are accepted again when the value is at or below; of free disk, at or above
 
 	Since      time.Time     // when it came on; zero if it is not
-	RetryAfter time.Duration // until sends are taken again, as far as can be told; 0 for not at all
+	RetryAfter time.Duration // estimated time until sends are accepted again; 0 for no estimate
 }
 
 // A gate keeps whether one limit refuses sends. Its zero value does not.

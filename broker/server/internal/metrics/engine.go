@@ -90,7 +90,7 @@ var (
 	descRefused       = desc("refused_messages_total", "Messages that were not stored, by reason.", []string{"reason"})
 	descThrottled     = desc("throttled_messages_total", "Messages refused with TOO_MANY_REQUESTS, by the limit that was reached.", []string{"limit"})
 	descLimitOn       = desc("limit_reached", "Topics, or for limits of groups topics of groups, whose sends the limit refuses now; 1 for one that refuses all sends.", []string{"limit"})
-	descDamaged       = desc("damaged_messages_total", "Messages passed over because they could not be read from disk any more, once for each group; dead letters at each look at them too.", nil)
+	descDamaged       = desc("damaged_messages_total", "Messages skipped because they could not be read from disk, once for each group; dead letters at each look at them too.", nil)
 	descRetryLateness = desc("retry_lateness_seconds", "How long after its due time a message that waited for its retry became ready.", nil)
 
 	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
