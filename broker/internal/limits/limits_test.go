@@ -40,6 +40,15 @@ func TestNamesAreComplete(t *testing.T) {
 	}
 }
 
+// Each limit that rejects sends has a remedy. The limit of a client's quota has its own error.
+func TestEachLimitHasARemedy(t *testing.T) {
+	for _, name := range Names {
+		if (remedies[name] == "") != (name == ClientQuota) {
+			t.Errorf("the remedy of %q is %q", name, remedies[name])
+		}
+	}
+}
+
 // The error about a full disk has the number of missing bytes, and the remedy.
 func TestDiskFullText(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,7 @@ func (s *storage) ask(now time.Time) {
 	before := s.throttle.Swap(rejects)
 	switch {
 	case rejects != nil && (before == nil || before.Limit != rejects.Limit):
-		s.logger.Warn("all sends are refused", "limit", rejects.Limit, "value", rejects.Value, "mark", rejects.Mark, "resume", rejects.Resume, "advice", rejects.advice())
+		s.logger.Warn("all sends are refused", "limit", rejects.Limit, "value", rejects.Value, "mark", rejects.Mark, "resume", rejects.Resume, "advice", remedies[rejects.Limit])
 	case rejects == nil && before != nil:
 		s.logger.Info("sends are accepted again", "limit", before.Limit)
 	}

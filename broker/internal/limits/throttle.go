@@ -122,7 +122,7 @@ func (t Throttle) String() string {
 		}
 		text += " is " + t.show(t.Value) + ", the limit is " + t.show(t.Mark) + "; sends are accepted again at " + t.show(t.Resume)
 	}
-	return text + "; " + t.advice()
+	return text + "; " + remedies[t.Limit]
 }
 
 func (t Throttle) show(v int64) string {
@@ -135,19 +135,20 @@ func (t Throttle) show(v int64) string {
 	return strconv.FormatInt(v, 10) + " " + t.Unit
 }
 
-// advice returns the remedy for a reached limit. Limits of a backlog have the last one.
-func (t Throttle) advice() string {
-	switch t.Limit {
-	case TopicRateMessages, TopicRateBytes:
-		return "send more slowly, or raise the topic's max_rate"
-	case FairShare:
-		return "this client used its fair share; retry when consumers have caught up"
-	case ColdReads:
-		return "retry when the groups that are behind have caught up"
-	case FreeDisk, DiskFull:
-		return "free space on the disk of the data directory, or add some; no restart is needed"
-	case WriteStall, CompactionDebt:
-		return "the disk does not keep up: send more slowly, or use a faster one"
-	}
-	return "consume faster, with more consumers, or raise max_backlog"
+// remedies has what the client or the operator can do, by Limit.
+var remedies = map[string]string{
+	TopicMessages: remedyBacklog, TopicBytes: remedyBacklog, TopicAge: remedyBacklog,
+	GroupMessages: remedyBacklog, GroupBytes: remedyBacklog, GroupAge: remedyBacklog,
+	TopicRateMessages: remedyRate, TopicRateBytes: remedyRate,
+	FairShare: "this client used its fair share; retry when consumers have caught up",
+	ColdReads: "retry when the groups that are behind have caught up",
+	FreeDisk:  remedySpace, DiskFull: remedySpace,
+	WriteStall: remedyDisk, CompactionDebt: remedyDisk,
 }
+
+const (
+	remedyBacklog = "consume faster, with more consumers, or raise max_backlog"
+	remedyRate    = "send more slowly, or raise the topic's max_rate"
+	remedySpace   = "free space on the disk of the data directory, or add some; no restart is needed"
+	remedyDisk    = "the disk does not keep up: send more slowly, or use a faster one"
+)

@@ -29,7 +29,7 @@ func (told) Throttles() []broker.LimitState {
 	}
 	return []broker.LimitState{
 		limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", false),
-		limit("group age", true), limit("group age", true), limit("disk full", true), limit("free disk", false),
+		limit("group backlog age", true), limit("group backlog age", true), limit("disk full", true), limit("free disk", false),
 	}
 }
 
@@ -61,7 +61,7 @@ func (told) Stats() broker.Stats {
 		Refused: map[broker.RefusalReason]int64{
 			broker.RefusedThrottled: 301, broker.RefusedInvalid: 302, broker.RefusedNoTopic: 303, broker.RefusedUnknown: 304, broker.RefusedOther: 305,
 		},
-		Throttled: map[string]int64{"topic backlog bytes": 401, "group age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
+		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
 		Damaged:   501, RetryLateness: histogram(502, 4.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
 	}
 }
@@ -93,7 +93,7 @@ tidegate_group_waiting_receives{group="g",topic="t"} 215
 tidegate_group_waiting_retry_messages{group="g",topic="t"} 203
 tidegate_limit_reached{limit="disk_full"} 1
 tidegate_limit_reached{limit="free_disk"} 0
-tidegate_limit_reached{limit="group_age"} 2
+tidegate_limit_reached{limit="group_backlog_age"} 2
 tidegate_limit_reached{limit="topic_backlog_bytes"} 3
 tidegate_ready 1
 tidegate_refused_messages_total{reason="invalid"} 302
@@ -162,7 +162,7 @@ tidegate_throttled_messages_total{limit="client_quota"} 405
 tidegate_throttled_messages_total{limit="disk_full"} 403
 tidegate_throttled_messages_total{limit="fair_share"} 406
 tidegate_throttled_messages_total{limit="free_disk"} 404
-tidegate_throttled_messages_total{limit="group_age"} 402
+tidegate_throttled_messages_total{limit="group_backlog_age"} 402
 tidegate_throttled_messages_total{limit="other"} 407
 tidegate_throttled_messages_total{limit="topic_backlog_bytes"} 401
 tidegate_topic_accepted_bytes_total{topic="t"} 108
