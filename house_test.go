@@ -109,12 +109,6 @@ const maxLines = 500
 // maxPackageLines bounds a package without its tests: one person should know all of it.
 const maxPackageLines = 3500
 
-// largePackages are the packages above maxPackageLines, each with the bound that it must keep. The
-// list and its numbers may only shrink.
-var largePackages = map[string]int{
-	"broker": 4300,
-}
-
 // A source is one Go file of the repository, nested modules included.
 type source struct {
 	path, dir string // relative to the root, with slashes; the root's dir is ""
@@ -379,16 +373,8 @@ func TestPackageLength(t *testing.T) {
 		}
 	}
 	for dir, n := range lines {
-		limit := max(maxPackageLines, largePackages[dir])
-		if n > limit {
-			t.Errorf("package %q has %d lines without its tests, the limit is %d: move a subject of its own into a package below its internal/", dir, n, limit)
-		}
-	}
-	for dir, limit := range largePackages {
-		if lines[dir] <= maxPackageLines {
-			t.Errorf("package %q has %d lines, no more than %d: take it off largePackages", dir, lines[dir], maxPackageLines)
-		} else if slack := limit - lines[dir]; slack > maxPackageLines {
-			t.Errorf("package %q has %d lines, %d fewer than its bound: lower that in largePackages", dir, lines[dir], slack)
+		if n > maxPackageLines {
+			t.Errorf("package %q has %d lines without its tests, the limit is %d: move a subject of its own into a package below its internal/", dir, n, maxPackageLines)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 	putTopic(t, b, "after", TopicConfig{})
 	check := func(topic string, attempts int, matches ...string) {
 		t.Helper()
-		tp, err := b.topic(topic)
+		tp, err := b.catalog.Topic(topic)
 		if err != nil {
 			t.Fatal(err)
 		}

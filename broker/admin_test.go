@@ -130,8 +130,8 @@ func TestDeleteTopicInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	b = open(t, Options{Dir: "data", fs: fs})
-	if len(b.Topics()) != 0 || len(b.Groups()) != 0 || len(b.subs) != 0 {
-		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), b.subs)
+	if len(b.Topics()) != 0 || len(b.Groups()) != 0 || len(subscriptions(b)) != 0 {
+		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), subscriptions(b))
 	}
 }
 

@@ -13,13 +13,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/limits"
-	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/address"
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory
@@ -143,11 +139,12 @@ func (o Options) Validate() error {
 //
 // A goroutine that holds a lock of the following list takes only locks that come after it:
 //
-//  1. Tokens, which are held across waits and I/O: admin, then the task of retention, then one of
-//     letters and the tasks of delayed messages and transactions. A step also holds its task.
+//  1. Tokens, which are held across waits and I/O: that of Directory.LockAdmin, then the task of
+//     retention, then one of letters and the tasks of delayed messages and transactions. A step
+//     also holds its task.
 //  2. The lock of the message log, in which the functions given to Messages.Add run.
 //  3. The lock of a subscription.Subscription, one at a time.
-//  4. Broker.mu.
+//  4. The lock of the catalog.Directory.
 //  5. The lock of the groups log, in which the functions given to Groups.Add run.
 //  6. All others, which are held for one read or change: those of limits, of the throttling of
 //     topics and subscriptions, owners, maintenance, retention, transactions, watchers, and lifeMu.
@@ -156,28 +153,15 @@ type Broker struct {
 	logger *slog.Logger
 	store  *store.Store
 	host   string
-	name   string      // the Endpoint of its receipts and deliveries
-	idKey  store.IDKey // of the hashes of message IDs
+	name   string // the Endpoint of its receipts and deliveries
 
 	lifetime
-	directory
-	changeable
-	background
+	parts
 
-	owners   owners
-	watchers watchers
 	counters counters
 	limits   *limits.Limits
 
-	letters *letters.Letters
-	sender  *sending.Sender
-	env     *subscription.Env // of all subscriptions
-}
-
-// changeable has the settings of the whole broker that can change while it is in use.
-type changeable struct {
-	addresses           atomic.Pointer[address.Set[AddressSettings]] // changed by the holder of admin and mu
-	transactionDefaults atomic.Pointer[TransactionConfig]            // Options.Transaction, or of SetTransaction
+	transactionDefaults atomic.Pointer[TransactionConfig] // Options.Transaction, or of SetTransaction
 }
 
 // Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
@@ -202,27 +186,15 @@ func Open(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process",
-		directory: newDirectory(),
-		counters:  counters{lateness: histogram.Durations()},
+		counters: counters{lateness: histogram.Durations()},
 	}
-	b.openLifetime(s.Abandon)
-	b.openBackground()
-	b.letters = letters.New(letters.Config{
-		Store: s, Directory: finder{&b.directory}, Logger: o.Logger, Life: b.life,
-		Delayed: b.delayed, CreateTopic: b.createOwnTopic,
-		Damaged: func(messages int64) { b.counters.damaged.Add(messages) },
-	})
-	b.sender = sending.New(sending.Config{
-		Store: s, Limits: l, Delayed: b.delayed, Transactions: b.transactions, Topic: b.topic,
-		MaxBodySize: o.MaxBodySize, Endpoint: b.name, Throttled: b.counters.countThrottled,
-	})
 	b.transactionDefaults.Store(&o.Transaction)
-	b.addresses.Store(&address.Set[AddressSettings]{})
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}
-	b.env = b.newEnv()
-	if err := b.recover(); err != nil {
+	b.openLifetime(s.Abandon)
+	b.openParts()
+	if err := b.catalog.Recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
 	b.maintenance.Start()
@@ -254,13 +226,11 @@ func (b *Broker) Close() error {
 	b.stop(tidegate.ErrClosed)
 	b.store.StopWaiting()
 	b.wait()
-	b.mu.RLock()
-	subs := b.subs.all()
-	b.mu.RUnlock()
+	_, subs := b.catalog.All()
 	for _, s := range subs {
 		s.Stop()
 	}
-	b.indexRest()
+	b.catalog.IndexRest()
 	b.closeErr = b.store.Close()
 	close(b.closed)
 	return b.closeErr

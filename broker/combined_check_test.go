@@ -20,13 +20,11 @@ func (c *combined) audit() {
 		c.t.Fatal(err)
 	}
 	b.store.Messages.Add(func(*store.Batch) { // what changes there only stands still
-		b.mu.RLock()
-		defer b.mu.RUnlock()
 		c.auditAll(b)
 	}, nil)
 	release()
 	for _, s := range b.Stats().Topics {
-		t, err := b.topic(s.Topic)
+		t, err := b.catalog.Topic(s.Topic)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -53,20 +51,22 @@ func (c *combined) auditAll(b *Broker) {
 			c.t.Fatal(err)
 		}
 	}
-	for _, t := range b.topics {
+	topics, all := b.catalog.All()
+	for _, t := range topics {
 		c.auditTopic(t)
 		if t.Counters().Half.Load() != halves[t.ID()] {
 			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halves[t.ID()])
 		}
 		for _, of := range t.Subscriptions() {
 			s := of.(*subscription.Subscription)
-			if b.subs[[2]uint32{s.Group().ID(), t.ID()}] != s || b.groups[s.Group().Name()] != s.Group() {
+			if b.catalog.Find(s.Group().ID(), t.ID()) != s || b.catalog.FindGroup(s.Group().Name()) != s.Group() {
 				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
 		}
 	}
-	for k, s := range b.subs {
-		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.topics[s.Topic().Name()] != s.Topic() {
+	for _, s := range all {
+		k := [2]uint32{s.Group().ID(), s.Topic().ID()}
+		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.catalog.FindTopic(s.Topic().Name()) != s.Topic() {
 			c.t.Errorf("the subscription of %s to %s is not its topic's", s.Group().Name(), s.Topic().Name())
 		}
 		if !subs[k] {

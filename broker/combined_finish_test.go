@@ -40,7 +40,7 @@ func (c *combined) runDry() {
 				groups = append(slices.Clone(t.Groups), "w")
 			}
 			for _, g := range groups {
-				if rt := c.b.group("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
+				if rt := c.b.catalog.FindGroup("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
 					continue
 				}
 				for c.receive(c.rnd, g, t.Name, 32) > 0 {
@@ -65,12 +65,12 @@ func mustOriginal(rt RetryTopicConfig, topic string) bool {
 // account finds every message that was answered.
 func (c *combined) account() {
 	for _, m := range c.messages {
-		t, err := c.b.topic(m.topic)
+		t, err := c.b.catalog.Topic(m.topic)
 		if err != nil || t.ID() != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
 			continue
 		}
 		for name := range combinedFilters {
-			g := c.b.group(name)
+			g := c.b.catalog.FindGroup(name)
 			if m.tag == "c" && (name == "g" || name == "s") {
 				continue
 			}
@@ -92,7 +92,7 @@ func (c *combined) empty() {
 		}
 	}
 	for _, g := range c.b.Groups() {
-		for _, s := range c.b.subscriptionsOf(c.b.group(g.Name)) {
+		for _, s := range c.b.catalog.SubscriptionsOf(c.b.catalog.FindGroup(g.Name)) {
 			c.quiet(s)
 		}
 	}

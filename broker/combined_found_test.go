@@ -46,7 +46,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		topic, _ := b.topic("t")
+		topic, _ := b.catalog.Topic("t")
 		due, _ := topic.NextRound()
 		time.Sleep(time.Until(due) - time.Millisecond)
 		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
@@ -70,7 +70,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 // damage makes the stored record of a message unreadable.
 func damage(t *testing.T, b *Broker, topic string, queue uint16, offset int64) {
 	t.Helper()
-	tp, err := b.topic(topic)
+	tp, err := b.catalog.Topic(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		for i := range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
-		d, _ := b.topic("d")
+		d, _ := b.catalog.Topic("d")
 		waiting, err := b.store.DelayedOf(d.ID(), store.StoredDelayed{}, 10)
 		if err != nil || len(waiting) != 3 {
 			t.Fatal(waiting, err)

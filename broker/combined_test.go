@@ -92,7 +92,7 @@ func (c *combined) topic(rnd *rand.Rand) string { return string("nfdx"[rnd.IntN(
 
 // number returns a topic's number, 0 if it is not there.
 func (c *combined) number(topic string) uint32 {
-	if t, err := c.b.topic(topic); err == nil {
+	if t, err := c.b.catalog.Topic(topic); err == nil {
 		return t.ID()
 	}
 	return 0
@@ -100,7 +100,7 @@ func (c *combined) number(topic string) uint32 {
 
 // numbers returns those of a group and a topic.
 func (c *combined) numbers(group, topic string) (n [2]uint32) {
-	if g := c.b.group(group); g != nil {
+	if g := c.b.catalog.FindGroup(group); g != nil {
 		n[0] = g.ID()
 	}
 	n[1] = c.number(topic)
@@ -168,14 +168,7 @@ func (c *combined) send(rnd *rand.Rand) {
 
 // wasDeleted reports whether the topic of that number is not there any more.
 func (c *combined) wasDeleted(in uint32) bool {
-	c.b.mu.RLock()
-	defer c.b.mu.RUnlock()
-	for _, t := range c.b.topics {
-		if t.ID() == in {
-			return false
-		}
-	}
-	return true
+	return c.b.catalog.TopicsByID()[in] == nil
 }
 
 func (c *combined) endTransaction(rnd *rand.Rand) {

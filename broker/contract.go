@@ -52,7 +52,7 @@ func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 		return nil, err
 	}
 	defer end()
-	if _, err := b.topic(topic); err != nil {
+	if _, err := b.catalog.Topic(topic); err != nil {
 		return nil, err
 	}
 	return []int{transport.AnyQueue}, nil

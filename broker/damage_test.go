@@ -213,7 +213,7 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := b.subscribe(t.Context(), "g", "t")
+	s, err := b.catalog.Subscribe(t.Context(), "g", "t")
 	if err != nil {
 		t.Fatal(err)
 	}

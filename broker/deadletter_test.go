@@ -32,7 +32,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := b.subscription(h)
+		s := b.catalog.Find(h.Group, h.Place.Topic)
 		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		startOnDisk(t, b, letters.NewDeparture(dying))

@@ -181,13 +181,11 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLet
 // under the current settings.
 func (b *Broker) deadLetterTopics(g *topic.Group) (names []string) {
 	wanted := []string{tidegate.DeadLetterTopic(g.Name())}
-	for _, s := range b.subscriptionsOf(g) {
+	for _, s := range b.catalog.SubscriptionsOf(g) {
 		p := s.Policy()
 		wanted = append(wanted, p.OwnDeadLetterTopic(g.Name(), s.Topic().Name()))
 		wanted = append(wanted, p.DeadLetterTopics(g.Name(), s.Topic().Name(), false)...)
 	}
 	slices.Sort(wanted)
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return slices.DeleteFunc(slices.Compact(wanted), func(name string) bool { return b.topics[name] == nil })
+	return slices.DeleteFunc(slices.Compact(wanted), func(name string) bool { return b.catalog.FindTopic(name) == nil })
 }

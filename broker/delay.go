@@ -21,7 +21,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 		return "", fail.Closed()
 	}
 	defer b.end()
-	t, err := b.topic(topicName)
+	t, err := b.catalog.Topic(topicName)
 	if err != nil {
 		return "", err
 	}

@@ -351,7 +351,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 
 		// One that is damaged waits no longer once its time has come.
 		send(time.Minute)
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

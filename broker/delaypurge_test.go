@@ -29,7 +29,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 			}
 		}
 		r := send(t, b, &tidegate.Message{ID: "recalled", Topic: "b", Body: []byte("x"), DeliverAt: later(7)})[0]
-		a, err := b.topic("a")
+		a, err := b.catalog.Topic("a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.topic("b"); err != nil || Backlog(other.Delayed()) != (Backlog{5, 5}) {
+		if other, err := b.catalog.Topic("b"); err != nil || Backlog(other.Delayed()) != (Backlog{5, 5}) {
 			t.Errorf("%+v wait in the other topic, %v", other.Delayed(), err)
 		}
 	})
@@ -113,7 +113,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}
-		if tp, err := b.topic("t"); err != nil || Backlog(tp.Delayed()) != (Backlog{}) {
+		if tp, err := b.catalog.Topic("t"); err != nil || Backlog(tp.Delayed()) != (Backlog{}) {
 			t.Errorf("%+v wait, %v", tp.Delayed(), err)
 		}
 	})
@@ -129,7 +129,7 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		}
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

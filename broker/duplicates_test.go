@@ -86,7 +86,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	b := open(t, Options{})
 	putTopic(t, b, "t", TopicConfig{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
-	topic, err := b.topic("t")
+	topic, err := b.catalog.Topic("t")
 	if err != nil {
 		t.Fatal(err)
 	}

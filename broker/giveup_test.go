@@ -158,7 +158,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := b.subscription(h)
+		s := b.catalog.Find(h.Group, h.Place.Topic)
 		first := departingNow(t, s, h)
 		repeated := make(chan error, 1)
 		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()

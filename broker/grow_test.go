@@ -21,13 +21,13 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 				b := open(t, Options{})
 				putTopic(t, b, "t", TopicConfig{Queues: 1})
 				putGroup(t, b, "g", GroupConfig{Start: start})
-				tp, err := b.topic("t")
+				tp, err := b.catalog.Topic("t")
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := subscription.New(b.env, b.group("g"), tp, false)
+				s := subscription.New(b.env, b.catalog.FindGroup("g"), tp, false)
 				putTopic(t, b, "t", TopicConfig{Queues: 3})
-				if _, err = b.register(s); err != nil {
+				if _, err = b.catalog.Register(s); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 9 {
@@ -48,13 +48,13 @@ func TestRewindWhileATopicGrows(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.mu.Lock()
+		b.catalog.Subscriptions().Lock()
 		tp.Grow(3) // as PutTopic does, which has not come to the groups yet
-		b.mu.Unlock()
+		b.catalog.Subscriptions().Unlock()
 		for i := range 9 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}

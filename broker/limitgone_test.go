@@ -99,7 +99,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 			t.Fatalf("without a limit: %v", err)
 		}
 		// What was read of late is within the new limit, but above where a throttle would end.
-		_, rate := b.topics["t"].Subscriptions()[0].Consumed().Cold.Rate(time.Now())
+		_, rate := b.catalog.FindTopic("t").Subscriptions()[0].Consumed().Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
 		if err := send(); err != nil {
 			t.Errorf("with a limit that was not reached: %v", err)

@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
@@ -45,8 +43,6 @@ func (b *Broker) Throttles() []LimitState {
 	if open {
 		defer b.end()
 	}
-	b.mu.RLock()
-	topics := slices.Collect(maps.Values(b.topics))
-	b.mu.RUnlock()
+	topics, _ := b.catalog.All()
 	return b.limits.States(topics, open && b.store.Broken() == nil, time.Now())
 }

@@ -15,7 +15,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 	if err != nil {
 		return nil, h, fail.InvalidHandle("%v", err)
 	}
-	s := b.subscription(h)
+	s := b.catalog.Find(h.Group, h.Place.Topic)
 	if s == nil || int(h.Place.Queue) >= len(s.Topic().Queues()) {
 		return nil, h, fail.InvalidHandle("its topic or consumer group is not there any more")
 	}
@@ -60,10 +60,4 @@ func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err erro
 // retriesFor reports whether the subscription is to the group's retry topic for the topic.
 func retriesFor(s *subscription.Subscription, topic string) bool {
 	return s.Group().Settings().RetryTopic.RetryName(topic, s.Group().Name()) == s.Topic().Name()
-}
-
-func (b *Broker) subscription(h handle.Receipt) *subscription.Subscription {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.subs[[2]uint32{h.Group, h.Place.Topic}]
 }

@@ -70,7 +70,7 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{Queues: 1})
 		sendN(t, b, "t", 3, 10)
 		b = reopen(t, b, fs) // what was sent just now is in memory too
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

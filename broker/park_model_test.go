@@ -141,7 +141,7 @@ func (m *parkModel) check() {
 	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
-	sub := m.b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
+	sub := m.b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 	fresh := int64(0)
 	sub.Look(func(p *consume.Progress) {
 		for i, q := range sub.Topic().Queues() {

@@ -314,8 +314,8 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:1/1"))
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		leases := func() (sum int) {
-			g, _ := b.topic("t")
-			for _, s := range b.subs.to(g.ID()) {
+			g, _ := b.catalog.Topic("t")
+			for _, s := range subscriptionsTo(b, g) {
 				s.Look(func(p *consume.Progress) {
 					for _, n := range p.Counts() {
 						sum += int(n)

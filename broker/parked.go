@@ -107,19 +107,16 @@ func pageLimit(limit int) (int, error) {
 
 // parkers returns the subscriptions of a group, or its only one in a topic.
 func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription, err error) {
-	if _, err := b.Group(group); err != nil {
+	g, err := b.catalog.Group(group)
+	if err != nil {
 		return nil, err
 	}
 	if topic != "" {
-		if _, err := b.topic(topic); err != nil {
+		if _, err := b.catalog.Topic(topic); err != nil {
 			return nil, err
 		}
 	}
-	g := b.group(group)
-	if g == nil {
-		return nil, fail.GroupNotFound(group)
-	}
-	for _, s := range b.subscriptionsOf(g) {
+	for _, s := range b.catalog.SubscriptionsOf(g) {
 		if topic == "" || s.Topic().Name() == topic {
 			subs = append(subs, s)
 		}

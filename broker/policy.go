@@ -43,11 +43,8 @@ func (b *Broker) RetryPolicy(c GroupConfig, topics ...string) RetryPolicy {
 	out := RetryPolicy{own.MaxAttempts(), own.Ladder()}
 	seen := 0
 	for _, name := range topics {
-		b.mu.RLock()
-		t := b.topics[name]
-		b.mu.RUnlock()
 		p := own
-		if t != nil {
+		if t := b.catalog.FindTopic(name); t != nil {
 			p.Address = t.Address()
 		}
 		most, ladder := p.MaxAttempts(), p.Ladder()

@@ -78,7 +78,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	if err := b.store.Broken(); err != nil {
 		return nil, fail.Store(err)
 	}
-	s, err := b.subscribe(ctx, p.Group, p.Topic)
+	s, err := b.catalog.Subscribe(ctx, p.Group, p.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 		return nil, nil // RocketMQ: nothing is there
 	}
 	if p.Owner != "" {
-		b.owners.own(p.Owner, time.Now())
+		b.owners.Own(p.Owner, time.Now())
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

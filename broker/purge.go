@@ -24,11 +24,11 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 		return removed, fail.Closed()
 	}
 	defer b.end()
-	if err := b.lockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile
+	if err := b.catalog.LockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile
 		return removed, err
 	}
-	defer b.unlockAdmin()
-	t, err := b.topic(name)
+	defer b.catalog.UnlockAdmin()
+	t, err := b.catalog.Topic(name)
 	if err != nil {
 		return removed, err
 	}

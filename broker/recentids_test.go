@@ -104,7 +104,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			if log.Len() > 0 {
 				t.Errorf("killed %t: it says %s", killed, &log)
 			}
-			tp, err := b.topic("t")
+			tp, err := b.catalog.Topic("t")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +225,7 @@ func TestIndexIsForgotten(t *testing.T) {
 			if n := count(); n != 0 {
 				t.Errorf("after %s there are %d records", c.name, n)
 			}
-			if tp, err := b.topic("t"); err == nil {
+			if tp, err := b.catalog.Topic("t"); err == nil {
 				if n := tp.IDs().State().Unindexed; n != 0 {
 					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
 				}
@@ -284,7 +284,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 				mustSend(t, b, msgs...)
 			}
 			elapse(window / topics)
-			all := b.topicsByID()
+			all := b.catalog.TopicsByID()
 			b.store.Messages.Add(func(*store.Batch) {
 				for _, tp := range all {
 					var i int
@@ -362,7 +362,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 		putTopic(t, b, "t", TopicConfig{})
 		putTopic(t, b, "short", TopicConfig{DuplicateWindow: Duration(time.Second)})
 		remembered := func(name string) (n int, watched bool) {
-			tp, err := b.topic(name)
+			tp, err := b.catalog.Topic(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -389,7 +389,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
 			}
 		}
-		if at := b.forgetting.Due(); !at.IsZero() {
+		if at := b.catalog.ForgetsAt(); !at.IsZero() {
 			t.Errorf("IDs are forgotten at %v although none is remembered", at)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -67,27 +68,27 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		tp, err := b.ownTopic(t.Context(), "DLQ.t", TopicConfig{Queues: 1}, true)
+		tp, err := b.catalog.OwnTopic(t.Context(), "DLQ.t", TopicConfig{Queues: 1}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sendN(t, b, "DLQ.t", 2, 100)
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "DLQ.t", Max: 2}))
-		if err := b.lockAdmin(t.Context()); err != nil {
+		if err := b.catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		elapse(autoDeleteDelay)
+		elapse(catalog.AutoDeleteDelay)
 		// It has found that nobody uses it.
-		if _, err := b.putTopic("DLQ.t", TopicConfig{}); err != nil {
+		if _, err := b.catalog.PutTopicLocked("DLQ.t", TopicConfig{}, false); err != nil {
 			t.Fatal(err)
 		}
-		b.unlockAdmin()
+		b.catalog.UnlockAdmin()
 		synctest.Wait()
-		if got, err := b.topic("DLQ.t"); got != tp || err != nil {
+		if got, err := b.catalog.Topic("DLQ.t"); got != tp || err != nil {
 			t.Fatalf("the queue is gone: %v", err)
 		}
 		tp.SetAutomatic(true)
-		if deleted, err := b.deleteUnused(tp); !deleted || err != nil {
+		if deleted, err := b.catalog.DeleteUnused(tp); !deleted || err != nil {
 			t.Errorf("what nobody has put: %t, %v", deleted, err)
 		}
 		if n := freedBytes(b); n != 200 {

@@ -2,16 +2,12 @@ package broker
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -115,45 +111,4 @@ func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 		delay = time.Duration(s.Group().Settings().NegativeAck.Delay)
 	}
 	return s.Settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
-}
-
-// retrySubscription returns the group's subscription to its retry topic for the topic of s, and
-// creates both if necessary. It returns nil if the group has no such retry topic.
-func (b *Broker) retrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
-	c := s.Group().Settings().RetryTopic
-	if !c.Enabled {
-		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
-	}
-	if _, itself := c.Original(s.Topic().Name(), s.Group().Name()); itself {
-		return nil, nil //nolint:nilnil // likewise
-	}
-	name := c.RetryName(s.Topic().Name(), s.Group().Name())
-	if tidegate.ValidateTopic(name) != nil {
-		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater says so
-	}
-	if _, err := b.ownTopic(ctx, name, TopicConfig{Queues: 1}, false); err != nil {
-		return nil, err
-	}
-	r, err := b.subscribe(ctx, s.Group().Name(), name)
-	if errors.Is(err, tidegate.ErrNotFound) { // deleted in this moment: the next receive makes it anew
-		return nil, nil //nolint:nilnil // likewise
-	}
-	return r, err
-}
-
-// checkRetryTopics returns an error if the group has a retry topic that it would no longer receive
-// from with new settings.
-func (b *Broker) checkRetryTopics(g *topic.Group, c RetryTopicConfig) error {
-	var received []*topic.Consumption
-	for _, s := range b.subscriptionsOf(g) {
-		received = append(received, s.Consumed())
-	}
-	return b.letters.CheckRetryTopics(g, received, &c)
-}
-
-// checkOthersRetries returns an error if a configured retry topic is also one of another group.
-func (b *Broker) checkOthersRetries(name string, c RetryTopicConfig) error {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return letters.CheckRetryNames(name, &c, maps.Values(b.groups))
 }

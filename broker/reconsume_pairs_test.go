@@ -64,10 +64,10 @@ func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", TopicConfig{})
 		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
-		if err := b.lockAdmin(t.Context()); err != nil {
+		if err := b.catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer b.unlockAdmin()
+		defer b.catalog.UnlockAdmin()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

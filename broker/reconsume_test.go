@@ -241,7 +241,7 @@ func TestRetryTopicWakes(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second}); len(ds) != 0 || time.Since(start) != time.Hour+time.Second {
 			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
 		}
-		for _, s := range b.subs.all() {
+		for _, s := range subscriptions(b) {
 			if n := s.Status().Waiting; n != 0 {
 				t.Errorf("%d receives are left in line for %s", n, s.Topic().Name())
 			}
@@ -263,7 +263,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := b.subscription(h)
+		s := b.catalog.Find(h.Group, h.Place.Topic)
 		d := departing(s, func(p *consume.Progress) {
 			if err := p.Reconsume(h, "", time.Now()); err != nil {
 				t.Fatal(err)

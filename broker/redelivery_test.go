@@ -147,7 +147,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		}
 		<-time.After(10 * time.Second)
 		due := func() (times []time.Duration) {
-			s := b.subs.all()[0]
+			s := subscriptions(b)[0]
 			s.Look(func(p *consume.Progress) {
 				for i := range p.Queues() {
 					for _, l := range p.Leases(i) {

@@ -28,7 +28,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := b.subscription(h)
+		s := b.catalog.Find(h.Group, h.Place.Topic)
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 1, MaxBytes: 1}
 		var c consume.Claim
 		s.Update(func(p *consume.Progress) { // as a receive does that is reading

@@ -66,7 +66,7 @@ func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 				t.Fatalf("receive %d repeated: %v, want %d messages", i, got, want)
 			}
 		}
-		sub := b.subs.all()
+		sub := subscriptions(b)
 		for _, s := range sub {
 			s.Look(func(p *consume.Progress) {
 				if n := p.Replays(); n > others/3+1024 {

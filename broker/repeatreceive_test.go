@@ -144,7 +144,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		if rest := receive(t, b, r); len(rest) != 2 {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
-		s := b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
+		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		if a, err := s.Audit(); err != nil || a.Receiving != 0 {
 			t.Errorf("%d receives are left over, %v", a.Receiving, err)
 		}

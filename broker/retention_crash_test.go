@@ -100,7 +100,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	for q := range config.Queues {
 		sum += next[q]
 	}
-	topic, _ := b.topic("t")
+	topic, _ := b.catalog.Topic("t")
 	if got := topic.Written().Messages; got < sum {
 		t.Errorf("offsets go on at %d in all, want %d or more", got, sum)
 	}

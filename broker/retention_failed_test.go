@@ -28,7 +28,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				sendN(t, b, "t", 3, 100)
-				tp, err := b.topic("t")
+				tp, err := b.catalog.Topic("t")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -82,7 +82,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.kept, c.kept * 100}) || s.Inflight != c.kept {
 					t.Errorf("the group has %+v", s)
 				}
-				if tp, _ = b.topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
+				if tp, _ = b.catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
 					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.Before().Messages, tp.Written().Messages, tp.Before().Bytes, tp.Written().Bytes)
 				}
 				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.kept > 0) {

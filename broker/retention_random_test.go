@@ -149,7 +149,7 @@ func (k *keeper) purge() {
 // check compares what is stored with what retention allows, and the counts with what is stored.
 func (k *keeper) check() {
 	synctest.Wait()
-	topic, err := k.b.topic("t")
+	topic, err := k.b.catalog.Topic("t")
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (k *keeper) check() {
 	if info.Messages != total.Messages || info.Bytes != total.Bytes {
 		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.Messages, info.Bytes, total)
 	}
-	for _, s := range k.b.subs.to(topic.ID()) {
+	for _, s := range subscriptionsTo(k.b, topic) {
 		var want Backlog
 		s.Look(func(p *consume.Progress) {
 			for _, m := range k.messages {

@@ -3,7 +3,6 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,18 +22,15 @@ import (
 func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
 	t.Helper()
 	putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
-	found, err := b.topic("%DLQ%g")
+	found, err := b.catalog.Topic("%DLQ%g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := b.DeleteTopic(t.Context(), found.Name()); err != nil {
 		t.Fatal(err)
 	}
-	set := func(m map[string]*topic.Topic) { b.mu.Lock(); b.topics = m; b.mu.Unlock() }
-	without, with := maps.Clone(b.topics), maps.Clone(b.topics)
-	with[found.Name()] = found
-	set(with)
-	return func() { set(without) }
+	b.catalog.AddTopic(found)
+	return func() { b.catalog.RemoveTopic(found) }
 }
 
 // A request for a dead letter that fails changes nothing: the lease lasts as
@@ -188,7 +183,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, Retention{}, 3)
-		s := b.topics["t"].Subscriptions()[0].(*subscription.Subscription)
+		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		startOnDisk(t, b, letters.NewDeparture(d))
 		b = reopen(t, b, fs)

@@ -60,10 +60,10 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	if err := to.validate(); err != nil {
 		return nil, err
 	}
-	if _, err := b.Group(group); err != nil {
+	if _, err := b.catalog.Group(group); err != nil {
 		return nil, err
 	}
-	s, err := b.subscribe(ctx, group, topic)
+	s, err := b.catalog.Subscribe(ctx, group, topic)
 	if err != nil {
 		return nil, err
 	}

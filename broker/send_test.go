@@ -62,7 +62,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		got := make(chan int)
 		go func() { got <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})) }()
 		synctest.Wait()
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		tp.RoundRobin.Store(0)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
-		h := handle.Receipt{Group: b.group("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
+		h := handle.Receipt{Group: b.catalog.FindGroup("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}

@@ -150,7 +150,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		elapse(11 * time.Second)
 
 		// A place that nobody told had been left, as that of a damaged message.
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -144,7 +144,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 // sent returns how many messages a topic has, 0 if there is none.
 func (b *Broker) sent(t *testing.T, name string) int64 {
 	t.Helper()
-	topic, err := b.topic(name)
+	topic, err := b.catalog.Topic(name)
 	if err != nil {
 		return 0
 	}

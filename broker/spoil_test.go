@@ -47,7 +47,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			<-time.After(time.Second)
 		}
-		tp, err := b.topic("t")
+		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

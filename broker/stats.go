@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -225,10 +224,7 @@ func (b *Broker) Stats() Stats {
 		s.Throttled[l] = b.counters.throttled[i].Load()
 	}
 	s.Throttled["other"] = b.counters.throttled[len(limits.Names)].Load()
-	b.mu.RLock()
-	topics := slices.Collect(maps.Values(b.topics))
-	subs := b.subs.all()
-	b.mu.RUnlock()
+	topics, subs := b.catalog.All()
 	for _, t := range topics {
 		s.Topics = append(s.Topics, b.topicStats(t))
 	}

@@ -133,7 +133,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range b.subs.all() { // a processor that is busy for 3 s
+		for _, s := range subscriptions(b) { // a processor that is busy for 3 s
 			s.Stop()
 		}
 		time.Sleep(4*time.Second - time.Millisecond)

@@ -28,7 +28,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 			ds = append(ds, one(t, b, "g", "t"))
 		}
 		leaveRoom(t, b, n*size/2)
-		if err := b.lockAdmin(t.Context()); err != nil {
+		if err := b.catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, n)
@@ -41,7 +41,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 		if r := b.Send(ctx, []*tidegate.Message{{ID: "a", Topic: "t", Body: []byte("x")}})[0]; r.Err != nil {
 			t.Errorf("a send meanwhile: %v", r.Err)
 		}
-		b.unlockAdmin()
+		b.catalog.UnlockAdmin()
 		for range n {
 			if err := <-done; err != nil {
 				t.Error(err)

@@ -21,7 +21,7 @@ func limited(tb testing.TB, most int64) (*Broker, *topic.Topic) {
 		tb.Fatal(err)
 	}
 	mustSend(tb, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	return b, b.topics["t"]
+	return b, b.catalog.FindTopic("t")
 }
 
 // Deciding on a message that is taken allocates nothing, however many limits there are.
@@ -55,7 +55,7 @@ func BenchmarkThrottle(b *testing.B) {
 			}
 		})
 	}
-	run("no limits", free, free.topics["t"], false)
+	run("no limits", free, free.catalog.FindTopic("t"), false)
 	br, t := limited(b, 1000)
 	run("limits", br, t, false)
 	br, t = limited(b, 1)

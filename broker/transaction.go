@@ -87,7 +87,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
 		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; there are unknown (0), commit (1) and rollback (2)", e.Resolution)
 	}
-	t, err := b.topic(e.Topic)
+	t, err := b.catalog.Topic(e.Topic)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,8 @@ func (q *Queue) Number() uint16 { return q.number }
 // Low returns the beginning of the queue. No group has its cursor before it.
 func (q *Queue) Low() store.Mark { return *q.low.Load() }
 
-// SetLow moves the beginning of the queue. The caller holds Broker.mu, and does not change at
-// afterwards.
+// SetLow moves the beginning of the queue. The caller holds the lock of the
+// catalog's Directory, and does not change at afterwards.
 func (q *Queue) SetLow(at *store.Mark) { q.low.Store(at) }
 
 // End returns the offset after the last message that is on disk. Groups receive messages before it.

@@ -1,0 +1,223 @@
+package catalog
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+)
+
+// A Directory has the topics, groups and subscriptions of a broker. Several goroutines can call its
+// methods at the same time. Each method except LockAdmin takes one lock, and holds it only for one
+// look or change.
+type Directory struct {
+	admin chan struct{} // a token
+
+	mu     sync.RWMutex
+	topics map[string]*topic.Topic                  // guarded by mu
+	groups map[string]*topic.Group                  // guarded by mu
+	subs   map[[2]uint32]*subscription.Subscription // guarded by mu: by the numbers of group and topic
+}
+
+// NewDirectory returns an empty directory.
+func NewDirectory() *Directory {
+	return &Directory{
+		admin: make(chan struct{}, 1), topics: map[string]*topic.Topic{}, groups: map[string]*topic.Group{},
+		subs: map[[2]uint32]*subscription.Subscription{},
+	}
+}
+
+// LockAdmin waits until no other change of settings is under way, and excludes other changes until
+// UnlockAdmin. It returns the cause of ctx if ctx ends first. The caller holds no lock and no other
+// token.
+func (d *Directory) LockAdmin(ctx context.Context) error {
+	select {
+	case d.admin <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// UnlockAdmin ends LockAdmin.
+func (d *Directory) UnlockAdmin() { <-d.admin }
+
+// Subscriptions returns the lock that is held while the queues or the subscriptions of a topic
+// change.
+func (d *Directory) Subscriptions() sync.Locker { return &d.mu }
+
+// Topic returns a topic. The error is 40402 if there is none, or that of an invalid name.
+func (d *Directory) Topic(name string) (*topic.Topic, error) {
+	t := d.FindTopic(name)
+	if t == nil {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return nil, err
+		}
+		return nil, fail.TopicNotFound(name)
+	}
+	return t, nil
+}
+
+// Group returns a group. The error is 40403 if there is none, or that of an invalid name.
+func (d *Directory) Group(name string) (*topic.Group, error) {
+	g := d.FindGroup(name)
+	if g == nil {
+		if err := tidegate.ValidateGroup(name); err != nil {
+			return nil, err
+		}
+		return nil, fail.GroupNotFound(name)
+	}
+	return g, nil
+}
+
+// FindTopic returns a topic, and nil if there is none.
+func (d *Directory) FindTopic(name string) *topic.Topic {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.topics[name]
+}
+
+// FindGroup returns a group, and nil if there is none.
+func (d *Directory) FindGroup(name string) *topic.Group {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.groups[name]
+}
+
+// Find returns the subscription of a group to a topic by their numbers, and nil if there is none.
+func (d *Directory) Find(group, topic uint32) *subscription.Subscription {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.subs[[2]uint32{group, topic}]
+}
+
+// All returns all topics and subscriptions, in no order.
+func (d *Directory) All() ([]*topic.Topic, []*subscription.Subscription) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Values(d.topics)), slices.Collect(maps.Values(d.subs))
+}
+
+// AllGroups returns all groups, in no order.
+func (d *Directory) AllGroups() []*topic.Group {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Values(d.groups))
+}
+
+// TopicsByID returns all topics by number.
+func (d *Directory) TopicsByID() map[uint32]*topic.Topic {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	out := make(map[uint32]*topic.Topic, len(d.topics))
+	for _, t := range d.topics {
+		out[t.ID()] = t
+	}
+	return out
+}
+
+// PendingTopics returns a function that finds a topic by number among the topics of now.
+func (d *Directory) PendingTopics() func(id uint32) pending.Topic {
+	topics := d.TopicsByID()
+	return func(id uint32) pending.Topic {
+		if t := topics[id]; t != nil {
+			return t
+		}
+		return nil
+	}
+}
+
+// SubscriptionsOf returns the subscriptions of a group, in no order.
+func (d *Directory) SubscriptionsOf(g *topic.Group) []*subscription.Subscription {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.selectLocked(func(group, _ uint32) bool { return group == g.ID() })
+}
+
+// selectLocked returns the subscriptions with certain numbers of group and topic. mu is held.
+func (d *Directory) selectLocked(wanted func(group, topic uint32) bool) (out []*subscription.Subscription) {
+	for k, s := range d.subs {
+		if wanted(k[0], k[1]) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// AddTopic adds a topic.
+func (d *Directory) AddTopic(t *topic.Topic) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.topics[t.Name()] = t
+}
+
+// RemoveTopic removes a topic and its subscriptions, and returns these.
+func (d *Directory) RemoveTopic(t *topic.Topic) []*subscription.Subscription {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.topics, t.Name())
+	subs := d.selectLocked(func(_, topic uint32) bool { return topic == t.ID() })
+	d.removeLocked(subs)
+	return subs
+}
+
+// addGroup adds a group.
+func (d *Directory) addGroup(g *topic.Group) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.groups[g.Name()] = g
+}
+
+// removeGroup removes a group and its subscriptions, also from their topics, and returns these.
+func (d *Directory) removeGroup(g *topic.Group) []*subscription.Subscription {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.groups, g.Name())
+	subs := d.selectLocked(func(group, _ uint32) bool { return group == g.ID() })
+	d.removeLocked(subs)
+	for _, s := range subs {
+		s.Topic().RemoveSubscription(s)
+	}
+	return subs
+}
+
+// removeLocked removes subscriptions. mu is held.
+func (d *Directory) removeLocked(subs []*subscription.Subscription) {
+	for _, s := range subs {
+		delete(d.subs, [2]uint32{s.Group().ID(), s.Topic().ID()})
+	}
+}
+
+// addSubscription adds a subscription here and to its topic. If the group has one already, it
+// returns that one instead. The error means that the topic or the group was deleted.
+func (d *Directory) addSubscription(s *subscription.Subscription) (*subscription.Subscription, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g, t := s.Group(), s.Topic()
+	key := [2]uint32{g.ID(), t.ID()}
+	switch before := d.subs[key]; {
+	case before != nil:
+		return before, nil
+	case d.topics[t.Name()] != t:
+		return nil, fail.TopicNotFound(t.Name())
+	case d.groups[g.Name()] != g:
+		return nil, fail.GroupNotFound(g.Name())
+	}
+	d.subs[key] = s
+	t.AddSubscription(s)
+	return s, nil
+}
+
+// restoreSubscription adds a subscription to existing ones. Nothing else runs yet.
+func (d *Directory) restoreSubscription(s *subscription.Subscription) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subs[[2]uint32{s.Group().ID(), s.Topic().ID()}] = s
+	s.Topic().AddSubscription(s)
+}

@@ -1,0 +1,197 @@
+package catalog
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// PutGroup creates a consumer group or changes its settings. It returns when this is on disk. The
+// errors are those of CheckGroup.
+func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (*topic.Group, error) {
+	if !c.config.Begin() {
+		return nil, fail.Closed()
+	}
+	defer c.config.End()
+	if err := tidegate.ValidateGroup(name); err != nil {
+		return nil, err
+	}
+	if err := c.LockAdmin(ctx); err != nil {
+		return nil, err
+	}
+	defer c.UnlockAdmin()
+	g, err := c.putGroupLocked(name, s, false)
+	if err != nil {
+		return nil, err
+	}
+	c.watchers.notify(name)
+	return g, nil
+}
+
+// CheckGroup returns the error that PutGroup would return for the settings of a group, as the group
+// is now. It changes nothing. The error is 40000.
+func (c *Catalog) CheckGroup(name string, s settings.Group) error {
+	s = s.WithDefaults()
+	if err := fail.Setting("PutGroup", name, s.ValidateFor(name)); err != nil {
+		return err
+	}
+	if err := letters.CheckRetryNames(name, &s.RetryTopic, slices.Values(c.AllGroups())); err != nil {
+		return err
+	}
+	g := c.FindGroup(name)
+	if g == nil {
+		return nil
+	}
+	var received []*topic.Consumption
+	for _, sub := range c.SubscriptionsOf(g) {
+		received = append(received, sub.Consumed())
+	}
+	if g.Settings().FIFO != s.FIFO && len(received) > 0 {
+		return fail.New(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
+	}
+	return c.config.Letters.CheckRetryTopics(g, received, &s.RetryTopic)
+}
+
+// putGroupLocked is PutGroup without its wait. automatic means that the group is auto-created. The
+// caller holds the token.
+func (c *Catalog) putGroupLocked(name string, s settings.Group, automatic bool) (*topic.Group, error) {
+	if err := c.CheckGroup(name, s); err != nil {
+		return nil, err
+	}
+	s = s.WithDefaults()
+	g := c.FindGroup(name)
+	if g != nil && reflect.DeepEqual(*g.Settings(), s) && g.Automatic() == automatic {
+		return g, nil // nothing changes
+	}
+	number := c.number
+	created := g == nil
+	if created {
+		number++
+		g = topic.NewGroup(name, number, s)
+	}
+	v, err := topic.GroupRecord{ID: g.ID(), Automatic: automatic, Group: s}.Encode()
+	if err != nil {
+		return nil, fail.Store(err)
+	}
+	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
+		w.PutGroup(name, v)
+		w.PutNumber(number)
+	}, nil).Wait(); err != nil {
+		return nil, fail.Store(err)
+	}
+	c.number = number
+	g.SetSettings(s)
+	c.autoGroups += toInt(automatic) - toInt(g.SetAutomatic(automatic))
+	if created {
+		c.addGroup(g)
+	}
+	return g, nil
+}
+
+// toInt returns 1 for true.
+func toInt(counts bool) int {
+	if counts {
+		return 1
+	}
+	return 0
+}
+
+// EnsureGroup returns a consumer group, and creates it with default settings if there is none. The
+// error is 40403 if the maximum of auto-created groups is reached.
+func (c *Catalog) EnsureGroup(ctx context.Context, name string) (*topic.Group, error) {
+	return c.groupOr(ctx, name, func() (*topic.Group, error) { return c.putGroupLocked(name, settings.Group{}, true) })
+}
+
+// GroupSettings returns the settings of a consumer group, or those that EnsureGroup would create it
+// with. The errors are those of EnsureGroup.
+func (c *Catalog) GroupSettings(ctx context.Context, name string) (settings.Group, error) {
+	g, err := c.groupOr(ctx, name, func() (*topic.Group, error) { return nil, nil }) //nolint:nilnil // it creates none
+	if err != nil {
+		return settings.Group{}, err
+	}
+	if g == nil {
+		return settings.Group{}.WithDefaults(), nil
+	}
+	return *g.Settings(), nil
+}
+
+// groupOr returns a group. If there is none and another one can be auto-created, it returns the
+// result of create, which it calls with the token.
+func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topic.Group, error)) (*topic.Group, error) {
+	if g := c.FindGroup(name); g != nil {
+		return g, nil
+	}
+	if err := tidegate.ValidateGroup(name); err != nil {
+		return nil, err
+	}
+	if !c.config.Begin() {
+		return nil, fail.Closed()
+	}
+	defer c.config.End()
+	if err := c.LockAdmin(ctx); err != nil {
+		return nil, err
+	}
+	defer c.UnlockAdmin()
+	if g := c.FindGroup(name); g != nil {
+		return g, nil
+	}
+	if c.autoGroups >= c.config.MaxAutoGroups {
+		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
+			"make it with PUT /v1/groups/%s, or delete some that are not used", c.autoGroups, name)
+	}
+	return create()
+}
+
+// DeleteGroup removes a consumer group with its progress. Its dead letters stay, because they are
+// messages of their own topic. The error is 40403 if there is no such group.
+func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
+	if !c.config.Begin() {
+		return fail.Closed()
+	}
+	defer c.config.End()
+	if err := c.LockAdmin(ctx); err != nil {
+		return err
+	}
+	defer c.UnlockAdmin()
+	g := c.FindGroup(name)
+	if g == nil {
+		return fail.GroupNotFound(name)
+	}
+	c.autoGroups -= toInt(g.Automatic())
+	subs := c.removeGroup(g)
+	for _, s := range subs {
+		s.Close(fail.GroupNotFound(name))
+	}
+	for _, s := range subs {
+		s.Topic().GroupConsumed(time.Now()) // messages that only this group needed
+	}
+	// The group is deleted before its progress, for the reason given in deleteTopic.
+	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
+		g.Delete()
+		w.DeleteGroup(name, g.ID())
+	}, nil).Wait(); err != nil {
+		return fail.Store(err)
+	}
+	return c.deleteProgress(subs)
+}
+
+// deleteProgress removes the records of closed subscriptions.
+func (c *Catalog) deleteProgress(subs []*subscription.Subscription) error {
+	if err := c.config.Store.Groups.Add(func(w *store.Batch) {
+		for _, s := range subs {
+			w.DeleteSubscription(s.Group().ID(), s.Topic().ID())
+		}
+	}, nil).Wait(); err != nil {
+		return fail.Store(err)
+	}
+	return nil
+}

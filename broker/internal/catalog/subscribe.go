@@ -1,0 +1,116 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// Subscribe returns the subscription of a group to a topic, and creates the subscription and the
+// group if necessary. A new subscription begins at the position of the group's Start setting. The
+// error is 40402 if there is no such topic, and otherwise that of EnsureGroup.
+func (c *Catalog) Subscribe(ctx context.Context, groupName, topicName string) (*subscription.Subscription, error) {
+	t, err := c.Topic(topicName)
+	if err != nil {
+		return nil, err
+	}
+	g, err := c.EnsureGroup(ctx, groupName)
+	if err != nil {
+		return nil, err
+	}
+	if s := c.Find(g.ID(), t.ID()); s != nil {
+		return s, nil
+	}
+	if g.StartsLate(t) {
+		return c.subscribeLate(ctx, g, t)
+	}
+	// The record is on disk before the group consumes anything. Retention by consumption then keeps
+	// the unconsumed messages of the group, also after a power failure.
+	if err := c.noteSubscription(ctx, g, t); err != nil {
+		return nil, err
+	}
+	return c.Register(subscription.New(c.config.Env, g, t, false))
+}
+
+// noteSubscription writes the record that a group receives from a topic.
+func (c *Catalog) noteSubscription(ctx context.Context, g *topic.Group, t *topic.Topic) error {
+	return fail.StoreUnless(ctx, c.config.Store.Messages.Add(func(w *store.Batch) {
+		if !t.Deleted() && !g.Deleted() {
+			w.PutSubscription(g.ID(), t.ID())
+		}
+	}, nil).WaitContext(ctx))
+}
+
+// Register adds a subscription whose record is written, and returns it. If the group has another
+// subscription to the topic, Register returns that one. An error means that the topic or the group
+// was deleted.
+func (c *Catalog) Register(s *subscription.Subscription) (*subscription.Subscription, error) {
+	added, err := c.addSubscription(s)
+	if err != nil { // a deletion of the topic may not have seen this subscription
+		c.config.Store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.Group().ID(), s.Topic().ID()) }, nil)
+		return nil, err
+	}
+	// PutTopic adds later queues. It may have added some before the subscription was registered.
+	added.AddQueues()
+	return added, nil
+}
+
+// subscribeLate adds a subscription that begins with the next message. The position is on disk
+// before the subscription is used. Otherwise the group would receive all older messages after a
+// restart.
+func (c *Catalog) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
+	if err := c.LockAdmin(ctx); err != nil { // one goroutine creates the subscription
+		return nil, err
+	}
+	defer c.UnlockAdmin()
+	if s := c.Find(g.ID(), t.ID()); s != nil {
+		return s, nil
+	}
+	s := subscription.New(c.config.Env, g, t, false)
+	if err := fail.StoreUnless(ctx, c.config.Store.Messages.Add(func(*store.Batch) {
+		s.StartAtEnd()
+	}, nil).WaitContext(ctx)); err != nil {
+		return nil, err
+	}
+	// After the wait above, the messages before the cursor are on disk: no stored cursor is past
+	// the last message.
+	write, _ := s.Update(func(*consume.Progress) {})
+	if err := write.Wait(); err != nil {
+		return nil, fail.Store(err)
+	}
+	if err := c.noteSubscription(ctx, g, t); err != nil {
+		return nil, err
+	}
+	return c.Register(s)
+}
+
+// retrySubscription returns the group's subscription to its retry topic for the topic of s, and
+// creates both if necessary. It returns nil if the group has no such retry topic.
+func (c *Catalog) retrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
+	retry := s.Group().Settings().RetryTopic
+	if !retry.Enabled {
+		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then
+	}
+	if _, itself := retry.Original(s.Topic().Name(), s.Group().Name()); itself {
+		return nil, nil //nolint:nilnil // likewise
+	}
+	name := retry.RetryName(s.Topic().Name(), s.Group().Name())
+	if tidegate.ValidateTopic(name) != nil {
+		return nil, nil //nolint:nilnil,nilerr // the names are too long together: ReconsumeLater reports it
+	}
+	if _, err := c.OwnTopic(ctx, name, settings.Topic{Queues: 1}, false); err != nil {
+		return nil, err
+	}
+	r, err := c.Subscribe(ctx, s.Group().Name(), name)
+	if errors.Is(err, tidegate.ErrNotFound) { // just deleted: the next receive creates it again
+		return nil, nil //nolint:nilnil // likewise
+	}
+	return r, err
+}
