@@ -1,0 +1,232 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
+	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/removal"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// open returns a recovered catalog with at most one auto-created group, and a function that closes
+// its store. The loop is not started.
+func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
+	t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	st, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	life, end := context.WithCancelCause(t.Context())
+	loop := maintain.New(life, logger, nil)
+	d := NewDirectory()
+	waiting := pending.Config{
+		Store: st, Loop: loop, Logger: logger, Topics: d.PendingTopics,
+		ShortOfDisk: func() bool { return false }, Damaged: func() { t.Error("a message is damaged") },
+	}
+	delayed := pending.NewDelayed(waiting)
+	transactions := pending.NewTransactions(pending.TransactionsConfig{Config: waiting})
+	var times atomic.Pointer[settings.Transaction]
+	times.Store(&settings.Transaction{})
+	lateness := histogram.Durations()
+	owners := &heartbeat.Owners{}
+	begin, done := func() bool { return true }, func() {}
+	c = New(Config{
+		Store: st, Logger: logger, Loop: loop, Delayed: delayed, Transactions: transactions, Owners: owners, Directory: d,
+		Retention: removal.New(removal.Config{
+			Store: st, Loop: loop, Logger: logger, Delayed: delayed, Transactions: transactions, Topics: d.TopicsByID, Subscriptions: d.Subscriptions(),
+		}),
+		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Life: life, Delayed: delayed}),
+		Env: &subscription.Env{
+			Store: st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,
+			Life: life, Begin: begin, End: done, Lateness: &lateness,
+		},
+		Transaction: &times, MaxAutoGroups: 1, Life: life, Begin: begin, End: done,
+	})
+	if err := c.Recover(); err != nil {
+		t.Fatal(err)
+	}
+	var closed bool
+	closeStore = func() {
+		if closed {
+			return
+		}
+		closed = true
+		end(tidegate.ErrClosed)
+		loop.Stop()
+		_, subs := c.All()
+		for _, s := range subs {
+			s.Stop()
+		}
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(closeStore)
+	return c, closeStore
+}
+
+// stored returns the subscriptions that have a record, by the numbers of group and topic.
+func stored(t *testing.T, c *Catalog) map[[2]uint32]bool {
+	t.Helper()
+	out := map[[2]uint32]bool{}
+	if err := c.config.Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil { // what was added before is written
+		t.Fatal(err)
+	}
+	if err := c.config.Store.Subscriptions(func(group, topic uint32) error { out[[2]uint32{group, topic}] = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// code returns the code of an error, and 0 if it has none.
+func code(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.Code
+	}
+	return 0
+}
+
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	c, closeStore := open(t, fs)
+	persist := true
+	if err := c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Subscribe(t.Context(), "automatic", "orders.eu"); err != nil {
+		t.Fatal(err)
+	}
+	declared, err := c.PutGroup(t.Context(), "declared", settings.Group{MaxAttempts: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore()
+
+	c, _ = open(t, fs)
+	after, err := c.Topic("orders.eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.ID() != before.ID() || len(after.Queues()) != 3 || !after.Address().Persist {
+		t.Errorf("the topic has number %d, %d queues and the address settings %+v", after.ID(), len(after.Queues()), after.Address())
+	}
+	g, err := c.Group("declared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.ID() != declared.ID() || g.Settings().MaxAttempts != 7 || g.Automatic() {
+		t.Errorf("the declared group has number %d, %d attempts, automatic %t", g.ID(), g.Settings().MaxAttempts, g.Automatic())
+	}
+	automatic, err := c.Group("automatic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !automatic.Automatic() || c.Find(automatic.ID(), after.ID()) == nil || len(after.Subscriptions()) != 1 {
+		t.Errorf("the auto-created group is automatic %t; its topic has %d subscriptions", automatic.Automatic(), len(after.Subscriptions()))
+	}
+	if _, err := c.EnsureGroup(t.Context(), "another"); code(err) != tidegate.CodeConsumerGroupNotFound {
+		t.Errorf("one auto-created group too many: %v", err)
+	}
+	next, err := c.PutTopic(t.Context(), "next", settings.Topic{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.ID() <= declared.ID() {
+		t.Errorf("a new topic has number %d after %d", next.ID(), declared.ID())
+	}
+}
+
+// A subscription of a topic that is deleted during the first receive leaves no record.
+func TestRegisterAfterDeletion(t *testing.T) {
+	t.Parallel()
+	c, _ := open(t, vfs.NewMem())
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.noteSubscription(t.Context(), g, tp); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	s := subscription.New(c.config.Env, g, tp, false)
+	t.Cleanup(s.Stop)
+	if len(stored(t, c)) != 1 {
+		t.Fatal("the deletion did not run before the subscription was registered")
+	}
+	if _, err := c.Register(s); code(err) != tidegate.CodeTopicNotFound {
+		t.Errorf("a subscription to a deleted topic: %v", err)
+	}
+	if left := stored(t, c); len(left) != 0 || c.Find(g.ID(), tp.ID()) != nil {
+		t.Errorf("left: records %v, subscription %v", left, c.Find(g.ID(), tp.ID()))
+	}
+}
+
+// Open removes the records of a subscription whose group or topic does not exist, and no others.
+func TestRecoverRemovesOrphans(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	c, closeStore := open(t, fs)
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Subscribe(t.Context(), "g", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
+		w.PutSubscription(98, tp.ID())
+		w.PutSubscription(s.Group().ID(), 99)
+	}, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	closeStore()
+	c, _ = open(t, fs)
+	if left := stored(t, c); len(left) != 1 || !left[[2]uint32{s.Group().ID(), tp.ID()}] {
+		t.Errorf("records are left of %v, want only of %d and %d", left, s.Group().ID(), tp.ID())
+	}
+}
+
+func TestLockAdmin(t *testing.T) {
+	t.Parallel()
+	d := NewDirectory()
+	if err := d.LockAdmin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := errors.New("ended")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	if err := d.LockAdmin(ctx); !errors.Is(err, ended) {
+		t.Errorf("a second holder: %v", err)
+	}
+	d.UnlockAdmin()
+	if err := d.LockAdmin(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
