@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Only so many groups are made by being received from; those that were put do
-// not count, a deleted one makes room, and all of it outlives the broker.
+// Receives create up to MaxAutoGroups groups. Groups of PutGroup do not count, a deletion makes
+// room, and a restart changes none of this.
 func TestMaxAutoGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestMaxAutoGroups(t *testing.T) {
 			if want {
 				return
 			}
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeConsumerGroupNotFound || !strings.Contains(err.Error(), "2 were made") || !strings.Contains(err.Error(), "PUT /v1/groups/"+group) {
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeConsumerGroupNotFound || !strings.Contains(err.Error(), "limit of 2 auto-created groups") || !strings.Contains(err.Error(), "PUT /v1/groups/"+group) {
 				t.Errorf("group %s: %v", group, err)
 			}
 			if n := len(b.Groups()); n != groups {
@@ -51,7 +51,7 @@ func TestMaxAutoGroups(t *testing.T) {
 		putGroup(t, b, "c", GroupConfig{})
 		takes("c", true)
 		takes("d", false)
-		putGroup(t, b, "a", GroupConfig{}) // somebody's from now on
+		putGroup(t, b, "a", GroupConfig{}) // does not count from now on
 		takes("d", true)
 		takes("e", false)
 		if g, err := b.Group("a"); err != nil || g.AutoCreated {

@@ -97,8 +97,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate returns what Open would refuse the options with before it looks at
-// the directory: an error that names every one with a value that is not legal.
+// Validate returns an error that names every option with an invalid value. Open returns the same
+// error before it reads the directory.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
@@ -213,11 +213,11 @@ func (b *Broker) SetTransaction(c TransactionConfig) error {
 	return nil
 }
 
-// Close refuses new calls, ends waiting receives with tidegate.ErrClosed, waits for what is under
-// way, and closes the store. Everything answered is kept. After a panic it waits for nothing and
-// leaves the store locked: the process has to end. It waits for no room on a full disk: what is
-// under way and needs some fails then, and an error says so. It may be called twice; both calls
-// return when the broker is closed.
+// Close rejects new calls, ends waiting receives with tidegate.ErrClosed, waits for the calls under
+// way and closes the store. All acknowledged data is kept. On a full disk Close does not wait for
+// space: calls under way that need space fail, and Close returns an error. After a panic Close
+// waits for nothing and leaves the store locked until the process ends. Close can be called twice;
+// both calls return when the broker is closed.
 func (b *Broker) Close() error {
 	if !b.beginClosing() {
 		<-b.closed
@@ -236,8 +236,8 @@ func (b *Broker) Close() error {
 	return b.closeErr
 }
 
-// wait returns when no call is under way. After a panic calls may never come back from the
-// store: it is not waited for then, nor closed.
+// wait returns when no call is under way. After a panic calls may never return from the store, and
+// wait returns at once.
 func (b *Broker) wait() {
 	done := make(chan struct{})
 	go func() {

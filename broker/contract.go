@@ -39,8 +39,8 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	}, nil
 }
 
-// InvisibleBounds returns what a receive may ask for: Options.MinInvisibleDuration
-// and MaxInvisibleDuration.
+// InvisibleBounds returns the bounds of the invisible duration that a receive can request:
+// Options.MinInvisibleDuration and MaxInvisibleDuration.
 func (b *Broker) InvisibleBounds() (least, most time.Duration) {
 	return b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration
 }

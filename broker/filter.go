@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// compileFilter returns what decides which messages a receive wants: 40010
-// with the position for an expression that cannot be understood. Nil takes all.
+// compileFilter returns the filter of a receive; nil selects all messages. The error for an invalid
+// expression is 40010 with the position.
 func compileFilter(f transport.Filter) (*filter.Filter, error) {
 	compile := filter.Tags
 	if f.SQL {

@@ -40,9 +40,9 @@ func (l *lifetime) begin() bool {
 	return true
 }
 
-// end ends what begin counted; it is deferred. A panic goes on to the caller, which may
-// survive it, as servers do. What it left half done is not known then, so the broker is
-// broken first: it refuses everything, and a restart finds what is on disk.
+// end ends the call that begin counted. Callers defer it. A panic continues in the caller, which
+// can survive it, as servers do. The state in memory is unknown after a panic, so end breaks the
+// broker first: the broker rejects all calls, and a restart reads the state from disk.
 func (l *lifetime) end() {
 	p := recover()
 	if p != nil {
@@ -68,8 +68,8 @@ func (l *lifetime) guarded(step func()) {
 // abandon breaks the broker after a panic.
 func (l *lifetime) abandon(p any) { l.broken(fmt.Errorf("a panic in the broker: %v", p)) }
 
-// beginWith is begin for a call whose ctx may have ended before: the cause is
-// the error then, as it is that the broker is closing. end must be called without one.
+// beginWith is begin for a call with a ctx. The error is the cause of a ctx that has ended, or that
+// the broker is closing. Without an error the caller has to call end.
 func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {
 	if !l.begin() {
 		return nil, fail.Closed()

@@ -9,16 +9,16 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// A RetryPolicy is what a client of a group is told about redelivery.
+// A RetryPolicy is the redelivery policy that the broker announces to the clients of a group.
 type RetryPolicy struct {
-	MaxAttempts int           // deliveries of one message; -1 for ever
+	MaxAttempts int           // deliveries of one message; -1 means no maximum
 	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
 }
 
-// RetryInterval returns the interval, without chance, after which a message
-// comes again whose delivery d failed: that after attempt d.Attempt or, if that is 0, after
-// the one that the handle names. 40013 for a handle that is none, and,
-// without an attempt, for one that is not valid any more.
+// RetryInterval returns the interval, without jitter, between a failure of delivery d and the
+// redelivery. It is the interval after attempt d.Attempt or, if that is zero, after the attempt of
+// the handle. The error is 40013 for an invalid handle. A handle that has been replaced is an error
+// only if d.Attempt is zero.
 func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	s, h, err := b.locate(d)
 	if err != nil {
@@ -33,10 +33,10 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	return s.Policy().Ladder().Delay(attempt - 1), nil
 }
 
-// RetryPolicy returns what holds for the group, whose settings are c, in the
-// topics: the most deliveries that one of them allows, and the ladder if they
-// agree on it, else the group's own. Topics that do not exist, and none at
-// all, have the group's. Whatever a client makes of it, the broker decides.
+// RetryPolicy returns the policy of a group with the settings c in the given topics: the largest
+// maximum of attempts among the topics, and their retry schedule if it is the same in all of them,
+// or else that of the group. A topic that does not exist has the policy of the group. Clients only
+// show the policy; the broker applies it.
 func (b *Broker) RetryPolicy(c GroupConfig, topics ...string) RetryPolicy {
 	c = c.WithDefaults()
 	own := topic.Policy{Group: &c, Address: &topic.AddressPolicy{}}

@@ -17,74 +17,69 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Stats is what a broker holds at the moment of asking, and what it has done
-// since it was opened, for metrics. Counts of what was deleted go with it.
+// Stats has the present contents of a broker and its counters since Open, for metrics. The counters
+// of a deleted topic or group are removed with it.
 type Stats struct {
 	Topics        []TopicStats        // by name
 	Subscriptions []SubscriptionStats // by topic, then group
 
-	// Refused counts messages that were not stored, by reason; every
-	// RefusalReason is a key.
+	// Refused counts messages that were not stored, by reason. Every RefusalReason is a key.
 	Refused map[RefusalReason]int64
 
-	// Throttled counts those refused with tidegate.ErrThrottled, by the limit
-	// (see Throttle.Limit) or "client quota". Every limit is a key, and
-	// "other", so that the number of keys does not depend on what happens.
+	// Throttled counts messages that were rejected with tidegate.ErrThrottled, by Throttle.Limit or
+	// "client quota". Every limit is a key, and so is "other": the keys are always the same.
 	Throttled map[string]int64
 
-	// RetryLateness is how long after its due time a message that waited for
-	// its retry became ready, in seconds.
+	// RetryLateness has the times from the end of a retry interval to the moment at which the
+	// message was ready, in seconds.
 	RetryLateness Histogram
 
-	// Damaged counts messages that groups passed over because they could not be
-	// read from disk any more, once for each group; a delayed message once; a dead letter
-	// each time that it is browsed, redriven or purged too.
+	// Damaged counts messages that were skipped because they cannot be read from disk: once for
+	// each group, once for a delayed message, and each time that a dead letter is listed, redriven
+	// or purged.
 	Damaged int64
 
 	Messages StoreStats // the database of messages and settings
 	Groups   StoreStats // the database of the groups' progress
 
-	// CacheHits and CacheMisses are those of the block cache that both
-	// databases share.
+	// CacheHits and CacheMisses belong to the block cache, which both databases share.
 	CacheHits, CacheMisses int64
 }
 
 // TopicStats is a topic in Stats.
 type TopicStats struct {
 	Topic    string
-	Stored   Backlog // what it holds, consumed or not
-	Delayed  Backlog // what waits for its delivery time, which is not in Stored
-	Backlog  Backlog // the slowest group's, or all that it holds without one
+	Stored   Backlog // all stored messages, consumed or not
+	Delayed  Backlog // messages before their delivery time; they are not in Stored
+	Backlog  Backlog // of the slowest group; without a group, all stored messages
 	Throttle *Throttle
 
-	// Accepted is what it took since the broker was opened, dead letters included. A message counts
-	// when it is written to a queue, just before it is on disk: a delayed one when its time has
-	// come, a half message once it is committed, also if they were sent before.
+	// Accepted counts messages since Open, including dead letters. A message counts when it is
+	// written to a queue, shortly before it is on disk: a delayed message at its delivery time, a
+	// half message when it is committed.
 	Accepted Backlog
 
-	// Removed is how many messages were removed since the broker was opened, by
-	// cause; every RemovalCause is a key. Those of deleted topics are not in it.
+	// Removed counts removed messages since Open, by cause. Every RemovalCause is a key.
 	Removed map[RemovalCause]int64
 
-	// Duplicates is how many sends were answered with the receipt of a message
-	// stored before, since the broker was opened.
+	// Duplicates counts sends since Open whose message was stored before. Their response has the
+	// receipt of the stored message.
 	Duplicates int64
 
-	// Transactions is what became of half messages; nil unless the topic's
-	// type is TRANSACTION.
+	// Transactions is nil unless the type of the topic is TRANSACTION.
 	Transactions *TransactionStats
 }
 
-// TransactionStats are a topic's transactions in Stats. All but HalfMessages
-// count since the broker was opened.
+// TransactionStats are the transactions of a topic in Stats. All fields except HalfMessages count
+// since Open.
 type TransactionStats struct {
-	HalfMessages int64 // that wait for the end of their transaction
+	HalfMessages int64 // messages of unresolved transactions
 
 	Committed, RolledBack int64
-	Abandoned             int64 // given up after the last check; see AbandonedTransactions
+	Abandoned             int64 // unresolved after the last check; see AbandonedTransactions
 
-	Checks  int64 // that a producer was asked
-	Unheard int64 // checks for which there was no producer to ask
+	Checks  int64 // checks that were sent to a producer
+	Unheard int64 // checks without a connected producer
 }
 
 // SubscriptionStats is a group's consumption of one topic in Stats.
@@ -92,59 +87,57 @@ type SubscriptionStats struct {
 	Group string
 	Subscription
 
-	// Waiting is how many receives wait for a message.
+	// Waiting is the number of receives that wait for a message.
 	Waiting int64
 
-	// Deliveries counts deliveries by attempt: the first, second, third,
-	// fourth to eighth, and later ones. One that did not reach its consumer
-	// counts too, and its attempt once more when it is delivered again.
+	// Deliveries counts deliveries by attempt: the first, second, third, fourth to eighth, and
+	// later ones. A delivery that did not reach its consumer counts too, and the same attempt
+	// counts again when it is repeated.
 	Deliveries [len(AttemptBounds) + 1]int64
 
-	// GivenUp is how many of Subscription.DeadLetters became dead letters
-	// because a consumer asked for it, and not after their last attempt.
+	// GivenUp counts the dead letters that a consumer requested before the last attempt.
 	GivenUp int64
 
-	// Oldest is how long ago the oldest message that the group is not done with was stored, be it
-	// ready, in flight or waiting for a retry, exact to a tenth of a second; Undelivered, the
-	// oldest that was never handed out. 0 if there is none.
+	// Oldest is the time since the oldest unconsumed message was stored: ready, in flight or
+	// waiting for a retry. It is exact to a tenth of a second. Undelivered is the same for messages
+	// that were never delivered. Zero means that there is no such message.
 	Oldest, Undelivered time.Duration
 }
 
-// AttemptBounds are the highest attempts of the classes of
-// SubscriptionStats.Deliveries; the last class has no bound.
+// AttemptBounds are the highest attempts of the classes of SubscriptionStats.Deliveries. The last
+// class has no bound.
 var AttemptBounds = subscription.AttemptBounds
 
-// A RefusalReason is why a message was not stored.
+// A RefusalReason is the reason for which a message was not stored.
 type RefusalReason string
 
 // The reasons.
 const (
-	RefusedThrottled RefusalReason = "throttled"       // a limit; see Stats.Throttled
-	RefusedInvalid   RefusalReason = "invalid"         // what is wrong with it, or a type that its topic does not take
+	RefusedThrottled RefusalReason = "throttled"       // by a limit; see Stats.Throttled
+	RefusedInvalid   RefusalReason = "invalid"         // the message is invalid, or the topic does not accept its type
 	RefusedNoTopic   RefusalReason = "topic_not_found" // there is no such topic
-	RefusedUnknown   RefusalReason = "unknown"         // it may be stored: the store failed, or the sender did not wait
-	RefusedOther     RefusalReason = "other"           // the broker closes, or the sender had given up
+	RefusedUnknown   RefusalReason = "unknown"         // the message may be stored: the store failed, or the sender left
+	RefusedOther     RefusalReason = "other"           // the broker is closing, or the context had ended
 )
 
 // StoreStats is one of the two databases.
 type StoreStats struct {
-	Commit        Histogram // seconds that commits took, fsync included where it is waited for
-	CommitRecords Histogram // records in a commit: what one fsync serves
+	Commit        Histogram // duration of commits in seconds, with the fsync if they wait for it
+	CommitRecords Histogram // records of a commit, which share an fsync
 	CommitBytes   int64
-	Fsync         Histogram // seconds that fsyncs of the write-ahead log took
+	Fsync         Histogram // duration of fsyncs of the write-ahead log, in seconds
 
 	Disk              int64 // bytes of all files
 	WAL, MemTables    int64 // bytes
-	CompactionDebt    int64 // bytes that are to be compacted
-	ReadAmplification int64 // tables that a read may have to look at
+	CompactionDebt    int64 // bytes that wait for a compaction
+	ReadAmplification int64 // highest number of tables that a read searches
 	L0Files           int64
 	Compactions       int64
 	Flushes           int64
 }
 
-// A Histogram counts observations. Counts[i] is how many were at most
-// Bounds[i] and above the bound before; the last one, of which there is no
-// bound, is how many were above all. The slices are the caller's.
+// A Histogram counts observations. Counts[i] is the number of observations up to Bounds[i] and
+// above the previous bound. The last count has no bound. The caller owns the slices.
 type Histogram struct {
 	Bounds []float64
 	Counts []uint64
@@ -160,8 +153,8 @@ func (h Histogram) Count() uint64 {
 	return n
 }
 
-// counters are what a broker counts beside what its topics and subscriptions
-// do. Nothing here takes a lock or allocates.
+// counters are the counters that belong to no topic or subscription. They need no lock and allocate
+// nothing.
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
 	throttled [len(limits.Names) + 1]atomic.Int64 // by limit; the last one for others
@@ -171,7 +164,7 @@ type counters struct {
 
 var refusalReasons = [...]RefusalReason{RefusedThrottled, RefusedInvalid, RefusedNoTopic, RefusedUnknown, RefusedOther}
 
-// countRefused counts the messages of an Append that were refused.
+// countRefused counts the messages of an Append that were not stored.
 func (c *counters) countRefused(results []transport.SendResult) {
 	for i := range results {
 		if err := results[i].Err; err != nil {
@@ -180,7 +173,7 @@ func (c *counters) countRefused(results []transport.SendResult) {
 	}
 }
 
-// countThrottled counts a message that a limit refused.
+// countThrottled counts a message that a limit rejected.
 func (c *counters) countThrottled(limit string) {
 	i := slices.Index(limits.Names[:], limit)
 	if i < 0 {
@@ -207,10 +200,9 @@ func refusal(err error) RefusalReason {
 	return RefusedOther
 }
 
-// Stats returns what the broker holds and has done. It waits for no I/O but
-// reads of the oldest messages that were never handed out, one for each queue of each
-// subscription that has any. A closed or broken broker tells all but the
-// databases' sizes. Calling it every few seconds costs little.
+// Stats returns the contents and counters of the broker. Its only I/O is the read of the first
+// undelivered message of each queue and subscription. A closed or broken broker omits the sizes of
+// the databases. It is cheap enough for a call every few seconds.
 func (b *Broker) Stats() Stats {
 	s := Stats{
 		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},

@@ -12,22 +12,21 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// AbandonedTransactions is the topic of the half messages that were given up
-// after the last check, with the properties of dead letters: which topic they
-// were sent to, how often their producers were asked. (RocketMQ keeps
-// them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.)
+// AbandonedTransactions is the topic of half messages that were unresolved after the last check.
+// They have the properties of dead letters, with the original topic and the number of checks.
+// RocketMQ keeps them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.
 const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
 
-// PropertyCheckTimes is RocketMQ's name of the property that tells how
-// often a transaction was checked: in checks and in abandoned transactions.
+// PropertyCheckTimes is the property with the number of checks, under RocketMQ's name. Checks and
+// abandoned transactions have it.
 const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
 
-// A Resolution is what became of a transaction.
+// A Resolution is the result of a transaction.
 type Resolution int
 
 // The resolutions.
 const (
-	ResolutionUnknown  Resolution = iota // not known yet: the producer is asked again
+	ResolutionUnknown  Resolution = iota // not known yet: the broker checks again later
 	ResolutionCommit                     // the message is delivered
 	ResolutionRollback                   // the message is removed
 )
@@ -36,19 +35,19 @@ var resolutions = map[Resolution]pending.Resolution{
 	ResolutionUnknown: pending.Unknown, ResolutionCommit: pending.Commit, ResolutionRollback: pending.Rollback,
 }
 
-// A TransactionEnd names a transaction and says what became of it.
+// A TransactionEnd has the result of a transaction.
 type TransactionEnd struct {
 	Topic         string
 	TransactionID string // as in the receipt of the half message
 
-	// MessageID is the ID of the half message. Empty: it is not compared.
+	// MessageID is the ID of the half message. Empty means that it is not compared.
 	MessageID string
 
 	Resolution Resolution
 }
 
-// A TransactionCheck asks a producer what became of the transaction of a half
-// message. The answer is a call of Broker.EndTransaction.
+// A TransactionCheck requests the result of a transaction from a producer, which responds with
+// Broker.EndTransaction.
 type TransactionCheck struct {
 	Message       *tidegate.Message // with its topic; the receiver's own
 	TransactionID string
@@ -58,20 +57,22 @@ type TransactionCheck struct {
 	BornHost         string
 }
 
-// SendHalf stores a half message for a topic of type TRANSACTION: nobody
-// receives it before EndTransaction commits the transaction that the receipt
-// names. firstCheck is Incoming.FirstCheck. Otherwise it is as [Broker.Send].
+// SendHalf stores a half message in a topic of type TRANSACTION. Consumers receive it after
+// EndTransaction has committed the transaction of the receipt. firstCheck is Incoming.FirstCheck.
+// In all other respects it is like [Broker.Send].
 func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
 	return b.Append(ctx, []Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
 }
 
-// EndTransaction ends a transaction, and returns when that is on disk: committed, its message is in
-// a queue, exactly once; rolled back, it is gone. ResolutionUnknown changes nothing. Errors: 40008
-// for an empty transaction ID, or one of another message; tidegate.ErrThrottled for a commit while
-// the disk is short of room, or would have it wait while all sends are refused: the half message
-// stays as it is; 50001, as RocketMQ has it, for a transaction that is not there: it never was, or
-// has ended, perhaps by an earlier call of the same end whose answer was lost. If ctx ends while
-// the disk is waited for, the transaction may end all the same.
+// EndTransaction ends a transaction and returns when that is on disk. A commit writes the message
+// to a queue, exactly once; a rollback removes it; ResolutionUnknown changes nothing. If ctx ends
+// before the disk responds, the transaction may end nevertheless. The errors are
+//
+//   - 40008 for an empty transaction ID, or that of another message,
+//   - tidegate.ErrThrottled for a commit while the storage limits reject all sends; the half
+//     message stays as it is,
+//   - 50001, as in RocketMQ, if there is no such transaction. It may have ended by an earlier call
+//     whose response was lost.
 func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
 	return fail.WithOp("EndTransaction", b.endTransaction(ctx, e))
 }
@@ -124,11 +125,11 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 	return fail.StoreUnless(ctx, err)
 }
 
-// OnTransactionCheck has f called with every check of a transaction. f passes it on to a producer
-// of the message's topic and reports whether it could; if it could not, the next function is asked,
-// in the order in which they were added. It may call the broker and may be called by several
-// goroutines at once, and must not wait for long: other checks wait behind it. After remove no new
-// call begins; one under way is not waited for, by Close neither. If f panics the process ends.
+// OnTransactionCheck registers f, which sends a check to a producer of the message's topic and
+// returns false if there is none. The broker calls the registered functions in the order of their
+// registration until one returns true. f can call the broker. Several goroutines can call f at the
+// same time. f must return soon, because other checks wait for it. After remove no new call begins;
+// remove and Close do not wait for a call under way. A panic in f ends the process.
 func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
 	return b.transactions.OnCheck(func(c pending.Check) bool { return f(TransactionCheck(c)) })
 }

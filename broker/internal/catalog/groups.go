@@ -145,8 +145,8 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 		return g, nil
 	}
 	if c.autoGroups >= c.config.MaxAutoGroups {
-		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and %d were made by being received from, which is the limit (max_auto_groups): "+
-			"make it with PUT /v1/groups/%s, or delete some that are not used", c.autoGroups, name)
+		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and the limit of %d auto-created groups (max_auto_groups) is reached: "+
+			"create it with PUT /v1/groups/%s, or delete unused groups", c.autoGroups, name)
 	}
 	return create()
 }

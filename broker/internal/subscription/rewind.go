@@ -22,7 +22,7 @@ type Position struct {
 	Offsets map[int]int64 // by queue number; other queues stay as they are
 }
 
-// A Rewound is what a rewind has done in one queue.
+// A Rewound is the result of a rewind in one queue.
 type Rewound struct {
 	Queue    int
 	From, To int64 // offset of the next message before and after the rewind
