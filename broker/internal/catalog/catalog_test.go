@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,6 +46,17 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	lateness := histogram.Durations()
 	owners := &heartbeat.Owners{}
 	begin, done := func() bool { return true }, func() {}
+	var operating sync.WaitGroup
+	carryOut := func(ctx context.Context, work func() error) error {
+		result := make(chan error, 1)
+		operating.Go(func() { result <- work() })
+		select {
+		case err := <-result:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	c = New(Config{
 		Store: st, Logger: logger, Loop: loop, Delayed: delayed, Transactions: transactions, Owners: owners, Directory: d,
 		Retention: removal.New(removal.Config{
@@ -53,7 +65,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Life: life, Delayed: delayed}),
 		Env: &subscription.Env{
 			Store: st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,
-			Life: life, Begin: begin, End: done, Lateness: &lateness,
+			Life: life, Begin: begin, End: done, CarryOut: carryOut, Lateness: &lateness,
 		},
 		Transaction: &times, MaxAutoGroups: 1, Life: life, Begin: begin, End: done,
 	})
@@ -66,6 +78,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 			return
 		}
 		closed = true
+		operating.Wait()
 		end(tidegate.ErrClosed)
 		loop.Stop()
 		_, subs := c.All()
@@ -168,7 +181,7 @@ func TestRegisterAfterDeletion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.noteSubscription(t.Context(), g, tp); err != nil {
+	if err := c.noteSubscription(g, tp); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.DeleteTopic(t.Context(), "t"); err != nil {
@@ -228,5 +241,63 @@ func TestLockAdmin(t *testing.T) {
 	d.UnlockAdmin()
 	if err := d.LockAdmin(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A deletion writes that a topic is deleted before it removes the topic from the directory. A
+// subscription that is registered in between leaves no record.
+func TestRegisterDuringDeletion(t *testing.T) {
+	t.Parallel()
+	c, _ := open(t, vfs.NewMem())
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.noteSubscription(g, tp); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.config.Store.Messages.Add(func(*store.Batch) { tp.Delete() }, nil).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Register(subscription.New(c.config.Env, g, tp, false)); err != nil {
+		t.Fatal(err)
+	}
+	if left := stored(t, c); len(left) != 0 {
+		t.Errorf("left: records %v", left)
+	}
+}
+
+// A receive that ends while its subscription is written leaves no record without a subscription:
+// the next Open would create one that nothing consumes, and its backlog could throttle senders.
+func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
+	t.Parallel()
+	for start, name := range map[settings.Start]string{settings.StartEarliest: "earliest", settings.StartLatest: "latest"} {
+		fs := vfs.NewMem()
+		c, closeStore := open(t, fs)
+		tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cause := errors.New("the client left")
+		time.AfterFunc(0, func() { cancel(cause) })
+		if _, err := c.Subscribe(ctx, "g", "t"); err != nil && !errors.Is(err, cause) {
+			t.Fatal(err)
+		}
+		closeStore()
+		inMemory := c.Find(g.ID(), tp.ID()) != nil
+		again, _ := open(t, fs)
+		if onDisk := again.Find(g.ID(), tp.ID()) != nil; onDisk != inMemory {
+			t.Errorf("start %s: the subscription is in memory: %v, on disk: %v", name, inMemory, onDisk)
+		}
+		cancel(nil)
 	}
 }

@@ -33,19 +33,42 @@ func (c *Catalog) Subscribe(ctx context.Context, groupName, topicName string) (*
 	}
 	// The record is on disk before the group consumes anything. Retention by consumption then keeps
 	// the unconsumed messages of the group, also after a power failure.
-	if err := c.noteSubscription(ctx, g, t); err != nil {
-		return nil, err
+	return c.carryOut(ctx, func() (*subscription.Subscription, error) {
+		if err := c.noteSubscription(g, t); err != nil {
+			return nil, err
+		}
+		return c.Register(subscription.New(c.config.Env, g, t, false))
+	})
+}
+
+// carryOut creates a subscription, to the end even if ctx ends before. A record without its
+// subscription would be a subscription after the next restart.
+func (c *Catalog) carryOut(ctx context.Context, create func() (*subscription.Subscription, error)) (*subscription.Subscription, error) {
+	var created *subscription.Subscription
+	err := c.config.Env.CarryOut(ctx, func() (err error) {
+		created, err = create()
+		return err
+	})
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return created, nil
+	case cause != nil && errors.Is(err, cause): // create may still run
+		return nil, cause
 	}
-	return c.Register(subscription.New(c.config.Env, g, t, false))
+	return nil, err
 }
 
 // noteSubscription writes the record that a group receives from a topic.
-func (c *Catalog) noteSubscription(ctx context.Context, g *topic.Group, t *topic.Topic) error {
-	return fail.StoreUnless(ctx, c.config.Store.Messages.Add(func(w *store.Batch) {
+func (c *Catalog) noteSubscription(g *topic.Group, t *topic.Topic) error {
+	err := c.config.Store.Messages.Add(func(w *store.Batch) {
 		if !t.Deleted() && !g.Deleted() {
 			w.PutSubscription(g.ID(), t.ID())
 		}
-	}, nil).WaitContext(ctx))
+	}, nil).Wait()
+	if err != nil {
+		return fail.Store(err)
+	}
+	return nil
 }
 
 // Register adds a subscription whose record is written, and returns it. If the group has another
@@ -53,8 +76,10 @@ func (c *Catalog) noteSubscription(ctx context.Context, g *topic.Group, t *topic
 // was deleted.
 func (c *Catalog) Register(s *subscription.Subscription) (*subscription.Subscription, error) {
 	added, err := c.addSubscription(s)
-	if err != nil { // a deletion of the topic may not have seen this subscription
+	if err != nil || s.Topic().Deleted() { // the deletion of the topic may not have seen this subscription
 		c.config.Store.Messages.Add(func(w *store.Batch) { w.DeleteSubscriptionOfTopic(s.Group().ID(), s.Topic().ID()) }, nil)
+	}
+	if err != nil {
 		return nil, err
 	}
 	// PutTopic adds later queues. It may have added some before the subscription was registered.
@@ -66,18 +91,22 @@ func (c *Catalog) Register(s *subscription.Subscription) (*subscription.Subscrip
 // before the subscription is used. Otherwise the group would receive all older messages after a
 // restart.
 func (c *Catalog) subscribeLate(ctx context.Context, g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
-	if err := c.LockAdmin(ctx); err != nil { // one goroutine creates the subscription
-		return nil, err
-	}
-	defer c.UnlockAdmin()
-	if s := c.Find(g.ID(), t.ID()); s != nil {
-		return s, nil
-	}
+	return c.carryOut(ctx, func() (*subscription.Subscription, error) {
+		if err := c.LockAdmin(ctx); err != nil { // one goroutine creates the subscription
+			return nil, err
+		}
+		defer c.UnlockAdmin()
+		if s := c.Find(g.ID(), t.ID()); s != nil {
+			return s, nil
+		}
+		return c.createLate(g, t)
+	})
+}
+
+func (c *Catalog) createLate(g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
 	s := subscription.New(c.config.Env, g, t, false)
-	if err := fail.StoreUnless(ctx, c.config.Store.Messages.Add(func(*store.Batch) {
-		s.StartAtEnd()
-	}, nil).WaitContext(ctx)); err != nil {
-		return nil, err
+	if err := c.config.Store.Messages.Add(func(*store.Batch) { s.StartAtEnd() }, nil).Wait(); err != nil {
+		return nil, fail.Store(err)
 	}
 	// After the wait above, the messages before the cursor are on disk: no stored cursor is past
 	// the last message.
@@ -85,7 +114,7 @@ func (c *Catalog) subscribeLate(ctx context.Context, g *topic.Group, t *topic.To
 	if err := write.Wait(); err != nil {
 		return nil, fail.Store(err)
 	}
-	if err := c.noteSubscription(ctx, g, t); err != nil {
+	if err := c.noteSubscription(g, t); err != nil {
 		return nil, err
 	}
 	return c.Register(s)
