@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// An age is looked at as often as its limit needs, and not more.
+// TestAgeLook checks that Look calls oldest as often as the limit needs, and not more often.
 func TestAgeLook(t *testing.T) {
 	for _, c := range []struct{ limit, every time.Duration }{
 		{time.Second, 20 * time.Millisecond}, {time.Hour, 100 * time.Millisecond}, {time.Millisecond, time.Millisecond},
@@ -36,7 +36,7 @@ func TestAgeLook(t *testing.T) {
 	}
 }
 
-// Who is asked may look again.
+// TestAgeLookWithinLook checks that oldest may call Look.
 func TestAgeLookWithinLook(t *testing.T) {
 	var a Age
 	now := time.Now()
@@ -46,7 +46,7 @@ func TestAgeLookWithinLook(t *testing.T) {
 	})
 }
 
-// The fall is what consumers come ahead in a second, less the second.
+// TestAgeFall checks that the fall is the progress of the consumers per second, less one second.
 func TestAgeFall(t *testing.T) {
 	for _, speed := range []float64{0, 0.5, 1, 3, 100} { // seconds of stored time a second
 		var a Age

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// AgeTick is how finely [Ages] tells stored times apart, in nanoseconds: what
-// counts the messages of a queue has at most one entry for each.
+// AgeTick is the resolution of the stored times in [Ages], in nanoseconds. Ages has at most one
+// entry per tick.
 const AgeTick = int64(100 * time.Millisecond)
 
-// Ages counts messages by when they were stored, the oldest first, in
-// nanoseconds since 1970. Offsets and stored times of a queue grow together, so
-// adding is nearly always at the end; all it does is O(1) amortized, or a search
-// among the entries. Its zero value is empty.
+// Ages counts messages by the time when they were stored, in nanoseconds since 1970. The entries
+// are sorted, the oldest first. Within a queue, stored times grow with the offsets, so Add nearly
+// always adds at the end. Add and Remove take amortized constant time, or a binary search among
+// the entries. The zero value is empty.
 type Ages struct {
 	entries []ageEntry // the first one is never empty
-	empty   int        // of entries
+	empty   int        // number of entries without messages
 }
 
-// An ageEntry is the messages of one tick.
+// An ageEntry counts the messages of one tick.
 type ageEntry struct {
-	stored int64 // of the first of them that was added
+	stored int64 // stored time of the first message that was added
 	n      int
 }
 
@@ -31,7 +31,7 @@ func (a *Ages) search(stored int64) (int, bool) {
 	})
 }
 
-// Add counts a message.
+// Add counts a message that was stored at stored.
 func (a *Ages) Add(stored int64) {
 	i := len(a.entries) - 1
 	if i < 0 || a.entries[i].stored/AgeTick != stored/AgeTick {
@@ -48,7 +48,7 @@ func (a *Ages) Add(stored int64) {
 	a.entries[i].n++
 }
 
-// Remove takes out a message that was added. One of a tick that has none is passed over.
+// Remove removes a message that was added. It does nothing if the tick of stored has no messages.
 func (a *Ages) Remove(stored int64) {
 	i, ok := a.search(stored)
 	if !ok || a.entries[i].n == 0 {
@@ -63,13 +63,13 @@ func (a *Ages) Remove(stored int64) {
 		first++
 	}
 	a.entries, a.empty = a.entries[first:], a.empty-first
-	if 2*a.empty > len(a.entries) { // one old message, and much that came and went since
+	if 2*a.empty > len(a.entries) { // for example one old message, and many later ones that were removed
 		a.entries = slices.DeleteFunc(a.entries, func(e ageEntry) bool { return e.n == 0 })
 		a.empty = 0
 	}
 }
 
-// Oldest returns when the oldest message was stored, exact to a tick; 0 for none.
+// Oldest returns when the oldest message was stored, exact to a tick; 0 if there are no messages.
 func (a *Ages) Oldest() int64 {
 	if len(a.entries) == 0 {
 		return 0
@@ -77,7 +77,8 @@ func (a *Ages) Oldest() int64 {
 	return a.entries[0].stored
 }
 
-// All yields when messages were stored, exact to a tick, and how many each, the oldest first.
+// All yields each tick that has messages, the oldest first: when the messages were stored, exact
+// to a tick, and their number.
 func (a *Ages) All() iter.Seq2[int64, int] {
 	return func(yield func(int64, int) bool) {
 		for _, e := range a.entries {
@@ -88,7 +89,7 @@ func (a *Ages) All() iter.Seq2[int64, int] {
 	}
 }
 
-// Lesser returns the lesser of two times or limits, of which 0 is none.
+// Lesser returns the lesser of two times or limits. 0 means none: then Lesser returns the other.
 func Lesser[T ~int64](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b

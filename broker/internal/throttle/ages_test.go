@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Ages tell the oldest of what is there, exact to a tick, whatever comes and
-// goes, and keep little more than what is there.
+// TestAges adds and removes messages at random. Ages must return the oldest message, exact to a
+// tick, and must have few entries without messages.
 func TestAges(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -21,7 +21,7 @@ func TestAges(t *testing.T) {
 				clock += rnd.Int64N(2 * AgeTick)
 				stored := clock
 				if rnd.IntN(20) == 0 {
-					stored -= rnd.Int64N(50 * AgeTick) // the clock was put back
+					stored -= rnd.Int64N(50 * AgeTick) // the clock was set back
 				}
 				a.Add(stored)
 				there = append(there, stored)

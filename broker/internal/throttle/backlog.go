@@ -2,33 +2,34 @@ package throttle
 
 import "time"
 
-// A Measure is how a backlog is measured.
+// A Measure is one of the ways to measure a backlog.
 type Measure int
 
 // The measures.
 const (
 	ByMessages Measure = iota
 	ByBytes
-	ByAge // of the oldest message, in milliseconds
+	ByAge // age of the oldest message, in milliseconds
 	Measures
 )
 
-// An Amount is a backlog, or a limit of one, in each measure. As a limit, 0 is none.
+// An Amount is the size of a backlog, or a limit for it, in each measure. As a limit, 0 means no
+// limit.
 type Amount [Measures]int64
 
-// A Backlog keeps which limits of one backlog refuse sends, and shares the room
-// that they leave when they end.
+// A Backlog keeps which limits of one backlog reject sends. After a limit has ended, it shares the
+// room below the limit among the clients. The zero value rejects nothing.
 type Backlog struct {
 	gates [Measures]gate
 
-	// The room that the end of a limit left is shared: which one, and by whom.
+	// While sharing is set, the clients in fair share the room below the limit that has ended.
 	sharing bool
 	ended   Measure
 	fair    fairness
 }
 
-// Update compares a backlog with its limits, and returns the first one that
-// refuses sends, if any does.
+// Update compares a backlog with its limits. It returns the first limit that rejects sends, or
+// false if none does.
 func (b *Backlog) Update(value, marks Amount, now time.Time) (Measure, bool) {
 	holds, ended := Measures, Measures
 	for i := range b.gates {
@@ -46,17 +47,17 @@ func (b *Backlog) Update(value, marks Amount, now time.Time) (Measure, bool) {
 	return holds, holds != Measures
 }
 
-// State returns how the limit of one measure was at the last Update. It cannot tell RetryAfter.
+// State returns the state of one limit at the last Update, without RetryAfter.
 func (b *Backlog) State(m Measure, value, marks Amount) State {
 	return b.gates[m].state(State{Value: value[m], Mark: marks[m], Resume: resumeMark(marks[m])})
 }
 
-// Draining is how fast a backlog falls, in each measure: messages and bytes a
-// second, and seconds of age a second. What is 0, or less, does not fall.
+// Draining is how fast a backlog falls: messages and bytes per second, and seconds of age per
+// second. In a measure that is 0 or negative, the backlog does not fall.
 type Draining struct{ Messages, Bytes, Age float64 }
 
-// Until estimates how long it takes until a backlog is down to resume in a
-// measure; 0 if it does not fall and nothing can be said.
+// Until estimates how long it takes until a backlog has fallen to resume in a measure. It returns 0
+// if the backlog does not fall, so that there is no estimate.
 func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	switch m {
 	case ByMessages:
@@ -64,8 +65,7 @@ func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	case ByBytes:
 		return pushBack(backlog[m]-resume, d.Bytes)
 	}
-	// The age falls as consumers come to newer messages, and is none when they
-	// have come to the end.
+	// The age falls as consumers proceed to newer messages. It is 0 as soon as the backlog is empty.
 	all := pushBack(backlog[ByMessages], d.Messages)
 	falling := pushBack(backlog[ByAge]-resume, d.Age*1000)
 	if all == 0 || falling == 0 {
@@ -80,9 +80,10 @@ type Consumer struct {
 	Drain   Draining
 }
 
-// UntilAll estimates how long it takes until a topic is down to resume in a measure: the last group
-// that is above it ends the throttle. waiting, which is not drained, counts too. 0 if nothing can
-// be said.
+// UntilAll estimates how long it takes until the backlogs of all groups of a topic have fallen to
+// resume in a measure. The slowest group above resume determines the result. waiting is the part
+// that no group can drain yet, for example delayed messages; it counts in addition to the backlog
+// of each group. UntilAll returns 0 if there is no estimate.
 func UntilAll(m Measure, waiting Amount, groups []Consumer, resume int64) (longest time.Duration) {
 	if resume -= waiting[m]; resume < 0 {
 		return 0

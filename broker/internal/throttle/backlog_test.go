@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The first measure that is reached is told, since when, and until which value.
+// TestBacklog checks that Update returns the first limit that rejects sends, and that its state has
+// the time when it was reached and the value at which it ends.
 func TestBacklog(t *testing.T) {
 	var b Backlog
 	start := time.Now()
@@ -44,14 +45,14 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// The room after a limit is shared until the backlog is at 64 % of it, by those
-// that sent and those that waited; then nobody is known any more.
+// TestBacklogShares checks that the clients that sent or waited share the room after a limit until
+// the backlog has fallen to 64 % of the limit. Then the clients are forgotten.
 func TestBacklogShares(t *testing.T) {
 	for _, c := range []struct {
 		m    Measure
-		say  Measure // of the share
-		n    int     // messages of a client at first
-		each int64   // that one client sends in a second
+		say  Measure // Measure of the share
+		n    int     // messages that a client can send at first
+		each int64   // PerSecond of the share
 		wait time.Duration
 	}{
 		{ByMessages, ByMessages, 50, 10, 100 * time.Millisecond}, // a quarter of the room, which is 200; all of it in 10 s
@@ -107,8 +108,8 @@ func TestBacklogShares(t *testing.T) {
 	}
 }
 
-// The first limit that ended is the one whose room is shared, and while another
-// refuses sends none is.
+// TestBacklogSharesOneLimit checks that the room of the first ended limit is shared, and that no
+// room is shared while another limit rejects sends.
 func TestBacklogSharesOneLimit(t *testing.T) {
 	var b Backlog
 	now := time.Now()
@@ -146,7 +147,8 @@ func TestBacklogSharesOneLimit(t *testing.T) {
 	}
 }
 
-// Where nothing drains, a client has a message in ten seconds for each that shares.
+// TestBacklogSharesWithoutDrain checks that, without a drain, all clients together can send one
+// message in ten seconds. So each of two clients can send one in twenty seconds.
 func TestBacklogSharesWithoutDrain(t *testing.T) {
 	var b Backlog
 	now := time.Now()
@@ -173,8 +175,8 @@ func TestDraining(t *testing.T) {
 		{Draining{Messages: 10, Bytes: 1}, ByMessages, Amount{200, 0, 0}, 10 * time.Second},
 		{Draining{Messages: 1, Bytes: 10}, ByBytes, Amount{0, 200, 0}, 10 * time.Second},
 		{Draining{Messages: 10}, ByBytes, Amount{0, 200, 0}, 0},
-		{Draining{Messages: 1, Age: 0.01}, ByAge, Amount{1000, 0, 200}, 10 * time.Second}, // before all are done
-		{Draining{Messages: 100, Age: 0.01}, ByAge, Amount{500, 0, 200}, 5 * time.Second}, // all are done before
+		{Draining{Messages: 1, Age: 0.01}, ByAge, Amount{1000, 0, 200}, 10 * time.Second}, // the age falls to 100 before the backlog is empty
+		{Draining{Messages: 100, Age: 0.01}, ByAge, Amount{500, 0, 200}, 5 * time.Second}, // the backlog is empty before
 		{Draining{Messages: 100, Age: -1}, ByAge, Amount{500, 0, 200}, 5 * time.Second},
 		{Draining{Age: 0.01}, ByAge, Amount{500, 0, 200}, 10 * time.Second},
 		{Draining{Age: -1}, ByAge, Amount{500, 0, 200}, 0},
@@ -185,8 +187,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// Whatever a backlog does, a limit comes on at its mark and not below, goes off
-// at ResumePercent and not above, and is never told without a time.
+// TestBacklogProperties changes backlogs at random. A limit must turn on at its mark and not below,
+// and turn off at ResumePercent and not above. Its state must have a time while it is on.
 func TestBacklogProperties(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -216,8 +218,8 @@ func TestBacklogProperties(t *testing.T) {
 	}
 }
 
-// The last of the groups that are above the mark ends a throttle, and what waits for its delivery
-// time is not drained.
+// TestUntilAll checks that the slowest group above the mark determines the estimate, and that
+// delayed messages are not drained.
 func TestUntilAll(t *testing.T) {
 	group := func(messages int64, rate float64) Consumer {
 		return Consumer{Amount{ByMessages: messages}, Draining{Messages: rate}}

@@ -26,8 +26,8 @@ func TestCold(t *testing.T) {
 	}
 }
 
-// All groups that are far behind count, and the last of them to come near the
-// end ends it.
+// TestColdReads checks that all groups that are far behind count, and that the estimate is that of
+// the slowest group.
 func TestColdReads(t *testing.T) {
 	limit := ColdLimit{PerSecond: 100, Distance: 1000}
 	if limit.Far(800) || !limit.Far(801) {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// At any moment of a steady drain the rate is right within a factor of two, be
-// it of single messages or batches, acknowledged at once or one by one, from a
-// message in 100 s to 100 000 a second; and once it stops there is none soon.
+// TestPaceOfSteadyDrains checks that the rate of a steady drain is right within a factor of two at
+// any moment, and soon 0 after the drain has stopped. The drains have from one message in 100 s to
+// 100 000 messages per second. The consumers acknowledge single messages, whole batches, or the
+// messages of a batch one by one.
 func TestPaceOfSteadyDrains(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -19,7 +20,7 @@ func TestPaceOfSteadyDrains(t *testing.T) {
 	for range 1000 {
 		rate, batch := exp(0.01, 100_000), int(exp(1, 1001))
 		every := float64(batch) / rate // seconds
-		spread := 0.0                  // over which a batch is acknowledged, one by one
+		spread := 0.0                  // seconds in which the messages of a batch are acknowledged one by one
 		if rnd.IntN(2) == 0 {
 			spread = min(rnd.Float64()*every, 4)
 		}
@@ -71,7 +72,8 @@ func TestPaceOfSteadyDrains(t *testing.T) {
 	}
 }
 
-// A drain at random moments is told within a factor of three or so, most of the time.
+// TestPaceOfRandomDrains checks drains with steps at random moments: nine of ten rates are right
+// within a factor of three.
 func TestPaceOfRandomDrains(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, rate := range []float64{0.01, 0.3, 10, 1000} {
@@ -90,7 +92,7 @@ func TestPaceOfRandomDrains(t *testing.T) {
 	}
 }
 
-// What a drain was before, and how long there was nothing to drain, is forgotten soon.
+// TestPaceThatChanges checks that earlier rates and pauses soon stop to have an effect.
 func TestPaceThatChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		before float64 // a second
@@ -131,7 +133,7 @@ func TestPaceThatChanges(t *testing.T) {
 	}
 }
 
-// The estimate is right within a factor of two in a steady drain, from its
+// TestDrainRate checks that the rate of a steady drain is right within a factor of two, from its
 // first second on.
 func TestDrainRate(t *testing.T) {
 	for _, rate := range []int{10, 1000} {

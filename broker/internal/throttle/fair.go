@@ -6,35 +6,35 @@ import (
 )
 
 const (
-	// fairWindow is how long a client that does not send counts among those
-	// that share.
+	// fairWindow is how long a client has a share after its last send or wait.
 	fairWindow = 10 * time.Second
 
-	// maxSharers bounds how many clients are told apart; those beyond share as one.
+	// maxSharers bounds the number of clients with a share of their own. Further clients have one
+	// share together.
 	maxSharers = 4096
 )
 
-// fairness divides the room that there is after a throttle among the clients
-// that want to send. Without it the most aggressive one would have it all: the
-// others wait, as they were told to, while it tries all the time.
+// fairness divides the room after a throttle among the clients that want to send. Without it the
+// most aggressive client would take the whole room: that client retries all the time, while the
+// others wait for the announced time.
 //
-// From the end of a throttle until the backlog is well below it, each client
-// seen of late has tokens: an equal part of the drain rate, and of half of the
-// room to begin with. So the backlog stays about where it is. Its zero value
-// is ready for use.
+// Sharing lasts from the end of a throttle until the backlog is well below the limit. Each client
+// seen in the last fairWindow has a token bucket. A bucket starts with an equal part of half of the
+// room, and gains an equal part of the drain rate. So the backlog stays about the same. The zero
+// value is ready for use.
 type fairness struct {
 	clients map[string]*tokens
 	purged  time.Time
 }
 
-// tokens are what one client may send.
+// tokens are the token bucket of one client, in messages or bytes.
 type tokens struct {
 	left float64
-	at   time.Time // of left
+	at   time.Time // when left was computed
 	seen time.Time
 }
 
-// see notes that a client wants to send.
+// see records that a client wants to send, and returns its tokens.
 func (f *fairness) see(client string, now time.Time) *tokens {
 	if now.Sub(f.purged) >= time.Second {
 		f.purged = now
@@ -53,21 +53,21 @@ func (f *fairness) see(client string, now time.Time) *tokens {
 		if f.clients == nil {
 			f.clients = map[string]*tokens{}
 		}
-		c = &tokens{left: math.Inf(1), at: now} // as many as it may have
+		c = &tokens{left: math.Inf(1), at: now} // take lowers this to the size of a full bucket
 		f.clients[client] = c
 	}
 	c.seen = now
 	return c
 }
 
-// take lets a client send what costs that much, or says how long it waits for
-// its next token. room is what all together can send until the throttle is
-// back, rate what is drained a second.
+// take takes cost from the tokens of a client. If the client has too few tokens, take returns false
+// and the time until it has enough. room is the amount that all clients together can send until the
+// limit is reached again. rate is the drain rate per second.
 func (f *fairness) take(client string, cost, room, rate float64, now time.Time) (wait time.Duration, ok bool) {
 	c := f.see(client, now)
 	n := float64(len(f.clients))
 	if n == 1 {
-		return 0, true // nobody to share with
+		return 0, true // there is no other client
 	}
 	most := max(cost, room/2/n)
 	c.left = min(most, c.left+rate/n*now.Sub(c.at).Seconds())
@@ -79,28 +79,28 @@ func (f *fairness) take(client string, cost, room, rate float64, now time.Time) 
 	return pushBack(int64(math.Ceil(cost-c.left)), rate/n), false
 }
 
-// A Share is the part of a client that has had it for now.
+// A Share describes the share of a client that has used it up for now.
 type Share struct {
-	Measure   Measure // ByMessages or ByBytes
-	PerSecond int64   // of one client
-	Clients   int     // that share
-	Since     time.Time
+	Measure   Measure   // ByMessages or ByBytes
+	PerSecond int64     // of one client
+	Clients   int       // number of clients that share
+	Since     time.Time // when the limit ended
 
-	RetryAfter time.Duration // until the client's next turn
+	RetryAfter time.Duration // until the client has enough tokens for the message
 }
 
-// Wait notes that a client waits for the end of a limit that refuses it: it
-// will have a share.
+// Wait records that a limit has rejected a send of a client. The client has a share when the limit
+// ends.
 func (b *Backlog) Wait(client string, now time.Time) { b.fair.see(client, now) }
 
-// Sharing tells whether what room there is at the last Update is shared: from a
-// limit's end until the backlog is well below it, and no other limit refuses sends.
+// Sharing reports whether the clients shared the room at the last Update. They do from the end of a
+// limit until the backlog is well below it, unless another limit rejects sends.
 func (b *Backlog) Sharing() bool { return b.sharing }
 
-// Share decides on a message of size bytes, while there is Sharing: each client that has
-// sent or waited in the last ten seconds has an equal share of what is drained,
-// in messages and bytes a second, and a client alone has all. It returns
-// false, and the share, if the client has had it.
+// Share decides whether a client may send a message of size bytes. Call it while Sharing is true.
+// messages and bytes are the drain rates per second. Each client that has sent or waited in the
+// last ten seconds has an equal share of the drain rate; a single client is not limited. If the
+// client has used up its share, Share returns the share and false.
 func (b *Backlog) Share(client string, size int64, value, marks Amount, messages, bytes float64, now time.Time) (Share, bool) {
 	m := b.ended
 	by, cost, room, drained := ByMessages, 1.0, float64(marks[m]-value[m]), messages
@@ -108,9 +108,9 @@ func (b *Backlog) Share(client string, size int64, value, marks Amount, messages
 	case ByBytes:
 		by, cost, drained = ByBytes, max(1, float64(size)), bytes
 	case ByAge:
-		room = messages // a second's worth
+		room = messages // the messages drained in one second
 	}
-	// What little is drained, or nothing, must not keep the room empty.
+	// Even if little or nothing drains, clients may use the room within fairWindow.
 	drained = max(drained, room/fairWindow.Seconds(), cost/fairWindow.Seconds())
 	wait, ok := b.fair.take(client, cost, room, drained, now)
 	if ok {

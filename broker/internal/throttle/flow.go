@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// A Flow measures how much passes a second, in the last 5 s or so. Goroutines
-// may share it. Its zero value is ready for use.
+// A Flow measures messages and bytes per second, as a moving average with a time constant of 5 s.
+// Goroutines may share a Flow. The zero value is ready for use; its rate is 0.
 type Flow struct {
 	mu              sync.Mutex
 	messages, bytes float64   // guarded by mu: decayed sums
-	at              time.Time // guarded by mu: of the sums
-	start           time.Time // guarded by mu: since when the sums gather
+	at              time.Time // guarded by mu: when the sums were last decayed
+	start           time.Time // guarded by mu: when this measurement began
 }
 
-// Add notes that so much passes.
+// Add counts messages and bytes at now.
 func (f *Flow) Add(messages, bytes int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,9 +35,9 @@ func (f *Flow) decay(now time.Time) {
 	}
 }
 
-// Rate returns messages and bytes a second. What passed in less than a second
-// is taken for what passes in one. Early on, the sums have not gathered
-// for a whole window yet; the divisor corrects that.
+// Rate returns messages and bytes per second. A measurement that began less than a second ago is
+// treated as one second long. Soon after the beginning the sums do not cover a whole window yet;
+// the divisor corrects the rate for that.
 func (f *Flow) Rate(now time.Time) (messages, bytes float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

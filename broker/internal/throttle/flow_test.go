@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A steady flow is told from its first second on; soon after it has ended, none.
+// TestFlow checks that the rate of a steady flow is right from its first second on, and that it is
+// 0 soon after the flow has ended.
 func TestFlow(t *testing.T) {
 	for _, rate := range []float64{2, 100, 10_000} {
 		var f Flow

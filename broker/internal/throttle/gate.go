@@ -2,17 +2,18 @@ package throttle
 
 import "time"
 
-// ResumePercent of a limit is where its throttle ends.
+// ResumePercent is the percentage of a limit at which its throttle ends.
 const ResumePercent = 80
 
-// resumeMark returns where a throttle at mark ends: ResumePercent of it, rounded
-// down, and always below it.
+// resumeMark returns the value at which a throttle at mark ends: ResumePercent of mark, rounded
+// down. The result is below mark if mark is above 0.
 func resumeMark(mark int64) int64 {
 	return mark/100*ResumePercent + mark%100*ResumePercent/100
 }
 
-// refuses decides whether sends are refused: from the mark on, and then
-// until the value is down to resume, so that it does not flap. Mark 0 is no limit.
+// refuses reports whether a limit rejects sends. It does once value reaches mark, and then until
+// value has fallen to resume, so that the state does not flap. A mark of 0 means no limit. before
+// is the last result.
 func refuses(before bool, value, mark, resume int64) bool {
 	if mark <= 0 {
 		return false
@@ -23,30 +24,30 @@ func refuses(before bool, value, mark, resume int64) bool {
 	return value >= mark
 }
 
-// A State is how a limit is at one moment.
+// A State is the state of a limit at one moment.
 type State struct {
-	On     bool  // sends are refused
-	Value  int64 // now
+	On     bool  // the limit rejects sends
+	Value  int64 // the current value
 	Mark   int64 // the limit itself
 	Resume int64 // sends are accepted again when the value is at or below; of free disk, at or above
 
-	Since      time.Time     // when it came on; zero if it is not
+	Since      time.Time     // when On was set; zero if On is false
 	RetryAfter time.Duration // estimated time until sends are accepted again; 0 for no estimate
 }
 
-// A gate keeps whether one limit refuses sends. Its zero value does not.
+// A gate keeps whether one limit rejects sends. The zero value does not reject.
 type gate struct {
 	on    bool
 	since time.Time
 
-	// resuming: it was on, and the value has not come down to ResumePercent of
-	// where it ended yet. Meanwhile senders share what room there is.
+	// resuming is set when the gate turns off, until the value has fallen to ResumePercent of the
+	// value at which the throttle ended. Meanwhile the clients share the room.
 	resuming bool
 }
 
 func (g *gate) update(value, mark int64, now time.Time) bool {
 	if !g.on && !g.resuming && (mark <= 0 || value < mark) {
-		return false // as before, and as nearly always
+		return false // no change; the usual case
 	}
 	resume := resumeMark(mark)
 	g.set(refuses(g.on, value, mark, resume), now)
@@ -63,7 +64,8 @@ func (g *gate) set(on bool, now time.Time) {
 	g.on = on
 }
 
-// state completes that of the gate's limit.
+// state completes s, the state of the gate's limit: it sets On and Since, and clears RetryAfter if
+// the gate is off.
 func (g *gate) state(s State) State {
 	if s.On = g.on; g.on {
 		s.Since = g.since

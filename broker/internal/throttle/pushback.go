@@ -2,17 +2,18 @@ package throttle
 
 import "time"
 
-// Bounds of the push-back that is told to producers.
+// The bounds of the wait that the broker announces to producers.
 const (
 	minPushBack = time.Millisecond
 	maxPushBack = 2 * time.Minute // MAX_BACKOFF of "RocketMQ: sending retry and throttling"
 )
 
-// Bound returns the nearest to d of what producers may be told, 1 ms to 2 min.
+// Bound returns d, but at least 1 ms and at most 2 min: the bounds of the wait that the broker
+// announces to producers.
 func Bound(d time.Duration) time.Duration { return min(max(d, minPushBack), maxPushBack) }
 
-// pushBack estimates how long it takes to drain excess at a rate per second.
-// 0: nothing drains, so nothing can be said.
+// pushBack estimates how long it takes to drain excess at a rate per second, within the bounds. It
+// returns 0 if nothing drains, so that there is no estimate.
 func pushBack(excess int64, rate float64) time.Duration {
 	if excess <= 0 {
 		return minPushBack

@@ -20,8 +20,8 @@ func TestPushBack(t *testing.T) {
 	}
 }
 
-// Whatever is measured, producers are told nothing, or a time in bounds; never a
-// shorter one for more, or for what drains more slowly.
+// For any measured values, the estimate is 0 or within the bounds. It is never shorter for a larger
+// excess or for a slower drain.
 func FuzzPushBack(f *testing.F) {
 	f.Add(int64(100), 50.0)
 	f.Add(int64(math.MaxInt64), math.SmallestNonzeroFloat64)

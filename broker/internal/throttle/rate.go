@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Burst returns how many messages may come at once after a pause, under a
-// limit of so many a second: burst or, if that is 0, as many as in one second, at least 1.
+// Burst returns how many messages may arrive at once after a pause, under a limit of perSecond
+// messages. This is burst or, if burst is 0, the messages of one second, and at least 1.
 func Burst(perSecond float64, burst int) int {
 	if burst > 0 {
 		return burst
@@ -14,14 +14,14 @@ func Burst(perSecond float64, burst int) int {
 	return int(min(max(1, math.Ceil(perSecond)), math.MaxInt32))
 }
 
-// A bucket has tokens that come at a rate. Its zero value is full.
+// A bucket is a token bucket. The zero value is full.
 type bucket struct {
 	tokens float64
 	at     time.Time
 }
 
-// wait brings tokens up to date, and returns how long it takes until there are
-// enough for cost; a cost above burst needs a full bucket.
+// wait adds the tokens since the last call, and returns how long it takes until the bucket has
+// enough for cost. For a cost above burst a full bucket is enough.
 func (b *bucket) wait(cost, rate, burst float64, now time.Time) time.Duration {
 	if b.at.IsZero() {
 		b.tokens = burst
@@ -34,28 +34,29 @@ func (b *bucket) wait(cost, rate, burst float64, now time.Time) time.Duration {
 	return 0
 }
 
-// A RateLimit bounds a [Rate]. Zero fields do not.
+// A RateLimit bounds a [Rate]. A zero MessagesPerSecond or BytesPerSecond means no limit.
 type RateLimit struct {
 	MessagesPerSecond float64
-	BytesPerSecond    float64 // up to as many at once, or one message if it has more
-	Burst             int     // of messages; see [Burst]
+	BytesPerSecond    float64 // as many may arrive at once, or one larger message
+	Burst             int     // in messages; see [Burst] for zero
 }
 
-// of returns the limit of one measure; 0 for none.
+// of returns the limit of one measure; 0 means no limit.
 func (l RateLimit) of(m Measure) float64 {
 	return [...]float64{l.MessagesPerSecond, l.BytesPerSecond}[m]
 }
 
-// A Rate takes messages as fast as a limit allows, and measures how fast they
-// come. The buckets of what is not limited are full, whatever passes.
+// A Rate applies a rate limit to messages, and measures the rate at which messages arrive. The
+// bucket of a measure without a limit is always full. The zero value is ready for use.
 type Rate struct {
 	buckets [2]bucket // ByMessages and ByBytes
-	gates   [2]gate   // of the last message
+	gates   [2]gate   // whether the limit rejected the last message
 	offered Flow
 }
 
-// Take takes a message of size bytes from what the limit allows, and returns a
-// wait of 0; or it returns by how much the message comes too early, and by which measure.
+// Take takes the tokens for a message of size bytes, and returns a wait of 0. If there are too few
+// tokens, it takes none, and returns the time until there are enough and the measure that lacks
+// them. Rejected messages count for the measured rate too.
 func (r *Rate) Take(limit RateLimit, size int64, now time.Time) (m Measure, wait time.Duration) {
 	r.offered.Add(1, size, now)
 	if wait = r.wait(ByMessages, limit, 1, now); wait == 0 {
@@ -73,16 +74,16 @@ func (r *Rate) Take(limit RateLimit, size int64, now time.Time) (m Measure, wait
 	return m, wait
 }
 
-// Refused returns how the limit is that refused the last message, which comes
-// too early by wait. RetryAfter is longer if then even smaller ones would be refused.
+// Refused returns the state of the limit that has rejected the last message. m and wait are the
+// results of Take. RetryAfter is wait, or longer if the limit rejects messages of any size longer.
 func (r *Rate) Refused(m Measure, wait time.Duration, limit RateLimit, now time.Time) State {
 	s := r.state(m, limit, now)
 	s.RetryAfter = max(wait, s.RetryAfter)
 	return s
 }
 
-// Fill fills the buckets of what is not limited. It is to be called when the
-// limit changes, so that one that is set anew begins with its whole burst.
+// Fill fills the buckets of the measures without a limit. Call it when the limit changes, so that a
+// limit that is set again starts with its whole burst.
 func (r *Rate) Fill(limit RateLimit) {
 	for m := range r.buckets {
 		if limit.of(Measure(m)) == 0 {
@@ -91,12 +92,12 @@ func (r *Rate) Fill(limit RateLimit) {
 	}
 }
 
-// State returns how the limit of messages or of bytes is. On: it refuses
-// messages of any size for RetryAfter.
+// State returns the state of the limit of messages or of bytes. On is set if the limit rejects
+// messages of any size; it does so for RetryAfter.
 func (r *Rate) State(m Measure, limit RateLimit, now time.Time) State {
 	s := r.state(m, limit, now)
 	if s.On = s.RetryAfter > 0; !s.On {
-		s.Since = time.Time{} // the gate tells of the last message only
+		s.Since = time.Time{} // the gate has the outcome of the last message only
 	}
 	return s
 }
@@ -109,7 +110,8 @@ func (r *Rate) state(m Measure, limit RateLimit, now time.Time) State {
 	return s
 }
 
-// wait returns how long it takes until there is room for cost; 0 for none.
+// wait returns how long it takes until the bucket of a measure has enough tokens for cost; 0 if it
+// has enough now, or if there is no limit.
 func (r *Rate) wait(m Measure, limit RateLimit, cost int64, now time.Time) time.Duration {
 	rate := limit.of(m)
 	if rate <= 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A message goes after the time that a refusal told.
+// A message is accepted after the wait that its rejection has returned.
 func TestRateWaitIsRight(t *testing.T) {
 	now := time.Now()
 	for _, limit := range []RateLimit{{MessagesPerSecond: 3}, {BytesPerSecond: 7}, {MessagesPerSecond: 0.25, BytesPerSecond: 1e6}, {MessagesPerSecond: 1e5, Burst: 1}} {
@@ -33,7 +33,8 @@ func TestRateWaitIsRight(t *testing.T) {
 	}
 }
 
-// Tokens that were left, or owed, from before a limit was lifted do not count when it is set anew.
+// When a limit is removed and set again, the tokens of the earlier limit do not count, and neither
+// do owed ones.
 func TestRateFill(t *testing.T) {
 	now := time.Now()
 	bound := RateLimit{MessagesPerSecond: 1, BytesPerSecond: 10}
@@ -66,7 +67,7 @@ func TestRateFill(t *testing.T) {
 	}
 }
 
-// A limit that refuses large messages only is not on.
+// A limit that rejects only large messages is not on.
 func TestRateState(t *testing.T) {
 	var r Rate
 	now := time.Now()
@@ -80,7 +81,7 @@ func TestRateState(t *testing.T) {
 		t.Errorf("50 bytes would be taken, and it is %+v", s)
 	}
 	r = Rate{}
-	r.Take(limit, 150, now) // more than a second's worth: it owes 50
+	r.Take(limit, 150, now) // more bytes than the limit of one second: 50 are owed
 	m, wait = r.Take(limit, 0, now)
 	if s := r.Refused(m, wait, limit, now); m != ByBytes || wait != 500*time.Millisecond || s.RetryAfter != 510*time.Millisecond {
 		t.Errorf("a message without a body waits %v, one with a byte %v", wait, s.RetryAfter)

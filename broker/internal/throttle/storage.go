@@ -8,8 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// short decides whether too little is free: below the mark, and then until
-// there is a quarter more, so that the mark is ResumePercent of it. Mark 0 is no limit.
+// short reports whether too little disk space is free. The result becomes true once free is below
+// mark, and stays true until free reaches enough(mark). A mark of 0 means no limit. before is the
+// last result.
 func short(before bool, free, mark int64) bool {
 	if before {
 		return mark > 0 && free < enough(mark)
@@ -19,12 +20,12 @@ func short(before bool, free, mark int64) bool {
 
 func enough(mark int64) int64 { return mark + mark/4 }
 
-// A trend follows a value that is looked at now and then, and tells how fast
-// it falls. Its zero value is ready for use.
+// A trend measures how fast a value falls that is observed from time to time. The zero value is
+// ready for use.
 type trend struct {
 	at    time.Time
 	value float64
-	fall  float64 // a second; below 0 while it grows
+	fall  float64 // per second; negative while the value grows
 	known bool
 }
 
@@ -44,11 +45,11 @@ func (t *trend) observe(value float64, now time.Time) {
 	t.at, t.value = now, value
 }
 
-// A Condition is what a storage says of itself, or limits of that. As a limit, 0 is none.
+// A Condition is the state of a storage, or a set of limits for it. As a limit, 0 means no limit.
 type Condition struct {
-	Free    int64         // bytes of the disk; as a limit, so many must be free
-	Debt    int64         // bytes that wait to be compacted
-	Stalled time.Duration // for how long it has been holding up writes
+	Free    int64         // free bytes on the disk; as a limit, the least number
+	Debt    int64         // compaction debt in bytes
+	Stalled time.Duration // how long writes have been stalled
 }
 
 // The bounds of the default of StorageLimits.Free.
@@ -57,16 +58,16 @@ const (
 	leastFree = 256 << 20
 )
 
-// StorageLimits are the limits of a storage as they are set: as a Condition, but 0 stands for the
-// default, and what is below 0 for no limit. By default a disk must have 1 GiB free or, if that is
-// less, 5 % of it, but at least 256 MiB.
+// StorageLimits are the configured limits of a storage. The fields are those of Condition, but zero
+// means the default, and a negative value means no limit. The default of Free is 5 % of the disk,
+// but at least 256 MiB and at most 1 GiB.
 type StorageLimits struct {
 	Free, Debt int64
 	Stalled    time.Duration
 }
 
-// Of returns the limits that hold for a disk of total bytes. disk false: it is none, or its size is
-// not known.
+// Of returns the limits for a disk of total bytes. If the storage is not on a disk, or if the size
+// of the disk is unknown, disk is false and Free has no limit.
 func (l StorageLimits) Of(disk bool, total int64) Condition {
 	free := int64(0)
 	if disk {
@@ -76,17 +77,18 @@ func (l StorageLimits) Of(disk bool, total int64) Condition {
 }
 
 const (
-	// askEvery is the longest time between two questions to a storage while messages are sent, and
-	// stallEvery while it holds up writes.
+	// While messages are sent, the state of a storage is read at least every askEvery, and at least
+	// every stallEvery while writes are stalled.
 	askEvery   = 500 * time.Millisecond
 	stallEvery = 10 * time.Millisecond
 
-	// askBytes is how much is written before the storage is asked again at the latest.
+	// askBytes is the number of written bytes after which the state is read again.
 	askBytes = 16 << 20
 )
 
-// Stale reports whether a storage is to be asked again, since it was asked that long ago and so
-// many bytes were written. A negative age is that of a clock that was put back.
+// Stale reports whether the state of a storage must be read again. age is the time since it was
+// read; written is the number of bytes written since then. A negative age means that the clock was
+// set back; then the state is stale.
 func Stale(age time.Duration, written int64, stalled bool) bool {
 	every := askEvery
 	if stalled {
@@ -95,17 +97,18 @@ func Stale(age time.Duration, written int64, stalled bool) bool {
 	return age < 0 || age >= every || written >= askBytes
 }
 
-// A Storage keeps which limits of a storage refuse sends.
+// A Storage keeps which limits of a storage reject sends. The zero value rejects nothing.
 type Storage struct {
 	disk, debt, stall gate
 	free, owed        trend
 }
 
-// Update compares what the storage says with its limits, and returns the state
-// of each: free bytes at Value, Mark and Resume, then milliseconds of stalled
-// writes, then bytes of debt. Sends are refused while Value is below Mark free
-// bytes, and then below Resume, a quarter more; while writes are stalled for as long as
-// the limit; and from Mark bytes of debt down to Resume.
+// Update compares the state of the storage with its limits, and returns the state of each limit:
+//   - free, in free bytes. It rejects sends once Value is below Mark, and then until Value reaches
+//     Resume, a quarter above Mark.
+//   - stalled, in milliseconds. It rejects sends while writes have been stalled for Mark or longer.
+//   - debt, in bytes of compaction debt. It rejects sends once Value reaches Mark, and then until
+//     Value has fallen to Resume.
 func (s *Storage) Update(limits, is Condition, now time.Time) (free, stalled, debt State) {
 	s.free.observe(float64(is.Free), now)
 	s.owed.observe(float64(is.Debt), now)

@@ -10,7 +10,7 @@ func TestStorage(t *testing.T) {
 	const gib = 1 << 30
 	type step struct {
 		is Condition
-		on string // the limits that refuse sends
+		on string // the limits that reject sends
 	}
 	free := func(n int64, on string) step { return step{Condition{Free: n}, on} }
 	debt := func(n int64, on string) step { return step{Condition{Debt: n}, on} }
@@ -55,7 +55,7 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// A limit that is taken away while it refuses sends refuses none.
+// A limit that is removed while it rejects sends ends at once.
 func TestStorageWithoutLimits(t *testing.T) {
 	var s Storage
 	now := time.Now()
@@ -71,7 +71,8 @@ func TestStorageWithoutLimits(t *testing.T) {
 	}
 }
 
-// A debt that shrinks, or a disk that gets free, steadily, is told when it is enough.
+// If the debt shrinks steadily, or the free disk space grows steadily, RetryAfter is the time until
+// the limit ends.
 func TestStoragePushBack(t *testing.T) {
 	var s Storage
 	now := time.Now()
@@ -108,12 +109,13 @@ func TestTrend(t *testing.T) {
 	}
 }
 
-// What is 0 in the settings depends on the disk; what is not a disk has no limit.
+// The default of Free depends on the size of the disk. A storage that is not on a disk has no limit
+// for it.
 func TestStorageLimits(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
 		limits StorageLimits
-		disk   int64 // its size; 0: there is none
+		disk   int64 // size of the disk; 0 means no disk
 		want   Condition
 	}{
 		"1 GiB free":             {StorageLimits{}, 100 * gib, Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
@@ -129,7 +131,8 @@ func TestStorageLimits(t *testing.T) {
 	}
 }
 
-// A storage is asked often while it holds up writes, else now and then, and after much was written.
+// The state is read often while writes are stalled. Otherwise it is read from time to time, and
+// after many written bytes.
 func TestStale(t *testing.T) {
 	for _, c := range []struct {
 		age     time.Duration
