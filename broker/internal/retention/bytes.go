@@ -6,16 +6,17 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A cut is the part of a queue within which planBytes looks for its bound: messages before lo are
-// removed, those from hi on are not.
+// A cut is the part of a queue in which planBytes searches for the new beginning. Messages before
+// lo are removed; messages from hi on are not.
 type cut struct {
 	first            int64 // lo at the beginning
 	lo, hi           int64
-	loBytes, hiBytes int64 // of the bodies before them
+	loBytes, hiBytes int64 // bytes of the bodies before lo and hi
 }
 
-// planBytes removes the oldest messages of all queues, to a millisecond, until need bytes are gone:
-// it looks for the time up to which that is. Gaps free nothing.
+// planBytes plans to remove the oldest messages of all queues until at least need bytes are removed.
+// By bisection, it searches for the time up to which messages must be removed, exact to a
+// millisecond. Messages that were removed from between others before (gaps) free no bytes.
 func (p *Plan) planBytes(need int64) error {
 	cuts := make([]cut, len(p.Queues))
 	var from, to time.Time
@@ -57,7 +58,7 @@ func (p *Plan) planBytes(need int64) error {
 	if need <= 0 {
 		return nil
 	}
-	var most int64 // that can be removed
+	var most int64 // bytes that can be removed
 	for i, c := range cuts {
 		part, err := p.bytesIn(&p.Queues[i], store.Mark{Offset: c.lo, Bytes: c.loBytes}, store.Mark{Offset: c.hi, Bytes: c.hiBytes}, need+1-most)
 		if err != nil {
@@ -95,16 +96,16 @@ func (p *Plan) planBytes(need int64) error {
 	return p.cutRest(cuts, need)
 }
 
-// cutTo bounds a span at an offset. Where nothing is cut, what all groups have
-// consumed stays the only reason to remove something.
+// cutTo sets the offset before which the queue has too many messages. If that removes no message,
+// cutTo changes nothing, so that the cause of a removal stays that of consumed or old messages.
 func (q *QueuePlan) cutTo(c *cut, offset int64) {
 	if offset > c.first {
 		q.many = offset
 	}
 }
 
-// bytesIn returns the bytes of the bodies that a queue still has between two
-// places, or, once that is enough, maybe less.
+// bytesIn returns the bytes of the bodies that a queue still has between two marks. It may stop
+// reading, and return less, when the sum reaches enough.
 func (p *Plan) bytesIn(q *QueuePlan, from, to store.Mark, enough int64) (int64, error) {
 	if from.Offset == to.Offset || enough <= 0 {
 		return 0, nil
@@ -116,8 +117,9 @@ func (p *Plan) bytesIn(q *QueuePlan, from, to store.Mark, enough int64) (int64, 
 	return bytes, err
 }
 
-// cutAt returns, for each queue, where the messages stored up to at end, and
-// how many bytes these have beyond what is cut already, or that it is enough.
+// cutAt returns, for each queue, the mark after the messages that were stored up to at. freed is the
+// number of bytes between the beginnings of the cuts and these marks. cutAt may stop reading, and
+// return less, when the sum reaches enough.
 func (p *Plan) cutAt(cuts []cut, at time.Time, enough int64) (parts []store.Mark, freed int64, err error) {
 	parts = make([]store.Mark, len(cuts))
 	for i, c := range cuts {
@@ -143,7 +145,8 @@ func (p *Plan) cutAt(cuts []cut, at time.Time, enough int64) (parts []store.Mark
 	return parts, freed, nil
 }
 
-// cutRest cuts messages that were stored at the same time until need bytes are gone.
+// cutRest cuts messages that were stored at the same time, queue by queue, until need bytes are
+// removed.
 func (p *Plan) cutRest(cuts []cut, need int64) error {
 	for i, c := range cuts {
 		q := &p.Queues[i]
@@ -161,7 +164,8 @@ func (p *Plan) cutRest(cuts []cut, need int64) error {
 	return nil
 }
 
-// cutIn returns where need bytes of a cut end, and how many it has up to there.
+// cutIn returns the offset up to which a cut must be removed to free need bytes, and the bytes that
+// this frees.
 func (p *Plan) cutIn(q *QueuePlan, c cut, need int64) (to, freed int64, err error) {
 	within := q.in(p.Topic, c.lo, c.hi)
 	if q.HasGaps {

@@ -1,19 +1,20 @@
 package retention
 
-// Counts are what a round has done to one queue.
+// Counts are the results of a round in one queue.
 type Counts struct {
 	Removed [Causes]int64 // messages, by cause
 
-	// Advanced is how far the beginning has moved, Leftovers how many more leftovers there are, and
-	// GapBytes what gaps had. Each can be negative, except Advanced.
+	// Advanced and AdvancedBytes are how far the beginning has moved, in messages and bytes of
+	// bodies. Leftovers and LeftoversBytes are the change of the leftovers; they can be negative.
 	Advanced, AdvancedBytes   int64
 	Leftovers, LeftoversBytes int64
 
-	// From and To bound the removed messages, if there are any; Bytes is their size.
+	// From and To bound the offsets of the removed messages, if there are any. Bytes is the size of
+	// their bodies.
 	From, To, Bytes int64
 }
 
-// Commit notes that the round was carried out in a queue, and returns what it has done.
+// Commit records that the round was carried out in a queue, and returns its results.
 func (p *Plan) Commit(q *QueuePlan) (c Counts) {
 	at := q.Removed.Offset
 	upTo := func(to int64, cause Cause) {
@@ -56,7 +57,7 @@ func (p *Plan) Commit(q *QueuePlan) (c Counts) {
 	return c
 }
 
-// causeOf returns why a message is removed.
+// causeOf returns the cause for which a message is removed.
 func (p *Plan) causeOf(q *QueuePlan, offset int64) Cause {
 	switch {
 	case p.Purge:

@@ -8,9 +8,9 @@
 //  1. [New] decides where each queue begins from now on.
 //  2. The groups move to the new beginnings. [QueuePlan.Keep] notes the messages that they still
 //     need.
-//  3. [Plan.Complete] reads what is not known of these.
+//  3. [Plan.Complete] reads these messages, as far as they are not known.
 //  4. The caller removes [QueuePlan.Ranges] and [QueuePlan.Finished]; [Plan.Commit] counts.
-//  5. [Plan.Next] says when the next round is due.
+//  5. [Plan.Next] returns when the next round is due.
 //
 // A round that fails after step 1 is continued by the next one.
 package retention

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// ReclaimBytes is how many bytes are removed before their disk is given back. The store gives
-	// back less by and by.
+	// ReclaimBytes is the number of removed bytes after which their disk space is reclaimed. The
+	// disk space of fewer bytes becomes free later, by the compactions of the store.
 	ReclaimBytes = 32 << 20
 
-	// ReclaimTopics is how many deleted topics are remembered until then.
+	// ReclaimTopics is the number of deleted topics after which disk space is reclaimed.
 	ReclaimTopics = 1024
 )
 
-// Freed collects what was removed until its disk is given back. Its methods can be called by
-// several goroutines at once, Reclaim by one. The zero value is ready for use.
+// Freed collects the removed messages until their disk space is reclaimed. Goroutines may share a
+// Freed, but only one may call Reclaim at a time. The zero value is ready for use.
 type Freed struct {
 	mu      sync.Mutex
 	bytes   int64               // guarded by mu
-	pending store.PendingKind   // guarded by mu: messages that were in no queue yet
-	ranges  map[queueID]extent  // guarded by mu: in topics that are there
-	topics  map[uint32]struct{} // guarded by mu: topics that were deleted, and had messages
+	pending store.PendingKind   // guarded by mu: removed messages that were in no queue yet
+	ranges  map[queueID]extent  // guarded by mu: in existing topics
+	topics  map[uint32]struct{} // guarded by mu: deleted topics that had messages
 }
 
 type queueID struct {
@@ -35,7 +35,7 @@ type queueID struct {
 
 type extent struct{ from, to int64 }
 
-// Add notes that messages of a range were removed. The range is not empty.
+// Add records that messages of a range were removed. The range must not be empty.
 func (f *Freed) Add(r store.Range, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,8 +54,8 @@ func (f *Freed) join(k queueID, at extent) {
 	f.ranges[k] = at
 }
 
-// AddDeleted notes that a topic was deleted with a queue: used says that the queue ever had
-// messages, and it had bytes.
+// AddDeleted records that a queue was deleted with its topic. used is true if the queue ever had
+// messages; bytes is the size of its messages.
 func (f *Freed) AddDeleted(topic uint32, queue uint16, used bool, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *Freed) joinTopic(topic uint32) {
 	f.topics[topic] = struct{}{}
 }
 
-// AddPending notes that messages were removed that were in no queue yet.
+// AddPending records that messages were removed that were in no queue yet.
 func (f *Freed) AddPending(kind store.PendingKind, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,29 +81,30 @@ func (f *Freed) AddPending(kind store.PendingKind, bytes int64) {
 	f.pending |= kind
 }
 
-// Bytes returns how many bytes were removed whose disk was not given back.
+// Bytes returns the number of removed bytes whose disk space was not reclaimed.
 func (f *Freed) Bytes() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.bytes
 }
 
-// Remembered returns how many ranges and deleted topics are remembered.
+// Remembered returns the numbers of ranges and of deleted topics that wait for Reclaim.
 func (f *Freed) Remembered() (ranges, topics int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.ranges), len(f.topics)
 }
 
-// Enough reports whether so much was removed that the disk is to be given back.
+// Enough reports whether enough was removed to call Reclaim.
 func (f *Freed) Enough() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.bytes >= ReclaimBytes || len(f.topics) >= ReclaimTopics
 }
 
-// Reclaim calls reclaim, which is that of store.Store, with all that was removed, and forgets it
-// unless that fails.
+// Reclaim calls reclaim with all removed messages, and forgets them. If reclaim fails, Reclaim keeps
+// them and returns the error. Callers pass [store.Store.Reclaim]; it blocks until the disk space is
+// free or ctx ends.
 func (f *Freed) Reclaim(ctx context.Context, reclaim func(context.Context, []store.Range, []uint32, store.PendingKind) error) error {
 	f.mu.Lock()
 	bytes, pending, removed, topics := f.bytes, f.pending, f.ranges, f.topics

@@ -8,14 +8,15 @@ import (
 
 // Messages reads the stored messages of a topic.
 type Messages interface {
-	// FirstIn, LastIn, FirstThat, Live and Gaps are those of store.Store.
+	// FirstIn, LastIn, FirstThat, Live and Gaps are the methods of [store.Store].
 	FirstIn(r store.Range) (m store.Stored, ok bool, err error)
 	LastIn(r store.Range) (m store.Stored, ok bool, err error)
 	FirstThat(r store.Range, f func(store.Stored) bool) (int64, error)
 	Live(r store.Range, enough int64) (bytes, next int64, err error)
 	Gaps(r store.Range, bytes int64) (store.Removed, error)
 
-	// BodiesBefore returns the bytes of the bodies of a queue before an offset, all that ever were.
+	// BodiesBefore returns the bytes of all bodies of a queue before an offset. It includes
+	// removed messages.
 	BodiesBefore(queue uint16, offset int64) (int64, error)
 }
 
@@ -24,14 +25,14 @@ type Plan struct {
 	Policy
 	Topic  uint32
 	Now    time.Time
-	Purge  bool // everything up to End is removed, whatever Policy says
+	Purge  bool // removes all messages before End, regardless of Policy
 	Queues []QueuePlan
 
 	read Messages
 }
 
-// New plans a round: it sets To of all queues. held is how many bytes of bodies the topic holds
-// from the beginnings of its queues on.
+// New plans a round: it sets To of all queues. held is the number of bytes of bodies that the topic
+// has from the beginnings of its queues on.
 func New(p Plan, held int64, read Messages) (*Plan, error) {
 	p.read = read
 	for i := range p.Queues {
@@ -63,7 +64,7 @@ func New(p Plan, held int64, read Messages) (*Plan, error) {
 	return &p, nil
 }
 
-// planQueue finds what is too old or consumed.
+// planQueue finds the messages of a queue that are too old or consumed.
 func (p *Plan) planQueue(q *QueuePlan) error {
 	oldest, ok, err := p.oldest(q, q.Begin.Offset, q.End)
 	if err != nil {
@@ -86,7 +87,8 @@ func (p *Plan) planQueue(q *QueuePlan) error {
 	return nil
 }
 
-// limitToFloor finds where the duplicate window keeps messages from being removed.
+// limitToFloor finds the offset from which the duplicate window keeps messages, and limits the
+// removals to the messages before that offset.
 func (p *Plan) limitToFloor(q *QueuePlan) error {
 	if p.Window > 0 {
 		floor, err := p.firstAfter(q, max(q.Begin.Offset, q.End-p.WindowMessages), q.End, p.Now.Add(-p.Window))
@@ -100,7 +102,7 @@ func (p *Plan) limitToFloor(q *QueuePlan) error {
 	return nil
 }
 
-// Begun notes that the queues begin at To now.
+// Begun records that the queues begin at To now.
 func (p *Plan) Begun() {
 	for i := range p.Queues {
 		if q := &p.Queues[i]; q.To != q.Begin {
@@ -138,7 +140,7 @@ func (p *Plan) Expired(q *QueuePlan, offset int64) bool {
 	return l != nil && p.Now.Sub(l.At) >= p.MaxAge
 }
 
-// KeepsMore reports whether a message becomes a leftover that was none before.
+// KeepsMore reports whether the round turns a message into a leftover.
 func (p *Plan) KeepsMore() bool {
 	for i := range p.Queues {
 		for o := range p.Queues[i].kept {
@@ -150,7 +152,7 @@ func (p *Plan) KeepsMore() bool {
 	return false
 }
 
-// Complete reads what is not known of the leftovers.
+// Complete reads the leftovers that are not known yet, and sets when they expire.
 func (p *Plan) Complete() error {
 	for i := range p.Queues {
 		q := &p.Queues[i]
@@ -162,7 +164,7 @@ func (p *Plan) Complete() error {
 			if err != nil {
 				return err
 			}
-			if !ok { // removed from between others
+			if !ok { // it was removed from between others
 				delete(q.kept, o)
 				continue
 			}
@@ -177,8 +179,8 @@ func (p *Plan) Complete() error {
 	return nil
 }
 
-// FindGaps finds what was removed before from between the messages that are removed now. No message
-// may be removed so meanwhile.
+// FindGaps finds the gaps in the range that this round removes: messages that were removed before,
+// from between others. No message may be removed from between others meanwhile.
 func (p *Plan) FindGaps() (err error) {
 	for i := range p.Queues {
 		q := &p.Queues[i]
@@ -192,8 +194,8 @@ func (p *Plan) FindGaps() (err error) {
 	return nil
 }
 
-// Next returns when the next round is due; false if at no known time. end returns the offset after
-// the last message of a queue that is on disk.
+// Next returns when the next round is due; false if no round is due at a known time. end returns the
+// offset after the last message of a queue that is on disk.
 func (p *Plan) Next(end func(queue uint16) int64) (next time.Time, ok bool, err error) {
 	due := func(at time.Time) {
 		if !ok || at.Before(next) {
@@ -226,7 +228,7 @@ func (p *Plan) Next(end func(queue uint16) int64) (next time.Time, ok bool, err 
 }
 
 // oldest returns when the first message of a queue between two offsets was stored; false if there
-// is none. from is the beginning of the queue.
+// is no message. from is the beginning of the queue.
 func (p *Plan) oldest(q *QueuePlan, from, to int64) (time.Time, bool, error) {
 	if from >= to {
 		return time.Time{}, false, nil

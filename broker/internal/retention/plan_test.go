@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A message as a test stores it.
+// A message is a stored message of a test.
 type message struct {
 	at   time.Duration // after epoch
 	size int64
@@ -98,7 +98,7 @@ func (s stored) held(begins []int64) (bytes int64) {
 	return bytes
 }
 
-// plan returns a plan for queues that begin at offset 0, unless begins says otherwise.
+// plan returns a plan for queues that begin at offset 0, unless begins has other offsets.
 func (s stored) plan(t *testing.T, p Plan, begins ...int64) *Plan {
 	t.Helper()
 	for len(begins) < len(s) {
@@ -203,7 +203,7 @@ func TestLeftovers(t *testing.T) {
 	p := s.plan(t, Plan{Policy: policy, Now: now})
 	q := &p.Queues[0]
 	q.Keep(2, now.Add(time.Hour))
-	q.Keep(2, now.Add(time.Minute)) // another group needs it less long
+	q.Keep(2, now.Add(time.Minute)) // another group needs it for a shorter time
 	q.Keep(4, time.Time{})
 	if !p.KeepsMore() {
 		t.Error("leftovers are not new")
@@ -248,7 +248,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// A leftover that was removed from between others is none any more.
+// A message that was removed from between others is no longer a leftover.
 func TestLeftoverThatIsGone(t *testing.T) {
 	t.Parallel()
 	ms := uniform(4)
@@ -264,8 +264,8 @@ func TestLeftoverThatIsGone(t *testing.T) {
 	}
 }
 
-// Messages that a round did not remove after it had moved the beginning count for its cause, also
-// if the next round has another one.
+// A round moves the beginning and then fails to remove the messages. They count for the cause of
+// that round, even if the next round has another cause.
 func TestCauseOfAFailedRound(t *testing.T) {
 	t.Parallel()
 	s := stored{uniform(10)}
@@ -284,8 +284,10 @@ func TestCauseOfAFailedRound(t *testing.T) {
 	}
 }
 
-// At random: a bound of bytes holds, no message is removed without need, and none before an older
-// one by more than a millisecond.
+// TestBytesAtRandom plans random topics with a limit of bytes and checks:
+//   - The remaining messages are within the limit.
+//   - No message is removed unnecessarily.
+//   - No message is removed before another one that is older by more than a millisecond.
 func TestBytesAtRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

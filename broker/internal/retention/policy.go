@@ -5,55 +5,57 @@ import (
 	"time"
 )
 
-// Forever is the maximal age of messages that are never too old.
+// Forever is the maximum age of messages that are never too old.
 const Forever = time.Duration(math.MaxInt64)
 
 const (
-	// ReadyGrace is how long a message that was delivered, and is ready again, is kept for a
-	// consumer although it is too old.
+	// ReadyGrace is how long a message that is too old is kept for redelivery. It applies to a
+	// message that was delivered and is ready again.
 	ReadyGrace = time.Hour
 
-	// Pause is the least time between two looks at a topic for messages that are consumed, or too
-	// many.
+	// Pause is the least time between two rounds in a topic that search for consumed messages or
+	// for too many messages.
 	Pause = time.Second
 
-	// MaxAgePause is the most that passes between two looks at a topic for messages that are too
-	// old; for short maximal ages it is less.
+	// MaxAgePause is the upper bound of AgePause.
 	MaxAgePause = time.Minute
 
-	// StepOver is how many messages of a queue may be done behind one that is not before that one
-	// becomes a leftover.
+	// StepOver bounds the part of a queue from the first unfinished message of a group to the first
+	// message that a group has not received. When the part has this many messages, the unfinished
+	// messages in it become leftovers.
 	StepOver = 1024
 )
 
-// A Policy says which messages of a topic are removed.
+// A Policy selects the messages of a topic that are removed.
 type Policy struct {
-	MaxAge   time.Duration // Forever for no limit
-	MaxBytes int64         // of all bodies; 0 for no limit
-	Consumed bool          // what all groups have consumed is removed
+	MaxAge   time.Duration // Forever means no limit
+	MaxBytes int64         // of all bodies; 0 means no limit
+	Consumed bool          // messages that all groups have consumed are removed
 
-	// Window is how long messages are kept to recognize duplicates; 0 for not at all.
-	// WindowMessages bounds how many of a queue are.
+	// Window is how long messages are kept to recognize duplicates. Zero means that they are not
+	// kept for it. WindowMessages bounds the number of messages of a queue that are kept for it.
 	Window         time.Duration
 	WindowMessages int64
 }
 
-// AgePause returns the least time between two looks for messages that are too old.
+// AgePause returns the least time between two rounds that search for messages that are too old: a
+// 64th of MaxAge, at least 1 ms and at most MaxAgePause.
 func (p Policy) AgePause() time.Duration {
 	return min(max(p.MaxAge/64, time.Millisecond), MaxAgePause)
 }
 
-// Grace returns how long a message that is ready again is kept although it is too old.
+// Grace returns how long a message that is too old, and is ready again, is kept: ReadyGrace, but at
+// most MaxAge.
 func (p Policy) Grace() time.Duration { return min(ReadyGrace, p.MaxAge) }
 
-// Expires returns when a message that was stored at a time is too old; false for never.
+// Expires returns when a message becomes too old that was stored at stored; false means never.
 func (p Policy) Expires(stored time.Time) (time.Time, bool) {
 	return stored.Add(p.MaxAge), p.MaxAge != Forever
 }
 
-// ConsumedBefore returns the offset before which a queue is consumed. undone is the first offset
-// that a group is not done with, next the first one that a group has not received, both of all
-// groups.
+// ConsumedBefore returns the offset before which all groups have consumed a queue, apart from
+// leftovers. begin is the beginning of the queue. undone is the first offset that any group has not
+// finished. next is the first offset that any group has not received. See [StepOver].
 func ConsumedBefore(begin, undone, next int64) int64 {
 	undone = min(undone, next)
 	if next-undone >= StepOver {

@@ -8,14 +8,14 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Cause is why a message was removed.
+// A Cause is the reason for which a message was removed.
 type Cause uint8
 
 // The causes.
 const (
 	TooOld   Cause = iota // Policy.MaxAge
 	TooMany               // Policy.MaxBytes
-	Consumed              // Policy.Consumed, or a leftover that is done
+	Consumed              // Policy.Consumed, or a leftover that all groups have finished
 	Purged
 
 	Causes = 4 // their number
@@ -23,19 +23,19 @@ const (
 
 // A Queue is the state of retention in one queue between two rounds.
 type Queue struct {
-	// Removed is how far messages are removed and counted as such. It is before the beginning of
-	// the queue during a round, and after one that failed.
+	// Removed is the mark before which messages are removed and counted as removed. It is before
+	// the beginning of the queue during a round, and after a round that failed.
 	Removed store.Mark
 
-	// Leftovers are the messages before the beginning that a group is not done with, by offset.
+	// Leftovers are the messages before the beginning that a group has not finished, by offset.
 	Leftovers map[int64]*Leftover
 
-	cause  Cause     // of what is between Removed and the beginning
-	head   int64     // an offset that was the beginning
-	headAt time.Time // when the message there was stored; zero if it is not known
+	cause  Cause     // of the messages between Removed and the beginning
+	head   int64     // the offset for which headAt was read
+	headAt time.Time // when the first message from head on was stored; zero if unknown
 }
 
-// Restore returns the state of a queue that begins at a mark, and has messages before it.
+// Restore returns the state of a queue that begins at a mark and has leftovers before it.
 func Restore(begin store.Mark, leftovers map[int64]store.Stored) Queue {
 	q := Queue{Removed: begin, Leftovers: make(map[int64]*Leftover, len(leftovers))}
 	for offset, m := range leftovers {
@@ -44,42 +44,44 @@ func Restore(begin store.Mark, leftovers map[int64]store.Stored) Queue {
 	return q
 }
 
-// A Leftover is a message before the beginning of its queue that a group is not done with.
+// A Leftover is a message before the beginning of its queue that a group has not finished.
 type Leftover struct {
 	store.Stored
-	known bool      // whether Stored is
-	until time.Time // when to look again; zero if a group reports that it is done
+	known bool      // Stored is set
+	until time.Time // when the next round is due; zero if the group reports the end
 }
 
-// A QueuePlan is what a round does to one queue.
+// A QueuePlan is the part of a round for one queue.
 type QueuePlan struct {
 	// Set by the caller of New.
 	*Queue
 	Number  uint16
-	Begin   store.Mark // behind Removed if the round before failed
+	Begin   store.Mark // the beginning; after Removed if the last round failed
 	End     int64      // the offset after the last message on disk, or where Waiting begins
 	Waiting bool       // messages from End on wait behind one that is parked or blocked
-	Done    int64      // ConsumedBefore, for a policy that removes what is consumed
+	Done    int64      // result of ConsumedBefore; used if Policy.Consumed is set
 	HasGaps bool       // messages after Removed were removed from between others
 
 	// To is where the queue begins from now on.
 	To store.Mark
 
-	// Gaps is what was removed before from between Removed and To. Set by FindGaps.
+	// Gaps counts the messages between Removed and To that were removed before. FindGaps sets it.
 	Gaps store.Removed
 
-	floor   int64 // from here on the duplicate window keeps messages
-	blocked bool  // by floor: without it, more would be removed now
+	floor   int64 // the duplicate window keeps messages from this offset on
+	blocked bool  // without floor, the round would remove more
 
-	// Messages before these are too old, too old or too many, and consumed by all groups.
+	// Messages before old are too old, messages before many are too old or too many, and messages
+	// before consumed are consumed by all groups.
 	old, many, consumed int64
 
-	unfinished Cause // of what the round before did not remove, from Removed to Begin
+	unfinished Cause // of the messages from Removed to Begin, which the last round did not remove
 
-	kept map[int64]*Leftover // from now on
+	kept map[int64]*Leftover // the leftovers from now on
 }
 
-// Keep notes that a group is not done with a message. The next round looks again at until.
+// Keep records that a group has not finished a message. The next round is due at until; if until is
+// zero, the group reports when it has finished.
 func (q *QueuePlan) Keep(offset int64, until time.Time) {
 	l := q.kept[offset]
 	if l == nil {
@@ -92,7 +94,7 @@ func (q *QueuePlan) Keep(offset int64, until time.Time) {
 	l.until = latest(l.until, until)
 }
 
-// Moves reports whether the round removes more than leftovers.
+// Moves reports whether the round removes messages besides leftovers.
 func (q *QueuePlan) Moves() bool { return q.To != q.Removed }
 
 // Finished returns the offsets of the leftovers that no group needs any more.
@@ -105,7 +107,8 @@ func (q *QueuePlan) Finished() (offsets []int64) {
 	return offsets
 }
 
-// Ranges returns the messages that are removed, without leftovers of earlier rounds.
+// Ranges returns the ranges of messages that the round removes, without the leftovers of earlier
+// rounds.
 func (q *QueuePlan) Ranges(topic uint32) []store.Range {
 	if !q.Moves() {
 		return nil

@@ -7,7 +7,7 @@ import (
 )
 
 // TestFlow checks that the rate of a steady flow is right from its first second on, and that it is
-// 0 soon after the flow has ended.
+// almost 0 two minutes after the flow has ended.
 func TestFlow(t *testing.T) {
 	for _, rate := range []float64{2, 100, 10_000} {
 		var f Flow
