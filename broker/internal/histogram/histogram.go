@@ -1,5 +1,6 @@
-// Package histogram has the histograms of the engine's metrics. They are those of Prometheus, which
-// Pebble links in any case; no other package of the engine names it.
+// Package histogram has the histograms of the engine's metrics. It wraps Prometheus histograms,
+// because Pebble links the Prometheus client in any case. No other package of the engine imports
+// the Prometheus client.
 package histogram
 
 import (
@@ -14,33 +15,33 @@ import (
 type Histogram struct {
 	prometheus.Histogram
 	unit    float64
-	buckets int // that a snapshot shows as one
+	buckets int // number of buckets that a snapshot merges into one
 }
 
-// Durations returns a histogram of times from 100 µs to 60 s, in seconds.
+// Durations returns a histogram of durations, in seconds, with buckets from 100 µs to 60 s.
 func Durations() Histogram {
 	return of(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 }
 
-// Sizes returns a histogram of counts from 1 to 4096.
+// Sizes returns a histogram of counts, with buckets from 1 to 4096.
 func Sizes() Histogram { return of(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096) }
 
-// Pebbles returns a histogram of Pebble, which counts nanoseconds in 100 buckets, as one of seconds
-// in 20.
+// Pebbles returns a histogram of Pebble as one of seconds in 20 buckets. The histograms of Pebble
+// have nanoseconds in 100 buckets.
 func Pebbles(h prometheus.Histogram) Histogram { return Histogram{h, float64(time.Second), 5} }
 
 func of(bounds ...float64) Histogram {
 	return Histogram{prometheus.NewHistogram(prometheus.HistogramOpts{Name: "observed", Buckets: bounds}), 1, 1}
 }
 
-// A Snapshot is what a histogram had counted at one moment.
+// A Snapshot is the content of a histogram at one moment.
 type Snapshot struct {
 	Bounds []float64
-	Counts []uint64 // by bucket, those of smaller buckets not included; one more than Bounds
+	Counts []uint64 // per bucket, not cumulative; one more than Bounds
 	Sum    float64
 }
 
-// Snapshot returns what was counted so far.
+// Snapshot returns the current content. It is empty if Prometheus returns an error.
 func (h Histogram) Snapshot() Snapshot {
 	var m dto.Metric
 	if err := h.Write(&m); err != nil {
@@ -49,7 +50,7 @@ func (h Histogram) Snapshot() Snapshot {
 	all := m.GetHistogram()
 	s := Snapshot{Sum: all.GetSampleSum() / h.unit}
 	var below uint64
-	for i, b := range all.GetBucket() { // which count those below them too
+	for i, b := range all.GetBucket() { // the counts are cumulative
 		if (i+1)%h.buckets == 0 && !math.IsInf(b.GetUpperBound(), 1) {
 			s.Bounds = append(s.Bounds, b.GetUpperBound()/h.unit)
 			s.Counts = append(s.Counts, b.GetCumulativeCount()-below)

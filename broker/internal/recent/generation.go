@@ -1,19 +1,19 @@
 package recent
 
 const (
-	// The parts of a slot, in bits. The offset's are its lowest: more than twice as
-	// many as are remembered tell which one is meant.
+	// The parts of a slot, in bits. A slot has only the lowest offsetBits of an offset. These have
+	// more than twice as many values as a topic remembers IDs, so they identify the offset.
 	tagBits, queueBits, offsetBits = 34, 10, 20
 
 	shardBits  = 6
-	firstSlots = 8 // of a shard
+	firstSlots = 8 // initial number of slots of a shard
 )
 
-// MaxQueues is how many queues a topic may have.
+// MaxQueues is the largest number of queues of a topic.
 const MaxQueues = 1 << queueBits
 
-// A slot has the queue of a message, the end of its offset, and as a tag a part
-// of the hash of its ID; 0 is a free one.
+// A slot is an entry of the hash table. It has a tag, the queue of the message and the lowest bits
+// of its offset. The tag is a part of the hash of the message ID. A slot of 0 is free.
 type slot uint64
 
 func slotOf(tag uint64, l Location) slot {
@@ -23,17 +23,18 @@ func slotOf(tag uint64, l Location) slot {
 func (s slot) tag() uint64   { return uint64(s >> (queueBits + offsetBits)) }
 func (s slot) queue() uint16 { return uint16(s >> offsetBits & (1<<queueBits - 1)) }
 
-// lastBefore returns the last offset before next that ends as the slot's.
+// lastBefore returns the last offset before next that has the lowest bits of the slot.
 func (s slot) lastBefore(next int64) int64 {
 	return next - 1 - (next-1-int64(s))&(1<<offsetBits-1)
 }
 
-// A generation is a hash table with open addressing, of 8 bytes a slot, in
-// shards so that none takes long to grow. Nil is an empty one that is only read.
+// A generation is a hash table with open addressing and 8 bytes per slot. It is divided into shards
+// so that growing a shard is fast. A nil generation is empty and read-only.
 type generation struct {
-	count  int // in shards
+	count  int // of the shards
 	shards [1 << shardBits]shard
-	// aside has, by the whole hash, what is not in a queue, or has the shard and tag of another ID.
+	// aside has the locations that the shards cannot have, by the whole hash: messages in no queue,
+	// and messages whose hash has the shard and tag of another ID.
 	aside map[uint64]Location
 }
 
@@ -42,21 +43,22 @@ type shard struct {
 	used  int
 }
 
-// generationOf returns an empty generation with room for n IDs.
+// generationOf returns an empty generation with slots for n IDs.
 func generationOf(n int) *generation {
 	g := &generation{}
 	for i := range g.shards {
-		if each := n * 3 / 2 >> shardBits; each > firstSlots { // not all shards get as many
+		if each := n * 3 / 2 >> shardBits; each > firstSlots { // 3/2, as the IDs are not spread evenly
 			g.shards[i].slots = make([]slot, each)
 		}
 	}
 	return g
 }
 
-// tagOf returns the part of a hash that a slot has, which is not 0. The shard has shardBits more.
+// tagOf returns the part of a hash that is the tag of a slot; it is not 0. The shardBits bits before
+// it select the shard.
 func tagOf(hash uint64) uint64 { return max(hash<<shardBits>>(64-tagBits), 1) }
 
-// search returns the slot of a tag, or the free one where it would be.
+// search returns the slot with a tag. If there is none, it returns the free slot for the tag.
 func (s *shard) search(tag uint64) *slot {
 	n := uint64(len(s.slots))
 	for i := tag * n >> tagBits; ; i++ {
@@ -69,7 +71,7 @@ func (s *shard) search(tag uint64) *slot {
 	}
 }
 
-// find returns the slot with the shard and tag of a hash; 0 if there is none.
+// find returns the slot with the shard and tag of a hash; 0 if there is no such slot.
 func (g *generation) find(hash uint64) slot {
 	if g == nil {
 		return 0
@@ -81,7 +83,7 @@ func (g *generation) find(hash uint64) slot {
 	return *s.search(tagOf(hash))
 }
 
-// put adds a place in a queue, of a hash whose tag its shard does not have.
+// put adds a location in a queue. The shard of hash must not have its tag yet.
 func (g *generation) put(hash uint64, l Location) {
 	s := &g.shards[hash>>(64-shardBits)]
 	if (s.used+1)*4 > len(s.slots)*3 {

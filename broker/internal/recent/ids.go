@@ -1,39 +1,47 @@
-// Package recent remembers where the messages of the last while are, by a hash
-// of their ID ([IDs]: 8 bytes for each that lies in a queue), and decides what of that is
-// written to the index in the store ([Run], [Index]) and how it comes back after a
-// start ([Restore]). It knows no topic and no clock, and reads and writes nothing itself.
+// Package recent remembers the locations of the recent messages of a topic, for duplicate detection.
+//
+//   - [IDs] maps the hashes of message IDs to locations. It takes 8 bytes for each message that is
+//     in a queue.
+//   - [Run] and [Index] decide which hashes are written to the index in the store, and which records
+//     of the index are deleted.
+//   - [Restore] rebuilds the IDs after a start.
+//
+// The package has no clock and no I/O: the caller passes the time, and reads and writes the store.
 package recent
 
 import "time"
 
-// Capacity is how many IDs are remembered at least, where as many are added
-// within the window; at most twice as many are, and these take about 8 MB.
+// Capacity is the least number of IDs that are remembered if more IDs are added within the window.
+// At most twice as many are remembered. They take about 8 MB.
 const Capacity = 1 << 18
 
-// IDs knows where the messages of the last while are. What it says has to be
-// verified: another ID can have the same hash. It has two generations: the older
-// one is forgotten when the newer one is full or as old as the window. The zero
-// value is empty and ready. Goroutines may not share it.
+// IDs remembers the locations of recent messages by the hashes of their IDs. Callers must verify a
+// location that Find returns, because another ID can have the same hash. IDs has two generations.
+// When the newer generation is full or as old as the window, IDs forgets the older one. The zero
+// value is empty and ready for use. Goroutines must not share an IDs.
 type IDs struct {
 	newer, older *generation // nil: empty
-	since        time.Time   // of newer
+	since        time.Time   // when newer began
 }
 
-// A Location is a message's place within its topic: in a queue, or, if Due is
-// not zero, among the delayed messages, or, if Half is set, among the half
-// messages, Offset then being its number there.
+// A Location is the place of a message in its topic. It is one of:
+//   - a message in a queue: Queue and Offset
+//   - a delayed message: Due is its delivery time, and Offset its number
+//   - a half message: Half is set, and Offset is its number
 type Location struct {
 	Queue  uint16
 	Half   bool
 	Offset int64
-	Due    int64 // in nanoseconds since 1970: no pointer, so the collector passes over all locations
+	Due    int64 // in nanoseconds since 1970; not a time.Time, which has a pointer to scan
 }
 
-// Moves reports whether a message can leave the place.
+// Moves reports whether the message can move from the location to a queue: it is a delayed or a half
+// message.
 func (l Location) Moves() bool { return l.Half || l.Due != 0 }
 
-// Find returns where a message whose ID has that hash probably is. next returns the
-// offset that follows the last one of a queue, 0 if there is no such queue.
+// Find returns the probable location of the message whose ID has a hash; false if the hash is not
+// remembered. next returns the offset after the last message of a queue, or 0 if the queue does not
+// exist.
 func (r *IDs) Find(hash uint64, next func(queue uint16) int64) (Location, bool) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil && len(g.aside) > 0 {
@@ -57,8 +65,8 @@ func (r *IDs) Find(hash uint64, next func(queue uint16) int64) (Location, bool) 
 	return Location{Queue: q, Offset: s.lastBefore(end)}, true
 }
 
-// Add remembers the hash of an ID, instead of what it was before. Its first bits
-// have to be spread evenly; a Queue of l is below MaxQueues.
+// Add remembers the location of the ID with a hash, in place of an earlier location. The first bits
+// of hashes must be uniformly distributed. The Queue of l must be below MaxQueues.
 func (r *IDs) Add(hash uint64, l Location, window time.Duration, now time.Time) {
 	if now.Sub(r.since) >= window || r.newer.len() >= Capacity {
 		r.turn(now)
@@ -66,8 +74,8 @@ func (r *IDs) Add(hash uint64, l Location, window time.Duration, now time.Time) 
 	r.Put(hash, l)
 }
 
-// Put is Add for what is remembered anew after a start: nothing is forgotten
-// for it, be it many or old.
+// Put does the same as Add for IDs that are restored after a start. It never forgets the older
+// generation, regardless of the number and age of the IDs.
 func (r *IDs) Put(hash uint64, l Location) {
 	if r.newer == nil {
 		r.newer = &generation{}
@@ -83,7 +91,7 @@ func (r *IDs) Put(hash uint64, l Location) {
 // turn forgets the older generation and begins a new one.
 func (r *IDs) turn(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
 
-// Forget forgets an ID whose place was one that a message can leave.
+// Forget forgets the ID with a hash if its message was in no queue (see [Location.Moves]).
 func (r *IDs) Forget(hash uint64) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil {
@@ -95,11 +103,11 @@ func (r *IDs) Forget(hash uint64) {
 // Len returns how many IDs are remembered.
 func (r *IDs) Len() int { return r.newer.len() + r.older.len() }
 
-// Forgotten reports whether nothing is remembered.
+// Forgotten reports whether no IDs are remembered, so that the memory is free.
 func (r *IDs) Forgotten() bool { return r.newer == nil && r.older == nil }
 
-// Expire forgets what is older than the window, though nothing is added, and returns when to do so
-// again; zero if nothing is remembered. A window of 0 has everything forgotten.
+// Expire forgets the IDs that are older than the window. It returns when to call it again; zero if
+// no IDs are remembered. A window of 0 forgets all IDs.
 func (r *IDs) Expire(window time.Duration, now time.Time) (next time.Time) {
 	if window == 0 {
 		*r = IDs{}

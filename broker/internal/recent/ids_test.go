@@ -12,7 +12,7 @@ var testSeed = maphash.MakeSeed()
 
 func hashOf(id string) uint64 { return maphash.String(testSeed, id) }
 
-// queuesUpTo returns what Find asks for n queues with the same next offset.
+// queuesUpTo returns the function next of Find for n queues with the same next offset.
 func queuesUpTo(n int, next int64) func(uint16) int64 {
 	return func(queue uint16) int64 {
 		if int(queue) < n {
@@ -52,8 +52,7 @@ func TestIDsAreBounded(t *testing.T) {
 	}
 }
 
-// What is remembered is what a map remembers, whatever was done: adding,
-// moving, forgetting, time that passes.
+// IDs must have the content of a map after random operations: add, move, forget, and expire.
 func TestIDsRandom(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -73,7 +72,7 @@ func TestIDsRandom(t *testing.T) {
 		case 0:
 			if m := model[id]; m.Moves() {
 				r.Forget(hashOf(id))
-				m.gone = true // where it was before, if it was in a queue, may be told again
+				m.gone = true // Find may return its earlier location in a queue
 				model[id] = m
 			}
 		case 1:
@@ -113,7 +112,7 @@ func TestEqualTags(t *testing.T) {
 	r.turn(now)
 	r.newer = &generation{}
 	h := hashOf("a")
-	r.newer.put(h^1, Location{Offset: 5}) // another ID, whose hash differs only where neither shard nor tag see it
+	r.newer.put(h^1, Location{Offset: 5}) // another ID, whose hash has the same shard and tag
 	r.Add(h, Location{Queue: 3, Offset: 6}, time.Hour, now)
 	if l, ok := r.Find(h, queuesUpTo(8, 10)); !ok || l != (Location{Queue: 3, Offset: 6}) {
 		t.Errorf("%+v, %v", l, ok)
@@ -134,7 +133,7 @@ func TestLastBefore(t *testing.T) {
 	}
 }
 
-// What is in a queue that the topic does not have, or that has no message, is not found.
+// Find returns no location in a queue that does not exist or has no messages.
 func TestNoSuchQueue(t *testing.T) {
 	var r IDs
 	h := hashOf("a")
@@ -146,15 +145,14 @@ func TestNoSuchQueue(t *testing.T) {
 	}
 }
 
-// BenchmarkIDs looks for IDs that are new, and adds them, as sends do: nothing is
-// allocated but the table, which grows.
+// BenchmarkIDs searches and adds new IDs, as sends do. It allocates only the growing table.
 func BenchmarkIDs(b *testing.B) {
 	next := queuesUpTo(8, 1<<30)
 	now := time.Now()
 	var r IDs
 	b.ReportAllocs()
 	for i := range b.N {
-		h := uint64(i) * 0x9e3779b97f4a7c15 // spreads the first bits
+		h := uint64(i) * 0x9e3779b97f4a7c15 // distributes the first bits
 		if l, ok := r.Find(h, next); ok {
 			b.Fatalf("%d is at %+v", i, l)
 		}
@@ -162,7 +160,7 @@ func BenchmarkIDs(b *testing.B) {
 	}
 }
 
-// BenchmarkFind looks for IDs that are remembered: it does not allocate.
+// BenchmarkFind searches remembered IDs. It does not allocate.
 func BenchmarkFind(b *testing.B) {
 	next := queuesUpTo(8, Capacity)
 	now := time.Now()

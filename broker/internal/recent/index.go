@@ -6,27 +6,27 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Run collects, for the next record of the index, the hashes of the IDs of
-// messages that follow one another in a queue. Its zero value has none.
+// A Run collects the hashes of the IDs of consecutive messages of a queue, for the next record of
+// the index. The zero value is empty.
 type Run struct {
-	end       int64 // the offset after the last of them
-	first, at int64 // when the first and the last of them were stored, in nanoseconds since 1970
+	end       int64 // the offset after the last message
+	first, at int64 // when the first and the last message were stored, in nanoseconds since 1970
 	hashes    []uint64
 }
 
-// Len returns how many there are.
+// Len returns the number of hashes.
 func (r *Run) Len() int { return len(r.hashes) }
 
-// Over reports whether the run is to be written before a message of that offset,
-// stored at that time, is added: an ID that is stored again, because the window is
-// over, has to be in a record of later.
+// Over reports whether the run must be written before the message at offset, which was stored at at,
+// is added. This is the case if the first message of the run is older than the window. Then the ID
+// of the new message may be in the run already, and must be in a later record.
 func (r *Run) Over(offset, at int64, window time.Duration) bool {
 	return r.end == offset && len(r.hashes) > 0 && at-r.first >= int64(window)
 }
 
-// Add adds the message, and reports whether the run has as many as a record. What it has of
-// messages that are not those just before is dropped: opening reads what is between two records
-// from the messages.
+// Add adds the message at offset, and reports whether the run has as many hashes as a record. If the
+// message does not directly follow the run, Add drops the run. After a restart, the IDs between two
+// records are read from the messages.
 func (r *Run) Add(offset int64, hash uint64, at int64) (full bool) {
 	if r.end != offset {
 		r.hashes = r.hashes[:0]
@@ -39,42 +39,42 @@ func (r *Run) Add(offset int64, hash uint64, at int64) (full bool) {
 	return len(r.hashes) == store.MaxRecentIDs
 }
 
-// Fresh reports whether the run has messages, the last of them within the window.
+// Fresh reports whether the run has messages, and the last one is within the window.
 func (r *Run) Fresh(window time.Duration, now time.Time) bool {
 	return len(r.hashes) > 0 && now.UnixNano()-r.at < int64(window)
 }
 
-// Take returns the run as a record, and goes on without any. The record's hashes are good
-// until the next Add.
+// Take returns the run as a record, and empties the run. The hashes of the record are valid until
+// the next Add.
 func (r *Run) Take(queue uint16) store.RecentIDs {
 	ids := store.RecentIDs{Queue: queue, End: r.end, At: time.Unix(0, r.at), Hashes: r.hashes}
 	r.hashes = r.hashes[:0]
 	return ids
 }
 
-// An Index is what is known of a topic's index of IDs in the store. Its zero
-// value is that of a topic without one. Times are in nanoseconds since 1970.
+// An Index describes the index of IDs that a topic has in the store. The zero value describes a
+// topic without an index. Times are in nanoseconds since 1970.
 type Index struct {
-	Last int64 // when a message was last noted for it, or the broker was opened; 0 if none was
-	From int64 // no record is of before; 0 if there is none
+	Last int64 // when a message was last added, or the broker was started; 0 if there is no index
+	From int64 // lower bound of the times of the records; 0 if there are no records
 }
 
-// Wrote notes a record that was written.
+// Wrote records that a record was written.
 func (x *Index) Wrote(ids store.RecentIDs) {
 	if at := ids.At.UnixNano(); x.From == 0 || at < x.From {
 		x.From = at
 	}
 }
 
-// An Outdated is what of an index is older than the window. The zero value is nothing.
+// An Outdated is the part of an index that is older than the window. The zero value is empty.
 type Outdated struct {
 	All      bool
-	From, To time.Time // otherwise: the records to delete; zero if none
-	Next     time.Time // when to look again; zero if the index has nothing then
+	From, To time.Time // if All is false, the times of the records to delete; zero if there are none
+	Next     time.Time // when to call Expire again; zero if the index is empty then
 }
 
-// Expire decides what is older than the window, which is everything if that is 0. Of what
-// is only a part it has the index know that it is gone.
+// Expire returns the part of the index that is older than the window. With a window of 0 this is the
+// whole index. If it is not the whole index, Expire advances From as if the records were deleted.
 func (x *Index) Expire(window time.Duration, now time.Time) Outdated {
 	old := now.Add(-window)
 	switch {
@@ -84,7 +84,7 @@ func (x *Index) Expire(window time.Duration, now time.Time) Outdated {
 		return Outdated{All: true}
 	}
 	out := Outdated{Next: time.Unix(0, x.Last).Add(window)}
-	// Not less than half a window at once: each of many topics has all of them looked at once a
+	// Delete at least half a window of records at once, because many topics may expire once per
 	// window.
 	if x.From != 0 && x.From < old.Add(-window/2).UnixNano() {
 		out.From, out.To = time.Unix(0, x.From), old

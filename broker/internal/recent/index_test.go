@@ -13,9 +13,9 @@ func TestRun(t *testing.T) {
 	type message struct{ offset, at int64 }
 	for name, c := range map[string]struct {
 		messages []message
-		written  [][]uint64 // by Over; hashes are the offsets
+		written  [][]uint64 // records written because of Over; hashes are the offsets
 		left     []uint64
-		first    int64 // offset of what is left
+		first    int64 // offset of the first message that is left
 	}{
 		"one after another":             {[]message{{5, 0}, {6, 50}, {7, 99}}, nil, []uint64{5, 6, 7}, 5},
 		"as old as the window":          {[]message{{5, 0}, {6, 50}, {7, 100}, {8, 101}}, [][]uint64{{5, 6}}, []uint64{7, 8}, 7},
@@ -76,7 +76,7 @@ func TestIndexExpires(t *testing.T) {
 		window time.Duration
 		now    int64
 		want   Outdated
-		from   int64 // afterwards
+		from   int64 // Index.From afterwards
 	}{
 		"there is none":                {Index{}, window, 1000, Outdated{}, 0},
 		"nothing is old":               {Index{Last: 1000, From: 950}, window, 1001, Outdated{Next: at(1100)}, 950},
@@ -93,7 +93,7 @@ func TestIndexExpires(t *testing.T) {
 	}
 }
 
-// The index begins with the oldest of its records, in whatever order they are written.
+// From is the time of the oldest record, regardless of the order of writes.
 func TestIndexBegins(t *testing.T) {
 	var x Index
 	for _, c := range []struct{ at, from int64 }{{50, 50}, {60, 50}, {40, 40}, {45, 40}} {

@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Stored is a message that the index does not have.
+// A Stored is a message whose ID is in no record of the index.
 type Stored struct {
 	Queue  uint16
 	Offset int64
@@ -15,9 +15,9 @@ type Stored struct {
 	At     time.Time
 }
 
-// Restore returns what is remembered after a start: what the records of the index have, and the
-// messages that were read beside them. It sorts both: the last that was stored is remembered last,
-// for of an ID that was stored twice, since the window was over, it is the second that counts.
+// Restore returns the IDs of the records of the index, and of the messages that were read because no
+// record has them. begun is the start of the newer generation. Restore sorts both slices by time, so
+// that the latest location counts if an ID was stored twice.
 func Restore(begun time.Time, records []store.RecentIDs, read []Stored) IDs {
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
 	slices.SortFunc(read, func(x, y Stored) int { return x.At.Compare(y.At) })

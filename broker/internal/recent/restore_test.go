@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// What comes back is where each ID was stored last, whether a record of the
-// index has it or the message was read, in whatever order they are given.
+// Restore returns the latest location of each ID. The location may come from a record or from a
+// message, and the order of the arguments has no effect.
 func TestRestore(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -57,7 +57,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// What comes back needs no larger tables than are made for it at once.
+// Restore allocates tables of the right size: they do not grow.
 func TestRestoreMakesRoom(t *testing.T) {
 	for _, n := range []int{Capacity, 2 * Capacity} {
 		read := make([]Stored, n)

@@ -14,9 +14,9 @@ type cut struct {
 	loBytes, hiBytes int64 // bytes of the bodies before lo and hi
 }
 
-// planBytes plans to remove the oldest messages of all queues until at least need bytes are removed.
-// By bisection, it searches for the time up to which messages must be removed, exact to a
-// millisecond. Messages that were removed from between others before (gaps) free no bytes.
+// planBytes plans to remove the oldest messages of all queues until at least need bytes are removed,
+// as far as the duplicate window allows. By bisection, it searches for the time up to which messages
+// must be removed, exact to a millisecond. Messages that were removed before free no bytes.
 func (p *Plan) planBytes(need int64) error {
 	cuts := make([]cut, len(p.Queues))
 	var from, to time.Time
