@@ -28,11 +28,11 @@ type Letter struct {
 
 // A Filter selects the dead letters that match each field that is not zero.
 type Filter struct {
-	Topic      string    // that the message was sent to
-	MessageIDs []string  // any of these
+	Topic      string    // topic that the message was sent to
+	MessageIDs []string  // the ID is one of these
 	Reason     string    // the reason contains it
-	Since      time.Time // it became a dead letter then or later
-	Before     time.Time // it became a dead letter earlier than that
+	Since      time.Time // the message became a dead letter at this time or later
+	Before     time.Time // the message became a dead letter before this time
 }
 
 // Match reports whether the filter selects a dead letter.
@@ -53,10 +53,11 @@ type Position struct {
 // String returns the text that ParsePosition reads.
 func (p Position) String() string { return fmt.Sprintf("%d-%d", p.Queue, p.Offset) }
 
-// ErrPosition is returned by ParsePosition.
+// ErrPosition is the error of ParsePosition for a text that is not a position.
 var ErrPosition = errors.New("it is not the text of a position")
 
-// ParsePosition reads the text of a position; the beginning for an empty text.
+// ParsePosition parses the text of a position. An empty text means the beginning. The error is
+// ErrPosition.
 func ParsePosition(text string) (p Position, err error) {
 	if text == "" {
 		return p, nil
@@ -70,11 +71,11 @@ func ParsePosition(text string) (p Position, err error) {
 	return Position{int(q), o}, nil
 }
 
-// Position returns where the dead letter is.
+// Position returns the position of the dead letter.
 func (l *Letter) Position() Position { return Position{l.Queue, l.Offset} }
 
-// Redriven returns the message that a dead letter was, with the count of its redrives, for the
-// topic named to.
+// Redriven returns the original message of a dead letter, to be sent to the topic named to. The
+// message has no properties of the dead letter, except for the number of its redrives.
 func (l *Letter) Redriven(to string) *store.Message {
 	m := &store.Message{Message: l.Message, BornAt: l.BornAt, BornHost: l.BornHost}
 	m.Properties = maps.Clone(l.Properties)
@@ -87,7 +88,7 @@ func (l *Letter) Redriven(to string) *store.Message {
 	} {
 		delete(m.Properties, p)
 	}
-	if retry, ok := m.Properties[tidegate.PropertyRetryTopic]; ok && retry != to { // or else it was a message of that retry topic
+	if retry, ok := m.Properties[tidegate.PropertyRetryTopic]; ok && retry != to { // otherwise it stays a message of the retry topic
 		m.ID, m.DeliverAt = cmp.Or(l.Origin.MessageID, m.ID), time.Time{}
 		for _, p := range [...]string{
 			tidegate.PropertyRealTopic, tidegate.PropertyOriginMessageID, tidegate.PropertyRetryTopic, tidegate.PropertyReconsumeTimes,
@@ -99,23 +100,23 @@ func (l *Letter) Redriven(to string) *store.Message {
 	return m
 }
 
-// A Death is how a message became a dead letter, or left a topic otherwise.
+// A Death describes how a message became a dead letter or expired.
 type Death struct {
-	Group, Topic string // the consumer group, and the topic of the message that it could not consume
+	Group, Topic string // the consumer group, and the topic of the message
 	Queue        int
 	Offset       int64
 	Attempts     int
 	Reason       string
 
-	// SentTo and SentID are topic and ID of the original send, before retry topics.
+	// SentTo and SentID are the topic and the ID of the original send, before any retry topic.
 	SentTo, SentID string
 
-	Artemis bool      // it leaves by the settings of an address, whose properties it gets
-	Expired time.Time // when it expired; zero if it did not, and became a dead letter
+	Artemis bool      // the settings of an address apply: add the properties of Artemis
+	Expired time.Time // when the message expired; zero for a dead letter
 }
 
-// Properties returns the properties of a message with those of its death. A dead letter that
-// becomes a dead letter again keeps its first origin.
+// Properties returns the properties of a message, and adds the properties of its death. It does not
+// change m. A dead letter that becomes a dead letter again keeps its first origin.
 func (d *Death) Properties(m *store.Message) map[string]string {
 	p := maps.Clone(m.Properties)
 	if p == nil {

@@ -57,7 +57,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// A redrive returns what was sent: Redriven is the inverse of Properties, except for the count.
+// Redriven is the inverse of Properties, except for the number of redrives.
 func TestRedrivenIsWhatWasSent(t *testing.T) {
 	t.Parallel()
 	sent := &store.Message{Message: tidegate.Message{ID: "a", Properties: map[string]string{"k": "v"}}}
@@ -85,7 +85,8 @@ func TestRedrivenIsWhatWasSent(t *testing.T) {
 	}
 }
 
-// A message of a retry topic comes back as what was sent, except to that retry topic.
+// A redriven message of a retry topic is the original message, except if it is sent to that retry
+// topic.
 func TestRedrivenOfARetry(t *testing.T) {
 	t.Parallel()
 	l := Letter{
@@ -164,7 +165,7 @@ func TestScan(t *testing.T) {
 	q := &queues{begin: 1, ids: [][]string{many, {}, {"removed", "last"}}}
 	var found []string
 	at := Position{}
-	for calls := 0; ; calls++ { // each goes on where the one before stopped
+	for calls := 0; ; calls++ { // each call continues where the previous one stopped
 		s := Scan{Topic: q, Group: "g", At: at, Messages: 100, Bytes: 1 << 20}
 		for !s.Over() {
 			ls, err := s.Next(7)

@@ -45,7 +45,7 @@ func RealTopic(m *store.Message, topic string) string {
 
 // Origin returns the topic of the original send of a message in topic, and how often the group has
 // retried it since. The properties of the message count only if topic is the group's own retry
-// topic: elsewhere, dead letters and retries of other groups are messages like others.
+// topic. In all other topics, dead letters and retries of other groups are ordinary messages.
 func Origin(c *settings.RetryTopic, m *store.Message, topic, group string) (from string, times int) {
 	from, retry := c.Original(topic, group)
 	if !retry {

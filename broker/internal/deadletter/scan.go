@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// BrowseMessages and BrowseBytes bound what one call looks at while it
-	// searches dead letters that a filter selects.
+	// BrowseMessages and BrowseBytes bound the messages that one call reads while it searches for
+	// dead letters that match a filter.
 	BrowseMessages = 10_000
 	BrowseBytes    = 32 << 20
 
-	// Chunk and chunkBytes bound what is read, or moved, at a time.
+	// Chunk and chunkBytes bound the messages that are read or moved at a time.
 	Chunk      = 256
 	chunkBytes = 4 << 20
 )
@@ -21,31 +21,32 @@ const (
 // A Topic is a topic that has dead letters.
 type Topic interface {
 	Name() string
-	Bounds(queue int) (begin, end int64, ok bool) // the offsets of a queue; false behind the last queue
+	Bounds(queue int) (begin, end int64, ok bool) // the offsets of a queue; false if it does not exist
 	Read(queue int, from, to int64, limit int, maxBytes int64) (ms []store.Message, offsets []int64, err error)
 	SkipDamaged(queue int, d *store.Damaged) // logs and counts messages that cannot be read
 }
 
-// A Scan goes through the dead letters of a group in a topic.
+// A Scan reads the dead letters of a group in a topic, from At on.
 type Scan struct {
 	Topic    Topic
 	Group    string
 	Filter   Filter
 	At       Position
-	Messages int   // still to be looked at
-	Bytes    int64 // likewise
+	Messages int   // number of messages that this call may still read
+	Bytes    int64 // size of the bodies that this call may still read
 }
 
-// Over reports whether there is nothing more to look at in this call.
+// Over reports whether this call must end: the scan is at the end of the topic, or has used up
+// Messages or Bytes.
 func (s *Scan) Over() bool { return s.end() || s.Messages <= 0 || s.Bytes <= 0 }
 
-// end reports whether the scan has seen everything.
+// end reports whether the scan is at the end of the topic.
 func (s *Scan) end() bool {
 	_, _, ok := s.Topic.Bounds(s.At.Queue)
 	return !ok
 }
 
-// Position returns where to go on; empty at the end.
+// Position returns the text of the position at which the next call continues; empty at the end.
 func (s *Scan) Position() string {
 	if s.end() {
 		return ""
@@ -53,14 +54,15 @@ func (s *Scan) Position() string {
 	return s.At.String()
 }
 
-// Next returns up to limit dead letters of the next messages that it reads; possibly none.
+// Next reads the next messages and returns up to limit selected dead letters. It may return none
+// before the end; call it until Over. It skips corrupt messages.
 func (s *Scan) Next(limit int) ([]Letter, error) {
 	queue := s.At.Queue
 	begin, end, ok := s.Topic.Bounds(queue)
 	if !ok {
 		return nil, nil
 	}
-	if s.At.Offset = max(s.At.Offset, begin); s.At.Offset >= end { // messages before begin are removed, except leftovers
+	if s.At.Offset = max(s.At.Offset, begin); s.At.Offset >= end { // leftovers before begin are not read
 		s.At = Position{Queue: queue + 1}
 		return nil, nil
 	}
@@ -84,7 +86,7 @@ func (s *Scan) Next(limit int) ([]Letter, error) {
 	return found, nil
 }
 
-// selected moves over messages and returns up to limit of those that are selected.
+// selected advances the scan over messages. It returns up to limit of the dead letters that match.
 func (s *Scan) selected(ms []store.Message, offsets []int64, limit int) (found []Letter) {
 	for i := range ms {
 		m := &ms[i]

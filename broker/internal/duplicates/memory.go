@@ -1,5 +1,6 @@
-// Package duplicates remembers the message IDs of a topic for its duplicate window: in memory by
-// package recent, and in the store as an index, from which they come back after a restart.
+// Package duplicates remembers the message IDs of a topic for its duplicate window. The IDs are in
+// memory (package recent), and in an index in the store, from which they are restored after a
+// restart.
 package duplicates
 
 import (
@@ -9,41 +10,45 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Memory remembers the message IDs of one topic. Its methods are only called within the message
-// log's Add, except Hash and HashID, and before anything else runs.
+// A Memory remembers the message IDs of one topic. Call its methods only within Add of the message
+// log, or during the start, before other goroutines use the topic. Hash and HashID may be called at
+// any time.
 type Memory struct {
 	topic uint32
 	key   func() store.IDKey // of the hashes
-	later func(time.Time)    // has Expire called at that time or earlier
+	later func(time.Time)    // schedules a call of Expire at that time or earlier
 
 	ids     recent.IDs
 	index   recent.Index
-	runs    []recent.Run // by queue: what no record of the index has yet
-	expires bool         // later was called, and Expire not yet
+	runs    []recent.Run // by queue: the hashes that no record of the index has yet
+	expires bool         // a call of Expire is scheduled
 }
 
-// NewMemory returns the empty memory of a topic. later has Expire called at a time, or earlier.
+// NewMemory returns the empty memory of a topic. key returns the key of the hashes. later must
+// schedule a call of Expire at a time or earlier.
 func NewMemory(topic uint32, key func() store.IDKey, later func(time.Time)) *Memory {
 	return &Memory{topic: topic, key: key, later: later}
 }
 
-// Hash returns the hash by which an ID is remembered, as the index keeps it; it is not 0.
+// Hash returns the hash of an ID, as in the index. It is not 0.
 func (m *Memory) Hash(id string) uint64 { return m.key().Hash(id) }
 
-// HashID sets the hash of a message's ID.
+// HashID sets the IDHash of a message if it is not set.
 func (m *Memory) HashID(msg *store.Message) {
 	if msg.IDHash == 0 {
 		msg.IDHash = m.Hash(msg.ID)
 	}
 }
 
-// Find returns where a message whose ID has that hash probably is. next returns the offset that
-// follows the last one of a queue, 0 if there is no such queue.
+// Find returns the probable location of the message whose ID has a hash; false if the hash is not
+// remembered. next returns the offset after the last message of a queue, or 0 if the queue does not
+// exist.
 func (m *Memory) Find(hash uint64, next func(queue uint16) int64) (recent.Location, bool) {
 	return m.ids.Find(hash, next)
 }
 
-// Put remembers a message that was written to a queue, now and by the index after a restart.
+// Put remembers a message that is written to a queue by w. It adds the message to the index too, so
+// that the message is remembered after a restart.
 func (m *Memory) Put(w *store.Batch, msg *store.Message, queue uint16, offset int64, window time.Duration, now time.Time) {
 	m.Remember(msg, recent.Location{Queue: queue, Offset: offset}, window, now)
 	if window > 0 {
@@ -51,8 +56,8 @@ func (m *Memory) Put(w *store.Batch, msg *store.Message, queue uint16, offset in
 	}
 }
 
-// Remember remembers a message for the window. With 0 it forgets where a message was that has
-// moved.
+// Remember remembers the location of a message for the window. With a window of 0 it remembers
+// nothing, and forgets the location that a delayed or half message has left.
 func (m *Memory) Remember(msg *store.Message, l recent.Location, window time.Duration, now time.Time) {
 	if window == 0 {
 		if !m.ids.Forgotten() {
@@ -72,17 +77,17 @@ func (m *Memory) expireLater(window time.Duration, now time.Time) {
 	}
 }
 
-// Forget forgets an ID whose place was one that a message can leave.
+// Forget forgets the location of a delayed or half message, by the hash of its ID.
 func (m *Memory) Forget(hash uint64) { m.ids.Forget(hash) }
 
-// ForgetAll forgets every ID.
+// ForgetAll forgets all IDs, and deletes the index.
 func (m *Memory) ForgetAll(w *store.Batch) {
 	m.ids = recent.IDs{}
 	m.dropIndex(w)
 }
 
-// Expire forgets what is older than the window, and returns when to do so again; zero if nothing is
-// remembered.
+// Expire forgets the IDs that are older than the window, also in the index. It returns when to call
+// it again; zero if no IDs are remembered.
 func (m *Memory) Expire(w *store.Batch, window time.Duration, now time.Time) time.Time {
 	next := m.ids.Expire(window, now)
 	outdated := m.index.Expire(window, now)
@@ -99,7 +104,7 @@ func (m *Memory) Expire(w *store.Batch, window time.Duration, now time.Time) tim
 	return next
 }
 
-// run returns what the index lacks of a queue.
+// run returns the hashes of a queue that no record of the index has yet.
 func (m *Memory) run(queue uint16) *recent.Run {
 	for int(queue) >= len(m.runs) {
 		m.runs = append(m.runs, recent.Run{})
@@ -107,7 +112,8 @@ func (m *Memory) run(queue uint16) *recent.Run {
 	return &m.runs[queue]
 }
 
-// addToIndex notes the ID of a message for the index, and writes a record that is full.
+// addToIndex adds the ID of a message to the run of its queue. It writes the run to the index when
+// the run is full or older than the window.
 func (m *Memory) addToIndex(w *store.Batch, queue uint16, offset int64, hash uint64, at int64, window time.Duration) {
 	run := m.run(queue)
 	if run.Over(offset, at, window) {
@@ -125,7 +131,8 @@ func (m *Memory) writeIndex(w *store.Batch, queue uint16) {
 	m.index.Wrote(ids)
 }
 
-// WriteRest writes what no record of the index has yet.
+// WriteRest writes the hashes that no record of the index has yet, for a regular end of the broker.
+// It leaves out queues whose last message is older than the window.
 func (m *Memory) WriteRest(w *store.Batch, window time.Duration, now time.Time) {
 	for queue := range m.runs {
 		if m.runs[queue].Fresh(window, now) {
@@ -141,15 +148,15 @@ func (m *Memory) dropIndex(w *store.Batch) {
 	m.index, m.runs = recent.Index{}, nil
 }
 
-// A State is what a memory has.
+// A State is the size and state of a memory.
 type State struct {
-	IDs       int   // remembered
-	Unindexed int   // in no record of the index yet
-	From      int64 // no record of the index is of before, in nanoseconds since 1970; 0 if there is none
-	Expires   bool  // Expire is due at a time
+	IDs       int   // number of remembered IDs
+	Unindexed int   // number of IDs that no record of the index has yet
+	From      int64 // see recent.Index.From
+	Expires   bool  // a call of Expire is scheduled
 }
 
-// State returns what the memory has.
+// State returns the current state.
 func (m *Memory) State() State {
 	s := State{IDs: m.ids.Len(), From: m.index.From, Expires: m.expires}
 	for i := range m.runs {

@@ -26,7 +26,7 @@ type fixture struct {
 	t     *testing.T
 	store *store.Store
 	ends  []int64
-	due   []time.Time // what later was called with
+	due   []time.Time // arguments of the calls of later
 }
 
 func open(t *testing.T, fs vfs.FS, ends ...int64) *fixture {
@@ -47,7 +47,7 @@ func open(t *testing.T, fs vfs.FS, ends ...int64) *fixture {
 	return f
 }
 
-// close closes the store, after it has written the rest of the index in an orderly end.
+// close closes the store. For a regular end it writes the rest of the index before.
 func (f *fixture) close(orderly bool) {
 	f.t.Helper()
 	if orderly {
@@ -65,7 +65,7 @@ func (f *fixture) add(write func(w *store.Batch)) {
 	}
 }
 
-// put stores n messages with IDs that begin with a prefix in a queue.
+// put stores n messages in a queue. Their IDs have a prefix.
 func (f *fixture) put(prefix string, queue uint16, n int) {
 	f.t.Helper()
 	f.add(func(w *store.Batch) {
@@ -80,7 +80,7 @@ func (f *fixture) put(prefix string, queue uint16, n int) {
 	})
 }
 
-// known returns how many of n IDs with a prefix are found, from an offset of a queue on.
+// known returns how many of n IDs with a prefix Find finds at the offsets of a queue from first on.
 func (f *fixture) known(prefix string, queue uint16, from int64, n int) (found int) {
 	for i := range n {
 		l, ok := f.Find(f.Hash(fmt.Sprint(prefix, i)), func(q uint16) int64 { return f.ends[q] })
@@ -91,7 +91,7 @@ func (f *fixture) known(prefix string, queue uint16, from int64, n int) (found i
 	return found
 }
 
-// After a restart the IDs of the window are known, whether the index had them all or not.
+// After a restart the IDs of the window are known, even if the index did not have all of them.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	for _, orderly := range []bool{true, false} {
@@ -138,7 +138,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// Messages that are in no queue yet are known by their places, and forgotten when they leave these.
+// The locations of delayed and half messages are remembered, and forgotten when the messages move.
 func TestPendingMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestForgetAll(t *testing.T) {
 		if some, err := f.store.HasRecentIDs(topic); some || err != nil {
 			t.Errorf("records are left: %v, %v", some, err)
 		}
-		// Without a window nothing is remembered.
+		// Without a window no IDs are remembered.
 		f.add(func(w *store.Batch) {
 			f.Put(w, &store.Message{Message: tidegate.Message{ID: "b"}}, 0, 99, 0, time.Now())
 		})

@@ -12,36 +12,38 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Source is where the IDs of a topic come back from after a restart.
+// A Source has the inputs of [Memory.Restore].
 type Source struct {
 	Store  *store.Store
 	Logger *slog.Logger
-	Topic  string // its name, for the log
+	Topic  string // name of the topic, for the log
 
-	Ends   []int64 // of the queues: the offsets after their last messages
+	Ends   []int64 // by queue: the offset after its last message
 	Window time.Duration
 	Now    time.Time
 }
 
-// A restoration remembers the IDs of the last while of a topic after a restart: what the index has
-// of them, and the rest from the messages themselves. What cannot be read because of damage is not
-// remembered: its duplicates are stored again.
+// A restoration restores the recent IDs of a topic after a restart. It reads the index, and the
+// messages that are not in the index. It cannot restore the IDs of corrupt messages: duplicates of
+// these are stored again.
 type restoration struct {
 	*Memory
 	Source
-	since   time.Time           // what was stored before is not remembered
-	records [][]store.RecentIDs // by queue: what the index has, the last first
-	whole   bool                // the index has enough: what is before it is not remembered
-	read    []recent.Stored     // what it has not
+	since   time.Time           // messages stored before since are not remembered
+	records [][]store.RecentIDs // by queue: the records of the index, the last one first
+	whole   bool                // the index has Capacity IDs; the messages before it are not read
+	read    []recent.Stored     // messages that are not in the index
 }
 
-// Restore remembers the IDs of the last while. Nothing else runs yet. Expire is due at ExpiresAt.
+// Restore restores the IDs of the window from the store. Call it during the start, before other
+// goroutines use the topic, and then schedule Expire at ExpiresAt. Restore logs and skips damaged
+// parts of the index and of queues; it returns the other errors of the store.
 func (m *Memory) Restore(from Source) error {
 	some, err := from.Store.HasRecentIDs(m.topic)
 	if err != nil && !store.IsDamage(err) {
 		return err
 	}
-	if some || err != nil { // perhaps of long before: all of it is to be forgotten, read or not
+	if some || err != nil { // its records may be old: Expire must cover the whole index
 		m.index = recent.Index{Last: from.Now.UnixNano(), From: 1}
 	}
 	if from.Window == 0 {
@@ -62,7 +64,7 @@ func (m *Memory) Restore(from Source) error {
 	return r.readPending()
 }
 
-// ExpiresAt returns when what Restore has remembered is to be forgotten; zero if it is nothing.
+// ExpiresAt returns when to call Expire after Restore; zero if Restore found no IDs and no index.
 func (m *Memory) ExpiresAt(window time.Duration, now time.Time) time.Time {
 	if m.expires = !m.ids.Forgotten() || m.index != (recent.Index{}); m.expires {
 		return now.Add(window)
@@ -70,7 +72,7 @@ func (m *Memory) ExpiresAt(window time.Duration, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// readIndex reads what the index has, up to as many IDs as a topic remembers.
+// readIndex reads the records of the index, until these have recent.Capacity IDs.
 func (r *restoration) readIndex() error {
 	left := recent.Capacity
 	err := r.Store.RecentIDs(r.topic, r.since, func(ids store.RecentIDs) bool {
@@ -90,7 +92,7 @@ func (r *restoration) readIndex() error {
 	return err
 }
 
-// readMessages reads what the index does not have of a queue.
+// readMessages reads the messages of a queue that are not in the index, the last ones first.
 func (r *restoration) readMessages(queue uint16) error {
 	records, end := r.records[queue], r.Ends[queue]
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
@@ -126,7 +128,8 @@ func (r *restoration) readMessages(queue uint16) error {
 	}
 }
 
-// indexTail has the index go on where it ended: behind it are those messages, the last one first.
+// indexTail adds the messages after the last record of a queue to the index. tail has these
+// messages, the last one first.
 func (r *restoration) indexTail(queue uint16, tail []recent.Stored) {
 	if len(tail) == 0 {
 		return
@@ -138,7 +141,7 @@ func (r *restoration) indexTail(queue uint16, tail []recent.Stored) {
 	}, nil)
 }
 
-// readPending remembers the delayed and the half messages.
+// readPending restores the IDs of the delayed and the half messages.
 func (r *restoration) readPending() error {
 	left := recent.Capacity
 	if err := r.Store.NewestDelayed(r.topic, r.since, func(d *store.StoredDelayed) bool {

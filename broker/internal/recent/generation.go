@@ -54,8 +54,8 @@ func generationOf(n int) *generation {
 	return g
 }
 
-// tagOf returns the part of a hash that is the tag of a slot; it is not 0. The shardBits bits before
-// it select the shard.
+// tagOf returns the part of a hash that is the tag of a slot. The result is not 0. The shardBits
+// bits before it select the shard.
 func tagOf(hash uint64) uint64 { return max(hash<<shardBits>>(64-tagBits), 1) }
 
 // search returns the slot with a tag. If there is none, it returns the free slot for the tag.

@@ -1,9 +1,9 @@
-// Package recent remembers the locations of the recent messages of a topic, for duplicate detection.
+// Package recent remembers the locations of the recent messages of a topic, to detect duplicates:
 //
 //   - [IDs] maps the hashes of message IDs to locations. It takes 8 bytes for each message that is
 //     in a queue.
-//   - [Run] and [Index] decide which hashes are written to the index in the store, and which records
-//     of the index are deleted.
+//   - [Run] and [Index] decide which hashes are written to the index in the store, and which
+//     records of the index are deleted.
 //   - [Restore] rebuilds the IDs after a start.
 //
 // The package has no clock and no I/O: the caller passes the time, and reads and writes the store.
@@ -35,7 +35,7 @@ type Location struct {
 	Due    int64 // in nanoseconds since 1970; not a time.Time, which has a pointer to scan
 }
 
-// Moves reports whether the message can move from the location to a queue: it is a delayed or a half
+// Moves reports whether the message can leave the location: it is a delayed message or a half
 // message.
 func (l Location) Moves() bool { return l.Half || l.Due != 0 }
 
@@ -91,7 +91,8 @@ func (r *IDs) Put(hash uint64, l Location) {
 // turn forgets the older generation and begins a new one.
 func (r *IDs) turn(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
 
-// Forget forgets the ID with a hash if its message was in no queue (see [Location.Moves]).
+// Forget forgets the location of a delayed or half message, by the hash of its ID. Locations in a
+// queue may stay.
 func (r *IDs) Forget(hash uint64) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil {
@@ -103,7 +104,7 @@ func (r *IDs) Forget(hash uint64) {
 // Len returns how many IDs are remembered.
 func (r *IDs) Len() int { return r.newer.len() + r.older.len() }
 
-// Forgotten reports whether no IDs are remembered, so that the memory is free.
+// Forgotten reports whether no IDs are remembered.
 func (r *IDs) Forgotten() bool { return r.newer == nil && r.older == nil }
 
 // Expire forgets the IDs that are older than the window. It returns when to call it again; zero if

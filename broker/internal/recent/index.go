@@ -17,16 +17,16 @@ type Run struct {
 // Len returns the number of hashes.
 func (r *Run) Len() int { return len(r.hashes) }
 
-// Over reports whether the run must be written before the message at offset, which was stored at at,
-// is added. This is the case if the first message of the run is older than the window. Then the ID
-// of the new message may be in the run already, and must be in a later record.
+// Over reports whether the run must be written before the message at offset is added. at is the
+// time when that message was stored. The run must be written if its first message is older than the
+// window: the run may have the ID of the new message already, and then a later record must have it.
 func (r *Run) Over(offset, at int64, window time.Duration) bool {
 	return r.end == offset && len(r.hashes) > 0 && at-r.first >= int64(window)
 }
 
-// Add adds the message at offset, and reports whether the run has as many hashes as a record. If the
-// message does not directly follow the run, Add drops the run. After a restart, the IDs between two
-// records are read from the messages.
+// Add adds the message at offset. It reports whether the run has as many hashes as a record. If the
+// message does not directly follow the run, Add first drops the run. After a restart, the IDs
+// between two records are read from the messages.
 func (r *Run) Add(offset int64, hash uint64, at int64) (full bool) {
 	if r.end != offset {
 		r.hashes = r.hashes[:0]
@@ -55,7 +55,7 @@ func (r *Run) Take(queue uint16) store.RecentIDs {
 // An Index describes the index of IDs that a topic has in the store. The zero value describes a
 // topic without an index. Times are in nanoseconds since 1970.
 type Index struct {
-	Last int64 // when a message was last added, or the broker was started; 0 if there is no index
+	Last int64 // when a message was last added, or the broker was started; 0 if no message was added
 	From int64 // lower bound of the times of the records; 0 if there are no records
 }
 
@@ -73,8 +73,9 @@ type Outdated struct {
 	Next     time.Time // when to call Expire again; zero if the index is empty then
 }
 
-// Expire returns the part of the index that is older than the window. With a window of 0 this is the
-// whole index. If it is not the whole index, Expire advances From as if the records were deleted.
+// Expire returns the part of the index that is older than the window. With a window of 0 this is
+// the whole index. If it is not the whole index, Expire advances From as if the records were
+// deleted.
 func (x *Index) Expire(window time.Duration, now time.Time) Outdated {
 	old := now.Add(-window)
 	switch {

@@ -15,9 +15,9 @@ type Stored struct {
 	At     time.Time
 }
 
-// Restore returns the IDs of the records of the index, and of the messages that were read because no
-// record has them. begun is the start of the newer generation. Restore sorts both slices by time, so
-// that the latest location counts if an ID was stored twice.
+// Restore returns the IDs of the records of the index, and of the messages that were read because
+// no record has them. begun is the start of the newer generation. Restore sorts both slices by
+// time, so that the latest location counts if an ID was stored twice.
 func Restore(begun time.Time, records []store.RecentIDs, read []Stored) IDs {
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
 	slices.SortFunc(read, func(x, y Stored) int { return x.At.Compare(y.At) })

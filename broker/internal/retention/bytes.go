@@ -14,9 +14,10 @@ type cut struct {
 	loBytes, hiBytes int64 // bytes of the bodies before lo and hi
 }
 
-// planBytes plans to remove the oldest messages of all queues until at least need bytes are removed,
-// as far as the duplicate window allows. By bisection, it searches for the time up to which messages
-// must be removed, exact to a millisecond. Messages that were removed before free no bytes.
+// planBytes plans to remove the oldest messages of all queues, at least need bytes. It keeps the
+// messages that the duplicate window needs. By bisection, it searches for the time up to which
+// messages must be removed, exact to a millisecond. Messages that were removed before free no
+// bytes.
 func (p *Plan) planBytes(need int64) error {
 	cuts := make([]cut, len(p.Queues))
 	var from, to time.Time
@@ -104,8 +105,8 @@ func (q *QueuePlan) cutTo(c *cut, offset int64) {
 	}
 }
 
-// bytesIn returns the bytes of the bodies that a queue still has between two marks. It may stop
-// reading, and return less, when the sum reaches enough.
+// bytesIn returns the bytes of the bodies that a queue still has between two marks. When the sum
+// has reached enough, bytesIn may stop reading.
 func (p *Plan) bytesIn(q *QueuePlan, from, to store.Mark, enough int64) (int64, error) {
 	if from.Offset == to.Offset || enough <= 0 {
 		return 0, nil
@@ -117,9 +118,9 @@ func (p *Plan) bytesIn(q *QueuePlan, from, to store.Mark, enough int64) (int64, 
 	return bytes, err
 }
 
-// cutAt returns, for each queue, the mark after the messages that were stored up to at. freed is the
-// number of bytes between the beginnings of the cuts and these marks. cutAt may stop reading, and
-// return less, when the sum reaches enough.
+// cutAt returns, for each queue, the mark after the messages that were stored up to at. freed is
+// the number of bytes between the beginnings of the cuts and these marks. When freed has reached
+// enough, cutAt may stop reading.
 func (p *Plan) cutAt(cuts []cut, at time.Time, enough int64) (parts []store.Mark, freed int64, err error) {
 	parts = make([]store.Mark, len(cuts))
 	for i, c := range cuts {

@@ -102,9 +102,9 @@ func (f *Freed) Enough() bool {
 	return f.bytes >= ReclaimBytes || len(f.topics) >= ReclaimTopics
 }
 
-// Reclaim calls reclaim with all removed messages, and forgets them. If reclaim fails, Reclaim keeps
-// them and returns the error. Callers pass [store.Store.Reclaim]; it blocks until the disk space is
-// free or ctx ends.
+// Reclaim calls reclaim with all removed messages, and forgets them. If reclaim fails, Reclaim
+// keeps them and returns the error. Callers pass [store.Store.Reclaim], which blocks until the disk
+// space is free or ctx ends.
 func (f *Freed) Reclaim(ctx context.Context, reclaim func(context.Context, []store.Range, []uint32, store.PendingKind) error) error {
 	f.mu.Lock()
 	bytes, pending, removed, topics := f.bytes, f.pending, f.ranges, f.topics

@@ -152,7 +152,7 @@ func (p *Plan) KeepsMore() bool {
 	return false
 }
 
-// Complete reads the leftovers that are not known yet, and sets when they expire.
+// Complete reads the leftovers that are not known yet, and sets when they must be checked again.
 func (p *Plan) Complete() error {
 	for i := range p.Queues {
 		q := &p.Queues[i]
@@ -194,8 +194,8 @@ func (p *Plan) FindGaps() (err error) {
 	return nil
 }
 
-// Next returns when the next round is due; false if no round is due at a known time. end returns the
-// offset after the last message of a queue that is on disk.
+// Next returns when the next round is due; false if no round is due at a known time. end returns
+// the offset after the last message of a queue that is on disk.
 func (p *Plan) Next(end func(queue uint16) int64) (next time.Time, ok bool, err error) {
 	due := func(at time.Time) {
 		if !ok || at.Before(next) {

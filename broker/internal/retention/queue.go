@@ -48,7 +48,7 @@ func Restore(begin store.Mark, leftovers map[int64]store.Stored) Queue {
 type Leftover struct {
 	store.Stored
 	known bool      // Stored is set
-	until time.Time // when the next round is due; zero if the group reports the end
+	until time.Time // when to check it again; zero if messages never expire
 }
 
 // A QueuePlan is the part of a round for one queue.
@@ -80,8 +80,8 @@ type QueuePlan struct {
 	kept map[int64]*Leftover // the leftovers from now on
 }
 
-// Keep records that a group has not finished a message. The next round is due at until; if until is
-// zero, the group reports when it has finished.
+// Keep records that a group has not finished a message. If messages expire, a later round checks
+// the message again at until, or when it expires if that is later.
 func (q *QueuePlan) Keep(offset int64, until time.Time) {
 	l := q.kept[offset]
 	if l == nil {

@@ -55,9 +55,9 @@ func TestBacklogShares(t *testing.T) {
 		each int64   // PerSecond of the share
 		wait time.Duration
 	}{
-		{ByMessages, ByMessages, 50, 10, 100 * time.Millisecond}, // a quarter of the room, which is 200; all of it in 10 s
-		{ByBytes, ByBytes, 5, 15, 2 * time.Second / 3},           // of bytes; what is drained is more than all of the room in 10 s
-		{ByAge, ByMessages, 4, 8, 125 * time.Millisecond},        // a quarter of what is drained in a second
+		{ByMessages, ByMessages, 50, 10, 100 * time.Millisecond}, // a quarter of the room of 200; the room in 10 s
+		{ByBytes, ByBytes, 5, 15, 2 * time.Second / 3},           // in bytes; the drain exceeds the room in 10 s
+		{ByAge, ByMessages, 4, 8, 125 * time.Millisecond},        // a quarter of the drain of one second
 	} {
 		var b Backlog
 		now := time.Now()
@@ -175,8 +175,8 @@ func TestDraining(t *testing.T) {
 		{Draining{Messages: 10, Bytes: 1}, ByMessages, Amount{200, 0, 0}, 10 * time.Second},
 		{Draining{Messages: 1, Bytes: 10}, ByBytes, Amount{0, 200, 0}, 10 * time.Second},
 		{Draining{Messages: 10}, ByBytes, Amount{0, 200, 0}, 0},
-		{Draining{Messages: 1, Age: 0.01}, ByAge, Amount{1000, 0, 200}, 10 * time.Second}, // the age falls to 100 before the backlog is empty
-		{Draining{Messages: 100, Age: 0.01}, ByAge, Amount{500, 0, 200}, 5 * time.Second}, // the backlog is empty before
+		{Draining{Messages: 1, Age: 0.01}, ByAge, Amount{1000, 0, 200}, 10 * time.Second}, // the age falls first
+		{Draining{Messages: 100, Age: 0.01}, ByAge, Amount{500, 0, 200}, 5 * time.Second}, // the backlog is empty first
 		{Draining{Messages: 100, Age: -1}, ByAge, Amount{500, 0, 200}, 5 * time.Second},
 		{Draining{Age: 0.01}, ByAge, Amount{500, 0, 200}, 10 * time.Second},
 		{Draining{Age: -1}, ByAge, Amount{500, 0, 200}, 0},

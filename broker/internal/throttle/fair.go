@@ -53,7 +53,7 @@ func (f *fairness) see(client string, now time.Time) *tokens {
 		if f.clients == nil {
 			f.clients = map[string]*tokens{}
 		}
-		c = &tokens{left: math.Inf(1), at: now} // take lowers this to the size of a full bucket
+		c = &tokens{left: math.Inf(1), at: now} // full: take lowers it to the size of a bucket
 		f.clients[client] = c
 	}
 	c.seen = now
