@@ -65,7 +65,7 @@ func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	case ByBytes:
 		return pushBack(backlog[m]-resume, d.Bytes)
 	}
-	// The age falls as consumers proceed to newer messages. It is 0 as soon as the backlog is empty.
+	// The age falls as consumers proceed to newer messages. It is 0 once the backlog is empty.
 	all := pushBack(backlog[ByMessages], d.Messages)
 	falling := pushBack(backlog[ByAge]-resume, d.Age*1000)
 	if all == 0 || falling == 0 {
