@@ -7,7 +7,8 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 )
 
-// newAdmin takes host:port, or a URL for a broker whose HTTP speaks TLS.
+// newAdmin returns a client for host:port or, for a broker with TLS on its HTTP port, for an https
+// URL.
 func newAdmin(at string) (*admin.Client, error) {
 	o := admin.Options{Credentials: admin.Credentials{AccessKey: keys.AccessKey, SecretKey: keys.AccessSecret}}
 	if strings.HasPrefix(at, "https://") {

@@ -101,7 +101,7 @@ func receive(ctx context.Context, c rmq.SimpleConsumer, n int, invisible time.Du
 
 // Codes of the protocol.
 const (
-	codeMessageNotFound = 40401 // what the client makes of a receive without messages
+	codeMessageNotFound = 40401 // the client's error for a receive without messages
 	codeInvalidHandle   = 40013
 	codeNoTransaction   = 50001
 )
@@ -116,8 +116,8 @@ func codeOf(err error) int32 {
 // wakeUp is the body of messages that are not part of the story.
 const wakeUp = "wake up"
 
-// pushConsumer starts a push consumer whose handler fails on the deliveries
-// that fails names. All deliveries go to the channel, from the first on.
+// pushConsumer starts a push consumer. Its handler returns a failure if fails returns true for the
+// delivery. The channel gets all deliveries.
 func (s scene) pushConsumer(ctx context.Context, group, topic string, fails func(delivery) bool) (rmq.PushConsumer, <-chan delivery, error) {
 	deliveries := make(chan delivery, 1000)
 	handler := func(mv *rmq.MessageView) rmq.ConsumerResult {
@@ -140,9 +140,9 @@ func (s scene) pushConsumer(ctx context.Context, group, topic string, fails func
 	return c, deliveries, starting(ctx, "push consumer of "+topic, c.Start)
 }
 
-// stop stops a push consumer. The client's GracefulStop waits for the receives
-// that it has parked at the server, for up to 23 s, so messages wake these up: one in
-// each of the message groups, which are to reach every queue.
+// stop stops a push consumer. The client's GracefulStop waits up to 23 s for the receives that wait
+// at the server. stop sends a message in each of the message groups, which together should reach
+// every queue, to end these receives early.
 func (s scene) stop(ctx context.Context, c rmq.PushConsumer, p rmq.Producer, topic string, groups ...string) error {
 	began := time.Now()
 	stopped := make(chan error, 1)

@@ -22,9 +22,9 @@ const (
 // fifo sends FIFO messages in three message groups to a push consumer that
 // fails on some.
 //
-// The official client retries FIFO messages by itself, at the interval that the
-// broker tells it, and asks the broker for a dead letter after the last
-// attempt. The broker keeps the rest of the message group back until then.
+// The official client retries FIFO messages by itself, at the interval that the broker announces.
+// After the last attempt it requests a dead letter. The broker holds the later messages of the
+// message group until then.
 func (s scene) fifo(ctx context.Context) error {
 	topic, err := s.topic(ctx, "tickets", admin.TopicConfig{Type: admin.TopicFIFO, Queues: 2})
 	if err != nil {

@@ -20,14 +20,12 @@
 //   - transaction: of three half messages one is committed, one rolled back, and
 //     one left alone, which the broker asks about until it is committed.
 //
-// It asserts what it tells: it exits with 1 if any of it did not happen.
-// Topics and consumer groups are made through broker/admin, under names of this
-// run, and deleted at the end.
+// It asserts every step, and exits with 1 if a step failed. It creates topics and consumer groups
+// through broker/admin, with names of this run, and deletes them at the end.
 //
-// TLS is on unless --tls=false is given or the client's own switch, the
-// environment variable rocketmq.client.enableSsl, says so. The client's log
-// goes to a temporary directory, which is kept only if something went wrong, or
-// to the directory in rocketmq.client.logRoot.
+// TLS is on by default. The flag --tls=false turns it off, and so does the client's own environment
+// variable rocketmq.client.enableSsl=false. The client's log goes to the directory in
+// rocketmq.client.logRoot, by default to a temporary directory that is kept only if the run fails.
 package main
 
 import (

@@ -24,8 +24,8 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
-// The test binary is the program when it is told so by the environment: the
-// client reads its own switches from there before main begins.
+// With this environment variable the test binary runs the program. The client reads its own
+// environment variables before main begins, so the tests need a process for each setting.
 const asProgram = "OFFICIALCLIENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestAgainstTidegate(t *testing.T) {
 		broker []string // flags of tidegate serve
 		env    string   // of the program
 		key    string   // likewise, its access key
-		want   string   // that the program says, beside what it always says
+		want   string   // expected in the output, in addition to the lines of every run
 	}{
 		{"in memory, TLS", atOnce, "", "", "TLS on"},
 		{"on disk, default settings, plain text", []string{"--data", t.TempDir()}, "rocketmq.client.enableSsl=false", "", "TLS off"},
@@ -132,7 +132,7 @@ func certificate(t *testing.T) []string {
 	return []string{"--tls-cert", filepath.Join(dir, "crt"), "--tls-key", filepath.Join(dir, "key")}
 }
 
-// A client whose secret is wrong, or that has none, is told so.
+// A client with a wrong secret, or without one, gets an authentication error.
 func TestWrongKeys(t *testing.T) {
 	tidegate := filepath.Join(t.TempDir(), "tidegate")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./broker/cmd/tidegate").CombinedOutput(); err != nil {

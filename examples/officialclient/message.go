@@ -8,7 +8,7 @@ import (
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 )
 
-// A message is what is sent.
+// A message is the input of send.
 type message struct {
 	topic, body, tag, group string
 	keys                    []string
@@ -40,7 +40,7 @@ func send(ctx context.Context, p rmq.Producer, m message) (string, error) {
 	return receipts[0].MessageID, nil
 }
 
-// A delivery is what a handler was called with.
+// A delivery holds the fields of a received message.
 type delivery struct {
 	id, body, tag, group string
 	keys                 []string

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 )
 
-// A story does things, says what happened, and keeps what did not.
+// A story runs the steps of the example, prints their results, and collects failed assertions.
 type story struct {
 	endpoint string // of the broker, gRPC
 	admin    *admin.Client
@@ -21,16 +21,16 @@ type story struct {
 	mu     sync.Mutex
 	out    io.Writer // guarded by mu
 	faults []error   // guarded by mu
-	made   []made    // guarded by mu: what to delete at the end
+	made   []made    // guarded by mu: topics and groups to delete at the end
 }
 
-// made is something that this run has created.
+// made is a topic or a group that this run has created.
 type made struct {
 	name   string
 	delete func(ctx context.Context, name string) error
 }
 
-// A scene is a part of the story that is played beside others.
+// A scene is a part of the story that runs beside the other scenes.
 type scene struct {
 	*story
 	name string
@@ -50,19 +50,19 @@ func (s *story) fault(err error) {
 
 func (s scene) say(format string, args ...any) { s.story.say(s.name, format, args...) }
 
-// assert keeps a claim that is not true.
+// assert records a failed assertion unless ok is true.
 func (s scene) assert(ok bool, format string, args ...any) {
 	if !ok {
 		s.fault(fmt.Errorf("%s: it was expected, but did not happen: %s", s.name, fmt.Sprintf(format, args...)))
 	}
 }
 
-// assertEqual keeps that a list is not what it is to be.
+// assertEqual records a failed assertion unless the lists are equal.
 func assertEqual[T comparable](s scene, what string, got, want []T) {
 	s.assert(slices.Equal(got, want), "%s: got %v, want %v", what, got, want)
 }
 
-// topic makes a topic with the settings, and returns its name.
+// topic creates a topic with the settings, and returns its name.
 func (s scene) topic(ctx context.Context, name string, settings admin.TopicConfig) (string, error) {
 	name = s.prefix + name
 	if _, err := s.admin.PutTopic(ctx, name, settings); err != nil {
@@ -72,7 +72,7 @@ func (s scene) topic(ctx context.Context, name string, settings admin.TopicConfi
 	return name, nil
 }
 
-// group makes a consumer group with the settings, and returns its name.
+// group creates a consumer group with the settings, and returns its name.
 func (s scene) group(ctx context.Context, name string, settings admin.GroupConfig) (string, error) {
 	name = s.prefix + name
 	if _, err := s.admin.PutGroup(ctx, name, settings); err != nil {
@@ -88,8 +88,8 @@ func (s scene) willDelete(m made) {
 	s.made = append(s.made, m)
 }
 
-// tidy deletes what this run made. What cannot be deleted, for instance
-// because the broker is gone, is not part of the story.
+// tidy deletes the topics and groups of this run. A failed deletion, for example because the broker
+// is gone, is printed and does not fail the run.
 func (s *story) tidy(ctx context.Context) {
 	s.mu.Lock()
 	made := slices.Clone(s.made)

@@ -19,9 +19,9 @@ const (
 	checkInterval = time.Second
 )
 
-// transaction sends half messages: one is committed, one rolled back, and one
-// is left alone, as by a producer that died. The broker asks about that one; the checker
-// does not know at first, and then says that it is to be committed.
+// transaction sends half messages: one is committed, one is rolled back, and one is left
+// unresolved, as by a producer that crashed. The broker sends transaction checks for that one. The
+// checker returns unknown at first, and then commit.
 func (s scene) transaction(ctx context.Context) error {
 	topic, err := s.topic(ctx, "transfers", admin.TopicConfig{
 		Type: admin.TopicTransaction, Queues: 2, Transaction: admin.TransactionConfig{Timeout: admin.Duration(checkAfter), CheckInterval: admin.Duration(checkInterval)},

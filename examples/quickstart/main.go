@@ -1,12 +1,10 @@
 // Command quickstart tells the story of tidegate in a few seconds, with a real
 // producer and real consumers over gRPC on this machine:
 //
-// A backlog grows to its limit, and the broker refuses the next send with 530
-// TOO_MANY_REQUESTS. The producer backs off as gRPC connections do. A consumer
-// drains the backlog, and the send succeeds. Another handler fails on one
-// message again and again: it climbs the retry ladder into the dead letters.
-//
-// It asserts what it tells: it exits with 1 if any of it did not happen.
+// A backlog grows to its limit, and the broker rejects the next send with 530 TOO_MANY_REQUESTS.
+// The producer backs off as gRPC connections do. A consumer drains the backlog, and the send
+// succeeds. Another handler fails on one message again and again: after the last step of the retry
+// schedule the message becomes a dead letter.
 package main
 
 import (

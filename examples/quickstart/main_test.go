@@ -37,7 +37,8 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// withoutFigures replaces what differs between two runs: times and message IDs, and the queue.
+// withoutFigures replaces the parts that differ between two runs: times, message IDs and queue
+// numbers.
 func withoutFigures(s string) string {
 	s = regexp.MustCompile(`[\d.]+m?s\b`).ReplaceAllString(s, "T")
 	s = regexp.MustCompile(`\b[0-9A-F]{34}\b`).ReplaceAllString(s, "ID")

@@ -20,7 +20,7 @@ import (
 
 const limit = 200 // messages of backlog
 
-// A story does things, says what happened, and keeps what did not.
+// A story runs the steps of the example, prints their results, and collects failed assertions.
 type story struct {
 	out       io.Writer
 	broker    *broker.Broker
@@ -37,7 +37,7 @@ func (s *story) say(format string, args ...any) {
 	fmt.Fprintf(s.out, "%6.2fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// assert keeps a claim of the story that is not true.
+// assert records a failed assertion unless ok is true.
 func (s *story) assert(ok bool, format string, args ...any) {
 	if !ok {
 		s.mu.Lock()
@@ -218,7 +218,7 @@ func (s *story) backlog(topic string) int64 {
 	return t.Backlog.Messages
 }
 
-// wait asks again and again until what it asks is true.
+// wait polls ok until it returns true, or returns the cause of ctx.
 func wait(ctx context.Context, ok func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -14,8 +14,8 @@ import (
 // MaxLength is the most bytes of a pattern.
 const MaxLength = 255
 
-// maxMany is the most '#' in a pattern: with it, matching takes time
-// proportional to the lengths alone.
+// maxMany is the most '#' in a pattern. The limit keeps the time of a match proportional to the
+// lengths of pattern and name.
 const maxMany = 8
 
 const (
@@ -23,14 +23,15 @@ const (
 	many = "#" // any number of words
 )
 
-// A Pattern is what [Parse] has read. It does not change and can be shared.
+// A Pattern is a parsed address pattern. It does not change, so goroutines may share it. Create one
+// with [Parse].
 type Pattern struct {
 	text  string
 	words []string
 	rank  [3]int // see Compare
 }
 
-// Parse reads a pattern. The error says what is wrong with it and what is legal.
+// Parse parses a pattern. The error explains why the pattern is not valid, and the valid form.
 func Parse(text string) (Pattern, error) {
 	p := Pattern{text: text, words: strings.Split(text, ".")}
 	switch {
@@ -74,8 +75,8 @@ func (p Pattern) String() string { return p.text }
 // Match reports whether the pattern matches the name.
 func (p Pattern) Match(name string) bool { return p.match(strings.Split(name, ".")) }
 
-// match is the matching of globs with one way back: to the last '#', which
-// then takes one word more.
+// match matches like a glob. On a mismatch it goes back to the last '#' only, which then takes one
+// word more.
 func (p Pattern) match(name []string) bool {
 	i, n := 0, 0
 	backTo, backName := -1, 0
@@ -100,15 +101,16 @@ func (p Pattern) match(name []string) bool {
 	return i == len(p.words)
 }
 
-// Compare orders patterns by precedence and is negative if a goes before b:
+// Compare orders patterns by precedence and is negative if a goes before b. It compares in this
+// order:
 //
-//  1. the one with more words that are no wildcard,
-//  2. then the one that demands more words,
-//  3. then the one with fewer '#',
-//  4. then the one whose plain words stand further to the left,
-//  5. then by text.
+//  1. the number of words that are no wildcard: more goes first,
+//  2. the least number of words in a name that matches: more goes first,
+//  3. the number of '#': fewer goes first,
+//  4. the position of the plain words: further to the left goes first,
+//  5. the text.
 //
-// So a pattern goes before every other one that matches all that it matches.
+// So a pattern goes before every other pattern that matches all of its names.
 func Compare(a, b Pattern) int { return cmp.Or(CompareRank(a, b), strings.Compare(a.text, b.text)) }
 
 // CompareRank is [Compare] without the comparison by text, so it is zero for some different

@@ -42,15 +42,15 @@ type Options struct {
 // A Client makes requests to one broker. Goroutines may share it.
 type Client struct {
 	base     *url.URL
-	endpoint string // host:port, as it stands in errors
+	endpoint string // host:port, for errors
 	options  Options
 	network  *http.Transport
 	life     context.Context //nolint:containedctx // the client's own life, which Close ends
 	end      context.CancelCauseFunc
 }
 
-// New returns a client of the broker at an address: an http or https URL, or
-// host:port, which stands for http. It makes no connection.
+// New returns a client of the broker at an address: an http or https URL, or host:port for http. It
+// opens no connection.
 func New(address string, o Options) (*Client, error) {
 	base, err := parse(address)
 	if err != nil {

@@ -29,8 +29,8 @@ type Request struct {
 	Query       url.Values
 	Body        any // sent as JSON; nil: no body
 
-	// Out takes the JSON of a successful response; nil: its body is not looked at. A
-	// *[]byte takes the body as it is.
+	// Out receives the JSON of a successful response; a *[]byte receives the body unchanged. Nil:
+	// the body is ignored.
 	Out any
 
 	// Timeout bounds each attempt, in addition to the caller's ctx. Zero means no bound.
@@ -39,11 +39,11 @@ type Request struct {
 	// MaxResponse bounds the body of a response, in bytes.
 	MaxResponse int64
 
-	// WaitOut begins waits that end after the deadline of ctx too.
+	// WaitOut allows waits that end after the deadline of ctx.
 	WaitOut bool
 
-	// Reads reports that the request changes nothing, so that none of its failures leaves
-	// open whether it took effect.
+	// Reads reports that the request changes nothing. MaybeStored is then false in the error of
+	// each of its failures.
 	Reads bool
 }
 
@@ -69,9 +69,9 @@ type Attempt struct {
 // A Decision returns whether a failed attempt is repeated, and after how long.
 type Decision func(Attempt) (wait time.Duration, again bool)
 
-// Do makes a request and repeats it as decide says. A wait that would end after the deadline of ctx
-// is not begun unless r.WaitOut. The error is a *[Failure]: of the last attempt, or the cause of
-// ctx together with it.
+// Do sends a request, and sends it again as decide requires. Unless r.WaitOut is set, it starts no
+// wait that would end after the deadline of ctx. The error is a *[Failure]: that of the last
+// attempt, or the cause of ctx together with it.
 func (c *Client) Do(ctx context.Context, r *Request, decide Decision) error {
 	k := &call{client: c, request: r, decide: decide}
 	if err := k.do(ctx); err != nil {
@@ -88,7 +88,7 @@ type call struct {
 
 	attempts  int
 	connected bool     // the last attempt had a connection
-	maybe     bool     // an attempt may have taken effect without a response that says so
+	maybe     bool     // an attempt without a usable response may have taken effect
 	last      *Failure // of the last attempt; nil if it succeeded
 	wait      time.Duration
 }
@@ -166,7 +166,7 @@ func query(q url.Values) string {
 	return "?" + q.Encode()
 }
 
-// A timeoutError is why an attempt ended that took longer than it may.
+// A timeoutError is the cause of an attempt that ended at Request.Timeout.
 type timeoutError struct{ after time.Duration }
 
 func (e *timeoutError) Error() string { return fmt.Sprintf("no response within %v", e.after) }

@@ -1,11 +1,12 @@
-// Package httpapi makes requests to the HTTP API of a tidegate broker. It is the
-// common ground of broker/admin and transport/rest, which differ in what they
-// repeat: each gives [Client.Do] a decision of its own.
+// Package httpapi sends requests to the HTTP API of a tidegate broker. Packages broker/admin and
+// transport/rest share it. They retry different requests, so each passes its own [Decision] to
+// [Client.Do].
 //
-// Repeating, waiting and rewinding of bodies is go-retryablehttp's. Around it,
-// this package bounds each attempt in time, reads each response as a whole and up
-// to a limit, notes whether an attempt had a connection, and turns every failure
-// into a [Failure] with the broker's code.
+// The library go-retryablehttp repeats requests, waits, and rewinds bodies. This package adds
+//   - a time limit for each attempt,
+//   - a size limit for responses, which are read completely,
+//   - a record of whether an attempt had a connection, and
+//   - a [Failure] with the broker's code for every failed request.
 //
-// It imports nothing of the broker, so that its users link no storage engine.
+// Package httpapi imports nothing of the broker, so its users link no storage engine.
 package httpapi

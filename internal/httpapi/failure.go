@@ -22,17 +22,18 @@ type Failure struct {
 	Status   int // of the last response; 0 if there was none
 	Attempts int
 
-	// Unreadable reports that a response came and cannot be used: it is too large, breaks off, or
-	// is no JSON.
+	// Unreadable reports a response that cannot be used, because it is too large, incomplete or no
+	// JSON.
 	Unreadable bool
 
-	// FromBroker reports that the last response was a tidegate broker's own.
+	// FromBroker reports that a tidegate broker sent the last response, not a proxy before it.
 	FromBroker bool
 
 	// Earlier reports that an attempt before the last one may have taken effect.
 	Earlier bool
 
-	// Results are those of a request about several things that all failed alike, as JSON.
+	// Results are the results, as JSON, of a request about several things that failed in the same
+	// way.
 	Results json.RawMessage
 
 	Err *tidegate.Error
@@ -62,8 +63,8 @@ func (p *Problem) Error(op, subject, endpoint string) *tidegate.Error {
 	return e
 }
 
-// mayHaveTakenEffect reports whether a request that failed with the code can have changed
-// something: a broker that fails on its side may do so behind the disk.
+// mayHaveTakenEffect reports whether a request that failed with the code may have changed
+// something. A broker with an internal error may have written the change to disk already.
 func mayHaveTakenEffect(c tidegate.Code) bool {
 	switch c {
 	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
@@ -81,7 +82,8 @@ func (k *call) fail(status int, e *tidegate.Error) *Failure {
 	return &Failure{Status: status, Attempts: k.attempts, Earlier: k.maybe, Err: e}
 }
 
-// ended is the failure of a call whose ctx ended. It has the failure of the last attempt in it.
+// ended returns the failure of a call after the end of ctx. It includes the failure of the last
+// attempt.
 func (k *call) ended(ctx context.Context) *Failure {
 	err, status := context.Cause(ctx), 0
 	if k.last != nil {
@@ -93,8 +95,8 @@ func (k *call) ended(ctx context.Context) *Failure {
 	return k.fail(status, &tidegate.Error{Err: err, MaybeStored: k.maybe})
 }
 
-// failure returns what an attempt failed with; nil if it succeeded. err is a *url.Error, whose URL
-// is left out: it repeats operation and endpoint.
+// failure returns the failure of an attempt; nil if the attempt succeeded. err is a *url.Error. Its
+// URL is dropped, because it repeats operation and endpoint.
 func (k *call) failure(resp *http.Response, err error) *Failure {
 	if err != nil {
 		if outer, ok := errors.AsType[*url.Error](err); ok {
@@ -112,7 +114,7 @@ func (k *call) failure(resp *http.Response, err error) *Failure {
 	return k.refused(resp, text)
 }
 
-// noResponse is the failure of an attempt without a complete response.
+// noResponse returns the failure of an attempt without a complete response.
 func (k *call) noResponse(err error) *Failure {
 	e := &tidegate.Error{Err: fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err), MaybeStored: k.connected}
 	f := k.fail(0, e)
@@ -129,7 +131,7 @@ func (k *call) noResponse(err error) *Failure {
 	return f
 }
 
-// refused is the failure of an attempt with a response that is no success.
+// refused returns the failure of an attempt with an error response.
 func (k *call) refused(resp *http.Response, text []byte) *Failure {
 	var p Problem
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
@@ -148,7 +150,7 @@ func (k *call) refused(resp *http.Response, text []byte) *Failure {
 	return k.fail(resp.StatusCode, foreign(resp, text))
 }
 
-// foreign is the error of a response that does not come from a broker but from something before it.
+// foreign returns the error for a response from a server or proxy that is not a tidegate broker.
 func foreign(resp *http.Response, text []byte) *tidegate.Error {
 	e := &tidegate.Error{Code: tidegate.CodeInternalError, RetryAfter: retryAfter(resp.Header)}
 	e.Message = fmt.Sprintf("HTTP status %s, which is not from a tidegate broker", resp.Status)
@@ -186,10 +188,10 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// A Duration is a time.Duration that is a text in JSON, such as "1m30s".
+// A Duration is a time.Duration in the JSON form "1m30s".
 type Duration time.Duration
 
-// UnmarshalJSON reads what time.ParseDuration reads.
+// UnmarshalJSON parses a JSON string with time.ParseDuration.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {

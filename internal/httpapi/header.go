@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// dateTimeLayout is the form of x-mq-date-time, which is what is signed.
+// dateTimeLayout is the format of the header x-mq-date-time, which the signature covers.
 const dateTimeLayout = "20060102T150405Z"
 
 func (c *Client) header(h http.Header, body bool) {
@@ -25,8 +25,9 @@ func (c *Client) header(h http.Header, body bool) {
 	}
 }
 
-// signed returns the request with credentials. Over TLS these are the key and its secret, which do
-// not depend on the clock; in plain text they are RocketMQ's signature, anew for each attempt.
+// signed returns the request with credentials. Over TLS the credentials are the access key and its
+// secret, which do not depend on the clock. In plain text they are RocketMQ's signature, which is
+// computed for each attempt.
 func (c *Client) signed(r *http.Request) *http.Request {
 	if c.options.AccessKey == "" {
 		return r
@@ -44,8 +45,8 @@ func (c *Client) signed(r *http.Request) *http.Request {
 	return r
 }
 
-// isTLS reports whether an attempt failed because the two sides do not agree on encryption, which
-// no repetition cures.
+// isTLS reports whether an attempt failed in TLS, for example in the verification of the
+// certificate. A retry cannot succeed.
 func isTLS(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
@@ -59,6 +60,6 @@ func isTLS(err error) bool {
 	if _, ok := errors.AsType[tls.AlertError](err); ok {
 		return true
 	}
-	// net/http makes a text of the RecordHeaderError.
+	// net/http replaces a RecordHeaderError by ErrSchemeMismatch.
 	return errors.Is(err, http.ErrSchemeMismatch)
 }

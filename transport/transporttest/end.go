@@ -67,10 +67,10 @@ var endCases = []testCase{
 			if len(ds) != 1 || ds[0].ID != msg.ID {
 				e.Fatalf("received %s, want the one message", describe(ds))
 			}
-			// Given back or never taken, it is there at once; answered while
-			// the cancellation was on its way, it is there when its invisible
-			// time is over: neither side of a network can know better. That
-			// its attempt counts is allowed.
+			// There are two valid results. A message that was released, or never delivered, is
+			// available at once. A message that was sent while the cancellation was under way is
+			// available after its invisible duration. Neither side of a network can distinguish the
+			// two cases. The delivery may count as an attempt.
 			e.mustAck(ds[0])
 		}
 	}},

@@ -166,7 +166,7 @@ func (e *env) ordered(g, i int) *tidegate.Message {
 	return m
 }
 
-// fifoRequest is a receive of a push consumer, since order is theirs.
+// fifoRequest is a receive of a push consumer, because only push consumers have an order.
 func (e *env) fifoRequest() transport.ReceiveRequest {
 	r := e.request()
 	r.Push = true

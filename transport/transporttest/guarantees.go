@@ -5,7 +5,7 @@ import "github.com/tidegate/tidegate/transport"
 // Guarantees are promises of the contract that not every server keeps, beside those
 // that a server announces as [transport.Capabilities]. The zero value describes Apache
 // RocketMQ 5.2.0 with its own proxy; a tidegate broker keeps [AllGuarantees]. Where a
-// server lacks one, the suite asserts what that server documents instead, or leaves the
+// server lacks one, the suite asserts the behaviour that the server documents, or leaves the
 // assertion out and logs the guarantee's name.
 type Guarantees struct {
 	// ExactWaits: a receive waits for ReceiveRequest.Wait and not longer, and with 0 it
@@ -91,7 +91,7 @@ func (e *env) lacks(guarantee bool, name, instead string) bool {
 	return !guarantee
 }
 
-// A need names what a server must have for a case to apply.
+// A need is the condition on a server for a case to run.
 type need struct {
 	name string
 	has  func(transport.Capabilities, Guarantees) bool

@@ -34,7 +34,7 @@ func optional[T any](run func(*env, T)) func(*env) {
 
 func lanes(e *env, s transport.LaneSender) {
 	e.setup(Normal)
-	e.send(e.message("first")) // and the connection announces what it can do
+	e.send(e.message("first")) // and the connection announces its capabilities
 	lane, err := s.Lane(e.Context(), transport.LaneRequest{Topic: e.topic})
 	if err != nil {
 		e.Fatal(err)
@@ -108,7 +108,7 @@ func recall(e *env, r transport.Recaller) {
 	e.none(e.request())
 }
 
-// halfOf sends a half message, which nobody sees.
+// halfOf sends a half message, and checks that no consumer receives it.
 func halfOf(e *env, t transport.Transactor) (*tidegate.Message, transport.Transaction) {
 	e.Helper()
 	e.setup(Transaction)

@@ -272,7 +272,7 @@ func (e *env) fullReceives() bool {
 	return !e.lacks(e.keeps.FullReceives, "FullReceives", "a receive may return fewer messages than there are")
 }
 
-// wantPolicy checks the attempts and the ladder that the server pushes for the group.
+// wantPolicy checks the attempts and the retry schedule that the server pushes for the group.
 func (e *env) wantPolicy(s transport.ConsumerSettings, ladder []time.Duration) {
 	e.Helper()
 	if s.MaxAttempts != 3 {

@@ -184,7 +184,7 @@ func (e *env) letter(r transport.ReceiveRequest) *tidegate.Delivery {
 }
 
 // deadLetter receives the only dead letter of the group and compares it with
-// the message that was sent and its last delivery. An empty reason stands for any.
+// the message that was sent and its last delivery. An empty reason matches every reason.
 func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason string) {
 	e.Helper()
 	undertaker := e.name("undertaker")

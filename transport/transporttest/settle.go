@@ -237,7 +237,7 @@ var settleCases = []testCase{
 			e.Errorf("received %s, want the second", describe([]*tidegate.Delivery{d}))
 		}
 	}},
-	// What remains is in ChangeInvisibleDuration.
+	// The case ChangeInvisibleDuration tests the other properties.
 	{name: "SuspendIsNoFailure", needs: needSuspend, run: func(e *env) {
 		e.setup(Normal)
 		e.send(e.message("x"))

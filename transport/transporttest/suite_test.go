@@ -48,7 +48,7 @@ func TestSuiteOfAPlainServer(t *testing.T) {
 	Run(t, plainFixture, Options{Virtual: true})
 }
 
-// What is left out is what a real RocketMQ does otherwise, and nothing else.
+// The suite leaves out exactly the cases in which a real RocketMQ behaves differently.
 func TestCasesByCapabilities(t *testing.T) {
 	names := func(list []testCase) (names []string) {
 		for _, c := range list {

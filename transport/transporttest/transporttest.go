@@ -1,6 +1,5 @@
-// Package transporttest holds the suite that every implementation of the
-// transport contract passes: what is promised in package transport, each
-// promise a test of its own.
+// Package transporttest is the conformance suite for implementations of the transport contract. It
+// has one test for each promise of package transport.
 //
 //	func TestTransport(t *testing.T) {
 //		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Options{Virtual: true})
@@ -24,7 +23,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A TopicType is what kind of messages a topic takes, by RocketMQ's names.
+// A TopicType is the kind of messages that a topic accepts, by RocketMQ's names.
 type TopicType string
 
 // The types that the suite needs.
@@ -39,11 +38,11 @@ const (
 	Transaction TopicType = "TRANSACTION"
 )
 
-// A GroupConfig is how a consumer group is to be made.
+// A GroupConfig holds the settings of a new consumer group.
 type GroupConfig struct {
 	FIFO        bool            // messages of one message group one at a time, in order
 	MaxAttempts int             // deliveries of a message, the first included
-	Retry       []time.Duration // the ladder; a FIFO group's has one step
+	Retry       []time.Duration // the retry schedule; one step for a FIFO group
 }
 
 // A Fixture is a transport to a server. The names that the suite gives to topics and
@@ -51,18 +50,18 @@ type GroupConfig struct {
 type Fixture struct {
 	Transport transport.Transport
 
-	// CreateTopic makes a topic, with several queues if the server has queues.
+	// CreateTopic creates a topic, with several queues if the server has queues.
 	CreateTopic func(ctx context.Context, name string, t TopicType) error
 
-	// CreateGroup makes a consumer group, which begins with the oldest message.
+	// CreateGroup creates a consumer group, which begins with the oldest message.
 	CreateGroup func(ctx context.Context, name string, c GroupConfig) error
 }
 
-// Options are how the suite is run. The zero value is real time, and a server
-// that can do no more than a real RocketMQ 5.2.
+// Options configure a run of the suite. The zero value means real time and a server like RocketMQ
+// 5.2.
 type Options struct {
-	// Capabilities are those that the transport has after its first answer, and
-	// no others. They decide which cases there are.
+	// Capabilities are exactly those that the transport has after its first response. They select
+	// the cases that run.
 	Capabilities transport.Capabilities
 
 	// Guarantees are those that the server keeps. Zero means those of RocketMQ 5.2.
@@ -87,9 +86,9 @@ type Options struct {
 	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 
-// Run runs the suite. newFixture is called once for each case, with the
-// case's own t, and closes what it opened by t.Cleanup. It must tolerate that
-// the case has closed the transport.
+// Run runs the suite. It calls newFixture once for each case, with the t of the case. newFixture
+// registers the release of its resources with t.Cleanup. The release must tolerate that the case
+// has closed the transport.
 func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 	t.Helper()
 	if opts.Unit == 0 {
@@ -128,26 +127,26 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 				synctest.Test(t, run)
 				return
 			}
-			t.Parallel() // most of the time they wait
+			t.Parallel() // the cases wait most of the time
 			run(t)
 		})
 	}
 }
 
-// A testCase tests one promise. It applies to servers that have what it needs.
+// A testCase tests one promise, on servers with the capabilities and guarantees that it needs.
 type testCase struct {
 	name  string
 	run   func(*env)
 	needs need // zero: nothing
 }
 
-// cases is filled where the cases are written.
+// cases are all cases of the suite.
 var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases, optionalCases)
 
 var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {
 		e.setup(Normal)
-		// Any answer tells, as far as there is anything to tell.
+		// Every response announces the capabilities.
 		if _, err := e.Transport.ProducerSettings(e.Context(), e.topic); err != nil {
 			e.Fatal(err)
 		}
@@ -177,7 +176,7 @@ func concat(lists ...[]testCase) []testCase {
 	return all
 }
 
-// An env is what a case works with.
+// An env is the environment of one case.
 type env struct {
 	*testing.T
 	Fixture
@@ -193,10 +192,10 @@ type env struct {
 // name returns a topic or group name that no other case and no other run uses.
 func (e *env) name(base string) string { return base + "-" + e.suffix }
 
-// ladder is the ladder of the groups that the cases make.
+// ladder returns the retry schedule of the groups of the cases.
 func (e *env) ladder() []time.Duration { return []time.Duration{e.unit, 2 * e.unit} }
 
-// setup makes the topic and the group that most cases need.
+// setup creates the topic and the group that most cases need.
 func (e *env) setup(t TopicType) {
 	e.Helper()
 	e.createTopic(e.topic, t)
@@ -273,7 +272,7 @@ func (e *env) oneOf(r transport.ReceiveRequest) *tidegate.Delivery {
 	return ds[0]
 }
 
-// none finds that nothing can be received now.
+// none checks that no message can be received now.
 func (e *env) none(r transport.ReceiveRequest) {
 	e.Helper()
 	r.Wait = 0
@@ -346,8 +345,8 @@ func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration
 	}
 }
 
-// after checks that what happened now happened d after start: never before,
-// and soon.
+// after checks the time of an event that has just happened: not earlier than d after start, and at
+// most slack later.
 func (e *env) after(start time.Time, d time.Duration, what string) {
 	e.Helper()
 	early := 2 * time.Millisecond // a clock that counts milliseconds may be one short

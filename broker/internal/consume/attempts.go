@@ -6,7 +6,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
-// A Policy is the settings about redelivery that apply at the moment of a decision.
+// A Policy holds the redelivery settings that apply at the moment of a decision.
 type Policy struct {
 	// MaxAttempts is the most deliveries of a message. Zero and below mean no maximum.
 	MaxAttempts int
@@ -15,8 +15,8 @@ type Policy struct {
 	// does not limit. Zero means no maximum.
 	MaxRedeliveries int
 
-	// OnExhausted is what happens after the last attempt of a message that has a message group. A
-	// message without one becomes a dead letter.
+	// OnExhausted is the action after the last attempt of a message that has a message group. A
+	// message without a message group becomes a dead letter.
 	OnExhausted Exhaustion
 
 	// Interval returns the retry interval after the delivery attempt of a push consumer failed.
@@ -26,8 +26,9 @@ type Policy struct {
 	Override bool
 }
 
-// exhaustion applies the maximum of attempts: it returns what happens to a message after e if this
-// was its last attempt, and AttemptsLeft if it was not. This is the only place that does so.
+// exhaustion applies the maximum of attempts to a message after e. It returns AttemptsLeft if this
+// was not the last attempt, and the action for the message if it was. No other function applies the
+// maximum.
 func (s *Policy) exhaustion(e Event, l *Lease) Exhaustion {
 	switch {
 	case !s.exhausted(e, l):
@@ -38,8 +39,8 @@ func (s *Policy) exhaustion(e Event, l *Lease) Exhaustion {
 	return s.OnExhausted
 }
 
-// exhausted reports whether the attempt was the last one. Negative acknowledgements have a maximum
-// of their own.
+// exhausted reports whether the attempt was the last one. Negative acknowledgements have their own
+// maximum.
 func (s *Policy) exhausted(e Event, l *Lease) bool {
 	switch {
 	case e == EventNegativeAck:
@@ -53,8 +54,8 @@ func (s *Policy) exhausted(e Event, l *Lease) bool {
 // LastAttempt reports whether MaxAttempts allows no delivery after this one.
 func (s *Policy) LastAttempt(attempt int) bool { return s.MaxAttempts > 0 && attempt >= s.MaxAttempts }
 
-// interval returns the retry interval of a message that failed. Its chance follows from the record,
-// so it is the same after a restart.
+// interval returns the retry interval of a message that failed. The random part is derived from the
+// record of the lease, so it is the same after a restart.
 func (p *Progress) interval(l *Lease, s *Policy) time.Duration {
 	return s.Interval(l.Attempt, p.draw(l))
 }

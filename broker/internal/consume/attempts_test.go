@@ -21,7 +21,7 @@ func TestLastAttempt(t *testing.T) {
 	}
 }
 
-// What happens after the last attempt depends on the policy, the event and the message.
+// The action after the last attempt depends on the policy, the event and the message.
 func TestExhaustion(t *testing.T) {
 	t.Parallel()
 	park, block := Policy{MaxAttempts: 17, OnExhausted: ThenPark}, Policy{MaxAttempts: 17, OnExhausted: ThenBlock}

@@ -6,8 +6,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// Audit compares all counts, heaps and message groups with the leases, and returns what is wrong.
-// It is for tests, between operations.
+// Audit compares all counts, heaps and message groups with the leases, and returns the first
+// difference as an error. It is for tests, between operations.
 func (p *Progress) Audit() error {
 	var counts Counts
 	timed := 0

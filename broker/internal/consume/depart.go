@@ -13,17 +13,17 @@ import (
 type Departure struct {
 	Lease   *Lease
 	Event   Event // that caused it
-	From    State // to which Returned takes it back
+	From    State // the state that Returned restores
 	Tries   int   // deliveries, as the consumer counts them
 	Rewound int64 // of its cursor
 	Expired bool  // it was not delivered, because it was too old
 	Early   bool  // it was requested before the last attempt, or has another maximum of attempts
 	Reason  string
 
-	attempt int // of the lease: the consumer can have counted further
+	attempt int // of the lease; Tries is larger if the consumer counted more attempts
 }
 
-// A Destination is what became of a Departure.
+// A Destination is the result of a Departure.
 type Destination uint8
 
 // The destinations.
@@ -35,8 +35,8 @@ const (
 	ToBeRemovedAlone                    // the last attempt failed, and there is no topic for dead letters
 )
 
-// depart takes a lease that is not in the ready heap out of circulation. d has the event, the
-// reason, and whether it is early or expired.
+// depart begins the departure of a message. Its lease must not be in the ready heap. d has the
+// event, the reason, and whether the departure is early or expired.
 func (p *Progress) depart(l *Lease, d Departure) *Departure {
 	d.Lease, d.From, d.Tries, d.attempt, d.Rewound = l, l.State(), l.Attempt, l.Attempt, l.cursor.rewound
 	d.Reason = shortReason(d.Reason)
@@ -45,8 +45,8 @@ func (p *Progress) depart(l *Lease, d Departure) *Departure {
 	return &p.effects.Departures[len(p.effects.Departures)-1]
 }
 
-// Reconsume ends a delivery whose message is sent again, as a message of a retry topic or of the
-// dead letter topic.
+// Reconsume ends a delivery because its message is sent again, to the retry topic or to the dead
+// letter topic.
 func (p *Progress) Reconsume(h handle.Receipt, reason string, now time.Time) error {
 	l, err := p.Current(h, now)
 	if err != nil {
@@ -64,8 +64,8 @@ func (p *Progress) ExpireMessage(h handle.Receipt, reason string, now time.Time)
 	}
 }
 
-// Departed removes the lease of a departure whose message is where it was to go, and reports
-// whether it did: after a removal or a rewind there is no lease any more.
+// Departed removes the lease of a departure after the message has reached its destination. It
+// returns false if a removal or a rewind has ended the lease already.
 func (p *Progress) Departed(d Departure, to Destination) bool {
 	l := d.Lease
 	if l.cursor.leases[l.offset] != l {
@@ -95,8 +95,10 @@ func (p *Progress) Departed(d Departure, to Destination) bool {
 // Asked reports whether a consumer or an operator requested the departure.
 func (d *Departure) Asked() bool { return d.Event == EventDeadLetter || d.Event == EventRedrive }
 
-// Returned takes back a departure whose message could not be written: a handle that was valid is
-// valid again, and what time caused is due again in a second. It reports whether there is a lease.
+// Returned undoes a departure after the write of its message failed. The lease has its previous
+// state, and a receipt handle that was valid is valid again. A lease in flight or waiting for a
+// retry is due in one second at the earliest. Returned returns false if a removal or a rewind has
+// ended the lease.
 func (p *Progress) Returned(d Departure, now time.Time) bool {
 	l := d.Lease
 	if l.cursor.leases[l.offset] != l {

@@ -1,16 +1,16 @@
-// Package consume decides what a consumer group does with the messages of one topic. It has no
+// Package consume is the state machine of one consumer group's consumption of one topic. It has no
 // lock, no clock, no I/O and no goroutine. A [Progress] is the state; the caller passes the time,
-// reads queues, and applies the [Effects] of each operation. Package broker does so in
-// subscription.apply.
+// reads queues, and applies the [Effects] of each operation. The caller is package subscription, in
+// Subscription.apply.
 //
 // # The life of a message
 //
 //  1. A receive claims a queue ([Progress.Claim]), reads it, and moves the cursor over the messages
 //     ([Progress.Admit]). Each message gets a lease, and is delivered.
-//  2. In a FIFO group a message whose message group has an unfinished message is held until it is
-//     the head (joinGroup, promote).
-//  3. Ready messages are delivered before new ones, with a quarter left for these
-//     ([Progress.Begin]).
+//  2. In a FIFO group a message is held while an earlier message of its message group is unfinished
+//     (joinGroup, promote).
+//  3. Ready messages are delivered before new ones. A quarter of each receive is left for new
+//     messages ([Progress.Begin]).
 //  4. [Progress.Ack] ends the lease. Other settlements go through [Progress.Settle]: the state
 //     table, then the attempts, then the new due time.
 //  5. [Progress.Expire] applies invisible durations and retry intervals that are over.
@@ -24,7 +24,7 @@
 // # Files
 //
 //   - state.go: states, events, and the table of changes
-//   - attempts.go: the maximum of attempts and what follows it; retry intervals
+//   - attempts.go: the maximum of attempts and the action after it; retry intervals
 //   - progress.go, heaps.go: cursors, leases, counts
 //   - receive.go: which messages a receive gets; missing messages
 //   - receipt.go: which receipt handles are valid; heartbeats of owners
@@ -35,8 +35,8 @@
 //   - replay.go: receives that are repeated with their attempt ID
 //   - rewind.go, removed.go: rewinds, and messages that retention or a purge removed
 //   - restore.go: the state after a restart
-//   - effects.go: what the caller has to do; audit.go: a check for tests
+//   - effects.go: the actions for the caller; audit.go: a check for tests
 //
-// The records are those of package store, because they are written as they are. Types of its own
-// would be the same fields again, and a copy for each write.
+// Package consume uses the record types of package store, because the records are written
+// unchanged. Separate types would repeat their fields, and need a copy for each write.
 package consume

@@ -7,15 +7,15 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// Effects are what the caller has to do after changes of a [Progress]. They gather until Reset, so
-// the writes of several operations can share one batch.
+// Effects are the actions that the caller takes after changes of a [Progress]. They accumulate
+// until Reset, so the writes of several operations can share one batch.
 type Effects struct {
-	// Writes change the records of the groups database, in this order. Each takes the content of
-	// its record from the lease or cursor when it is encoded.
+	// Writes change the records of the groups database, in this order. The content of a record is
+	// read from the lease or cursor when it is encoded.
 	Writes []Write
 
-	// Durable means that the operation is over only when the writes are on disk. If it is false,
-	// a crash may take them back.
+	// Durable means that the operation is complete only when the writes are on disk. If it is
+	// false, a crash may undo the writes.
 	Durable bool
 
 	Done        Amount // consumed, given up, removed or rewound over; negative after a rewind
@@ -24,7 +24,7 @@ type Effects struct {
 
 	Wakes    []Wake // receives that can take a message
 	WakeRest bool   // wake as many receives as Available returns for each queue
-	Fetch    bool   // NextFetch has something to read back
+	Fetch    bool   // NextFetch returns messages to read back
 	Reread   []int  // queues: messages that were read ahead are outdated
 
 	Departures []Departure     // messages that leave the topic
@@ -97,7 +97,7 @@ func (p *Progress) Encode(b *store.Batch) {
 	}
 }
 
-// Effects returns what is to be done. The value is valid until the next call of a method.
+// Effects returns the accumulated effects. The value is valid until the next call of a method.
 func (p *Progress) Effects() *Effects { return &p.effects }
 
 // maxReused bounds the buffer of writes that is used again.

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Expire applies the passing of time: invisible durations and retry intervals that are over.
+// Expire ends the invisible durations and retry intervals that are over.
 //
-// Only parked and blocked messages, and those that are spilled behind them, are written: after a
-// restart the same follows from the same records.
+// It writes only parked and blocked messages, and the messages that are spilled behind them. All
+// other changes follow again from the same records after a restart.
 func (p *Progress) Expire(policy *Policy, now time.Time) {
 	for len(p.due) > 0 && !p.due[0].Due.After(now) {
 		l := p.due[0]
@@ -41,7 +41,7 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 	}
 }
 
-// lastDelivery says why a message is given up.
+// lastDelivery returns the reason for giving a message up.
 func lastDelivery(l *Lease, e Event) string {
 	end := "failed"
 	if e == EventTimeout {

@@ -13,7 +13,7 @@ type ParkedGroup struct {
 	Attempts     int         // of the failed message
 	Since        time.Time
 	Reason       string
-	Messages     int64 // the failed one, and those after it that were passed
+	Messages     int64 // the failed one, and the later ones that a cursor has passed
 }
 
 // park parks the message group whose head is l. The head is not in the ready heap.
@@ -48,8 +48,8 @@ func (p *Progress) ParkedGroups() (out []ParkedGroup) {
 	return out
 }
 
-// block spills the messages behind one that is retried after its last attempt, and marks its lease:
-// retention keeps the message until it is done.
+// block marks the lease of a message that is retried after its last attempt, and spills the
+// messages behind it. Retention keeps the marked message until it is done.
 func (p *Progress) block(l *Lease) {
 	if !l.Blocked {
 		l.Blocked = true
@@ -61,9 +61,10 @@ func (p *Progress) block(l *Lease) {
 }
 
 // Redrive makes the failed messages of parked message groups ready, with new attempts. With
-// deadLetter they depart as dead letters instead; their message groups stay parked until Departed.
-// messageGroup names the only one that is meant; empty for all. It returns the number of message
-// groups and of their messages, and of each departure how many messages are behind it.
+// deadLetter the failed messages depart as dead letters instead, and their message groups stay
+// parked until Departed. messageGroup selects one message group; empty selects all. Redrive returns
+// the number of message groups, the number of their messages and, for each departure, the number of
+// messages behind it.
 func (p *Progress) Redrive(messageGroup string, deadLetter bool, now time.Time) (groups, messages int64, behind []int64) {
 	p.effects.Durable = true
 	for name, mg := range p.groups {

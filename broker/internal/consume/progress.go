@@ -13,7 +13,7 @@ import (
 // MaxHeld is the default of [Config].MaxHeld.
 const MaxHeld = 1 << 16
 
-// A Config is what a Progress needs to know about its group and topic. It never changes.
+// A Config holds the parameters of a Progress: those of its group and topic. It never changes.
 type Config struct {
 	Group, Topic uint32 // their numbers
 
@@ -29,7 +29,7 @@ type Config struct {
 }
 
 // A Progress is a group's consumption of one topic: a cursor for each queue, and a lease for each
-// message before a cursor that is not done. The caller serializes all calls, and applies
+// unfinished message before a cursor. The caller serializes all calls, and applies
 // [Progress.Effects] after each change, before the next call of another goroutine.
 type Progress struct {
 	config  Config
@@ -45,7 +45,7 @@ type Progress struct {
 	spilled    spilledCounts
 	fetches    []Fetch // message groups of which spilled messages are to be read back
 	replays    map[string][]Grant
-	replaysCap int // the number of replays at which those that are over are removed
+	replaysCap int // the number of replays at which Remember removes those that are over
 	stats      Stats
 }
 
@@ -166,8 +166,8 @@ func (p *Progress) NextDue() (time.Time, bool) {
 	return p.due[0].Due, true
 }
 
-// Available returns how many receives can take something from a queue: one for each ready
-// message, and one for new messages.
+// Available returns the number of receives that can take a message from a queue: one for each ready
+// message, and one for all new messages.
 func (p *Progress) Available(queue int) int64 {
 	c := p.cursors[queue]
 	n := int64(len(c.ready))
@@ -191,8 +191,8 @@ type cursor struct {
 	ages     throttle.Ages // of leases
 }
 
-// A Lease is a message that was delivered, or passed, and is not done. It is its record in the
-// store and its places in memory.
+// A Lease is an unfinished message that was delivered, or that a cursor has passed. It has the
+// record in the store and the places in memory.
 type Lease struct {
 	store.Lease
 	cursor   *cursor
@@ -209,8 +209,8 @@ func (l *Lease) Offset() int64 { return l.offset }
 // State returns the state of the message.
 func (l *Lease) State() State { return State(l.Lease.State) }
 
-// renumber makes all handles of the lease invalid, and no change of the invisible duration
-// repeatable.
+// renumber makes all receipt handles of the lease invalid. A change of the invisible duration can
+// no longer be repeated.
 func (l *Lease) renumber() {
 	l.Serial++
 	l.Changed = false

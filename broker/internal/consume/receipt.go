@@ -25,9 +25,12 @@ var (
 	errInvisible = errors.New("its invisible duration is over")
 )
 
-// Current returns the lease that a receipt handle names, or an error that says why the handle is
-// not valid: the message must be in flight, and this must be its last delivery and the last change
-// of its invisible duration.
+// Current returns the lease of a receipt handle. The handle is valid if
+//   - the message is in flight,
+//   - there was no later delivery of the message, and
+//   - there was no later change of the invisible duration.
+//
+// Otherwise Current returns an error with the reason.
 func (p *Progress) Current(h handle.Receipt, now time.Time) (*Lease, error) {
 	if int(h.Place.Queue) >= len(p.cursors) {
 		return nil, ErrNoQueue
@@ -44,8 +47,8 @@ func (p *Progress) Current(h handle.Receipt, now time.Time) (*Lease, error) {
 	return l, nil
 }
 
-// Replacement returns the handle that replaced h if a change of the invisible duration did, and h
-// otherwise.
+// Replacement returns the receipt handle that a change of the invisible duration issued in place of
+// h. It returns h if there was no such change.
 func (p *Progress) Replacement(h handle.Receipt) handle.Receipt {
 	if int(h.Place.Queue) >= len(p.cursors) {
 		return h
@@ -56,10 +59,12 @@ func (p *Progress) Replacement(h handle.Receipt) handle.Receipt {
 	return h
 }
 
-// forDeadLetter is Current for requests for a dead letter. Official clients repeat the request
-// until it succeeds. So it succeeds if there is nothing left to do: then done is true, and the
-// lease, if there is one, becomes a dead letter or is parked. It may also come after the invisible
-// duration, as long as there was no other delivery.
+// forDeadLetter returns the lease for a request for a dead letter. It accepts more receipt handles
+// than Current:
+//   - Official clients repeat the request until it succeeds, so a repeated request succeeds. Then
+//     done is true, and l is nil or the lease of a message that is parked or becoming a dead
+//     letter.
+//   - A request after the invisible duration succeeds if there was no other delivery.
 func (p *Progress) forDeadLetter(h handle.Receipt, now time.Time) (l *Lease, done bool, err error) {
 	if l, err = p.Current(h, now); err == nil || errors.Is(err, ErrNoQueue) {
 		return l, false, err
@@ -68,7 +73,7 @@ func (p *Progress) forDeadLetter(h handle.Receipt, now time.Time) (l *Lease, don
 	l = c.leases[h.Place.Offset]
 	switch {
 	case h.Place.Offset >= c.next:
-		return nil, false, err // a power failure took back the delivery: the message will be delivered again
+		return nil, false, err // a power failure undid the delivery: the message will be delivered again
 	case l == nil || l.State() == DeadLetter:
 		return l, true, nil
 	case l.Serial != h.Serial:
@@ -85,8 +90,8 @@ func firstSerial(now time.Time, rewound int64) uint32 {
 	return uint32(now.UnixMicro()) + uint32(rewound)*0x9E3779B1
 }
 
-// renew postpones the end of a lease in flight whose owner sends heartbeats, and reports whether it
-// did.
+// renew extends a lease in flight while its owner sends heartbeats. It reports whether it extended
+// the lease.
 func (p *Progress) renew(l *Lease, now time.Time) bool {
 	if l.Owner == "" {
 		return false
@@ -101,9 +106,9 @@ func (p *Progress) renew(l *Lease, now time.Time) bool {
 	return true
 }
 
-// renewedUntil returns the end of a lease whose owner sent its last heartbeat at lastSeen:
-// OwnedLease later, but no more after the delivery than maxOwnedLease and longest, which is the
-// broker's maximum.
+// renewedUntil returns the end of a lease after a heartbeat of its owner at lastSeen: OwnedLease
+// later. The end is at most maxOwnedLease, and at most longest (the broker's maximum), after the
+// delivery.
 func renewedUntil(lastSeen, delivered time.Time, longest time.Duration) time.Time {
 	until := lastSeen.Add(OwnedLease)
 	if limit := delivered.Add(min(maxOwnedLease, longest)); until.After(limit) {
@@ -112,7 +117,7 @@ func renewedUntil(lastSeen, delivered time.Time, longest time.Duration) time.Tim
 	return until
 }
 
-// Disown ends, at a time, the leases in flight that an owner's heartbeats kept invisible.
+// Disown stops the renewal of an owner's leases in flight. These leases end at until.
 func (p *Progress) Disown(owner string, until time.Time) {
 	var changed []*Lease
 	for _, l := range p.due {

@@ -13,7 +13,7 @@ const (
 	// MaxChunk bounds the messages that are read at a time while none of them can be delivered.
 	MaxChunk = 256
 
-	// MaxSkipped is about how many messages a receive skips before it looks whether it should end.
+	// MaxSkipped is about how many messages a receive skips before it checks whether it should end.
 	MaxSkipped = 4096
 )
 
@@ -22,9 +22,9 @@ type Filter interface {
 	Wants(*store.Message) bool
 }
 
-// A Receive is a receive under way: the request, and what it has got so far.
+// A Receive is a receive under way: the request, and its results so far.
 type Receive struct {
-	Queue     int // or below zero for any
+	Queue     int // below zero for any queue
 	Max       int // messages
 	MaxBytes  int64
 	Push      bool // by a push consumer
@@ -35,10 +35,11 @@ type Receive struct {
 	// Grants are the deliveries so far.
 	Grants []Grant
 
-	// Skipped is how many new messages were passed. Some of them can be among Grants.
+	// Skipped is the number of new messages that cursors passed for this receive. Some of them can
+	// be among Grants.
 	Skipped int
 
-	budget int64 // of MaxBytes, what is left
+	budget int64 // the rest of MaxBytes
 	chunk  int   // messages to read at a time
 }
 
@@ -51,7 +52,7 @@ type Grant struct {
 	Message *store.Message // nil: not read yet
 }
 
-// A Claim is new messages of a queue that a receive reads, and that no other one can read.
+// A Claim is a range of new messages of a queue that one receive may read, and no other.
 type Claim struct {
 	Queue    int
 	From, To int64 // offsets
@@ -148,7 +149,8 @@ func (p *Progress) Unclaim(r *Receive, queue int) bool {
 	return false
 }
 
-// Outdate has the messages of a queue that were read ahead, or that a receive reads, read anew.
+// Outdate marks the messages of a queue that were read ahead, or that a receive reads, as outdated,
+// so that they are read again.
 func (p *Progress) Outdate(queue int) {
 	if c := p.cursors[queue]; c.claimed {
 		c.outdated = true // Unclaim returns it
@@ -157,9 +159,12 @@ func (p *Progress) Outdate(queue int) {
 	}
 }
 
-// Admit moves a cursor over new messages that a claim has read. It delivers those that match the
-// filter, holds or spills those whose message group has an unfinished message, and skips the
-// others. It stops when the receive has what it wanted.
+// Admit moves a cursor over new messages that a claim has read:
+//   - It skips messages that do not match the filter.
+//   - It holds or spills messages of message groups that have an unfinished message.
+//   - It delivers the other messages.
+//
+// Admit stops when the receive has as many messages or bytes as it takes.
 func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message, offsets []int64, now time.Time) {
 	c := p.cursors[claim.Queue]
 	before := len(r.Grants)
@@ -210,14 +215,15 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 	}
 }
 
-// End completes a receive: it delivers more ready messages if there is room. The receive waits if
-// it has no grants and skipped no messages.
+// End completes a receive. It delivers more ready messages, up to the maximum of the receive. The
+// receive waits if it has no grants and skipped no messages.
 func (p *Progress) End(r *Receive, now time.Time) {
 	p.deliverReady(r, r.Max, now)
 	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0
 }
 
-// Fail completes a receive that returns an error: others can take the messages that it left.
+// Fail completes a receive that returns an error. It wakes other receives for the messages that are
+// left.
 func (p *Progress) Fail() { p.effects.WakeRest = true }
 
 // deliver makes one delivery of a message in state Ready that is not in the ready heap. The caller
@@ -236,9 +242,10 @@ func (p *Progress) grant(l *Lease) Grant {
 	return Grant{Lease: l, Receipt: p.receipt(l), Attempt: l.Attempt, Due: l.Due}
 }
 
-// SkipMissing moves a cursor up to an offset over messages that were removed or are corrupt. They
-// would keep all later messages from the group. end is where the queue ends: if the missing
-// messages are the last ones, it has their bytes. Otherwise the next message has them.
+// SkipMissing moves a cursor up to an offset, over messages that were removed or are corrupt.
+// Without it the group would receive no later message of the queue. end is the end of the queue. If
+// the missing messages are the last ones of the queue, SkipMissing counts their bytes. Otherwise
+// Admit counts their bytes with the next message.
 func (p *Progress) SkipMissing(r *Receive, claim Claim, to int64, end store.Mark) {
 	c := p.cursors[claim.Queue]
 	r.Skipped += int(max(1, to-claim.From))

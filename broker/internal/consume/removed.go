@@ -13,15 +13,16 @@ type Removal struct {
 	Queue int
 	To    store.Mark // the first message that stays
 
-	// Again means that messages before To were removed earlier, and that only the leases of
-	// Offsets, which were kept then, may be over now.
+	// Again means that an earlier removal has removed the messages before To and kept those of
+	// Offsets. Only the leases of Offsets may be over now.
 	Again   bool
 	Offsets []int64
 }
 
-// Needed reports whether retention keeps a message although it is too old: the group has received
-// it and is not done with it, or it was parked or blocked. A message that is ready again is kept
-// for the grace period.
+// Needed reports whether retention keeps a message that is too old. It keeps
+//   - a message that was parked, blocked or spilled,
+//   - a message that is in flight, waits for its retry or becomes a dead letter, and
+//   - a message that is ready again, for the grace period.
 func (l *Lease) Needed(grace time.Duration, now time.Time) bool {
 	switch {
 	case l.Keep || l.Blocked:
@@ -34,9 +35,9 @@ func (l *Lease) Needed(grace time.Duration, now time.Time) bool {
 	return true
 }
 
-// SkipRemoved moves the group over removed messages, and returns the ones that it loses because it
-// has not consumed them. For each lease before the end of a removal, gone decides whether its
-// message is removed; the others stay. A purge also removes spilled messages.
+// SkipRemoved moves the group over removed messages, and returns the amount that the group loses
+// because it has not consumed them. For each lease before the end of a removal, gone decides
+// whether its message is removed; the other messages stay. A purge also removes spilled messages.
 func (p *Progress) SkipRemoved(removals []Removal, purge bool, gone func(*Lease) bool) (lost Amount) {
 	var ended []*Lease
 	for _, r := range removals {
@@ -77,8 +78,9 @@ func (p *Progress) SkipRemoved(removals []Removal, purge bool, gone func(*Lease)
 	return lost
 }
 
-// purgeSpilled forgets the spilled messages of queues that are purged completely. Where the group
-// has passed later messages, they stay: TakeBack notices which of them are gone.
+// purgeSpilled drops the spilled messages of queues that are purged completely. In a queue in which
+// the group has passed later messages, the spilled messages stay, and TakeBack notices which of
+// them are gone.
 func (p *Progress) purgeSpilled(removals []Removal, lost *Amount) {
 	if p.spilled.messages == 0 {
 		return
@@ -101,7 +103,7 @@ func (p *Progress) purgeSpilled(removals []Removal, lost *Amount) {
 	}
 }
 
-// endRemoved ends leases whose messages are removed: nobody has consumed them.
+// endRemoved ends the leases of removed messages. These messages do not count in the drain rate.
 func (p *Progress) endRemoved(ls []*Lease) {
 	cursors, groups := map[*cursor]bool{}, map[string]bool{}
 	for _, l := range ls {

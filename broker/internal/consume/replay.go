@@ -2,13 +2,14 @@ package consume
 
 import "time"
 
-// minReplays is how many attempt IDs are remembered before those whose deliveries are over are
-// looked for. The deliveries of one receive have up to 32 KiB.
+// minReplays is the number of remembered attempt IDs at which Remember begins to remove those
+// without a delivery in flight. The deliveries of one receive take up to 32 KiB.
 const minReplays = 64
 
-// Remember keeps the deliveries of an attempt ID, for a client that lost the response. Attempt IDs
-// without a delivery in flight are removed whenever their number has doubled, so there are at most
-// about as many as messages in flight. It keeps grants, and drops their messages.
+// Remember keeps the deliveries of an attempt ID, for a client that lost the response. It keeps
+// grants, and drops their messages. Whenever the number of attempt IDs has doubled, it removes
+// those without a delivery in flight. So the number of attempt IDs grows with the number of
+// messages in flight, not with the number of receives.
 func (p *Progress) Remember(attemptID string, grants []Grant, now time.Time) {
 	for i := range grants {
 		grants[i].Message = nil // read again for a repetition
@@ -27,8 +28,8 @@ func (p *Progress) Remember(attemptID string, grants []Grant, now time.Time) {
 // Replays returns the number of attempt IDs that are remembered.
 func (p *Progress) Replays() int { return len(p.replays) }
 
-// Replay returns the deliveries of an attempt ID that are still in flight, with new handles: a
-// release of the lost response then has no effect.
+// Replay returns the deliveries of an attempt ID that are still in flight. They get new receipt
+// handles, so that a release of the lost response has no effect.
 func (p *Progress) Replay(attemptID string, now time.Time) (out []Grant) {
 	for _, g := range p.replays[attemptID] {
 		if p.anyInFlight([]Grant{g}, now) {

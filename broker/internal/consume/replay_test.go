@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A busy consumer sends thousands of attempt IDs a second. Those whose deliveries are over are
-// forgotten soon, because each keeps up to 128 deliveries in memory.
+// A busy consumer sends thousands of attempt IDs a second. Attempt IDs without a delivery in flight
+// are forgotten soon, because each keeps up to 128 deliveries in memory.
 func TestAttemptsThatAreOverAreForgotten(t *testing.T) {
 	p := New(Config{})
 	p.AddQueue(store.Mark{})

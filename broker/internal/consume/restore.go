@@ -2,8 +2,9 @@ package consume
 
 import "github.com/tidegate/tidegate/broker/internal/store"
 
-// RestoreCursor takes the record of a cursor. A record before the queue's beginning is from before
-// a removal, or a power failure took back the later one: then only the time of the rewind counts.
+// RestoreCursor restores a cursor from its record. The record may lie before the first offset of
+// the queue, if messages were removed after it was written, or if a power failure undid a later
+// record. Then only the time of the rewind is restored.
 func (p *Progress) RestoreCursor(queue int, at store.Cursor) {
 	c := p.cursors[queue]
 	c.rewound = at.Rewound
@@ -14,8 +15,8 @@ func (p *Progress) RestoreCursor(queue int, at store.Cursor) {
 	c.next, c.bytes = at.Next, at.Bytes
 }
 
-// RestoreLease takes the record of a lease, after all cursors. Leases come in the order of their
-// offsets, so the first one of a message group is its head.
+// RestoreLease restores a lease from its record. The caller restores all cursors first. It restores
+// leases in the order of their offsets, so the first lease of a message group is its head.
 func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fifo bool) {
 	l := &Lease{Lease: record, cursor: p.cursors[queue], offset: offset, dueIndex: -1}
 	state := l.State()
@@ -41,7 +42,8 @@ func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fif
 	}
 }
 
-// RestoreReason takes the record of why a message group is parked, after all leases.
+// RestoreReason restores the reason of a parked message group. The caller restores all leases
+// first.
 func (p *Progress) RestoreReason(queue int, offset int64, reason string) {
 	l := p.cursors[queue].leases[offset]
 	if l == nil || l.State() != Parked || reason == "" {
@@ -50,7 +52,8 @@ func (p *Progress) RestoreReason(queue int, offset int64, reason string) {
 	p.groups[l.Group].spill.reason = reason
 }
 
-// RestoreSpilled takes the record of a spilled message, after all leases and reasons.
+// RestoreSpilled restores a spilled message from its record. The caller restores all leases and
+// reasons first.
 func (p *Progress) RestoreSpilled(queue int, offset int64, name string, size int64) {
 	p.effects.Done.add(-1, -size)
 	mg := p.groups[name]
@@ -64,7 +67,8 @@ func (p *Progress) RestoreSpilled(queue int, offset int64, name string, size int
 	p.extendSpill(mg.spill, p.cursors[queue], offset, size)
 }
 
-// Resume continues what was under way, once everything is restored.
+// Resume restarts the work of message groups after everything is restored: it blocks message groups
+// again, and requests the read of spilled messages.
 func (p *Progress) Resume() {
 	for name, mg := range p.groups {
 		switch {

@@ -9,13 +9,13 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
 
-// A Target is where a group continues in a queue.
+// A Target is the position at which a group continues in a queue.
 type Target struct {
 	Queue int
 	At    store.Mark
 }
 
-// A Rewound is what Rewind did in the queue of a target.
+// A Rewound is the result of Rewind for one target.
 type Rewound struct {
 	From    int64 // the offset of the cursor before
 	Dropped int64 // unfinished messages
@@ -42,8 +42,8 @@ func (p *Progress) Rewind(targets []Target, now time.Time) []Rewound {
 	return done
 }
 
-// dropUnfinished forgets all unfinished messages of some queues, and returns how many they were in
-// each.
+// dropUnfinished drops all unfinished messages of some queues, and returns the dropped amount for
+// each queue.
 func (p *Progress) dropUnfinished(moved map[*cursor]bool) map[*cursor]Amount {
 	dropped := map[*cursor]Amount{}
 	for c := range moved {

@@ -34,23 +34,23 @@ type Settlement struct {
 	// BySchedule means that Policy.Interval applies instead of After. EventFail only.
 	BySchedule bool
 
-	Serial  uint32 // of the new handle. EventChange only.
-	Attempt int    // that the consumer has counted. EventDeadLetter only.
-	Reason  string // of a dead letter, or of a parked message group; empty for one that says why
+	Serial  uint32 // of the new receipt handle. EventChange only.
+	Attempt int    // the delivery attempt as the consumer counts it. EventDeadLetter only.
+	Reason  string // of the dead letter or of the parked message group. Empty: the attempts are exhausted.
 }
 
-// An Outcome is what a settlement did.
+// An Outcome is the result of a settlement.
 type Outcome struct {
 	To   State         // 0 if there was nothing left to do
 	Wait time.Duration // until the message is delivered again
 
-	// Repeated is the lease that an earlier request makes a dead letter, or has parked; nil for
-	// none. Then Settle changed nothing.
+	// Repeated is the lease of a message that an earlier request has parked or is making a dead
+	// letter. Settle then changed nothing. Nil means none.
 	Repeated *Lease
 }
 
-// A TooLongError is why an invisible duration is not changed: the delivery would end more than
-// Config.MaxInvisible after it was made.
+// A TooLongError is returned for an invisible duration with which the delivery would end more than
+// Config.MaxInvisible after its start.
 type TooLongError struct {
 	Left time.Duration // that is still allowed
 }
@@ -62,7 +62,8 @@ func (e *TooLongError) Error() string {
 // maxClaimedAttempt bounds the number of attempts that a consumer can claim to have made.
 const maxClaimedAttempt = 1 << 20
 
-// Settle applies a settlement to the delivery that h names. An error changes nothing.
+// Settle applies a settlement to the delivery of receipt handle h. If it returns an error, nothing
+// has changed.
 func (p *Progress) Settle(h handle.Receipt, s Settlement, policy *Policy, now time.Time) (Outcome, error) {
 	if s.Event == EventDeadLetter {
 		return p.giveUp(h, s, policy, now)
@@ -106,7 +107,7 @@ func (p *Progress) Settle(h handle.Receipt, s Settlement, policy *Policy, now ti
 	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
 }
 
-// reschedule sets what a settlement changes in a lease beside its state.
+// reschedule changes the lease as the settlement requires, except for its state.
 func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.Time) {
 	l.Due = now.Add(s.After)
 	switch s.Event {
@@ -119,7 +120,7 @@ func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.T
 	case EventSnooze:
 		l.Owner = ""
 		l.Attempt--
-		l.Negative = true // a maximum that was lowered meanwhile makes it no dead letter
+		l.Negative = true // a maximum that is lowered later does not make it a dead letter
 		l.renumber()      // a late request for a dead letter is rejected
 	case EventChange:
 		l.Owner = ""
@@ -142,7 +143,7 @@ func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now ti
 		return Outcome{To: l.State(), Repeated: l}, nil
 	}
 	attempt := l.Attempt
-	l.Attempt = max(attempt, min(s.Attempt, maxClaimedAttempt)) // a consumer that retries by itself has counted further
+	l.Attempt = max(attempt, min(s.Attempt, maxClaimedAttempt)) // a consumer that retries by itself has counted more attempts
 	exhaustion := policy.exhaustion(EventDeadLetter, l)
 	from := l.State()
 	to, ok := from.Next(EventDeadLetter, exhaustion, l.Push)
@@ -151,7 +152,7 @@ func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now ti
 		return Outcome{}, fmt.Errorf("the message is %s", from)
 	}
 	p.effects.Durable = true
-	if from == to { // blocked: it is ready, or waits for its retry, already
+	if from == to { // blocked: the message is ready or waits for its retry already
 		p.putLease(l)
 		return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
 	}
@@ -167,14 +168,15 @@ func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now ti
 		p.depart(l, d).attempt = attempt
 		return Outcome{To: to}, nil
 	}
-	p.block(l) // the request stands for a failure
+	p.block(l) // a blocked message group treats the request as a failure
 	l.Due = now.Add(p.interval(l, policy))
 	p.set(l, to)
 	p.putLease(l)
 	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
 }
 
-// reasonOf returns the reason of a consumer, or one that says that the attempts are exhausted.
+// reasonOf returns the reason that the consumer gave. If it gave none, the reason is that the
+// attempts are exhausted.
 func reasonOf(reason string, l *Lease) string {
 	if reason != "" {
 		return reason
@@ -182,8 +184,8 @@ func reasonOf(reason string, l *Lease) string {
 	return fmt.Sprintf("consuming failed in delivery %d, the last that the group allows", l.Attempt)
 }
 
-// Release returns a delivery that did not reach a consumer to the queue, as if it had not been
-// made. A handle that is not valid changes nothing.
+// Release returns the message of a delivery that did not reach its consumer to the queue. The
+// delivery does not count as an attempt. A receipt handle that is not valid has no effect.
 func (p *Progress) Release(h handle.Receipt, now time.Time) {
 	l, err := p.Current(h, now)
 	if err != nil {
@@ -198,9 +200,9 @@ func (p *Progress) Release(h handle.Receipt, now time.Time) {
 	p.putLease(l)
 }
 
-// Skip ends a delivery that is not returned: the receive does not want the message, or the message
-// is gone. The group is done with it and has not acknowledged it. A handle that is not valid
-// changes nothing.
+// Skip ends a delivery that is not returned, because the receive does not want the message or the
+// message is gone. The message is done, but does not count as acknowledged. A receipt handle that
+// is not valid has no effect.
 func (p *Progress) Skip(h handle.Receipt, now time.Time) {
 	if l, err := p.Current(h, now); err == nil {
 		p.complete(l)

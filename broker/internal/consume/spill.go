@@ -13,9 +13,9 @@ const (
 	FewHeld    = 64
 )
 
-// A spill is the end of a message group whose head stands still, or did: it is parked or blocked.
-// The messages are on disk only, so neither memory nor other message groups are affected by their
-// number. While there is a spill, new messages of the message group join its end.
+// A spill holds the last messages of a message group with a head that is or was parked or blocked.
+// The messages are on disk only, so their number affects neither memory nor other message groups.
+// While there is a spill, new messages of the message group are appended to it.
 type spill struct {
 	standstill bool      // the head is parked or blocked: nothing is read back
 	reason     string    // why it is parked; empty if it is not
@@ -35,8 +35,8 @@ type segment struct {
 // spilledCounts are the spills of a Progress.
 type spilledCounts struct {
 	messages int64 // of all spills
-	parked   int64 // of messages: behind a parked one
-	blocked  int64 // message groups whose head is retried without end
+	parked   int64 // of messages: those behind a parked message
+	blocked  int64 // message groups in which the head is retried without end
 }
 
 // extendSpill adds a message to the end of a spill. The caller writes it.
@@ -47,11 +47,11 @@ func (p *Progress) extendSpill(s *spill, c *cursor, offset, size int64) {
 	last := &s.segments[len(s.segments)-1]
 	last.messages++
 	last.bytes += size
-	p.effects.LeasedBytes += size // passed, though not in memory
+	p.effects.LeasedBytes += size // the cursor has passed the message, which is not in memory
 	p.countSpilled(s, 1)
 }
 
-// countSpilled updates the counts when a spill gets n messages more.
+// countSpilled adds n messages to the counts of a spill.
 func (p *Progress) countSpilled(s *spill, n int64) {
 	s.messages += n
 	p.spilled.messages += n
@@ -60,8 +60,8 @@ func (p *Progress) countSpilled(s *spill, n int64) {
 	}
 }
 
-// spillHeld spills all messages behind the head of a message group, because the head stands still:
-// it is parked for the reason or, if that is empty, blocked.
+// spillHeld spills all messages behind the head of a message group that is being parked or blocked.
+// reason is the reason for parking; empty means that the head is blocked.
 func (p *Progress) spillHeld(mg *messageGroup, reason string) {
 	if mg.spill != nil {
 		p.endStandstill(mg) // blocked before, or not read back completely
@@ -97,7 +97,7 @@ func (p *Progress) spillHeld(mg *messageGroup, reason string) {
 	}
 }
 
-// endStandstill ends that a message group is parked or blocked.
+// endStandstill marks a message group as neither parked nor blocked.
 func (p *Progress) endStandstill(mg *messageGroup) {
 	s := mg.spill
 	switch {
@@ -123,7 +123,7 @@ type Fetch struct {
 	spill *spill
 }
 
-// fetch has some of a message group's spilled messages read back.
+// fetch requests a read of a message group's first spilled messages.
 func (p *Progress) fetch(name string, mg *messageGroup) {
 	if mg.spill.fetching {
 		return
@@ -133,7 +133,7 @@ func (p *Progress) fetch(name string, mg *messageGroup) {
 	p.effects.Fetch = true
 }
 
-// NextFetch returns what to read back next, and false if that was all.
+// NextFetch returns the next spilled messages to read back, and false if there are none.
 func (p *Progress) NextFetch() (Fetch, bool) {
 	for len(p.fetches) > 0 {
 		f := p.fetches[0]
@@ -155,25 +155,25 @@ func (p *Progress) NextFetch() (Fetch, bool) {
 	return Fetch{}, false
 }
 
-// Valid reports whether the messages of a Fetch are still to be read back: the message group was
-// not parked, blocked, rewound or purged since.
+// Valid reports whether the messages of a Fetch must still be read back. A Fetch becomes invalid
+// when its message group is parked, blocked, rewound or purged.
 func (p *Progress) Valid(f Fetch) bool {
 	return p.groups[f.MessageGroup] == f.group && f.group.spill == f.spill && !f.spill.standstill
 }
 
-// FetchAgain has the messages of a Fetch that failed read again.
+// FetchAgain requests the read of a failed Fetch again.
 func (p *Progress) FetchAgain(f Fetch) {
 	if f.group.spill == f.spill {
 		p.fetch(f.MessageGroup, f.group)
 	}
 }
 
-// TakeBack puts the messages of a valid Fetch behind those in memory.
+// TakeBack appends the messages of a valid Fetch to the held messages in memory.
 func (p *Progress) TakeBack(f Fetch, records []store.Lease, offsets []int64) {
 	s := f.spill
 	first := &s.segments[0]
 	c := first.cursor
-	if len(records) == 0 { // a disk that lost something: only that is given up
+	if len(records) == 0 { // the messages of this segment are gone: they are counted as done
 		p.drained(first.messages, first.bytes)
 		p.effects.LeasedBytes -= first.bytes
 		p.countSpilled(s, -first.messages)
@@ -224,8 +224,8 @@ func (p *Progress) FirstSpilled(queue int) int64 {
 	return first
 }
 
-// forgetSpilled forgets the spilled messages of some queues, and returns how many they were in
-// each. The caller promotes message groups without a head.
+// forgetSpilled drops the spilled messages of some queues, and returns the dropped amount for each
+// queue. The caller promotes message groups without a head.
 func (p *Progress) forgetSpilled(of func(*cursor) bool) (lost map[*cursor]Amount) {
 	lost = map[*cursor]Amount{}
 	for _, mg := range p.groups {

@@ -47,15 +47,15 @@ type Event uint8
 const (
 	EventDeliver     Event = iota // a consumer receives it
 	EventAck                      // the consumer has consumed it
-	EventFail                     // the consumer says that consuming failed
-	EventTimeout                  // the invisible duration is over without an answer
+	EventFail                     // the consumer reports a failure
+	EventTimeout                  // the invisible duration is over without a settlement
 	EventChange                   // the consumer changes the invisible duration
-	EventRelease                  // it did not reach the consumer, or was not looked at
+	EventRelease                  // it did not reach the consumer, or the consumer did not process it
 	EventDue                      // the retry interval is over
-	EventDeadLetter               // the consumer wants it among the dead letters
-	EventNegativeAck              // the consumer wants it again later; it has a maximum of its own
-	EventSnooze                   // the consumer wants it again later; the attempt does not count
-	EventReconsume                // the consumer wants it again later, as a message of the retry topic
+	EventDeadLetter               // the consumer requests a dead letter
+	EventNegativeAck              // the consumer requests a redelivery, which Policy.MaxRedeliveries limits
+	EventSnooze                   // the consumer requests a redelivery; the attempt does not count
+	EventReconsume                // the consumer requests a redelivery through the retry topic
 	EventPromote                  // the message before it in its message group is done
 	EventRedrive                  // an operator redrives the parked message group
 )
@@ -65,24 +65,27 @@ func (e Event) String() string {
 	return [...]string{"deliver", "ack", "fail", "timeout", "change", "release", "due", "dead-letter", "negative-ack", "snooze", "reconsume", "promote", "redrive"}[e]
 }
 
-// An Exhaustion is what happens to a message after its last attempt.
+// An Exhaustion is the action for a message after its last attempt.
 type Exhaustion uint8
 
 const (
-	AttemptsLeft Exhaustion = iota // it was not the last one
+	AttemptsLeft Exhaustion = iota // the attempt was not the last one
 	ThenDeadLetter
-	ThenPark  // with its message group
-	ThenBlock // its message group: it is retried without end
+	ThenPark  // the message group is parked
+	ThenBlock // the message is retried without end and blocks its message group
 )
 
-// transitions is the state machine of consumption retry. A pair that is not in it cannot happen:
-// the broker rejects a request for it with INVALID_RECEIPT_HANDLE. If the attempts are exhausted,
-// exhaustedTransitions are looked at first. Then, for a push consumer, pushTransitions are. The doc
-// of package broker has the same table, and a test compares them.
+// transitions is the state machine of consumption retry. For a pair of state and event that is not
+// in the table, the broker rejects the request with INVALID_RECEIPT_HANDLE. Two tables take
+// precedence:
+//   - exhaustedTransitions, if the attempts are exhausted;
+//   - then pushTransitions, for a push consumer.
+//
+// The doc of package broker has the same table, and a test compares the two.
 var transitions = map[State]map[Event]State{
 	Ready: {
 		EventDeliver:    Inflight,
-		EventDeadLetter: DeadLetter, // late, but nobody else received it
+		EventDeadLetter: DeadLetter, // the request is late, but there was no other delivery
 	},
 	Inflight: {
 		EventAck:         Commit,
@@ -101,7 +104,7 @@ var transitions = map[State]map[Event]State{
 	},
 	Parked: {
 		EventRedrive:    Ready,
-		EventDeadLetter: DeadLetter, // asked for by who sends the message group on
+		EventDeadLetter: DeadLetter, // an operator redrives the message group to the dead letters
 	},
 	Held: {
 		EventPromote: Ready,
@@ -114,8 +117,8 @@ var pushTransitions = map[State]map[Event]State{
 	},
 }
 
-// A consumer that retries by itself (RocketMQ's push consumers of FIFO groups)
-// tells that attempts are exhausted by asking for a dead letter.
+// Some consumers retry by themselves, for example RocketMQ's push consumers of FIFO groups. They
+// report exhausted attempts with a request for a dead letter.
 var exhaustedTransitions = map[Exhaustion]map[State]map[Event]State{
 	ThenDeadLetter: {
 		Inflight: {
@@ -165,9 +168,9 @@ func (s State) Next(e Event, x Exhaustion, push bool) (State, bool) {
 	return to, to != 0
 }
 
-// next has the state after each event, by exhaustion, kind of consumer (1: push) and state; 0 for a
-// pair that cannot happen. Each delivery looks here, and a lookup in the maps took a tenth of a
-// microsecond.
+// next holds the state after each event, by exhaustion, kind of consumer (1: push) and state. 0
+// means that the event cannot happen. Each delivery looks up a transition here, because a lookup in
+// the maps took a tenth of a microsecond.
 var next = func() (n [ThenBlock + 1][2][Held + 1][EventRedrive + 1]State) {
 	for x := range n {
 		for kind := range n[x] {
@@ -181,7 +184,7 @@ var next = func() (n [ThenBlock + 1][2][Held + 1][EventRedrive + 1]State) {
 	return n
 }()
 
-// after looks the state after e up in the tables.
+// after returns the state after e according to the tables.
 func after(s State, e Event, x Exhaustion, push bool) State {
 	if to, ok := exhaustedTransitions[x][s][e]; ok {
 		return to

@@ -19,7 +19,7 @@ func TestStateMachine(t *testing.T) {
 		from State
 		e    Event
 	}
-	// What is not in it cannot happen, whatever the consumer and the attempts.
+	// A pair that is not in want cannot happen, for any consumer and any number of attempts.
 	want := map[pair]results{
 		{Ready, EventDeliver}:           always(Inflight),
 		{Ready, EventDeadLetter}:        {DeadLetter, DeadLetter, Parked, Ready},
@@ -38,7 +38,7 @@ func TestStateMachine(t *testing.T) {
 		{Parked, EventDeadLetter}:       always(DeadLetter),
 		{Held, EventPromote}:            always(Ready),
 	}
-	// What is otherwise for push consumers: a timeout waits as a failure does.
+	// The differences for push consumers: a timeout schedules a retry, as a failure does.
 	wantPush := map[pair]results{
 		{Inflight, EventTimeout}: {WaitingRetry, DeadLetter, Parked, WaitingRetry},
 	}

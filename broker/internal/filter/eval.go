@@ -49,7 +49,7 @@ type (
 		left, right operand
 		op          string
 	}
-	// boolNode is a property used as a condition: true if it says so.
+	// boolNode is a property used as a condition: true if its value is true.
 	boolNode struct{ of operand }
 )
 
@@ -102,20 +102,20 @@ type kind int8
 
 const (
 	kindNull   kind = iota
-	kindText        // of a property: may stand for a number or a boolean
+	kindText        // of a property: converted to a number or a boolean where one is compared
 	kindString      // 'quoted'
 	kindNumber
 	kindBool
 )
 
-// A value is what an operand is for one message.
+// A value is the value of an operand for one message.
 type value struct {
 	kind   kind
 	text   string
 	number float64 // of kindNumber
 }
 
-// asNumber returns v as a number: properties are text, "15" is 15.
+// asNumber returns v as a number. Properties are text, so the text "15" is the number 15.
 func (v value) asNumber() (float64, bool) {
 	switch v.kind {
 	case kindNumber:
@@ -143,8 +143,10 @@ func (o operand) value(m *message) value {
 	return value{}
 }
 
-// compare compares as numbers if one side is a number, or if it is about
-// less and more; as booleans if one side is one; else as text.
+// compare compares its operands
+//   - as numbers if one of them is a number, or if op is <, <=, > or >=,
+//   - as booleans if one of them is a boolean, and
+//   - as text otherwise.
 func compare(l, r value, op string) truth {
 	if l.kind == kindNull || r.kind == kindNull {
 		return unknown

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// A Filter says whether a message matches. It keeps no state: goroutines may
-// share one. A nil *Filter matches everything.
+// A Filter reports whether a message matches. It keeps no state, so goroutines may share one. A nil
+// *Filter matches every message.
 type Filter struct {
 	tags map[string]bool
 	expr node
@@ -18,14 +18,14 @@ type Filter struct {
 // maxLength bounds an expression, in bytes: a message may have a tag of nearly 16 KiB.
 const maxLength = 32 << 10
 
-// An Error is an expression that cannot be understood.
+// An Error is a syntax error in an expression.
 type Error struct {
 	Expression string
-	Position   int // the byte, from 0, at which it stops making sense
+	Position   int // offset of the error, in bytes from 0
 	Reason     string
 }
 
-// Error says what is wrong and where, counting characters from 1 as people do.
+// Error returns the reason and its position, in characters from 1.
 func (e *Error) Error() string {
 	if e.Position > len(e.Expression) { // it is too long, and cut
 		return fmt.Sprintf("%s: %q", e.Reason, e.Expression)
@@ -33,10 +33,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s, at character %d of %q", e.Reason, utf8.RuneCountInString(e.Expression[:e.Position])+1, e.Expression)
 }
 
-// Tags returns the filter of a tag expression: "*" or nothing for all
-// messages, or tags joined by "||", of which one must be the message's,
-// letter by letter. Empty parts are ignored, as RocketMQ does; an expression of nothing
-// but empty parts is an error.
+// Tags returns the filter of a tag expression: tags joined by "||", for example "a || b". A message
+// matches if its tag equals one of them. "*" and the empty expression match every message. Empty
+// parts are ignored, as in RocketMQ; an expression with only empty parts is an error.
 func Tags(expression string) (*Filter, error) {
 	if len(expression) > maxLength {
 		return nil, tooLong(expression)
@@ -63,11 +62,16 @@ func Tags(expression string) (*Filter, error) {
 	return f, nil
 }
 
-// SQL returns the filter of a SQL92 expression: comparisons of properties with
-// numbers and strings, BETWEEN, IN, IS NULL, AND, OR, NOT. The tag is the
-// property TAGS. Its logic has three values: what compares a property that is not
-// there, or that is not a number with a number, is neither true nor false, and
-// only what is true matches.
+// SQL returns the filter of a SQL92 expression: comparisons of properties with numbers and strings,
+// BETWEEN, IN, IS NULL, AND, OR, NOT. The tag is the property TAGS.
+//
+// The logic has three values: true, false and unknown. A message matches only if the expression is
+// true. A comparison is unknown if
+//   - a property in it is missing,
+//   - it compares numbers, and an operand is not a number, or
+//   - it compares booleans, and an operand is not a boolean.
+//
+// For example, a message without the property a matches neither "a > 1" nor "NOT a > 1".
 func SQL(expression string) (*Filter, error) {
 	if len(expression) > maxLength {
 		return nil, tooLong(expression)
@@ -94,13 +98,13 @@ func (f *Filter) Match(tag string, properties map[string]string) bool {
 	return f.expr.eval(&message{tag, properties}) == isTrue
 }
 
-// A message is what expressions see.
+// A message is the input of an expression.
 type message struct {
 	tag        string
 	properties map[string]string
 }
 
-// property returns a property, and false if it is not there (NULL).
+// property returns a property, and false if it is missing (NULL).
 func (m *message) property(name string) (string, bool) {
 	if name == "TAGS" {
 		return m.tag, m.tag != ""

@@ -132,9 +132,11 @@ func TestErrorCountsCharacters(t *testing.T) {
 	}
 }
 
-// Invariants: it never panics; what is refused says where, within the
-// expression; what is taken answers the same twice, and NOT of it is never
-// true where it is.
+// Invariants:
+//   - SQL never panics.
+//   - An error has a position within the expression.
+//   - A filter gives the same result twice.
+//   - NOT of an expression is never true where the expression is true.
 func FuzzSQL(f *testing.F) {
 	for _, s := range []string{"a > 1 AND b = 'x' OR NOT c", "a BETWEEN -1 AND .5e3", "a IN ('x', 1, b) AND TAGS IS NOT NULL", "((", "'", "a!=1"} {
 		f.Add(s, "v")

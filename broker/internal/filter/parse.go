@@ -8,7 +8,7 @@ import (
 // maxDepth bounds how deep parentheses and NOTs can be nested.
 const maxDepth = 64
 
-// The grammar, in which what is in brackets can be left out:
+// The grammar. Parts in brackets are optional:
 //
 //	or        = and { OR and }
 //	and       = not { AND not }

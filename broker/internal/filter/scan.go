@@ -85,7 +85,7 @@ func signLength(s string) int {
 	return 0
 }
 
-// scanString reads a quoted string; two quotes in it stand for one.
+// scanString reads a quoted string. Two quotes in the string are one quote.
 func scanString(s string, start int) (text string, end int, err error) {
 	var b strings.Builder
 	for i := start + 1; i < len(s); i++ {

@@ -1,7 +1,7 @@
-// Package handle has the texts by which clients name what the broker gave them,
-// and which mean nothing to them: receipt handles, recall handles and transaction
-// IDs. They are one codec: a version, and numbers of fixed length, in base64. Of all texts
-// only the one that was written is read, so a client cannot name a thing by two.
+// Package handle encodes and decodes the opaque texts that the broker issues to clients: receipt
+// handles, recall handles and transaction IDs. All have one format: a version, and numbers of fixed
+// length, in base64. Each handle has exactly one valid text, so a client cannot use two texts for
+// one handle.
 package handle
 
 import (
@@ -46,8 +46,8 @@ func (r Receipt) String() string {
 	return encode(b[:])
 }
 
-// ParseReceipt reads what String of a Receipt returned; the error says, for
-// people, why text is nothing of that kind.
+// ParseReceipt is the inverse of Receipt.String. The error explains why text is not a receipt
+// handle.
 func ParseReceipt(text string) (Receipt, error) {
 	var b [receiptLen]byte
 	if err := decode(b[:], text); err != nil {
@@ -73,7 +73,7 @@ func Recall(d store.Delayed) string {
 	return encode(b[:])
 }
 
-// ParseRecall reads what Recall returned; errors are as those of ParseReceipt.
+// ParseRecall is the inverse of Recall. Its errors are like those of ParseReceipt.
 func ParseRecall(text string) (store.Delayed, error) {
 	var b [recallLen]byte
 	if err := decode(b[:], text); err != nil {
@@ -86,7 +86,7 @@ func ParseRecall(text string) (store.Delayed, error) {
 	}, nil
 }
 
-// Transaction returns the ID by which producers know the transaction of a half message.
+// Transaction returns the ID of the transaction of a half message, as producers see it.
 func Transaction(id store.HalfID) string {
 	var b [transactionLen]byte
 	binary.BigEndian.PutUint32(b[1:], id.Topic)
@@ -94,7 +94,7 @@ func Transaction(id store.HalfID) string {
 	return encode(b[:])
 }
 
-// ParseTransaction reads what Transaction returned; errors are as those of ParseReceipt.
+// ParseTransaction is the inverse of Transaction. Its errors are like those of ParseReceipt.
 func ParseTransaction(text string) (store.HalfID, error) {
 	var b [transactionLen]byte
 	if err := decode(b[:], text); err != nil {
@@ -103,14 +103,14 @@ func ParseTransaction(text string) (store.HalfID, error) {
 	return store.HalfID{Topic: binary.BigEndian.Uint32(b[1:]), Number: binary.BigEndian.Uint64(b[5:])}, nil
 }
 
-// encode writes b, whose first byte is for the version.
+// encode encodes b. It sets the first byte of b to the version.
 func encode(b []byte) string {
 	b[0] = version
 	return encoding.EncodeToString(b)
 }
 
-// decode reads into b what encode wrote of as many bytes. The decoder itself
-// passes over line breaks, and then leaves the end of b as it was.
+// decode decodes text, which must encode exactly len(b) bytes, into b. The base64 decoder skips
+// line breaks and then fills only a part of b, so decode checks the number of decoded bytes.
 func decode(b []byte, text string) error {
 	if len(text) != encoding.EncodedLen(len(b)) {
 		return fmt.Errorf("%w: it has %d characters", errForeign, len(text))

@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// Clients keep these texts while the broker restarts with another version of
-// it: what each one means stays so.
+// Clients keep handles while the broker restarts with another version, so the meaning of a handle
+// must not change.
 func TestTexts(t *testing.T) {
 	due := time.Unix(0, 1_700_000_000_000_000_001)
 	for _, c := range []struct{ want, text string }{
@@ -64,7 +64,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Whatever a client sends is read as one kind at most, and written as the same text.
+// Each text is valid as one kind of handle at most, and is encoded as the same text again.
 func FuzzParse(f *testing.F) {
 	f.Add(Receipt{Group: 2, Place: store.Place{Topic: 1}, Serial: 1}.String())
 	f.Add(Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())

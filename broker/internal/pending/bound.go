@@ -9,15 +9,16 @@ import (
 // farAhead is after every time at which something is due.
 var farAhead = time.Unix(0, math.MaxInt64)
 
-// A lowerBound is a time before which nothing is due. A look for due messages begins there, so it
-// does not pass the traces of all that was removed before. The zero value knows nothing.
+// A lowerBound is a time before which nothing is due. A search for due messages begins there, so it
+// does not scan the deletion markers of earlier messages. With the zero value it begins at the
+// first message.
 type lowerBound struct {
 	mu sync.Mutex
 	at time.Time // guarded by mu
 }
 
-// note notes that something can be due from that time on. A write is noted once it can be read: a
-// look that begins at the bound sees the write, or finds it noted afterwards.
+// note lowers the bound to t. The caller notes a write once the write can be read. A search that
+// begins at the bound then sees the write, or finds it noted afterwards.
 func (l *lowerBound) note(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,8 +27,8 @@ func (l *lowerBound) note(t time.Time) {
 	}
 }
 
-// take returns the bound for a look at everything that is due from there on. The caller notes what
-// is left; if the look failed, the returned bound.
+// take returns the bound for a search, and resets it to farAhead. After the search the caller notes
+// the first due time that is left or, if the search failed, the returned bound.
 func (l *lowerBound) take() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,35 +13,37 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// PropertyCheckTimes is RocketMQ's name of the property that says how often a transaction was
-// checked.
+// PropertyCheckTimes is RocketMQ's name of the property with the number of checks of a transaction.
 const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
 
 const (
-	// CheckBatch and CheckBytes bound what is checked in one write.
+	// CheckBatch and CheckBytes bound the checks of one write: their number, and the bytes of their
+	// bodies.
 	CheckBatch = 256
 	CheckBytes = 8 << 20
 
-	// giveUpPause is how much later a transaction is given up if the disk is short of room.
+	// giveUpPause is the delay before the next try to give a transaction up while the disk is short
+	// of space.
 	giveUpPause = time.Minute
 )
 
-// errNoTopic is returned if a batch of checks needs the topic of GivenUp, and there is none.
+// errNoTopic is returned if a batch of checks needs the topic of GivenUp, and the topic does not
+// exist.
 var errNoTopic = errors.New("the topic of messages whose transactions are given up is not there")
 
-// An action is what becomes of one half message whose time has come.
+// An action is the decision about one half message that is due.
 type action int
 
 const (
 	forget   action = iota // the transaction has ended, or is due at another time
-	discard                // the message is damaged: there is nothing to check or to deliver
-	ask                    // a producer is asked
-	giveUp                 // the last check was made
-	postpone               // giveUp without room on the disk
-	repeat                 // giveUp when the topic of GivenUp was just deleted
+	discard                // the message is corrupt and is removed
+	ask                    // the broker asks a producer
+	giveUp                 // the transaction has had its last check
+	postpone               // giveUp while the disk is short of space
+	repeat                 // giveUp, but the topic of GivenUp was just deleted
 )
 
-// A check is one half message whose time has come.
+// A check is one half message that is due, and the decision about the message.
 type check struct {
 	action  action
 	topic   Topic
@@ -53,8 +55,8 @@ type check struct {
 	publish func(error)
 }
 
-// checkDue writes one batch of checks. askAll asks the producers afterwards: when the process ends
-// in between, that costs a check, and never adds one.
+// checkDue writes one batch of checks. askAll asks the producers after the write. If the process
+// ends in between, a producer is asked once less, and never once more.
 func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	x.batch, next, err = x.writeChecks(ctx, now)
 	x.needsGivenUp = errors.Is(err, errNoTopic)
@@ -68,8 +70,8 @@ func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.T
 }
 
 // askAll asks the producers of the last batch, or creates the topic that the batch needs. The task
-// is not held meanwhile: a purge can wait for the task while the creation waits for the purge, and
-// functions of OnCheck can purge.
+// is not held meanwhile, because a purge can wait for the task while the creation waits for the
+// purge, and because functions of OnCheck can purge.
 func (x *Transactions) askAll(ctx context.Context) error {
 	if x.needsGivenUp {
 		return x.CreateGivenUp()
@@ -143,7 +145,8 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 	return batch, next, nil
 }
 
-// load claims and reads what is due: the first, and then as many as have CheckBytes of bodies.
+// load claims and reads due half messages until their bodies have CheckBytes. It always reads the
+// first one.
 func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*check, claims claims, err error) {
 	topic := x.Topics()
 	short := x.ShortOfDisk()
@@ -179,7 +182,7 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 	return batch, claims, nil
 }
 
-// decide sets whether a producer is asked or the transaction is given up.
+// decide sets the action to ask, postpone or giveUp.
 func (c *check) decide(now time.Time, shortOfDisk bool) {
 	var over bool
 	c.after, over = c.topic.Schedule().Next(c.state, now)
@@ -227,7 +230,7 @@ func (c *check) remove(w *store.Batch) {
 	c.topic.Forget(c.state.IDHash)
 }
 
-// properties are those of a message whose transaction is given up.
+// properties returns the properties of the message of a transaction that is given up.
 func (c *check) properties() map[string]string {
 	p := maps.Clone(c.message.Properties)
 	if p == nil {
@@ -258,7 +261,7 @@ func (x *Transactions) announce(ctx context.Context, c *check) {
 	}
 }
 
-// ask passes a check to the first function that passes it on to a producer.
+// ask offers a check to the functions of OnCheck, until one of them passes it on to a producer.
 func (x *Transactions) ask(ctx context.Context, c *check) bool {
 	handlers := x.checkHandlers()
 	asked := make(chan bool, 1)

@@ -12,11 +12,13 @@ import (
 )
 
 const (
-	// DueBatch and dueBytes bound what is moved to the queues in one write.
+	// DueBatch and dueBytes bound the messages that one write moves to the queues: their number,
+	// and the bytes of their bodies.
 	DueBatch = 256
 	dueBytes = 8 << 20
 
-	// diskPause is how long due messages wait for room on the disk before the next look.
+	// diskPause is the delay before the next try to move due messages while the disk is short of
+	// space.
 	diskPause = time.Second
 )
 
@@ -29,8 +31,8 @@ type Delayed struct {
 
 	from lowerBound
 
-	// number is random at first, so that it is another one after each start, whatever the clock
-	// says. Changed only within the message log's Add.
+	// number starts at a random value, so that a restarted process uses other numbers even if the
+	// clock was set back. Changed only within the message log's Add.
 	number uint64
 }
 
@@ -43,7 +45,8 @@ func NewDelayed(c Config) *Delayed {
 	return d
 }
 
-// Recover has the first message moved when its time comes. Nothing else runs yet.
+// Recover restores the counters of the topics and schedules the move of the first message. Nothing
+// else runs yet.
 func (d *Delayed) Recover(topic func(id uint32) Topic) error {
 	if err := d.Store.Waiting(func(id uint32, n store.Waiting) error {
 		if t := topic(id); t != nil {
@@ -76,7 +79,7 @@ func (d *Delayed) Put(w *store.Batch, t Topic, m *store.Message, now time.Time) 
 // Last returns the number of the last message of Put. Only called within the message log's Add.
 func (d *Delayed) Last() uint64 { return d.number }
 
-// Wake has messages moved that are due at that time of the wall clock, or later.
+// Wake schedules the move of messages that are due at that time of the wall clock, or later.
 func (d *Delayed) Wake(due time.Time) {
 	d.from.note(due)
 	d.Task.Wake(due.Round(0))
@@ -89,8 +92,8 @@ func (d *Delayed) From() time.Time {
 	return d.from.at
 }
 
-// move moves one batch of the messages whose time has come. While the disk is short of room it
-// moves none.
+// move moves one batch of due messages to their queues. While the disk is short of space it moves
+// none.
 func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err error) {
 	if d.ShortOfDisk() {
 		return now.Add(diskPause), nil
@@ -140,7 +143,7 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	return next, nil
 }
 
-// moves counts messages that were delayed and are in their queues now.
+// moves counts the messages that one write has moved to their queues, by topic.
 type moves map[Topic]store.Waiting
 
 func (m moves) add(t Topic, bytes int) {
@@ -154,8 +157,8 @@ func (m moves) count(w *store.Batch) {
 	}
 }
 
-// Recall removes a message whose delivery time has not come; false if it does not wait any more.
-// ctx ends the wait for a move under way.
+// Recall removes a delayed message before its delivery time. ok is false if the message is no
+// longer waiting. ctx ends the wait for a move under way.
 func (d *Delayed) Recall(ctx context.Context, t Topic, at store.Delayed) (id string, ok bool, err error) {
 	release, err := d.Task.Hold(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ var (
 	ErrTopicDeleted = errors.New("the topic of the transaction was deleted")
 )
 
-// An OtherMessageError is returned if a transaction is not that of the message that an end names.
+// An OtherMessageError is returned if End.MessageID is not the ID of the transaction's message.
 type OtherMessageError struct {
 	Named, Is string // message IDs
 }
@@ -30,7 +30,7 @@ func (e *OtherMessageError) Error() string {
 	return fmt.Sprintf("it is of message %.130q, not of %.130q", e.Is, e.Named)
 }
 
-// An UnsyncedError is returned if an end may be on disk or not.
+// An UnsyncedError is returned if the end of a transaction may or may not be on disk.
 type UnsyncedError struct{ Err error }
 
 // Error returns the text of Err.
@@ -39,7 +39,7 @@ func (e *UnsyncedError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *UnsyncedError) Unwrap() error { return e.Err }
 
-// A Resolution is what becomes of a transaction.
+// A Resolution is the outcome of a transaction.
 type Resolution int
 
 // The resolutions.
@@ -57,8 +57,8 @@ type End struct {
 	Resolution Resolution
 }
 
-// End ends a transaction, and returns when that is on disk. It returns tidegate.ErrClosed if the
-// store is closed, besides the errors above, those of Room and the cause of ctx.
+// End ends a transaction. It blocks until the end is on disk. Besides the errors above it returns
+// tidegate.ErrClosed if the store is closed, the errors of Room, and the cause of ctx.
 func (x *Transactions) End(ctx context.Context, e End) error {
 	write, deleted, err := x.writeEnd(ctx, e)
 	if write == nil {
@@ -73,9 +73,9 @@ func (x *Transactions) End(ctx context.Context, e End) error {
 	return nil
 }
 
-// writeEnd adds the end of a transaction to the message log; a nil write if there is none to add.
-// The half message is claimed until its end is written, but not during the wait for room: a purge
-// of the topic, or a check of what is due, waits for the claim.
+// writeEnd adds the end of a transaction to the message log. write is nil if there is nothing to
+// add. The half message is claimed until its end is written. It is not claimed during the wait for
+// room, because purges of the topic and checks wait for the claim.
 func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.PendingWrite, deleted *bool, err error) {
 	read := x.Store.HalfHeader
 	if e.Resolution == Commit {
@@ -130,8 +130,8 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.Pendin
 	return write, deleted, nil
 }
 
-// roomToCommit waits until there is room for a half message in a queue, and returns how much is
-// reserved.
+// roomToCommit waits until the message log has room for the committed message, and returns the
+// reserved bytes.
 func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes int64, err error) {
 	state, ok, err := x.Store.HalfState(id)
 	if err != nil {
@@ -144,8 +144,8 @@ func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes
 	return size, x.Room(ctx, size)
 }
 
-// write ends the transaction, and returns what makes the message visible; nil for a rollback. Only
-// called within the message log's Add, by the claimant of the half message.
+// write ends the transaction. The returned function makes the message visible; it is nil for a
+// rollback. Only called within the message log's Add, by the claimant of the half message.
 func (e *End) write(w *store.Batch, state store.HalfState, m *store.Message, now time.Time) (publish func(error)) {
 	c := e.Topic.Counters()
 	w.DeleteHalf(e.ID, state)

@@ -24,7 +24,7 @@ import (
 
 var seed = maphash.MakeSeed()
 
-// topic is a Topic that notes what becomes of its messages.
+// topic is a Topic that records the calls for its messages.
 type topic struct {
 	id       uint32
 	name     string
@@ -262,7 +262,7 @@ func TestRemoveDelayed(t *testing.T) {
 	})
 }
 
-// The task of the delayed messages is held by nobody for long; a canceled recall ends at once.
+// The task of the delayed messages is never held for long, and a canceled recall ends at once.
 func TestRecallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

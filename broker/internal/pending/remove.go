@@ -11,12 +11,13 @@ import (
 // DelayedBatch is how many delayed messages are removed in one write.
 const DelayedBatch = 4096
 
-// Remove removes the delayed messages of a topic that were written up to last, which was Last once
-// the log had written what is on disk now. It calls removed after each write. Other messages are
-// sent, delivered and recalled between two writes.
+// Remove removes the delayed messages of a topic that were written up to last. last is a result of
+// Last; the write of the message log in which the caller obtained last must be complete. Remove
+// calls removed after each write. Other messages are sent, delivered and recalled between two
+// writes.
 func (d *Delayed) Remove(ctx context.Context, t Topic, last uint64, removed func(messages, bytes int64)) error {
-	// What comes meanwhile lies behind the newest one now, unless the clock was set back. So there
-	// is an end.
+	// Messages that are stored meanwhile lie behind newest, unless the clock was set back. So the
+	// loop ends.
 	var from, newest store.StoredDelayed
 	if err := d.Store.NewestDelayed(t.ID(), time.Time{}, func(d *store.StoredDelayed) bool {
 		newest = *d
@@ -34,8 +35,8 @@ func (d *Delayed) Remove(ctx context.Context, t Topic, last uint64, removed func
 	}
 }
 
-// removeSome removes some that were stored after from, up to newest, and returns how far it came;
-// from if there was none.
+// removeSome removes one batch of the messages that were stored after from, up to newest. It
+// returns the last message of the batch, and from if there was none.
 func (d *Delayed) removeSome(ctx context.Context, t Topic, from, newest store.StoredDelayed, last uint64) (removed store.Waiting, to store.StoredDelayed, err error) {
 	release, err := d.Task.Hold(ctx)
 	if err != nil {
@@ -65,14 +66,14 @@ func (d *Delayed) removeSome(ctx context.Context, t Topic, from, newest store.St
 			w.DeleteDelayed(m.Delayed, m.Stored)
 		}
 		addDelayed(w, t, -removed.Messages, -removed.Bytes)
-	}, nil).Wait(); err != nil { // whatever becomes of ctx: nothing is moved before this is written
+	}, nil).Wait(); err != nil { // also after the end of ctx: no message is moved before this is written
 		return store.Waiting{}, from, err
 	}
 	return removed, ds[len(ds)-1], nil
 }
 
-// Remove removes the half messages of a topic up to a number. It calls removed after each write. An
-// end of their transactions finds none afterwards.
+// Remove removes the half messages of a topic up to a number. It calls removed after each write. A
+// later End of their transactions returns ErrNoTransaction.
 func (x *Transactions) Remove(ctx context.Context, t Topic, last uint64, removed func(messages, bytes int64)) error {
 	for last > 0 {
 		var ids []store.HalfID

@@ -6,7 +6,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A Schedule is when producers are asked about transactions that they did not end.
+// A Schedule sets the times of the checks of unresolved transactions.
 type Schedule struct {
 	Timeout  time.Duration // from the send of the half message to the first check
 	Interval time.Duration // between two checks
@@ -21,9 +21,9 @@ func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState
 	return store.HalfState{Due: now.Add(firstCheck)}
 }
 
-// Next returns the state of a half message after the check that is due now, or that the transaction
-// is given up. The interval is kept when a check is a little late; missed checks are not made up
-// for.
+// Next returns the state of a half message after the check that is due now. giveUp is true if the
+// message has had its last check. A check that is a little late does not delay the checks after it.
+// Missed checks are not made up for.
 func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
 	if s.Max >= 0 && is.Checks >= s.Max {
 		return is, true

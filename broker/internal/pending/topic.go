@@ -19,8 +19,8 @@ type Topic interface {
 	Counters() *Counters
 	Schedule() Schedule // of transaction checks, as it is now
 
-	// Deliver writes a message as the next one of a queue, and returns what makes it visible once
-	// it is on disk.
+	// Deliver writes a message as the next one of a queue. The returned function makes the message
+	// visible once the message is on disk.
 	Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error))
 
 	// Remember notes where a message is, for the duplicate check. It sets the hash of its ID.
@@ -33,7 +33,7 @@ type Topic interface {
 	Forget(idHash uint64)
 }
 
-// A Config has what Delayed and Transactions need from the broker.
+// A Config holds the parts of the broker that Delayed and Transactions use.
 type Config struct {
 	Store  *store.Store
 	Loop   *maintain.Loop
@@ -42,21 +42,22 @@ type Config struct {
 	// Topics returns a function that finds the topic of a number, nil if there is none.
 	Topics func() func(id uint32) Topic
 
-	// ShortOfDisk reports whether the disk has no room for messages.
+	// ShortOfDisk reports whether the disk has no space for messages.
 	ShortOfDisk func() bool
 
 	// Damaged counts a message that cannot be read.
 	Damaged func()
 }
 
-// Counters are those of one topic. Delayed and Half change only within the message log's Add.
+// Counters count the pending messages and the transactions of one topic. Delayed and Half change
+// only within the message log's Add.
 type Counters struct {
 	delayedMessages, delayedBytes atomic.Int64
 
 	Half atomic.Int64 // half messages
 
 	Committed, RolledBack, GivenUp atomic.Int64 // transactions
-	Checks, Unheard                atomic.Int64 // checks that a producer took, and those that none took
+	Checks, Unheard                atomic.Int64 // checks that reached a producer, and those that reached none
 }
 
 // Delayed returns how many messages wait for their delivery time, and their bytes.
@@ -64,19 +65,19 @@ func (c *Counters) Delayed() (messages, bytes int64) {
 	return c.delayedMessages.Load(), c.delayedBytes.Load()
 }
 
-// Restore sets what was recorded before a restart.
+// Restore sets the counters of delayed messages.
 func (c *Counters) Restore(delayed store.Waiting) {
 	c.delayedMessages.Store(delayed.Messages)
 	c.delayedBytes.Store(delayed.Bytes)
 }
 
-// addDelayed counts messages that begin to wait for their delivery time, or do so no longer, and
-// writes the record of that. Only called within the message log's Add.
+// addDelayed adds to the counters of delayed messages of a topic, and writes their record. Only
+// called within the message log's Add.
 func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
 	c := t.Counters()
 	n := store.Waiting{Messages: max(0, c.delayedMessages.Load()+messages), Bytes: max(0, c.delayedBytes.Load()+bytes)}
 	if n.Messages == 0 {
-		n.Bytes = 0 // the size of a damaged message is not known
+		n.Bytes = 0 // the size of a corrupt message is not known
 	}
 	c.Restore(n)
 	if !t.Deleted() {

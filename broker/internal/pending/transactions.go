@@ -12,25 +12,25 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A TransactionsConfig has what Transactions need from the broker.
+// A TransactionsConfig holds the parts of the broker that Transactions uses.
 type TransactionsConfig struct {
 	Config
 
-	// GivenUp returns the topic of the messages whose transactions are given up; nil if there is
-	// none. CreateGivenUp creates it.
+	// GivenUp returns the topic for the messages of transactions that are given up, and nil if the
+	// topic does not exist. CreateGivenUp creates it.
 	GivenUp       func() Topic
 	CreateGivenUp func() error
 
-	// Room waits until the message log has room for so many bytes.
+	// Room waits until the message log has room for that number of bytes, and reserves them.
 	Room func(ctx context.Context, bytes int64) error
 }
 
-// Transactions has the producers of half messages asked about transactions that they did not end.
+// Transactions asks the producers of half messages about unresolved transactions.
 type Transactions struct {
 	TransactionsConfig
 
-	// Task is held while more than one half message is claimed: two such claimants would wait for
-	// one another.
+	// Task is held while more than one half message is claimed. Otherwise two such claimants could
+	// wait for each other.
 	Task *maintain.Task
 
 	batch        []*check // of the last step, until the producers were asked
@@ -68,9 +68,8 @@ func NewTransactions(c TransactionsConfig) *Transactions {
 	return x
 }
 
-// Recover counts the half messages and has the first check made when it is due. A check that is
-// overdue is postponed by another Timeout, on disk: producers have to reconnect first. Nothing else
-// runs yet.
+// Recover counts the half messages and schedules the first check. It postpones an overdue check by
+// another Timeout, on disk, because producers have to reconnect first. Nothing else runs yet.
 func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error {
 	var first time.Time
 	type late struct {
@@ -110,8 +109,8 @@ func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error
 	return nil
 }
 
-// OnCheck has f called with every check until remove is called. If f returns false, the next
-// function is asked, in the order in which they were added. A call under way is not waited for.
+// OnCheck registers f for all checks until remove is called. Functions are called in the order of
+// their registration, until one returns true. remove does not wait for a call under way.
 func (x *Transactions) OnCheck(f func(Check) bool) (remove func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,7 +139,7 @@ func (x *Transactions) Put(w *store.Batch, t Topic, m *store.Message, firstCheck
 // Last returns the number of the last message of Put. Only called within the message log's Add.
 func (x *Transactions) Last() uint64 { return x.number }
 
-// Wake has half messages checked that are due at that time of the wall clock, or later.
+// Wake schedules the check of half messages that are due at that time of the wall clock, or later.
 func (x *Transactions) Wake(due time.Time) {
 	x.from.note(due)
 	x.Task.Wake(due.Round(0))
@@ -162,7 +161,8 @@ func (x *Transactions) Claim(ctx context.Context, id store.HalfID) (release func
 	}
 }
 
-// tryClaim returns a channel that is closed when another claim ends, or claims.
+// tryClaim claims a half message. If another caller has claimed it, tryClaim returns a channel that
+// is closed at the end of that claim.
 func (x *Transactions) tryClaim(id store.HalfID) (busy <-chan struct{}, release func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package rawclient speaks HTTP/2 to a gRPC server frame by frame, for tests of what clients should
-// not do: to send half of a request, or not to read the response.
+// Package rawclient speaks HTTP/2 to a gRPC server frame by frame, for tests of misbehaving
+// clients: clients that send half of a request, or do not read the response.
 package rawclient
 
 import (
@@ -32,13 +32,14 @@ type Conn struct {
 	headers bytes.Buffer     // guarded by mu
 	next    uint32           // guarded by mu: number of the next stream
 	initial int64            // guarded by mu: window of a new stream
-	room    int64            // guarded by mu: what may be sent on the connection
-	windows map[uint32]int64 // guarded by mu: likewise on each stream; a stream that ended is not there
-	more    chan struct{}    // guarded by mu: closed when there may be more room
+	room    int64            // guarded by mu: bytes that the client may still send on the connection
+	windows map[uint32]int64 // guarded by mu: likewise on each open stream
+	more    chan struct{}    // guarded by mu: closed when a window may have grown
 	err     error            // guarded by mu: why the connection ended
 }
 
-// New begins to speak on c. window is how much of each response the client says it reads.
+// New starts an HTTP/2 connection on c. window is the number of bytes of each response that the
+// server may send.
 func New(c net.Conn, window uint32) (*Conn, error) {
 	r := &Conn{
 		Conn: c, closed: make(chan struct{}), framer: http2.NewFramer(c, c), next: 1,
@@ -57,7 +58,7 @@ func New(c net.Conn, window uint32) (*Conn, error) {
 // Closed returns a channel that is closed when the connection has ended.
 func (c *Conn) Closed() <-chan struct{} { return c.closed }
 
-// read takes what the server sends, until the connection ends.
+// read handles the frames of the server until the connection ends.
 func (c *Conn) read() {
 	defer close(c.closed)
 	fr := http2.NewFramer(nil, c.Conn)
@@ -132,7 +133,8 @@ func (c *Conn) Open(path string, headers ...string) (id uint32, err error) {
 // ErrEnded is returned for a stream that the server has ended.
 var ErrEnded = errors.New("the server has ended the stream")
 
-// Write sends data on a stream, as the server makes room for it; end is whether it is the last.
+// Write sends data on a stream. It blocks while the flow control windows are full. end marks the
+// last data of the stream.
 func (c *Conn) Write(id uint32, data []byte, end bool) error {
 	for {
 		c.mu.Lock()
@@ -168,7 +170,7 @@ func (c *Conn) Streams() int {
 	return len(c.windows)
 }
 
-// Message returns a message of gRPC: what precedes it, which says that it has size bytes, and data.
+// Message returns a gRPC message: the prefix for a message of size bytes, and data.
 func Message(size int, data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), data...)
 }

@@ -1,15 +1,15 @@
 package redelivery
 
-// A Draw is what redelivery-collision-avoidance-factor needs of chance:
-// "either positive or negative at random", and "a random number between 0.0 and 1.0".
-// The zero value is no chance at all.
+// A Draw is the random part of redelivery-collision-avoidance-factor (Apache ActiveMQ Artemis):
+// "either positive or negative at random", and "a random number between 0.0 and 1.0". The zero
+// value means no random part.
 type Draw struct {
 	Negative bool
 	Number   float64 // from 0, below 1
 }
 
-// DrawFrom draws by numbers that say what for: the same ones make the same draw, in every process.
-// So what was drawn before a restart need not be stored.
+// DrawFrom derives a draw from numbers that identify its purpose. Equal numbers give equal draws in
+// every process, so a draw need not be stored for a restart.
 func DrawFrom(first uint64, more ...uint64) Draw {
 	x := first
 	for _, v := range more {

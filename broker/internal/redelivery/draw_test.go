@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What is drawn stays the same from one version of the broker to the next: due
-// times of before a restart follow from it.
+// Equal numbers give equal draws in every version of the broker, because due times from before a
+// restart are derived from them.
 func TestDrawFrom(t *testing.T) {
 	for _, c := range []struct {
 		got  Draw

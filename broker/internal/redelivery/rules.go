@@ -21,14 +21,14 @@ type Rules struct {
 	Factor      float64       // redelivery-collision-avoidance-factor, 0 to 1
 	MaxAttempts int           // max-delivery-attempts; -1 for ever
 
-	DeadLetter     string // dead-letter-address; empty: what is given up is removed
+	DeadLetter     string // dead-letter-address; empty: a message without attempts left is removed
 	AutoCreate     bool   // auto-create-dead-letter-resources
 	Prefix, Suffix string // of automatic dead-letter queues
 }
 
-// After returns the delay after delivery attempt failed: redelivery-delay,
-// times the multiplier for each failure before, no more than
-// max-redelivery-delay; then chance adds or takes a part of it, still within the maximum.
+// After returns the delay after a failed delivery attempt: redelivery-delay, times the multiplier
+// for each earlier failure. The random part is then added or subtracted. Both steps are limited to
+// max-redelivery-delay.
 func (r *Rules) After(attempt int, d Draw) time.Duration {
 	if r.Delay <= 0 {
 		return 0
@@ -43,11 +43,11 @@ func (r *Rules) After(attempt int, d Draw) time.Duration {
 	return min(time.Duration(math.Round(delay)), r.Longest) // a float64 may round up
 }
 
-// maxSteps bounds a ladder.
+// maxSteps bounds the steps of Ladder.
 const maxSteps = 32
 
-// Ladder returns the delays after the first failure, the second and so on, without
-// chance; the last one repeats.
+// Ladder returns the retry schedule without the random part: the delay after the first failure,
+// after the second and so on. The last one repeats.
 func (r *Rules) Ladder() backoff.Steps {
 	steps := backoff.Steps{r.After(1, Draw{})}
 	for n := 2; n <= maxSteps; n++ {
@@ -59,9 +59,11 @@ func (r *Rules) Ladder() backoff.Steps {
 	return steps
 }
 
-// DeadLetterTopics returns the topics that a message of a topic goes to when it is given
-// up; none: it is removed, unless keep is set. own is the topic of what
-// nothing is said about, and of dead letters that fail.
+// DeadLetterTopics returns the topics to which a message of a topic goes after its last attempt.
+// own is the dead letter topic of the consumer group, and the destination of dead letters that fail
+// again. Without a dead-letter-address a message goes to own if keep is set; otherwise it goes
+// nowhere and is removed. With AutoCreate a message also goes to the automatic dead-letter queue of
+// its topic.
 func (r *Rules) DeadLetterTopics(own, topic string, keep bool) []string {
 	switch {
 	case keep && r.DeadLetter == "":
@@ -69,7 +71,7 @@ func (r *Rules) DeadLetterTopics(own, topic string, keep bool) []string {
 	case r.DeadLetter == "":
 		return nil
 	case topic == r.DeadLetter || r.AutoCreate && r.isQueue(topic):
-		return []string{own} // or dead letters that fail would come back to where they are
+		return []string{own} // otherwise a dead letter that fails would return to its own topic
 	}
 	out := []string{r.DeadLetter}
 	if q := r.Prefix + topic + r.Suffix; r.AutoCreate && q != topic && q != r.DeadLetter && tidegate.ValidateTopic(q) == nil {
@@ -78,7 +80,7 @@ func (r *Rules) DeadLetterTopics(own, topic string, keep bool) []string {
 	return out
 }
 
-// isQueue reports whether a name is that of an automatic dead-letter queue.
+// isQueue reports whether a topic has the name of an automatic dead-letter queue.
 func (r *Rules) isQueue(topic string) bool {
 	return r.Prefix+r.Suffix != "" && len(topic) > len(r.Prefix+r.Suffix) &&
 		strings.HasPrefix(topic, r.Prefix) && strings.HasSuffix(topic, r.Suffix)

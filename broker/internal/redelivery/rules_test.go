@@ -73,8 +73,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// Whatever the rules, a delay is neither negative nor above the maximum, and
-// without chance no shorter than the one before it if the multiplier is 1 or more.
+// For all rules, a delay is neither negative nor above the maximum. Without the random part it is
+// at least the delay before it if the multiplier is 1 or more.
 func TestAfterProperties(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))

@@ -21,7 +21,7 @@ type Ledger[T any] struct {
 	mu       sync.Mutex
 	messages int                    // guarded by mu, as all below: without a result
 	bytes    int                    // of them
-	backlog  int                    // messages whose function was not called yet, after their result
+	backlog  int                    // messages with a result, before the call of their function
 	queue    list.List[*entrant[T]] // wait for a place
 	pending  list.List[T]           // without a result
 	closed   bool                   // no further message is accepted
@@ -31,17 +31,17 @@ type Ledger[T any] struct {
 	current  *batch   // of messages to flush
 	sealed   []*batch // that a Flush waits for
 
-	// Running counts the messages until all is done for them, and the producer's goroutines.
+	// Running counts the unfinished messages and the producer's goroutines.
 	Running sync.WaitGroup
 }
 
-// New returns a ledger for so many messages without a result, and so many bytes of them.
+// New returns a ledger. maxMessages and maxBytes bound the messages without a result.
 func New[T any](maxMessages, maxBytes int) *Ledger[T] {
 	return &Ledger[T]{maxMessages: maxMessages, maxBytes: maxBytes}
 }
 
-// An Entry is what the ledger notes of a message. It is a field of the message, so that noting it
-// takes no allocation.
+// An Entry is the ledger's record of a message. It is a field of the message, so that the record
+// needs no allocation.
 type Entry[T any] struct {
 	// Place is in the ledger's list until Leave. From then on it is free for other uses.
 	Place list.Link[T]
@@ -66,14 +66,14 @@ type batch struct {
 	done chan struct{}
 }
 
-// WhenFull is what happens to a message for which there is no place.
+// WhenFull selects the action for a message if the ledger is full.
 type WhenFull int
 
 // The choices.
 const (
 	Wait   WhenFull = iota // it waits for a place
-	Reject                 // it is refused
-	Spool                  // it is admitted on its way to the spool, or waits while too many functions were not called
+	Reject                 // it is rejected
+	Spool                  // it is admitted for the spool; it waits while too many functions are to be called
 )
 
 // An Admission is the result of Enter.
@@ -88,9 +88,9 @@ const (
 	Ended              // not admitted: ctx ended
 )
 
-// Enter accepts a message of so many bytes, whose entry is e. A message larger than all that the
-// ledger may hold counts as that. If there is no place, when decides. blocked, if it is not nil, is
-// called before a wait, without a lock. The error explains Full.
+// Enter accepts a message with entry e and a size in bytes. A message larger than the bound of the
+// ledger counts as that bound. If the ledger is full, when decides. If blocked is not nil, Enter
+// calls it before a wait, without a lock. The error explains Full.
 func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull, blocked func()) (Admission, error) {
 	e.Place.Value = message
 	e.bytes = min(bytes, l.maxBytes) // a larger message travels alone
@@ -209,7 +209,7 @@ func (l *Ledger[T]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close ends accepting. Messages that wait for a place are refused.
+// Close makes the ledger reject all further messages, including those that wait for a place.
 func (l *Ledger[T]) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

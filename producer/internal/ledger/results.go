@@ -2,8 +2,8 @@ package ledger
 
 import "slices"
 
-// Counts are what became of the messages. Accepted is the sum of the others, except Drained, and of
-// the messages without a result.
+// Counts are the numbers of messages by result. Accepted is the sum of the messages without a
+// result and of the other counts, except for Drained.
 type Counts struct {
 	Accepted  int
 	Delivered int
@@ -69,7 +69,7 @@ func (l *Ledger[T]) Leave(messages []T, of func(T) (e *Entry[T], r Result, calle
 	l.grant()
 }
 
-// done notes that nothing is left to do for the message. mu is held.
+// done marks a message as finished. mu is held.
 func (l *Ledger[T]) done(e *Entry[T]) {
 	b := e.batch
 	if b.n--; b.n == 0 && b != l.current {

@@ -1,5 +1,4 @@
-// Package lint finds what is valid in the options of a producer, but probably not
-// intended. It is pure.
+// Package lint finds options of a producer that are valid but probably not intended. It is pure.
 package lint
 
 import (

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// sharedWindow is the number of requests under way in a lane whose requests
-	// take several messages. Messages that arrive meanwhile share the next request.
+	// sharedWindow is the number of requests under way in a lane that takes several
+	// messages in one request. Messages that arrive meanwhile share the next request.
 	sharedWindow = 2
 
 	// gather is the longest time for which a second request waits for further messages.
@@ -24,9 +24,8 @@ const (
 	maxLanes = 64
 )
 
-// A Lane is what the queue knows of one server for its topic. A throttled lane
-// pauses, and then sends one request with one message, the probe. Only a
-// successful probe opens the lane again.
+// A Lane is the queue's state of one server for its topic. A throttled lane pauses, and then sends
+// one request with one message, the probe. Only a successful probe opens the lane again.
 type Lane struct {
 	transport.Lane
 	Deciding    bool // it throttled a request, and the pause is being decided
@@ -40,7 +39,7 @@ type Lane struct {
 	bound   list.List[*unit] // message groups that wait for this lane
 	probing bool             // from the pause until a probe succeeded
 	probe   *Request         // under way, nil if there is none
-	pauses  int              // pauses so far: tells the requests from before a pause from later ones
+	pauses  int              // pauses so far; a request with a smaller number began before the last pause
 }
 
 // free reports whether the lane takes another request now.
@@ -56,10 +55,15 @@ func (l *Lane) free(now time.Time) bool {
 	return l.flying < l.window
 }
 
-// takes reports whether the lane takes a request of n units now. An idle lane does. Beside another
-// request it takes a request that is at least half as large as the recent ones. Without this rule
-// a request of one message alternates with a request of all others when many callers wait for
-// their results.
+// takes reports whether the lane takes a request of n units now. A lane that is not free takes
+// none. A free lane takes the request if
+//   - no other request is under way in the lane,
+//   - requests of the lane take one message each,
+//   - the request is at least half as large as the recent ones, or
+//   - the wait for further messages is over.
+//
+// Without the rule about the size, requests of one message alternate with requests of all other
+// messages when many callers wait for their results.
 func (l *Lane) takes(n int, now time.Time) bool {
 	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || n >= l.recent/2 || l.gathered(now))
 }
@@ -107,8 +111,8 @@ func (l *Lane) Succeeded(r *Request) {
 // TimedOut notes that the server did not respond to r in time.
 func (l *Lane) TimedOut() { l.window = max(1, l.window/2) }
 
-// Pause notes that the server throttled r, for the given time. It returns false
-// if the lane had been paused since r began: then r is no news.
+// Pause notes that the server throttled r, for the given time. It returns false if the lane was
+// paused after r began: then the throttling is known already.
 func (l *Lane) Pause(r *Request, now time.Time, d time.Duration, err error) bool {
 	if until := now.Add(d); until.After(l.PausedUntil) {
 		l.PausedUntil = until

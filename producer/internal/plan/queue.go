@@ -14,8 +14,8 @@ import (
 
 // A Queue has the messages of one topic. Create one with [New].
 //
-// Messages stand in units. A message group is one unit: it is in one request at
-// a time. A message without a group is a unit of its own.
+// Messages are queued in units. The messages of a message group are one unit, which is in one
+// request at a time. A message without a message group is its own unit.
 type Queue struct {
 	ready   list.List[*unit] // units that can be sent and have no lane yet, first come first
 	waiting dueUnits         // units whose first message waits for its due time
@@ -24,8 +24,8 @@ type Queue struct {
 
 	routing bool   // a job asks the transport for lanes
 	stalled bool   // no lane takes the units without a message group now
-	enough  int    // so many of them end the stall; 0 if only a finished request does
-	asked   uint64 // counts the questions: tells the messages that came before one from later ones
+	enough  int    // the number of these units that ends the stall; 0 if only a finished request does
+	asked   uint64 // number of the last ask; orders messages and asks
 
 	newRequest func() *Request
 }
@@ -77,7 +77,7 @@ func (a *Ask) Buffer() []transport.Lane { return a.oneLane[:0] }
 // maxAsk bounds the message groups of one ask.
 const maxAsk = 128
 
-// A Job is what is to be done next: an ask or a request.
+// A Job is the next action of the producer: an ask or a request.
 type Job struct {
 	Ask     *Ask
 	Request *Request
@@ -109,7 +109,7 @@ func (q *Queue) unitOf(it *Item) *unit {
 	return u
 }
 
-// settle puts a unit that is in no request to where it belongs.
+// settle moves a unit that is in no request to the list or heap for its state.
 func (q *Queue) settle(u *unit, now time.Time, first bool) {
 	u.place.Leave()
 	if u.heapAt >= 0 {
@@ -129,9 +129,8 @@ func (q *Queue) settle(u *unit, now time.Time, first bool) {
 	}
 }
 
-// Remove takes out a message that is not wanted any more, wherever it stands.
-// A request under way goes on for its other messages; Remove returns it if
-// there are none.
+// Remove takes a message that is no longer wanted out of the queue, or out of its request. The
+// request continues for its other messages. Remove returns the request if it has no others.
 func (q *Queue) Remove(it *Item, now time.Time) *Request {
 	if r := it.req; r != nil {
 		it.req = nil
@@ -167,8 +166,8 @@ func (q *Queue) Group(group string) []*Item {
 	return nil
 }
 
-// Next returns the next job that can be done now; false if there is none. An ask
-// for own, if that is set, is for own alone.
+// Next returns the next job that can be done now, and false if there is none. If own is set, an ask
+// is for own alone.
 func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 	for _, l := range q.lanes {
 		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.ready.Len(), now) {
@@ -236,9 +235,9 @@ func (q *Queue) ask(head *unit, now time.Time, own *Item) *Ask {
 	return a
 }
 
-// Routed reports the lanes of an ask, one for each of its units as far as the
-// transport named them, and returns a request if one can begin. If own is set
-// the request has that message alone.
+// Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
+// answer of the transport. It returns a request if one can begin. If own is set, the request has
+// own alone.
 func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item) *Request {
 	q.routing = false
 	var l *Lane
@@ -372,9 +371,9 @@ func (q *Queue) AnyPaused(now time.Time) bool {
 	return slices.ContainsFunc(q.lanes, func(l *Lane) bool { return now.Before(l.PausedUntil) })
 }
 
-// PauseOf returns the paused lane that a queued message waits for, nil if it
-// waits for none: that of its message group, or the one whose pause ends first
-// if every lane is paused.
+// PauseOf returns the paused lane that a queued message waits for: the lane of its message group
+// or, if every lane is paused, the lane with the first end of its pause. It returns nil if the
+// message waits for no lane.
 func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 	var first *Lane
 	for _, l := range q.lanes {

@@ -83,9 +83,10 @@ func (r *Request) fill(u *unit, now time.Time) bool {
 	return len(r.Items) > before
 }
 
-// fits reports whether a further message may join: within the bounds of the
-// lane, of its own limit and those of the others, and with a share of the time
-// that is neither too short for the others nor theirs for it.
+// fits reports whether a further message may join the request. It may if
+//   - the request stays within the bounds of the lane,
+//   - it stays within the limits of all of its messages, and
+//   - neither the message's share of the time nor the request's is less than half of the other.
 func (r *Request) fits(it *Item, share time.Duration) bool {
 	n := len(r.Items) + 1
 	return n <= r.Lane.most() &&
@@ -105,8 +106,9 @@ func (q *Queue) Shorten(r *Request, from int, now time.Time) {
 	r.Items = r.Items[:from]
 }
 
-// Withdraw returns the messages that were ready when the ask began, as a request
-// without a lane: if the transport has no lane, it has none for all of them.
+// Withdraw returns the messages that were ready when the ask began, as a request without a lane. It
+// is for a transport without a lane for the ask: that transport has no lane for any of these
+// messages.
 func (q *Queue) Withdraw(a *Ask) *Request {
 	r := q.newRequest()
 	for u := range q.ready.All {

@@ -2,14 +2,18 @@ package plan
 
 import "time"
 
-// lastMargin is the most that the last attempt leaves of the time.
+// lastMargin is the longest time that the last attempt leaves before the deadline.
 const lastMargin = 50 * time.Millisecond
 
-// AttemptShare is the time that the next attempt gets: the time left until the
-// deadline divided by the attempts left, so that a server that never responds
-// leaves time for the attempts after it. The last one leaves a twentieth: its own
-// result tells whether a server had the message, the end of ctx does not. It is
-// at least floor and at most limit.
+// AttemptShare returns the time limit of the next attempt. Without a deadline it is limit.
+// Otherwise it is the time left until the deadline, divided by the attempts left, so that a server
+// that never responds leaves time for the attempts after it.
+//
+// The last attempt leaves a twentieth of the time before the deadline, at most lastMargin. So it
+// ends with its own result, which reports whether a server had the message. The end of ctx does not
+// report that.
+//
+// The result is at least floor and at most limit. limit takes precedence.
 func AttemptShare(attemptsLeft int, limit, floor, left time.Duration, hasDeadline bool) time.Duration {
 	if !hasDeadline {
 		return limit

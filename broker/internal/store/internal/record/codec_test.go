@@ -46,8 +46,8 @@ func TestMessageRoundTrip(t *testing.T) {
 	}
 }
 
-// Invariants: reading never panics; what is refused says so with ErrCorrupt;
-// what is read can be written and read back as the same.
+// Invariants: decoding never panics, and its errors are ErrCorrupt. A decoded record can be encoded
+// and decoded again as the same record.
 func FuzzDecodeMessage(f *testing.F) {
 	m := sampleMessage()
 	f.Add(m.AppendTo(nil))
@@ -115,7 +115,7 @@ func FuzzDecodeHalfState(f *testing.F) {
 	})
 }
 
-// Invariants: reading a key never panics; what is read is written as the same key.
+// Invariants: decoding a key never panics. A decoded key is encoded as the same key.
 func FuzzHalfKeys(f *testing.F) {
 	f.Add(HalfID{1, 2}.AppendKey(nil, PrefixHalf))
 	f.Add(DueHalf{HalfID{1, 2}, time.Unix(5, 6)}.Key())

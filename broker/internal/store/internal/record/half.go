@@ -12,7 +12,7 @@ const (
 	dueHalfKeyLen = 1 + 8 + 4 + 8
 )
 
-// A HalfID identifies a half message: a message whose transaction has not ended.
+// A HalfID identifies a half message: a message with an unresolved transaction.
 type HalfID struct {
 	Topic  uint32
 	Number uint64 // distinguishes messages of one topic, in the order in which they were stored
@@ -29,14 +29,15 @@ type HalfState struct {
 	Size   int64     // of its body, in bytes
 }
 
-// A DueHalf is an entry of the index by time. It is out of date if the half
-// message is not there any more, or is due at another time.
+// A DueHalf is an entry of the index by time. The entry is out of date if the half message no
+// longer exists, or is due at another time.
 type DueHalf struct {
 	HalfID
 	Due time.Time
 }
 
-// AppendKey appends the key of the half message to k, or that of its state: prefix decides.
+// AppendKey appends the key of the half message, or the key of its state, to k. prefix selects the
+// key.
 func (id HalfID) AppendKey(k []byte, prefix byte) []byte {
 	k = append(k, prefix)
 	k = binary.BigEndian.AppendUint32(k, id.Topic)

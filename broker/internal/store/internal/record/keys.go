@@ -9,16 +9,16 @@ import "encoding/binary"
 //	g name                                a group's settings
 //	a pattern                             the address settings of a pattern
 //	n                                     the last number given to a topic or group
-//	y due(8) topic(4) number(8)           a message to deliver later
-//	r topic(4) stored(8) number(8)        what is known of such a message, by the time at which it was stored
+//	y due(8) topic(4) number(8)           a delayed message
+//	r topic(4) stored(8) number(8)        metadata of a delayed message, by storage time
 //	h topic(4) number(8)                  a half message
 //	i topic(4) number(8)                  its state
-//	x due(8) topic(4) number(8)           when its producer is asked next
+//	x due(8) topic(4) number(8)           the time of the next transaction check
 //	d group(4) topic(4) queue(2) offset(8)  this message is a dead letter of the group already
-//	f topic(4) queue(2)                     where a queue begins
+//	f topic(4) queue(2)                     the first offset of a queue
 //	s group(4) topic(4)                     the group receives from the topic
-//	e topic(4) queue(2)                     what was removed from the middle of a queue
-//	w topic(4)                              how many messages wait for their delivery time
+//	e topic(4) queue(2)                     messages removed from the middle of a queue
+//	w topic(4)                              the number of delayed messages
 //	q topic(4) stored(8) queue(2) end(8)    hashes of the IDs of messages before an offset
 //	k                                       the key of these hashes
 //
@@ -27,7 +27,7 @@ import "encoding/binary"
 //	c group(4) topic(4) queue(2)            a cursor
 //	l group(4) topic(4) queue(2) offset(8)  a lease
 //	b group(4) topic(4) queue(2) length(1) message group, offset(8)  the lease of a spilled message
-//	p group(4) topic(4) queue(2) offset(8)  why the message group of this message is parked
+//	p group(4) topic(4) queue(2) offset(8)  why the message group of the message is parked
 const (
 	PrefixMessage    = 'm'
 	PrefixTopic      = 't'

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Invariants: reading a key never panics; what is read is written as the same
-// key; what is refused says that the record is damaged.
+// Invariants: decoding a key never panics. A decoded key is encoded as the same key. An error
+// reports that the record is corrupt.
 func FuzzKeys(f *testing.F) {
 	p := Place{Topic: 1, Queue: 2, Offset: 3}
 	d := Delayed{Due: time.Unix(4, 5), Topic: 6, Number: 7}

@@ -51,7 +51,7 @@ func (m *Message) EncodedSize() int {
 	return 1 + uvarintLen(uint64(h)) + h + len(m.Body)
 }
 
-// AppendTo appends the record to b, whose capacity should be EncodedSize.
+// AppendTo appends the record to b. A capacity of EncodedSize avoids an allocation.
 func (m *Message) AppendTo(b []byte) []byte {
 	b = append(b, messageVersion)
 	b = binary.AppendUvarint(b, uint64(m.headerSize()))

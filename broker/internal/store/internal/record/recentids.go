@@ -71,11 +71,12 @@ func DecodeRecentIDs(k, v []byte, r *RecentIDs) error {
 	return nil
 }
 
-// An IDKey is the secret of a store's hashes of message IDs. Without it nobody can choose IDs with
-// equal or adjacent hashes.
+// An IDKey is the secret of a store's hashes of message IDs. A client that does not know it cannot
+// choose IDs with equal or adjacent hashes.
 type IDKey struct{ K0, K1 uint64 }
 
-// Hash returns the hash of an ID as it is stored: its lowest bits are 0, it is not.
+// Hash returns the hash of an ID in the form in which it is stored. The lowest bits of the hash are
+// 0; the hash is never 0.
 func (k IDKey) Hash(id string) uint64 {
 	const unit = 1 << (64 - 8*HashLen)
 	// Hash reads the bytes only; copies of the usual IDs would be allocated.

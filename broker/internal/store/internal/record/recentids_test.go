@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is stored must be found after an update too, so the hash may not change.
+// Hashes that are stored must be found after an update too, so the hash function may not change.
 func TestIDHashIsStable(t *testing.T) {
 	k := IDKey{0x0706050403020100, 0x0f0e0d0c0b0a0908}
 	// The hash of 15 bytes is that of SipHash's paper; a record has its first six bytes.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Invariants: reading a key never panics, and one that is read is written as the same.
+// Invariants: decoding a key never panics. A decoded key is encoded as the same key.
 func FuzzSpilledKey(f *testing.F) {
 	f.Add(SpilledKey(7, Place{1, 2, 3}, "mg"))
 	f.Add(SpilledKey(0, Place{}, ""))
@@ -18,7 +18,7 @@ func FuzzSpilledKey(f *testing.F) {
 	})
 }
 
-// Invariants: reading never panics; what is refused says so with ErrCorrupt.
+// Invariants: decoding never panics, and its errors are ErrCorrupt.
 func FuzzSmallRecords(f *testing.F) {
 	f.Add(make([]byte, 24))
 	f.Add(bytes.Repeat([]byte{1}, 32))
