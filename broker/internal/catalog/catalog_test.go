@@ -301,3 +301,31 @@ func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 		cancel(nil)
 	}
 }
+
+// Whether a group is FIFO changes before the group has a subscription, or not at all: a receive can
+// begin while PutGroup writes the settings.
+func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
+	t.Parallel()
+	c, _ := open(t, vfs.NewMem())
+	for _, name := range []string{"t", "u"} {
+		if _, err := c.PutTopic(t.Context(), name, settings.Topic{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.setFIFO(g, true) || !g.Settings().FIFO {
+		t.Error("a group without a subscription did not become FIFO")
+	}
+	if _, err := c.Subscribe(t.Context(), "g", "t"); err != nil {
+		t.Fatal(err)
+	}
+	if c.setFIFO(g, false) || !g.Settings().FIFO {
+		t.Error("a group with a subscription did not stay FIFO")
+	}
+	if _, err := c.PutGroup(t.Context(), "g", settings.Group{}); code(err) != tidegate.CodeBadRequest {
+		t.Errorf("another value of fifo: %v, want 40000", err)
+	}
+}

@@ -174,6 +174,20 @@ func (d *Directory) addGroup(g *topic.Group) {
 	d.groups[g.Name()] = g
 }
 
+// setFIFO changes whether a group is FIFO, and returns false if the group has a subscription. A
+// subscription that is added later delivers by the new value.
+func (d *Directory) setFIFO(g *topic.Group, fifo bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.selectLocked(func(group, _ uint32) bool { return group == g.ID() })) > 0 {
+		return false
+	}
+	s := *g.Settings()
+	s.FIFO = fifo
+	g.SetSettings(s)
+	return true
+}
+
 // removeGroup removes a group and its subscriptions, also from their topics, and returns these.
 func (d *Directory) removeGroup(g *topic.Group) []*subscription.Subscription {
 	d.mu.Lock()

@@ -56,9 +56,13 @@ func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 		received = append(received, sub.Consumed())
 	}
 	if g.Settings().FIFO != s.FIFO && len(received) > 0 {
-		return fail.New(tidegate.CodeBadRequest, name, "it has received already, so fifo cannot change; delete the group, or use another one")
+		return errFIFOFixed(name)
 	}
 	return c.config.Letters.CheckRetryTopics(g, received, &s.RetryTopic)
+}
+
+func errFIFOFixed(group string) error {
+	return fail.New(tidegate.CodeBadRequest, group, "it has received already, so fifo cannot change; delete the group, or use another one")
 }
 
 // putGroupLocked is PutGroup without its wait. automatic means that the group is auto-created. The
@@ -82,10 +86,15 @@ func (c *Catalog) putGroupLocked(name string, s settings.Group, automatic bool) 
 	if err != nil {
 		return nil, fail.Store(err)
 	}
+	before := *g.Settings()
+	if before.FIFO != s.FIFO && !c.setFIFO(g, s.FIFO) { // a receive began since CheckGroup
+		return nil, errFIFOFixed(name)
+	}
 	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
 		w.PutGroup(name, v)
 		w.PutNumber(number)
 	}, nil).Wait(); err != nil {
+		g.SetSettings(before)
 		return nil, fail.Store(err)
 	}
 	c.number = number
