@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/removal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -106,6 +107,20 @@ func stored(t *testing.T, c *Catalog) map[[2]uint32]bool {
 	return out
 }
 
+// topicAndGroup creates the topic t and the group g.
+func topicAndGroup(t *testing.T, c *Catalog, start settings.Start) (*topic.Topic, *topic.Group) {
+	t.Helper()
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tp, g
+}
+
 // code returns the code of an error, and 0 if it has none.
 func code(err error) tidegate.Code {
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
@@ -173,14 +188,7 @@ func TestRecover(t *testing.T) {
 func TestRegisterAfterDeletion(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tp, g := topicAndGroup(t, c, "")
 	if err := c.noteSubscription(g, tp); err != nil {
 		t.Fatal(err)
 	}
@@ -249,14 +257,7 @@ func TestLockAdmin(t *testing.T) {
 func TestRegisterDuringDeletion(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tp, g := topicAndGroup(t, c, "")
 	if err := c.noteSubscription(g, tp); err != nil {
 		t.Fatal(err)
 	}
@@ -278,14 +279,7 @@ func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 	for start, name := range map[settings.Start]string{settings.StartEarliest: "earliest", settings.StartLatest: "latest"} {
 		fs := vfs.NewMem()
 		c, closeStore := open(t, fs)
-		tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start})
-		if err != nil {
-			t.Fatal(err)
-		}
+		tp, g := topicAndGroup(t, c, start)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cause := errors.New("the client left")
 		time.AfterFunc(0, func() { cancel(cause) })
@@ -307,15 +301,7 @@ func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
-	for _, name := range []string{"t", "u"} {
-		if _, err := c.PutTopic(t.Context(), name, settings.Topic{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g, err := c.PutGroup(t.Context(), "g", settings.Group{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, g := topicAndGroup(t, c, "")
 	if !c.setFIFO(g, true) || !g.Settings().FIFO {
 		t.Error("a group without a subscription did not become FIFO")
 	}
