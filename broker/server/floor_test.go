@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
@@ -53,7 +54,7 @@ type round struct {
 	err  error
 }
 
-func newWAL(b *testing.B) *wal {
+func newWAL(b testing.TB) *wal {
 	f, err := os.CreateTemp(b.TempDir(), "wal")
 	if err != nil {
 		b.Fatal(err)
@@ -116,7 +117,7 @@ type relay struct {
 	kept chan *rmqpb.Message
 }
 
-func newRelay(b *testing.B) *relay {
+func newRelay(b testing.TB) *relay {
 	return &relay{newWAL(b), newWAL(b), make(chan *rmqpb.Message, 1<<20)}
 }
 
@@ -125,10 +126,11 @@ func (y *relay) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	stored := timestamppb.Now()
 	for _, m := range r.Messages {
 		sys := m.SystemProperties
 		sys.ReceiptHandle, sys.DeliveryAttempt = new(cannedHandle), proto.Int32(1)
-		sys.BodyDigest = digest(m.Body)
+		sys.StoreTimestamp, sys.StoreHost, sys.BodyDigest = stored, "bench", digest(m.Body)
 		y.kept <- m
 	}
 	return out, nil
@@ -147,18 +149,27 @@ func (y *relay) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, stream grpc.Serve
 		return context.Cause(stream.Context())
 	}
 	for n := int32(1); ; n++ {
+		m.SystemProperties.InvisibleDuration = r.InvisibleDuration
 		if err := stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}}); err != nil {
 			return err
 		}
-		if n == r.BatchSize {
-			return nil
+		more := n < r.BatchSize
+		if more {
+			select {
+			case m = <-y.kept:
+			default:
+				more = false
+			}
 		}
-		select {
-		case m = <-y.kept:
-		default:
-			return nil
+		if !more {
+			return stream.Send(deliveredAt(time.Now()))
 		}
 	}
+}
+
+// deliveredAt is the last frame of a response with messages.
+func deliveredAt(at time.Time) *rmqpb.ReceiveMessageResponse {
+	return &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.New(at)}}
 }
 
 func (y *relay) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
@@ -199,8 +210,8 @@ func newCanned(body []byte) *canned {
 				MessageId: fmt.Sprintf("01A%031X", i), BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_NORMAL,
 				BornTimestamp: timestamppb.Now(), StoreTimestamp: timestamppb.Now(), BornHost: "bench", StoreHost: "bench",
 				ReceiptHandle:   new(cannedHandle),
-				DeliveryAttempt: proto.Int32(1),
-				BodyDigest:      digest(body),
+				DeliveryAttempt: proto.Int32(1), InvisibleDuration: durationpb.New(time.Minute),
+				BodyDigest: digest(body),
 			},
 		}
 		c.messages = append(c.messages, &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}})
@@ -217,7 +228,7 @@ func (c *canned) ReceiveMessage(_ *rmqpb.ReceiveMessageRequest, stream grpc.Serv
 			return err
 		}
 	}
-	return stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.New(time.Now())}})
+	return stream.Send(deliveredAt(time.Now()))
 }
 
 func (c *canned) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {

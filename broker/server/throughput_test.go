@@ -62,7 +62,7 @@ func benchmarkSend(b *testing.B, callers, batch int) {
 }
 
 // serveFloor serves s on a port of the loopback.
-func serveFloor(b *testing.B, s rmqpb.MessagingServiceServer) string {
+func serveFloor(b testing.TB, s rmqpb.MessagingServiceServer) string {
 	lis := listen(b)
 	g := grpc.NewServer()
 	rmqpb.RegisterMessagingServiceServer(g, s)
@@ -72,7 +72,7 @@ func serveFloor(b *testing.B, s rmqpb.MessagingServiceServer) string {
 }
 
 // serveBroker serves a broker on disk, with topic t.
-func serveBroker(b *testing.B) string {
+func serveBroker(b testing.TB) string {
 	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
@@ -91,7 +91,7 @@ func serveBroker(b *testing.B) string {
 	return lis.Addr().String()
 }
 
-func listen(b *testing.B) net.Listener {
+func listen(b testing.TB) net.Listener {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
@@ -107,7 +107,7 @@ type load struct {
 	body    []byte
 }
 
-func newLoad(b *testing.B, address string, callers, batch int) *load {
+func newLoad(b testing.TB, address string, callers, batch int) *load {
 	l := &load{callers: callers, batch: batch, body: make([]byte, 1024)}
 	for range min(callers, 4) {
 		l.clients = append(l.clients, connect(b, address))
@@ -116,7 +116,7 @@ func newLoad(b *testing.B, address string, callers, batch int) *load {
 	return l
 }
 
-func connect(b *testing.B, address string) rmqpb.MessagingServiceClient {
+func connect(b testing.TB, address string) rmqpb.MessagingServiceClient {
 	cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.Fatal(err)
@@ -130,7 +130,7 @@ func identified(ctx context.Context) context.Context {
 }
 
 // send makes n requests.
-func (l *load) send(b *testing.B, n int) time.Duration {
+func (l *load) send(b testing.TB, n int) time.Duration {
 	var left atomic.Int64
 	left.Store(int64(n))
 	start := time.Now()
