@@ -48,6 +48,12 @@ const (
 	// compactions of sent messages cost less than half of the processor time, and rewrite no body.
 	baseBytes = 4 << 20
 	blobDepth = 64 // files with bodies that a table refers to before a compaction rewrites the bodies
+
+	// Each block costs a read of the file, two checksums and an allocation. With blocks of 16 KiB
+	// instead of Pebble's 4 KiB, 16 consumers of messages of 1 KiB take 4 to 8 % less processor
+	// time for each message. Blocks of 32 and 64 KiB save little more. A corrupt block costs all
+	// of its messages.
+	messagesBlock = 16 << 10
 )
 
 // Options are the settings of a store.
@@ -140,6 +146,7 @@ func (s *Store) openAll(o Options) (err error) {
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	options := s.options(cache, o.MemTableBytes, diskfs.LogSyncFS{FS: s.knownFS(messagesDir)})
+	options.Levels[0].BlockSize = messagesBlock // the other levels inherit it
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
