@@ -54,7 +54,7 @@ func call[Req any, Res answer](
 	var info struct {
 		peer            peer.Peer
 		header, trailer metadata.MD
-		opts            [4]grpc.CallOption
+		opts            [5]grpc.CallOption
 	}
 	for {
 		if await {

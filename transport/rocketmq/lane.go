@@ -5,14 +5,15 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -128,11 +129,20 @@ func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, msg
 
 // sendReported is sendRequest with a report to the server's breaker. A nil report means none.
 func (c *Client) sendReported(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) {
-	c.sendEncoded(ctx, t, q, c.encoder.Request(c.resource(t.name), q.ID, msgs), msgs, results, report)
+	c.sendWhole(ctx, t, q, c.sending(t, q, msgs), results, report)
 }
 
-// sendEncoded sends req, which contains msgs. It returns the response, or nil if there was none.
-func (c *Client) sendEncoded(ctx context.Context, t *topic, q routing.Queue, req *rmqpb.SendMessageRequest, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
+// sending returns the request that sends msgs to a queue of a topic.
+func (c *Client) sending(t *topic, q routing.Queue, msgs []*tidegate.Message) *wire.Sending {
+	return &wire.Sending{
+		Encoder: &c.encoder, Topic: c.resource(t.name), Queue: q.ID, Messages: msgs,
+		Born: time.Now().Round(0), // compared with delivery times, in wall time
+	}
+}
+
+// sendWhole sends req, and fills in results. It returns the response, or nil if there was none.
+func (c *Client) sendWhole(ctx context.Context, t *topic, q routing.Queue, req *wire.Sending, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
+	msgs := req.Messages
 	v := remote.Nothing
 	if report != nil {
 		defer func() { report(v) }() // also after a panic, because a server without a report would never be probed again
@@ -142,7 +152,10 @@ func (c *Client) sendEncoded(ctx context.Context, t *topic, q routing.Queue, req
 		r.gate = new(remote.BatchGate)
 	}
 	begin := time.Now()
-	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.SendMessage, req)
+	send := func(_ rmqpb.MessagingServiceClient, ctx context.Context, req *wire.Sending, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
+		return q.Server.SendMessage(ctx, req, opts...)
+	}
+	res, trailer, err := call(ctx, c, r, send, req)
 	if v = remote.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
 		v = remote.VerdictOf(err, context.Cause(ctx), time.Since(begin))
 	}
@@ -155,24 +168,23 @@ func (c *Client) sendEncoded(ctx context.Context, t *topic, q routing.Queue, req
 		}
 		return nil
 	}
-	born := req.GetMessages()[0].GetSystemProperties().GetBornTimestamp()
 	for i, m := range msgs {
 		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
 		if e := sendError(t.name, q.Server.Key, res, entry, m.ID, err, trailer); e != nil {
 			results[i].Err = e
 			continue
 		}
-		results[i].Receipt = receipt(m, q.Server.Key, entry, born)
+		results[i].Receipt = receipt(m, q.Server.Key, entry, req.Born)
 	}
 	return res
 }
 
 func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }
 
-func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born *timestamppb.Timestamp) tidegate.Receipt {
+func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born time.Time) tidegate.Receipt {
 	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
 	// A delayed message is not in a queue yet: RocketMQ returns its offset in the timer.
-	if waits := r.RecallHandle != "" || m.DeliverAt.After(born.AsTime()); entry != nil && !waits {
+	if waits := r.RecallHandle != "" || m.DeliverAt.After(born); entry != nil && !waits {
 		r.Offset = entry.GetOffset()
 	}
 	return r

@@ -35,10 +35,10 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 			fmt.Sprintf("the topic takes %s; create it as TRANSACTION", rt.Types()))}
 	}
 	q, _ := rt.Choose(&t.next, "", nil)
-	req := c.encoder.Request(c.resource(t.name), q.ID, []*tidegate.Message{msg})
-	req.Messages[0].SystemProperties.MessageType = half
+	req := c.sending(t, q, []*tidegate.Message{msg})
+	req.Half = true
 	var results [1]transport.SendResult
-	res := c.sendEncoded(ctx, t, q, req, []*tidegate.Message{msg}, results[:], q.Server.Begin())
+	res := c.sendWhole(ctx, t, q, req, results[:], q.Server.Begin())
 	if r := &results[0]; r.Err == nil {
 		r.Receipt.TransactionID, r.Receipt.Offset = entryOf(res, 0, 1, msg.ID).GetTransactionId(), -1
 	}

@@ -1,12 +1,15 @@
 package remote
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"google.golang.org/grpc"
 
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
@@ -54,3 +57,13 @@ func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1
 
 // API returns the stub over the current link.
 func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API }
+
+// SendMessage makes the RPC over the current link. The generated stub takes no *wire.Sending.
+func (e *Server) SendMessage(ctx context.Context, in *wire.Sending, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
+	out := new(rmqpb.SendMessageResponse)
+	err := e.Link.Load().Conn.Invoke(ctx, rmqpb.MessagingService_SendMessage_FullMethodName, in, out, append(opts, grpc.StaticMethod())...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate/internal/protomem"
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // A Frame is one encoded ReceiveMessageResponse. It is to be freed.
@@ -45,14 +46,30 @@ func (f *Frame) Free() {
 	*f = Frame{}
 }
 
-// A FrameCodec leaves a *frame encoded.
+// A FrameCodec leaves a *Frame encoded, and encodes a *Sending and decodes the response to it
+// without protobuf's reflection.
 type FrameCodec struct{ protomem.Codec }
+
+// Marshal implements encoding.CodecV2.
+func (c FrameCodec) Marshal(v any) (mem.BufferSlice, error) {
+	s, ok := v.(*Sending)
+	if !ok {
+		return c.Codec.Marshal(v)
+	}
+	if data, ok := s.marshal(); ok {
+		return data, nil
+	}
+	return c.Codec.Marshal(s.Request()) // reports the text
+}
 
 // Unmarshal implements encoding.CodecV2.
 func (c FrameCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if f, ok := v.(*Frame); ok {
-		*f = newFrame(data)
+	switch v := v.(type) {
+	case *Frame:
+		*v = newFrame(data)
 		return nil
+	case *rmqpb.SendMessageResponse:
+		return unmarshalSent(data, v)
 	}
 	return c.Codec.Unmarshal(data, v)
 }

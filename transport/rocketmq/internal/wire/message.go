@@ -46,7 +46,6 @@ func (e *Encoder) Request(topic *rmqpb.Resource, queue int32, msgs []*tidegate.M
 func (e *Encoder) message(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tidegate.Message, queue int32, topic *rmqpb.Resource, born *timestamppb.Timestamp) *rmqpb.Message {
 	sys.Keys = m.Keys
 	sys.MessageId = m.ID
-	sys.BodyEncoding = rmqpb.Encoding_IDENTITY
 	sys.MessageType = TypeOf(m)
 	sys.BornTimestamp = born // without it RocketMQ takes the message for one of 1970
 	sys.BornHost = e.Host
@@ -63,14 +62,20 @@ func (e *Encoder) message(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tid
 	if !m.DeliverAt.IsZero() {
 		sys.DeliveryTimestamp = timestamppb.New(m.DeliverAt)
 	}
-	body := m.Body
-	if e.Compression > 0 && len(body) > e.Compression {
-		if z := compress(body); len(z) < len(body) {
-			body, sys.BodyEncoding = z, rmqpb.Encoding_GZIP
-		}
-	}
+	body, encoding := e.body(m)
+	sys.BodyEncoding = encoding
 	pb.Topic, pb.UserProperties, pb.SystemProperties, pb.Body = topic, m.Properties, sys, body
 	return pb
+}
+
+// body returns the body as it is transported.
+func (e *Encoder) body(m *tidegate.Message) ([]byte, rmqpb.Encoding) {
+	if e.Compression > 0 && len(m.Body) > e.Compression {
+		if z := compress(m.Body); len(z) < len(m.Body) {
+			return z, rmqpb.Encoding_GZIP
+		}
+	}
+	return m.Body, rmqpb.Encoding_IDENTITY
 }
 
 // SizeBound returns an upper bound for the bytes of m in a request. It is little more than the
