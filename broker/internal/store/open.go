@@ -51,8 +51,9 @@ const (
 
 	// Each block costs a read of the file, two checksums and an allocation. With blocks of 16 KiB
 	// instead of Pebble's 4 KiB, 16 consumers of messages of 1 KiB take 4 to 8 % less processor
-	// time for each message. Blocks of 32 and 64 KiB save little more. A corrupt block costs all
-	// of its messages.
+	// time for each message. Blocks of 32 and 64 KiB save little more. From the cache of the
+	// operating system, reading 256 messages in order takes 331 instead of 434 µs, and reading a
+	// single one 16 instead of 14 µs. A corrupt block costs all of its messages.
 	messagesBlock = 16 << 10
 )
 
