@@ -147,7 +147,8 @@ func (o Options) Validate() error {
 //  4. The lock of the catalog.Directory.
 //  5. The lock of the groups log, in which the functions given to Groups.Add run.
 //  6. All others, which are held for one read or change: those of limits, of the throttling of
-//     topics and subscriptions, owners, maintenance, retention, transactions, watchers, and lifeMu.
+//     topics and subscriptions, owners, maintenance, retention, transactions, creations, watchers,
+//     and lifeMu.
 type Broker struct {
 	opts   Options
 	logger *slog.Logger

@@ -67,7 +67,8 @@ type Catalog struct {
 	forgetting *maintain.Task // of message IDs that are older than the duplicate window
 	autoDelete *maintain.Task // of automatic dead letter queues
 
-	watchers watchers
+	creations creations
+	watchers  watchers
 }
 
 // New returns a catalog, and adds its tasks to the loop.

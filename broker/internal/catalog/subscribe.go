@@ -31,14 +31,25 @@ func (c *Catalog) Subscribe(ctx context.Context, groupName, topicName string) (*
 	if g.StartsLate(t) {
 		return c.subscribeLate(ctx, g, t)
 	}
-	// The record is on disk before the group consumes anything. Retention by consumption then keeps
-	// the unconsumed messages of the group, also after a power failure.
+	running, first := c.creations.begin([2]uint32{g.ID(), t.ID()})
+	if !first {
+		return running.wait(ctx)
+	}
 	return c.carryOut(ctx, func() (*subscription.Subscription, error) {
-		if err := c.noteSubscription(g, t); err != nil {
-			return nil, err
-		}
-		return c.Register(subscription.New(c.config.Env, g, t, false))
+		defer c.creations.end(running)
+		running.created, running.err = c.create(g, t)
+		return running.created, running.err
 	})
+}
+
+// create creates a subscription that begins at the oldest message. The record is on disk before the
+// group consumes anything. Retention by consumption then keeps the unconsumed messages of the
+// group, also after a power failure.
+func (c *Catalog) create(g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
+	if err := c.noteSubscription(g, t); err != nil {
+		return nil, err
+	}
+	return c.Register(subscription.New(c.config.Env, g, t, false))
 }
 
 // carryOut creates a subscription, to the end even if ctx ends before. A record without its
