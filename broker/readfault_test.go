@@ -49,10 +49,10 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 		fs := &readFaultFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, DuplicateWindow: -1})
-		const n = 200 // in many blocks, and one look
+		const n = 250 // in several blocks of a table, and one look
 		at := time.Now().Add(time.Hour)
 		for i := range n {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%0200d", i), DeliverAt: at.Add(time.Duration(i))})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%0120d", i), DeliverAt: at.Add(time.Duration(i))})
 		}
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
