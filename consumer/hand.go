@@ -26,17 +26,17 @@ type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex
 	work   sync.Cond     // workers wait for deliveries; its lock is mu
-	kicked chan struct{} // of capacity 1: wakes the keeper
+	kicked chan struct{} // of capacity 1: wakes maintainLeases
 
-	credits  credit.Credits
-	sources  int    // queues of all topics
-	bids     []*bid // receives that wait for credits
-	turn     int    // the number of the last grant
-	ready    lanes.Lanes[*item]
-	lines    line.Lines[*item]
-	leases   schedule.Schedule[*item]
-	armed    time.Time // next check of the keeper; zero during a check
-	renewals lease.RenewTime
+	credits   credit.Credits
+	sources   int    // queues of all topics
+	bids      []*bid // receives that wait for credits
+	lastGrant int    // the number of the last grant
+	ready     lanes.Lanes[*item]
+	lines     line.Lines[*item]
+	leases    schedule.Schedule[*item]
+	armed     time.Time // next check of the leases; zero during a check
+	renewals  lease.RenewTime
 
 	unread    int // in a line or ready
 	running   int
@@ -177,10 +177,10 @@ func (h *hand) dropUnread() (c change) {
 	return c
 }
 
-// all returns the deliveries that the keeper watches, including unread ones.
+// all returns the deliveries that maintainLeases watches, including unread ones.
 func (h *hand) all() []*item { return h.leases.All() }
 
-// schedule makes the keeper check a delivery at t.
+// schedule makes maintainLeases check a delivery at t.
 func (h *hand) schedule(it *item, t time.Time) {
 	h.leases.Set(&it.wake, t)
 	if t.Before(h.armed) {
@@ -188,7 +188,7 @@ func (h *hand) schedule(it *item, t time.Time) {
 	}
 }
 
-// kick makes the keeper check at t.
+// kick makes maintainLeases check at t.
 func (h *hand) kick(t time.Time) {
 	h.armed = t
 	select {

@@ -38,7 +38,7 @@ type item struct {
 	// Guarded by hand.mu.
 	phase    phase
 	lease    lease.Lease
-	wake     schedule.Entry[*item]   // of hand.leases: the keeper's next check
+	wake     schedule.Entry[*item]   // of hand.leases: the next check by maintainLeases
 	renewing bool                    // an extension is under way; a settlement waits for it
 	lost     bool                    // the lease is lost
 	lostErr  error                   // the server's reason, if known

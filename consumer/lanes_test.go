@@ -38,9 +38,9 @@ func TestRetriesAndNewMessagesShareTheHandlers(t *testing.T) {
 	}
 	arrive(2, 100)
 	arrive(1, 100)
-	for turn := range 30 {
+	for order := range 30 {
 		if fresh, retried := attempts(4); fresh != 3 || retried != 1 {
-			t.Fatalf("turns %d to %d are %d new messages and %d retries, want 3 and 1", 4*turn+1, 4*turn+4, fresh, retried)
+			t.Fatalf("turns %d to %d are %d new messages and %d retries, want 3 and 1", 4*order+1, 4*order+4, fresh, retried)
 		}
 	}
 	if fresh, retried := attempts(80); fresh != 10 || retried != 70 {

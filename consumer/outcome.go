@@ -185,3 +185,9 @@ func (s *StopReport) count(it *item) {
 		s.Unsettled++
 	}
 }
+
+func (h *hand) stopReport() StopReport {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.report
+}

@@ -118,7 +118,7 @@ type run struct {
 	settlers  *pool.Pool
 	renewers  *pool.Pool
 	receivers sync.WaitGroup
-	effects   sync.WaitGroup // workers, requests that settle, and the keeper
+	effects   sync.WaitGroup // workers, requests that settle, and maintainLeases
 	spent     sync.Once
 	gatherer  *gather.Gatherer[batched]
 
@@ -161,9 +161,9 @@ func (p *Push) Run(ctx context.Context) error {
 	r.settlers = pool.New(settleRequests, r.effects.Go)
 	r.renewers = pool.New(max(settleRequests, p.opts.Concurrency), r.effects.Go)
 
-	keeping, endKeeping := context.WithCancel(r.detached)
-	defer endKeeping()
-	r.effects.Go(func() { r.keepLeases(keeping) })
+	maintaining, endMaintaining := context.WithCancel(r.detached)
+	defer endMaintaining()
+	r.effects.Go(func() { r.maintainLeases(maintaining) })
 	r.join()
 	r.receivers.Add(1) // until no further receiver starts
 	for _, t := range r.topics {
@@ -192,7 +192,7 @@ func (p *Push) Run(ctx context.Context) error {
 	r.hand.close()
 	<-r.hand.empty
 	r.leaveRuns()
-	endKeeping()
+	endMaintaining()
 	r.effects.Wait()
 	r.reportStop(time.Since(begin))
 	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // a refusal, not the end of ctx, which may have come later

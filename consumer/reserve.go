@@ -48,15 +48,15 @@ func (h *hand) grant(s *source, batch int) (g credit.Grant) {
 	}
 	if g.Messages > 0 {
 		s.underWay++
-		h.turn++
-		s.topic.turn = h.turn
+		h.lastGrant++
+		s.topic.lastGrant = h.lastGrant
 	}
 	return g
 }
 
 // offer grants the free credits to the waiting receives. The next one belongs to the topic whose
-// last turn is the longest ago, so that a topic with many queues and a large backlog does not delay
-// the others.
+// last grant is the longest ago, so that a topic with many queues and a large backlog does not
+// delay the others.
 func (h *hand) offer() {
 	h.bids = slices.DeleteFunc(h.bids, func(b *bid) bool {
 		over := h.stopped || b.source.removed
@@ -69,7 +69,7 @@ func (h *hand) offer() {
 		next := -1
 		for i, b := range h.bids {
 			ask, ok := h.ask(b.source, b.batch)
-			if ok && (next < 0 || b.source.topic.turn < h.bids[next].source.topic.turn) && h.credits.May(ask) {
+			if ok && (next < 0 || b.source.topic.lastGrant < h.bids[next].source.topic.lastGrant) && h.credits.May(ask) {
 				next = i
 			}
 		}

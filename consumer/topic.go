@@ -21,8 +21,8 @@ type topic struct {
 	refusals failure.Refusals // guarded by run.mu
 
 	// Guarded by hand.mu.
-	inHand int // messages
-	turn   int // of its last receive
+	inHand    int // messages
+	lastGrant int // the number of its last grant
 }
 
 // filters returns the topics of the subscription with their filters.

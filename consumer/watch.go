@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/failure"
 )
 
-// A task is an action of the keeper on a delivery.
+// A task is an action of maintainLeases on a delivery.
 type task struct {
 	it     *item
 	do     taskKind
@@ -27,7 +27,7 @@ const (
 	settleAgain
 )
 
-// idleWatch is the keeper's interval if there is nothing to watch.
+// idleWatch is the interval of maintainLeases if there is nothing to watch.
 const idleWatch = time.Hour
 
 // due returns the tasks at now, and the time of the next ones.

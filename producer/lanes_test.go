@@ -259,13 +259,13 @@ func TestSetupFaultFailsTheRequest(t *testing.T) {
 func TestRetryAvoidsTheFailedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{}
-		turn := 0
+		calls := 0
 		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			for range 2 {
-				turn++
-				if ep := []string{"a:1", "b:2"}[turn%2]; !slices.Contains(r.Avoid, ep) {
+				calls++
+				if ep := []string{"a:1", "b:2"}[calls%2]; !slices.Contains(r.Avoid, ep) {
 					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 10}, nil
 				}
 			}

@@ -99,8 +99,8 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 }
 
 // apply carries out the decision about a message. It returns true if the message has ended.
-// Messages of the swept groups move to the spool instead of being retried. The lock is held.
-func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
+// Messages of the spooled groups move to the spool instead of being retried. The lock is held.
+func (t *topic) apply(o *outcome, spooled []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
 	case d.Stop != NotStopped:
@@ -108,7 +108,7 @@ func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	case d.Class == transport.OK:
 		t.accept(o)
 		return t.endItem(it, nil, now)
-	case slices.Contains(swept, it.Message.MessageGroup):
+	case slices.Contains(spooled, it.Message.MessageGroup):
 		return t.endItem(it, it.fail(StopSpool, errBehind), now)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
@@ -118,9 +118,9 @@ func (t *topic) apply(o *outcome, swept []string, now time.Time) bool {
 	return false
 }
 
-// sweeping returns the message groups with a message that will move to the spool. The later
+// groupsToSpool returns the message groups with a message that will move to the spool. The later
 // messages of such a group must follow it.
-func (t *topic) sweeping(outs []outcome) (groups []string) {
+func (t *topic) groupsToSpool(outs []outcome) (groups []string) {
 	if t.p.spooler == nil {
 		return nil
 	}

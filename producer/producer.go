@@ -211,7 +211,7 @@ func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
 	case it.drained && it.err == nil:
 		r = ledger.Drained
 	case it.drained:
-		r = ledger.Kept
+		r = ledger.LeftInSpool
 	case it.err == nil && it.receipt.Spooled:
 		r = ledger.Spooled
 	case it.err == nil:

@@ -176,7 +176,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 				ended = append(ended, it)
 			}
 			if stop && it.Message.MessageGroup != "" {
-				t.sweep(it.Message.MessageGroup, nil, nil, now)
+				t.spoolGroup(it.Message.MessageGroup, nil, nil, now)
 			}
 		}
 		t.mu.Unlock()
@@ -196,12 +196,12 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	ended := time.Now()
 	outs := r.oneOutcome[:min(len(items), 1)]
 	if len(items) > 1 {
-		kept := outcomePool.Get().(*[]outcome)
-		*kept = slices.Grow((*kept)[:0], len(items))[:len(items)]
-		outs = *kept
+		pooled := outcomePool.Get().(*[]outcome)
+		*pooled = slices.Grow((*pooled)[:0], len(items))[:len(items)]
+		outs = *pooled
 		defer func() {
 			clear(outs)
-			outcomePool.Put(kept)
+			outcomePool.Put(pooled)
 		}()
 	}
 	for i, it := range items {
@@ -225,14 +225,14 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	}
 
 	var gone []*item
-	var swept []string
+	var spooled []string
 	now := time.Now()
 	t.mu.Lock()
 	if charged {
-		swept = t.sweeping(outs)
+		spooled = t.groupsToSpool(outs)
 	}
 	for i := range outs {
-		if o := &outs[i]; charged && !o.it.gone && t.apply(o, swept, now) {
+		if o := &outs[i]; charged && !o.it.gone && t.apply(o, spooled, now) {
 			gone = append(gone, o.it)
 		}
 	}
@@ -241,8 +241,8 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		waited = t.adapt(&r.Request, outs, now)
 	}
 	t.queue.Finished(&r.Request, now)
-	for _, group := range swept {
-		t.sweep(group, nil, nil, now)
+	for _, group := range spooled {
+		t.spoolGroup(group, nil, nil, now)
 	}
 	gone = append(gone, t.hopeless(now, items...)...)
 	t.p.conclude(gone)

@@ -250,14 +250,14 @@ func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) 
 	if group == "" || !t.p.spools(it, err) {
 		return t.endItem(it, err, now)
 	}
-	t.sweep(group, it, err, now)
+	t.spoolGroup(group, it, err, now)
 	return false
 }
 
-// sweep moves the queued messages of a message group to the spool, in their order, because a
+// spoolGroup moves the queued messages of a message group to the spool, in their order, because a
 // message of the group moves there: this one, with its error, or one that was in a request. The
 // lock is held.
-func (t *topic) sweep(group string, this *item, err *SendError, now time.Time) {
+func (t *topic) spoolGroup(group string, this *item, err *SendError, now time.Time) {
 	for _, queued := range t.queue.Group(group) {
 		switch it := owner(queued); {
 		case it == this:

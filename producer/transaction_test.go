@@ -23,16 +23,16 @@ type txFake struct {
 	recall func(ctx context.Context, n int) (string, error)
 	checks func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error
 
-	mu     sync.Mutex
-	halves []*tidegate.Message
-	ends   []transport.Resolution
-	n      int
+	mu           sync.Mutex
+	halfMessages []*tidegate.Message
+	ends         []transport.Resolution
+	n            int
 }
 
 func (f *txFake) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
 	f.mu.Lock()
-	f.halves = append(f.halves, m)
-	n := len(f.halves)
+	f.halfMessages = append(f.halfMessages, m)
+	n := len(f.halfMessages)
 	f.mu.Unlock()
 	if f.half != nil {
 		if err := f.half(ctx, n); err != nil {
@@ -87,7 +87,7 @@ func TestTransaction(t *testing.T) {
 		}
 		p := newProducer(t, f, Options{Checker: committed})
 		tx, err := p.Begin(t.Context(), message())
-		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || f.halves[0].ID == "" {
+		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || f.halfMessages[0].ID == "" {
 			t.Fatalf("%+v, %v", tx, err)
 		}
 		for range 2 { // repeating it is harmless
@@ -122,8 +122,8 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 			if name == "permanent" {
 				want = StopPermanent
 			}
-			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(f.halves) != 1 || time.Since(start) != 0 {
-				t.Errorf("%s: %+v after %d half messages", name, e, len(f.halves))
+			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(f.halfMessages) != 1 || time.Since(start) != 0 {
+				t.Errorf("%s: %+v after %d half messages", name, e, len(f.halfMessages))
 			}
 			if len(seen) != 1 || Decide(seen[0].Inputs) != seen[0].Decision {
 				t.Errorf("%s: observed %+v", name, seen)
@@ -157,8 +157,8 @@ func TestTransactionsNeedWhatTheyNeed(t *testing.T) {
 	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	if len(f.halves) != 0 {
-		t.Errorf("%d half messages", len(f.halves))
+	if len(f.halfMessages) != 0 {
+		t.Errorf("%d half messages", len(f.halfMessages))
 	}
 }
 
@@ -200,7 +200,7 @@ func TestTransact(t *testing.T) {
 				}()
 				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
 					calls++
-					if m.ID == "" || m.ID != f.halves[0].ID {
+					if m.ID == "" || m.ID != f.halfMessages[0].ID {
 						t.Errorf("%s: the message has the ID %q", name, m.ID)
 					}
 					if tt.panics {

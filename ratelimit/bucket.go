@@ -14,11 +14,11 @@ import (
 // buckets, or callers wait for it. Buckets in use are therefore never removed.
 type bucket[K comparable] struct {
 	key     K
-	tokens  *rate.Limiter // without reservations: only the caller with the turn takes tokens, and only available ones
+	tokens  *rate.Limiter // without reservations: only the caller with the slot takes tokens, and only available ones
 	used    time.Time     // last call or wait
 	callers int           // number of waiting callers
 	waiting float64       // tokens that they wait for
-	turn    chan struct{} // of capacity 1: the caller that sends may take tokens; nil until the first wait
+	slot    chan struct{} // of capacity 1: the caller whose value is in it may take tokens; nil until the first wait
 	elem    *list.Element // in Keyed.unused; nil if callers > 0
 }
 

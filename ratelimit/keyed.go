@@ -183,11 +183,11 @@ func (k *Keyed[K]) waitN(ctx context.Context, key K, n int) *tidegate.Error {
 		return err
 	}
 
-	// The first waiting caller of a key has the turn, and only that caller takes tokens. The others
+	// The first waiting caller of a key has the slot, and only that caller takes tokens. The others
 	// wait to send on the channel, which serves them in order.
 	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case b.slot <- struct{}{}:
+		defer func() { <-b.slot }()
 	case <-ctx.Done():
 		k.leave(b, n)
 		return ended(ctx, n, nil)
@@ -237,8 +237,8 @@ func (k *Keyed[K]) enter(key K, n int, deadline time.Time) (*bucket[K], *tidegat
 	if misses(deadline, wait, now) {
 		return nil, tooLate(n, wait, deadline.Sub(now), k.limit, k.burst)
 	}
-	if b.turn == nil {
-		b.turn = make(chan struct{}, 1)
+	if b.slot == nil {
+		b.slot = make(chan struct{}, 1)
 	}
 	if b.elem != nil {
 		k.unused.Remove(b.elem)
@@ -249,7 +249,7 @@ func (k *Keyed[K]) enter(key K, n int, deadline time.Time) (*bucket[K], *tidegat
 	return b, nil
 }
 
-// proceed takes n tokens for the caller with the turn of b. If they are not available, it returns
+// proceed takes n tokens for the caller with the slot of b. If they are not available, it returns
 // the time to wait before the next try, and a channel that ends the wait early. Otherwise it
 // removes the caller from the waiting ones.
 func (k *Keyed[K]) proceed(b *bucket[K], n int, deadline time.Time) (time.Duration, <-chan struct{}, *tidegate.Error) {

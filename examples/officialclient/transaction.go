@@ -73,15 +73,15 @@ func (s scene) transaction(ctx context.Context) error {
 		sent[body], ids[body] = time.Now(), receipts[0].MessageID
 		return tx, nil
 	}
-	const orphan, kept, gone = "transfer 1", "transfer 2", "transfer 3"
+	const orphan, committed, rolledBack = "transfer 1", "transfer 2", "transfer 3"
 	if _, err := begin(orphan); err != nil {
 		return err
 	}
-	txKept, err := begin(kept)
+	txCommitted, err := begin(committed)
 	if err != nil {
 		return err
 	}
-	txGone, err := begin(gone)
+	txRolledBack, err := begin(rolledBack)
 	if err != nil {
 		return err
 	}
@@ -90,18 +90,18 @@ func (s scene) transaction(ctx context.Context) error {
 	}
 	s.say("sent 3 half messages to %s", topic)
 
-	if err := txGone.RollBack(); err != nil {
+	if err := txRolledBack.RollBack(); err != nil {
 		return err
 	}
-	if err := txKept.Commit(); err != nil {
+	if err := txCommitted.Commit(); err != nil {
 		return err
 	}
-	s.say("committed %s, rolled back %s, left %s alone", kept, gone, orphan)
-	err = txKept.Commit()
-	s.assert(codeOf(err) == codeNoTransaction, "a second commit of %s is refused: %v", kept, err)
+	s.say("committed %s, rolled back %s, left %s alone", committed, rolledBack, orphan)
+	err = txCommitted.Commit()
+	s.assert(codeOf(err) == codeNoTransaction, "a second commit of %s is refused: %v", committed, err)
 
 	var got []string
-	for _, want := range []string{kept, orphan} {
+	for _, want := range []string{committed, orphan} {
 		mvs, err := receive(ctx, c, 1, 15*time.Second)
 		if err != nil {
 			return fmt.Errorf("%w; so far: %v", err, got)
@@ -114,7 +114,7 @@ func (s scene) transaction(ctx context.Context) error {
 			return err
 		}
 	}
-	assertEqual(s, "delivered transactions", got, []string{kept, orphan})
+	assertEqual(s, "delivered transactions", got, []string{committed, orphan})
 
 	for i, after := range []time.Duration{checkAfter, checkAfter + checkInterval} {
 		d, err := next(ctx, checks)

@@ -31,8 +31,8 @@ func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 // The suite that every transport passes, in virtual time. The package comment names what HTTP
 // lacks.
 func TestTransport(t *testing.T) {
-	keeps := transporttest.AllGuarantees()
-	keeps.RepeatsChanges, keeps.PushesThrottleBackoff = false, false
+	guarantees := transporttest.AllGuarantees()
+	guarantees.RepeatsChanges, guarantees.PushesThrottleBackoff = false, false
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		b := brokertest.New(t)
 		return transporttest.Fixture{
@@ -50,7 +50,7 @@ func TestTransport(t *testing.T) {
 				return err
 			},
 		}
-	}, transporttest.Options{Virtual: true, Guarantees: keeps, Capabilities: transport.Capabilities{
+	}, transporttest.Options{Virtual: true, Guarantees: guarantees, Capabilities: transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
 		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
 	}})

@@ -56,7 +56,7 @@ func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(co
 	}()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { c.keepSessions(ctx, topics) })
+	wg.Go(func() { c.holdSessions(ctx, topics) })
 	for range parallelChecks {
 		wg.Go(func() {
 			for {
@@ -95,8 +95,8 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 	}
 }
 
-// keepSessions keeps a producer's session with every server of the topics until ctx ends.
-func (c *Client) keepSessions(ctx context.Context, topics []string) {
+// holdSessions keeps a producer's session with every server of the topics until ctx ends.
+func (c *Client) holdSessions(ctx context.Context, topics []string) {
 	held := map[*session]bool{}
 	defer func() {
 		for s := range held {

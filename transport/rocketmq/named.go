@@ -22,18 +22,18 @@ type namedTopic struct {
 	usedAt time.Time
 }
 
-// chooseTopics returns the sorted names of the topics for the settings: the topics used within keep
-// before now, the most recently used first, up to limit bytes. The most recently used topic is
-// always among them. The others can be left out, because each request names its topic. forget lists
-// the topics that were not used within keep.
-func chooseTopics(topics map[string]namedTopic, namespace string, now time.Time, keep time.Duration, limit int) (names, forget []string) {
+// chooseTopics returns the sorted names of the topics for the settings: the topics used within
+// maxIdle before now, the most recently used first, up to limit bytes. The most recently used topic
+// is always among them. The others can be left out, because each request names its topic. forget
+// lists the topics that were not used within maxIdle.
+func chooseTopics(topics map[string]namedTopic, namespace string, now time.Time, maxIdle time.Duration, limit int) (names, forget []string) {
 	latest := slices.SortedFunc(maps.Keys(topics), func(a, b string) int {
 		return cmp.Or(topics[b].usedAt.Compare(topics[a].usedAt), cmp.Compare(a, b))
 	})
 	size, full := 0, false
 	for i, name := range latest {
 		t := topics[name]
-		if i > 0 && now.Sub(t.usedAt) > keep {
+		if i > 0 && now.Sub(t.usedAt) > maxIdle {
 			return sorted(names), latest[i:]
 		}
 		size += namedSize(name, namespace, t.filter)

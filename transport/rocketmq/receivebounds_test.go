@@ -106,8 +106,8 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 					released[r.GetReceiptHandle()] = r.GetInvisibleDuration().AsDuration() == 0 && r.GetSuspend() && r.GetGroup().GetName() == "g"
 				}
 				for i := range tt.sent {
-					if kept := i < tt.want; kept && list[i].Handle != fmt.Sprint(i) || released[fmt.Sprint(i)] == kept {
-						t.Errorf("message %d is kept: %t; released: %v", i, kept, released)
+					if returned := i < tt.want; returned && list[i].Handle != fmt.Sprint(i) || released[fmt.Sprint(i)] == returned {
+						t.Errorf("message %d is kept: %t; released: %v", i, returned, released)
 					}
 				}
 				sent := s.of("ReceiveMessage")[0].md

@@ -163,9 +163,9 @@ func (c *Client) fetch(t *topic) *fetching {
 			t.route = f.route
 			t.places.Note(f.route, c.opts.RouteRefresh)
 		}
-		kept := t.route != nil
+		hasRoute := t.route != nil
 		t.mu.Unlock()
-		if f.err != nil && kept {
+		if f.err != nil && hasRoute {
 			c.opts.Logger.Debug("rocketmq: route not refreshed; the old one remains in use", "topic", t.name, "err", f.err)
 		}
 		close(f.done)

@@ -21,7 +21,7 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	ep, conn := &remote.Server{Key: testAddr}, &remote.Connection{}
 	ep.Link.Store(new(remote.Link))
 	ep.Link.Load().Saw(conn)
-	s := &sending{t: &topic{}, r: &routing.Route{ByGroup: []routing.Queue{{Server: ep}}, InTurn: []routing.Queue{{Server: ep}}}}
+	s := &sending{t: &topic{}, r: &routing.Route{ByGroup: []routing.Queue{{Server: ep}}, Interleaved: []routing.Queue{{Server: ep}}}}
 	for i := range 200 {
 		s.msgs = append(s.msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), message(fmt.Sprint("n", i)))
 	}

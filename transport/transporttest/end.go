@@ -28,7 +28,7 @@ var endCases = []testCase{
 		}
 		e.send(e.message("x"))
 		start = time.Now()
-		if e.lacks(e.keeps.CancelledReceivesEnd, "CancelledReceivesEnd", "the message may come as attempt 2 after its invisible duration") {
+		if e.lacks(e.guarantees.CancelledReceivesEnd, "CancelledReceivesEnd", "the message may come as attempt 2 after its invisible duration") {
 			e.mustAck(e.again(e.request(), start, 0, "the message came"))
 			return
 		}
@@ -40,7 +40,7 @@ var endCases = []testCase{
 	{name: "CancelledReceivesRaceSends", run: func(e *env) {
 		e.setup(Normal)
 		rounds := 20
-		if e.lacks(e.keeps.CancelledReceivesEnd, "CancelledReceivesEnd", "each of the messages may come as attempt 2 after its invisible duration") {
+		if e.lacks(e.guarantees.CancelledReceivesEnd, "CancelledReceivesEnd", "each of the messages may come as attempt 2 after its invisible duration") {
 			rounds = 3
 		}
 		for range rounds {
@@ -58,7 +58,7 @@ var endCases = []testCase{
 			if len(ds) == 0 {
 				r := e.request()
 				r.Wait = r.InvisibleDuration + e.unit
-				if e.keeps.RetriesWakeReceives {
+				if e.guarantees.RetriesWakeReceives {
 					ds = e.receive(r)
 				} else {
 					ds = []*tidegate.Delivery{e.again(r, time.Now(), 0, "the message came")}
@@ -118,8 +118,8 @@ var endCases = []testCase{
 		for range 4 {
 			ds = append(ds, e.oneOf(r))
 		}
-		kept := e.message("x")
-		e.send(kept)
+		last := e.message("x")
+		e.send(last)
 		if ds, err := e.Transport.Receive(ctx, e.request()); len(ds) != 0 || !errors.Is(err, errEnough) {
 			e.Errorf("Receive: %s, %v; want the cause of the context", describe(ds), err)
 		}
@@ -143,7 +143,7 @@ var endCases = []testCase{
 				e.Errorf("%s: %v; want the cause of the context", name, err)
 			}
 		}
-		if d := e.oneOf(r); d.ID != kept.ID || d.Attempt != 1 {
+		if d := e.oneOf(r); d.ID != last.ID || d.Attempt != 1 {
 			e.Errorf("received %s, want what was sent with a live context", describe([]*tidegate.Delivery{d}))
 		}
 		for i, d := range ds { // nothing was done

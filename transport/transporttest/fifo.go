@@ -102,7 +102,7 @@ var fifoCases = []testCase{
 		first := e.oneOf(r)
 		e.none(r)
 		expires := 2 * e.unit
-		if !e.lacks(e.keeps.TimeoutsTakeTheLadder, "TimeoutsTakeTheLadder", "the redelivery waits for the invisible duration only") {
+		if !e.lacks(e.guarantees.TimeoutsTakeTheLadder, "TimeoutsTakeTheLadder", "the redelivery waits for the invisible duration only") {
 			expires += e.unit
 		}
 		r.Wait = 2 * e.unit
@@ -114,7 +114,7 @@ var fifoCases = []testCase{
 	{name: "FIFOAttemptID", run: func(e *env) {
 		e.setup(FIFO)
 		msgs := []*tidegate.Message{e.ordered(0, 0), e.ordered(1, 0), e.ordered(0, 1)}
-		flows := !e.lacks(e.keeps.GroupsFlow, "GroupsFlow", "all messages are of one group; a repeated receive may read another queue, and take new messages")
+		flows := !e.lacks(e.guarantees.GroupsFlow, "GroupsFlow", "all messages are of one group; a repeated receive may read another queue, and take new messages")
 		if !flows {
 			msgs = []*tidegate.Message{msgs[0], msgs[2], e.ordered(0, 2)}
 		}

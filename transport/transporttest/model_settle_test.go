@@ -29,7 +29,7 @@ func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i 
 		return fault(tidegate.CodeInvalidReceiptHandle)
 	}
 	change(i, c)
-	if m.keeps.RetriesWakeReceives {
+	if m.guarantees.RetriesWakeReceives {
 		m.changed()
 	}
 	return nil
@@ -39,7 +39,7 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	for i, d := range ds {
 		errs[i] = m.settle(ctx, d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
-		if !m.keeps.RefusesStaleHandles && errors.Is(errs[i], tidegate.ErrInvalidHandle) {
+		if !m.guarantees.RefusesStaleHandles && errors.Is(errs[i], tidegate.ErrInvalidHandle) {
 			errs[i] = nil
 			if m.fault == "old handles acknowledge" {
 				m.mu.Lock()

@@ -29,7 +29,7 @@ type model struct {
 	closed     chan struct{}
 	serial     int
 	can        transport.Capabilities
-	keeps      Guarantees
+	guarantees Guarantees
 	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
 	told       bool                           // there was an answer, so that the client knows can
 	fault      string                         // makes the model break one promise; empty for none
@@ -53,9 +53,9 @@ func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 // everything is what the model can do.
 var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 
-func newModel(can transport.Capabilities, keeps Guarantees) *model {
+func newModel(can transport.Capabilities, guarantees Guarantees) *model {
 	return &model{
-		can: can, keeps: keeps, letters: map[string][]*tidegate.Message{},
+		can: can, guarantees: guarantees, letters: map[string][]*tidegate.Message{},
 		topics: map[string]TopicType{}, groups: map[string]GroupConfig{}, copies: map[string]*subCopy{},
 		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
@@ -155,7 +155,7 @@ func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
 		c.held, c.handle = false, ""
 		if c.attempt >= m.groups[group].MaxAttempts {
 			m.bury(group, i, c, "timed out")
-		} else if c.push && m.keeps.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
+		} else if c.push && m.guarantees.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
 			c.due = c.due.Add(ladderSteps(m.groups[group].Retry).Delay(c.attempt - 1))
 			m.expire(group, i, c, now)
 		}
@@ -179,11 +179,11 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 	if m.fault == "lose the reason" {
 		delete(letter.Properties, tidegate.PropertyDeadLetterReason)
 	}
-	if !m.keeps.DeadLetterOrigins {
+	if !m.guarantees.DeadLetterOrigins {
 		letter.Properties = maps.Clone(d.Properties)
 	}
 	m.letters[group] = append(m.letters[group], letter)
-	if m.keeps.DeadLettersAtOnce {
+	if m.guarantees.DeadLettersAtOnce {
 		m.moveLetters(group)
 	}
 }
@@ -251,7 +251,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 		if d.MessageGroup != "" && m.fault != "no order" {
 			blocked[d.MessageGroup] = true
 		}
-		if (m.fault == "a failed group locks the queue" || !m.keeps.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
+		if (m.fault == "a failed group locks the queue" || !m.guarantees.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
 			return ds, next
 		}
 	}
@@ -271,7 +271,7 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
 	}
-	if !m.keeps.ExactWaits {
+	if !m.guarantees.ExactWaits {
 		r.Wait = min(max(r.Wait, 5*time.Second), 20*time.Second)
 	}
 	end := time.Now().Add(r.Wait)
@@ -307,7 +307,7 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		}
 		ds, next := m.take(r, now)
 		m.moveLetters(r.Group)
-		if !m.keeps.RetriesWakeReceives {
+		if !m.guarantees.RetriesWakeReceives {
 			next = end
 		}
 		if m.fault == "forget attempt IDs" {

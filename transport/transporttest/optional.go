@@ -86,7 +86,7 @@ func recall(e *env, r transport.Recaller) {
 	m := e.message("later")
 	m.DeliverAt = time.Now().Add(4 * e.unit)
 	receipt := e.send(m)[0]
-	if e.lacks(e.keeps.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
+	if e.lacks(e.guarantees.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
 		_, err := r.Recall(e.Context(), e.topic, "handle")
 		e.wantCode(err, tidegate.CodeNotImplemented)
 		if receipt.RecallHandle != "" || receipt.Offset != -1 {

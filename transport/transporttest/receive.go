@@ -22,7 +22,7 @@ var receiveCases = []testCase{
 		e.after(start, e.unit, "an empty receive returned")
 		start = time.Now()
 		e.none(e.request())
-		if e.lacks(e.keeps.ExactWaits, "ExactWaits", "a receive without a wait may take 5 s") {
+		if e.lacks(e.guarantees.ExactWaits, "ExactWaits", "a receive without a wait may take 5 s") {
 			if got := time.Since(start); got > 5*time.Second+e.slack {
 				e.Errorf("a receive without a wait returned after %v", got)
 			}
@@ -77,7 +77,7 @@ var receiveCases = []testCase{
 			r := e.request()
 			r.Max, r.MaxBytes = 32, c.maxBytes
 			ds := e.receive(r)
-			if len(ds) == 0 && e.lacks(e.keeps.BoundsBytes, "BoundsBytes", "messages beyond MaxBytes are released and come again") {
+			if len(ds) == 0 && e.lacks(e.guarantees.BoundsBytes, "BoundsBytes", "messages beyond MaxBytes are released and come again") {
 				for start := time.Now(); len(ds) == 0 && time.Since(start) < lateness; {
 					ds = e.receive(r)
 				}
@@ -269,7 +269,7 @@ var receiveCases = []testCase{
 // fullReceives reports whether receives return all that they may.
 func (e *env) fullReceives() bool {
 	e.Helper()
-	return !e.lacks(e.keeps.FullReceives, "FullReceives", "a receive may return fewer messages than there are")
+	return !e.lacks(e.guarantees.FullReceives, "FullReceives", "a receive may return fewer messages than there are")
 }
 
 // wantPolicy checks the attempts and the retry schedule that the server pushes for the group.

@@ -166,7 +166,7 @@ var retryCases = []testCase{
 // letter receives a dead letter, which may not be there at once.
 func (e *env) letter(r transport.ReceiveRequest) *tidegate.Delivery {
 	e.Helper()
-	if !e.lacks(e.keeps.DeadLettersAtOnce, "DeadLettersAtOnce", "the topic of dead letters may be missing for some seconds") {
+	if !e.lacks(e.guarantees.DeadLettersAtOnce, "DeadLettersAtOnce", "the topic of dead letters may be missing for some seconds") {
 		return e.oneOf(r)
 	}
 	source := e.request() // a receive of the group is when RocketMQ moves the message
@@ -201,7 +201,7 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 	}
 	e.mustAck(d)
 	e.none(r)
-	if e.lacks(e.keeps.DeadLetterOrigins, "DeadLetterOrigins", "the dead letter names no origin and no reason") {
+	if e.lacks(e.guarantees.DeadLetterOrigins, "DeadLetterOrigins", "the dead letter names no origin and no reason") {
 		if got, ok := d.DeadLetter(); ok {
 			e.Errorf("the dead letter names its origin: %+v", got)
 		}

@@ -110,7 +110,7 @@ var sendCases = []testCase{
 				m.Properties = map[string]string{"p": strings.Repeat("x", tidegate.MaxPropertiesSize+1)}
 			}, tidegate.CodeMessagePropertiesTooLarge},
 		} {
-			if c.name == noBody && e.lacks(e.keeps.RefusesEmptyBodies, "RefusesEmptyBodies", "no message without a body is sent") {
+			if c.name == noBody && e.lacks(e.guarantees.RefusesEmptyBodies, "RefusesEmptyBodies", "no message without a body is sent") {
 				continue
 			}
 			msg := e.message("x")
@@ -216,7 +216,7 @@ var sendCases = []testCase{
 		if s.MaxAttempts == 0 || s.MaxBodySize == 0 {
 			e.Errorf("got %+v, want attempts and a largest body", s)
 		}
-		if s.Backoff == nil && !e.lacks(e.keeps.PushesThrottleBackoff, "PushesThrottleBackoff", "no backoff is the producer's own") {
+		if s.Backoff == nil && !e.lacks(e.guarantees.PushesThrottleBackoff, "PushesThrottleBackoff", "no backoff is the producer's own") {
 			e.Error("the server pushes no backoff")
 		}
 	}},

@@ -28,7 +28,7 @@ var settleCases = []testCase{
 			e.Fatal(err)
 		}
 		errs := e.Transport.Ack(e.Context(), ds)
-		refused := !e.lacks(e.keeps.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect")
+		refused := !e.lacks(e.guarantees.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect")
 		if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], tidegate.ErrInvalidHandle) && (refused || errs[1] != nil) {
 			e.Errorf("got %v, want only the second refused", errs)
 		}
@@ -78,7 +78,7 @@ var settleCases = []testCase{
 			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
 		}
 		e.stale(first)
-		if !e.lacks(e.keeps.RepeatsChanges, "RepeatsChanges", "a repeated change is another change") {
+		if !e.lacks(e.guarantees.RepeatsChanges, "RepeatsChanges", "a repeated change is another change") {
 			changed = time.Now()
 			repeater, ok := e.Transport.(transport.ChangeRepeater)
 			if !ok {
@@ -265,7 +265,7 @@ var settleCases = []testCase{
 // stale checks that every settlement refuses d's handle and changes nothing.
 func (e *env) stale(d *tidegate.Delivery) {
 	e.Helper()
-	if e.lacks(e.keeps.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect") {
+	if e.lacks(e.guarantees.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect") {
 		if err := e.ack(d); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
 			e.Errorf("Ack with an old handle: %v, want none or ErrInvalidHandle", err)
 		}

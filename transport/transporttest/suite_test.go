@@ -58,18 +58,18 @@ func TestCasesByCapabilities(t *testing.T) {
 		return names
 	}
 	for _, tt := range []struct {
-		can   transport.Capabilities
-		keeps Guarantees
-		left  []string
+		can        transport.Capabilities
+		guarantees Guarantees
+		left       []string
 	}{
 		{everything, AllGuarantees(), nil},
 		{transport.Capabilities{Batch: true}, AllGuarantees(), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 		{everything, Guarantees{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
 		{transport.Capabilities{}, Guarantees{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
-		apply, left := applicable(tt.can, tt.keeps)
+		apply, left := applicable(tt.can, tt.guarantees)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
-			t.Errorf("%+v, %+v: without %v and with %d of %d cases, want without %v", tt.can, tt.keeps, got, len(apply), len(cases), tt.left)
+			t.Errorf("%+v, %+v: without %v and with %d of %d cases, want without %v", tt.can, tt.guarantees, got, len(apply), len(cases), tt.left)
 		}
 		for _, c := range left {
 			if c.needs.name == "" {

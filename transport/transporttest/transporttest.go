@@ -114,7 +114,7 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
-				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, keeps: opts.Guarantees, unit: opts.Unit, slack: opts.Slack, logged: map[string]bool{}}
+				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, guarantees: opts.Guarantees, unit: opts.Unit, slack: opts.Slack, logged: map[string]bool{}}
 				e.topic, e.group = e.name("orders"), e.name("billing")
 				e.Cleanup(func() {
 					if err := e.Transport.Close(); err != nil {
@@ -157,9 +157,9 @@ var capabilityCases = []testCase{
 }
 
 // applicable returns the cases for a server, and those left out.
-func applicable(can transport.Capabilities, keeps Guarantees) (apply, left []testCase) {
+func applicable(can transport.Capabilities, guarantees Guarantees) (apply, left []testCase) {
 	for _, c := range cases {
-		if c.needs.has == nil || c.needs.has(can, keeps) {
+		if c.needs.has == nil || c.needs.has(can, guarantees) {
 			apply = append(apply, c)
 		} else {
 			left = append(left, c)
@@ -183,7 +183,7 @@ type env struct {
 	suffix       string                 // of every name
 	topic, group string                 // of setup
 	can          transport.Capabilities // that the transport is to have
-	keeps        Guarantees
+	guarantees   Guarantees
 	unit         time.Duration
 	slack        time.Duration   // how late something may be
 	logged       map[string]bool // the guarantees that lacks named
@@ -324,7 +324,7 @@ const lateness = 45 * time.Second
 // where retries do not wake receives, with as many receives as it takes.
 func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration, what string) *tidegate.Delivery {
 	e.Helper()
-	if e.keeps.RetriesWakeReceives {
+	if e.guarantees.RetriesWakeReceives {
 		again := e.oneOf(r)
 		e.after(start, d, what)
 		return again
@@ -350,7 +350,7 @@ func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration
 func (e *env) after(start time.Time, d time.Duration, what string) {
 	e.Helper()
 	early := 2 * time.Millisecond // a clock that counts milliseconds may be one short
-	if !e.keeps.ExactWaits {
+	if !e.guarantees.ExactWaits {
 		early = 100 * time.Millisecond // RocketMQ ends a wait of 5 s up to 4 ms early
 	}
 	if got := time.Since(start); got < d-early || got > d+e.slack {

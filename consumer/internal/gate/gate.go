@@ -59,29 +59,29 @@ const (
 // A tally counts results.
 type tally struct{ handled, failed int }
 
-// recent counts the latest results: those of the current half of a window and in the one before.
+// recent counts the latest results: those of the current half of a window and of the half before.
 type recent struct {
 	begun  time.Time // of the current half
-	halves [2]tally
+	counts [2]tally  // of the current half and of the half before
 }
 
 // add counts t at now. The current half ends when it is older than half the window, or has handled
 // enough.
 func (r *recent) add(now time.Time, t tally, window time.Duration, enough int) {
 	half := window / 2
-	if age := now.Sub(r.begun); age >= half || r.halves[0].handled >= enough {
-		r.halves[1] = r.halves[0]
+	if age := now.Sub(r.begun); age >= half || r.counts[0].handled >= enough {
+		r.counts[1] = r.counts[0]
 		if age >= 2*half {
-			r.halves[1] = tally{}
+			r.counts[1] = tally{}
 		}
-		r.halves[0], r.begun = tally{}, now
+		r.counts[0], r.begun = tally{}, now
 	}
-	r.halves[0].handled += t.handled
-	r.halves[0].failed += t.failed
+	r.counts[0].handled += t.handled
+	r.counts[0].failed += t.failed
 }
 
 func (r *recent) sum() tally {
-	return tally{r.halves[0].handled + r.halves[1].handled, r.halves[0].failed + r.halves[1].failed}
+	return tally{r.counts[0].handled + r.counts[1].handled, r.counts[0].failed + r.counts[1].failed}
 }
 
 // A Gate decides how many handlers may run. Create one with [New].

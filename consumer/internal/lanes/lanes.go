@@ -6,7 +6,7 @@ package lanes
 // In each lane the topics take turns. The zero value is empty.
 type Lanes[T any] struct {
 	fresh, retried lane[T]
-	turn           int
+	popped         int
 }
 
 // Len returns the number of messages.
@@ -28,17 +28,17 @@ func (l *Lanes[T]) Pop() (x T, ok bool) {
 		return x, false
 	}
 	from := &l.fresh
-	if l.fresh.n == 0 || l.retried.n > 0 && l.turn%4 == 3 {
+	if l.fresh.n == 0 || l.retried.n > 0 && l.popped%4 == 3 {
 		from = &l.retried
 	}
-	l.turn++
+	l.popped++
 	return from.pop(), true
 }
 
 // A lane gives each topic with messages one turn after the other.
 type lane[T any] struct {
 	topics []queue[T]
-	turns  queue[int] // the topics with messages
+	order  queue[int] // the topics with messages
 	n      int
 }
 
@@ -48,18 +48,18 @@ func (l *lane[T]) push(topic int, x T) {
 	}
 	q := &l.topics[topic]
 	if q.len() == 0 {
-		l.turns.push(topic)
+		l.order.push(topic)
 	}
 	q.push(x)
 	l.n++
 }
 
 func (l *lane[T]) pop() T {
-	topic := l.turns.pop()
+	topic := l.order.pop()
 	q := &l.topics[topic]
 	x := q.pop()
 	if q.len() > 0 {
-		l.turns.push(topic)
+		l.order.push(topic)
 	}
 	l.n--
 	return x

@@ -117,9 +117,9 @@ func generated(b *testing.B, address string, callers int) func(context.Context) 
 		clients = append(clients, rmqpb.NewMessagingServiceClient(cc))
 	}
 	body := make([]byte, 1024)
-	var turn atomic.Int64
+	var calls atomic.Int64
 	return func(ctx context.Context) error {
-		r, err := clients[turn.Add(1)%int64(len(clients))].SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
+		r, err := clients[calls.Add(1)%int64(len(clients))].SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
 			Topic: &rmqpb.Resource{Name: "t"}, Body: body,
 			SystemProperties: &rmqpb.SystemProperties{
 				MessageId: tidegate.NewMessageID(), BodyEncoding: rmqpb.Encoding_IDENTITY,
@@ -181,7 +181,7 @@ func BenchmarkSendSDK(b *testing.B) {
 			loops := func(call func() error) round {
 				return func() (int, time.Duration) { return n, closedLoops(b, callers, n, call) }
 			}
-			turns(b, loops(func() error {
+			alternate(b, loops(func() error {
 				_, err := p.Send(b.Context(), &tidegate.Message{Topic: "t", Body: body})
 				return err
 			}), map[string]round{
@@ -200,7 +200,7 @@ func BenchmarkSendAsyncSDK(b *testing.B) {
 	body := make([]byte, 1024)
 	const n = 20_000
 	raw := rawCalls(b, serveEcho(b), 256)
-	turns(b, func() (int, time.Duration) {
+	alternate(b, func() (int, time.Duration) {
 		start := time.Now()
 		for range n {
 			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: "t", Body: body}, func(_ tidegate.Receipt, err error) {
@@ -224,9 +224,9 @@ func BenchmarkSendAsyncSDK(b *testing.B) {
 // A round sends messages and returns how many, and the time that they took.
 type round func() (int, time.Duration)
 
-// turns runs ours and the others one after the other, and reports the rate of ours and
+// alternate runs ours and the others one after the other, and reports the rate of ours and
 // its ratio to each of the others.
-func turns(b *testing.B, ours round, others map[string]round) {
+func alternate(b *testing.B, ours round, others map[string]round) {
 	sent, took := map[string]int{}, map[string]time.Duration{}
 	var allocs uint64
 	add := func(name string, r round) {

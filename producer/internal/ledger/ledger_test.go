@@ -180,7 +180,7 @@ func TestCloseAndReport(t *testing.T) {
 			n.result = r
 			all = append(all, n)
 		}
-		for _, r := range []Result{Drained, Kept} {
+		for _, r := range []Result{Drained, LeftInSpool} {
 			n := &note{result: r}
 			if !l.Adopt(n, &n.entry) {
 				t.Fatal("the ledger is not closed")

@@ -21,9 +21,9 @@ const (
 	Delivered Result = iota
 	Failed
 	Spooled
-	Aborted // because the producer ended
-	Drained // a message of the spool, see Adopt, that was delivered
-	Kept    // a message of the spool that was not
+	Aborted     // because the producer ended
+	Drained     // a message of the spool, see Adopt, that was delivered
+	LeftInSpool // a message of the spool that was not delivered
 )
 
 // Leave notes the results of messages and frees their places. of returns the entry of a message,
@@ -41,7 +41,7 @@ func (l *Ledger[T]) Leave(messages []T, of func(T) (e *Entry[T], r Result, calle
 			l.counts.Drained++
 			l.Running.Done()
 			continue
-		case Kept:
+		case LeftInSpool:
 			l.Running.Done()
 			continue
 		case Delivered:

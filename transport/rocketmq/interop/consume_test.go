@@ -40,7 +40,7 @@ func TestRetryAfter(t *testing.T) {
 			}
 			d := c.next()
 			got, bound := d.at.Sub(last.at), delay+late
-			if x.keeps.RetriesWakeReceives {
+			if x.guarantees.RetriesWakeReceives {
 				bound = delay + 10*time.Millisecond
 			}
 			t.Logf("attempt %d came %v after attempt %d", d.Attempt, got, last.Attempt)
@@ -114,7 +114,7 @@ func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.
 	}
 	got, ok := d.DeadLetter()
 	switch {
-	case !x.keeps.DeadLetterOrigins:
+	case !x.guarantees.DeadLetterOrigins:
 		if ok {
 			x.t.Errorf("the dead letter has the origin %+v", got)
 		}
@@ -269,7 +269,7 @@ func TestSimpleConsumer(t *testing.T) {
 		if err := c.ChangeInvisibleDuration(x.ctx, d, time.Second); err != nil || d.Handle == old.Handle {
 			t.Fatalf("ChangeInvisibleDuration: %v, handle %q after %q", err, d.Handle, old.Handle)
 		}
-		if err := c.Ack(x.ctx, &old); errors.Is(err, tidegate.ErrInvalidHandle) != x.keeps.RefusesStaleHandles {
+		if err := c.Ack(x.ctx, &old); errors.Is(err, tidegate.ErrInvalidHandle) != x.guarantees.RefusesStaleHandles {
 			t.Errorf("Ack with the old handle: %v", err)
 		}
 		again := receive()

@@ -25,7 +25,7 @@ func list(t *testing.T, x *target, q deadletter.Queue, f deadletter.Filter) (ids
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.keeps.DeadLetterOrigins {
+		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.guarantees.DeadLetterOrigins {
 			t.Errorf("letter %+v", l)
 		}
 		ids = append(ids, l.Message.ID)

@@ -114,17 +114,17 @@ func TestDelayAndRecall(t *testing.T) {
 		p := x.producer(producer.Options{})
 		recalled := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("recalled"), DeliverAt: time.Now().Add(4 * time.Second)})
 		at := time.Now().Add(5 * time.Second)
-		kept := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("kept"), DeliverAt: at})
+		delayed := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("kept"), DeliverAt: at})
 		if recalled.Offset != -1 {
 			t.Errorf("the offset of a delayed message is %d before it is delivered", recalled.Offset)
 		}
-		want := []string{kept.MessageID}
-		if x.keeps.Recall {
+		want := []string{delayed.MessageID}
+		if x.guarantees.Recall {
 			if id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle); err != nil || id != recalled.MessageID {
 				t.Errorf("recalled %q, %v", id, err)
 			}
 		} else {
-			want = []string{recalled.MessageID, kept.MessageID}
+			want = []string{recalled.MessageID, delayed.MessageID}
 			_, err := p.Recall(x.ctx, sub.Topic, "handle")
 			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || recalled.RecallHandle != "" {
 				t.Errorf("Recall with the handle %q: %v, want no handle and %s", recalled.RecallHandle, err, tidegate.CodeNotImplemented)
@@ -133,7 +133,7 @@ func TestDelayAndRecall(t *testing.T) {
 		var got []string
 		for _, d := range x.take(sub, len(want)) {
 			got = append(got, d.ID)
-			if d.ID == kept.MessageID && time.Now().Before(at.Add(-10*time.Millisecond)) {
+			if d.ID == delayed.MessageID && time.Now().Before(at.Add(-10*time.Millisecond)) {
 				t.Errorf("delivered %v early", time.Until(at))
 			}
 		}

@@ -57,8 +57,8 @@ type target struct {
 	client *rocketmq.Client
 	suffix string
 
-	can   transport.Capabilities
-	keeps transporttest.Guarantees
+	can        transport.Capabilities
+	guarantees transporttest.Guarantees
 }
 
 // on runs a program against the server that the flags name.
@@ -80,7 +80,7 @@ func open(t *testing.T) *target {
 	x := &target{t: t, ctx: ctx, suffix: "-" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + run}
 	at, o := *endpoint, rocketmq.Options{RequestTimeout: 10 * time.Second} // the server shares the machine with the tests
 	if at == "" {
-		x.broker, x.can, x.keeps = brokertest.New(t), features, transporttest.AllGuarantees()
+		x.broker, x.can, x.guarantees = brokertest.New(t), features, transporttest.AllGuarantees()
 		at, o.Dialer = x.broker.Address(), x.broker.Dial
 	}
 	var err error

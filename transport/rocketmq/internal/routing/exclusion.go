@@ -46,8 +46,8 @@ func (r *Route) Excludes() (out []*remote.Server) {
 
 // Choose returns the queue for a message: its group's, or the next in turn on a
 // server that is neither excluded nor in avoid, if there is one. It may be one on an
-// excluded server that the message is to probe. turn counts the messages without a group.
-func (r *Route) Choose(turn *atomic.Uint64, group string, avoid []string) (q Queue, probe bool) {
+// excluded server that the message is to probe. next counts the messages without a group.
+func (r *Route) Choose(next *atomic.Uint64, group string, avoid []string) (q Queue, probe bool) {
 	if group != "" {
 		return r.forGroup(group), false
 	}
@@ -57,13 +57,13 @@ func (r *Route) Choose(turn *atomic.Uint64, group string, avoid []string) (q Que
 			return r.At[e.Key], true
 		}
 	}
-	n := turn.Add(1) - 1
+	n := next.Add(1) - 1
 	for _, avoided := range [][]string{avoid, nil} {
-		for i := range uint64(len(r.InTurn)) {
-			if q := r.InTurn[(n+i)%uint64(len(r.InTurn))]; !slices.Contains(out, q.Server) && !slices.Contains(avoided, q.Server.Key) {
+		for i := range uint64(len(r.Interleaved)) {
+			if q := r.Interleaved[(n+i)%uint64(len(r.Interleaved))]; !slices.Contains(out, q.Server) && !slices.Contains(avoided, q.Server.Key) {
 				return q, false
 			}
 		}
 	}
-	return r.InTurn[n%uint64(len(r.InTurn))], false // cannot happen: half of the servers are not excluded
+	return r.Interleaved[n%uint64(len(r.Interleaved))], false // cannot happen: half of the servers are not excluded
 }

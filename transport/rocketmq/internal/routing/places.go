@@ -59,14 +59,14 @@ func (l *Places) Note(r *Route, refresh time.Duration) {
 	maps.DeleteFunc(l.byName, func(_ string, p *place) bool { return now.Sub(p.seen)/ForgetAfter > refresh })
 }
 
-// Source returns the broker of r and the ID of the queue there for a queue number. turn counts the
+// Source returns the broker of r and the ID of the queue there for a queue number. next counts the
 // receives from any queue.
-func (l *Places) Source(r *Route, turn *atomic.Uint64, number int) (b Broker, id int32, ok bool) {
+func (l *Places) Source(r *Route, next *atomic.Uint64, number int) (b Broker, id int32, ok bool) {
 	if len(r.Readers) == 0 {
 		return b, 0, false
 	}
 	if number == transport.AnyQueue {
-		n := turn.Add(1) - 1
+		n := next.Add(1) - 1
 		return r.Readers[n%uint64(len(r.Readers))], transport.AnyQueue, true
 	}
 	wanted := number >> brokerShift

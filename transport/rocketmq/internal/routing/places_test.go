@@ -16,7 +16,7 @@ import (
 func TestPlacesAreNotGivenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Places
-		var turn atomic.Uint64
+		var next atomic.Uint64
 		see := func(names ...string) *Route {
 			r := &Route{}
 			for _, name := range names {
@@ -27,7 +27,7 @@ func TestPlacesAreNotGivenTwice(t *testing.T) {
 		}
 		expect := func(r *Route, number int, want string) {
 			t.Helper()
-			if b, id, ok := l.Source(r, &turn, number<<brokerShift|7); ok != (want != "") || b.PB.GetName() != want || ok && id != 7 {
+			if b, id, ok := l.Source(r, &next, number<<brokerShift|7); ok != (want != "") || b.PB.GetName() != want || ok && id != 7 {
 				t.Errorf("place %d: broker %q, queue %d, want %q", number, b.PB.GetName(), id, want)
 			}
 		}

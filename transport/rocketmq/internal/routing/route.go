@@ -23,13 +23,13 @@ type Queue struct {
 
 // A Route has the queues of a topic. It is never changed.
 type Route struct {
-	ByGroup []Queue                    // writable, by broker and id; message groups are hashed over them
-	InTurn  []Queue                    // the same, neighbours on different brokers
-	At      map[string]Queue           // the first of each server, by its address
-	Servers []*remote.Server           // of these
-	Accepts map[rmqpb.MessageType]bool // types of messages; nil if unknown
-	Readers []Broker                   // that have a readable queue, by name
-	by      map[string]Broker          // readers by name
+	ByGroup     []Queue                    // writable, by broker and id; message groups are hashed over them
+	Interleaved []Queue                    // the same, neighbours on different brokers, for messages without a group
+	At          map[string]Queue           // the first of each server, by its address
+	Servers     []*remote.Server           // of these
+	Accepts     map[rmqpb.MessageType]bool // types of messages; nil if unknown
+	Readers     []Broker                   // that have a readable queue, by name
+	by          map[string]Broker          // readers by name
 }
 
 // A Broker is one that can be read from.
@@ -93,7 +93,7 @@ func NewRoute(mqs []*rmqpb.MessageQueue, at func(*rmqpb.Broker) (*remote.Server,
 	slices.SortFunc(r.ByGroup, func(a, b Queue) int {
 		return cmp.Or(cmp.Compare(a.broker, b.broker), cmp.Compare(a.ID, b.ID))
 	})
-	r.InTurn = interleave(r.ByGroup)
+	r.Interleaved = interleave(r.ByGroup)
 	r.At = map[string]Queue{}
 	for _, q := range r.ByGroup {
 		if _, ok := r.At[q.Server.Key]; !ok {
