@@ -37,7 +37,12 @@ func (b *Broker) openParts() {
 	b.retention = removal.New(removal.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Delayed: b.delayed, Transactions: b.transactions,
 		Topics: directory.TopicsByID, Subscriptions: directory.Subscriptions(),
-		HoldLetters: func() (release func(), err error) { return b.letters.Hold(b.life) },
+		HoldLetters: func(ctx context.Context) (release func(), err error) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			defer context.AfterFunc(b.life, func() { cancel(context.Cause(b.life)) })()
+			return b.letters.Hold(ctx)
+		},
 	})
 	b.letters = letters.New(letters.Config{
 		Store: b.store, Directory: directory, Logger: b.logger, Life: b.life, Delayed: b.delayed, Damaged: b.countDamaged,

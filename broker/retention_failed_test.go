@@ -55,7 +55,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 					damage(t, b, "t", 0, o)
 				}
 				if !c.purge { // which reads nothing, and is left at that
-					if err := w.Run(); err == nil {
+					if err := w.Run(t.Context()); err == nil {
 						t.Fatal("a round that cannot read what it keeps has no error")
 					}
 				}

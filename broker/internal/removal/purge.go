@@ -45,9 +45,9 @@ func (r *Remover) Purge(ctx context.Context, t *topic.Topic) (removed topic.Amou
 	if err != nil {
 		return removed, fail.Store(err)
 	}
-	if err := round.Run(); err != nil {
+	if err := round.Run(ctx); err != nil {
 		t.WakeRetention(time.Now().Add(time.Minute)) // removes the rest
-		return removed, fail.Store(err)
+		return removed, fail.StoreUnless(ctx, err)
 	}
 	t.Watch()
 	after := stored(t)

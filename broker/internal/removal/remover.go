@@ -29,8 +29,8 @@ type Config struct {
 	Subscriptions sync.Locker
 
 	// HoldLetters waits until no dead letter is moved or removed, and prevents that until release.
-	// An error means that the broker closes.
-	HoldLetters func() (release func(), err error)
+	// An error means that ctx has ended or that the broker closes.
+	HoldLetters func(ctx context.Context) (release func(), err error)
 }
 
 // A Remover removes messages of all topics, and returns their disk space. Several goroutines can
@@ -77,7 +77,7 @@ func (r *Remover) removeNext(ctx context.Context, now time.Time) (next time.Time
 	if t.Deleted() {
 		return now, nil
 	}
-	if err := r.removeDue(t, now); err != nil && ctx.Err() == nil && !t.Deleted() {
+	if err := r.removeDue(ctx, t, now); err != nil && ctx.Err() == nil && !t.Deleted() {
 		t.WakeRetention(now.Add(time.Minute))
 		return now, fmt.Errorf("topic %q, tried again in a minute: %w", t.Name(), err)
 	}
@@ -100,11 +100,11 @@ func (r *Remover) look(now time.Time) (due []*topic.Topic, next time.Time) {
 
 // removeDue runs a round of retention, and sets the time of the next one. The caller holds the
 // token.
-func (r *Remover) removeDue(t *topic.Topic, now time.Time) error {
+func (r *Remover) removeDue(ctx context.Context, t *topic.Topic, now time.Time) error {
 	t.BeginRound(now)
 	round, err := r.Begin(t, now, false)
 	if err == nil {
-		err = round.Run()
+		err = round.Run(ctx)
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package removal
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -102,8 +103,8 @@ func (r *Round) begin(subs []topic.Subscription) bool {
 }
 
 // Run moves the groups over the messages that are removed, and then removes these from the store.
-// It returns when the removal is on disk.
-func (r *Round) Run() error {
+// It returns when the removal is on disk. ctx bounds the wait for those who move dead letters.
+func (r *Round) Run(ctx context.Context) error {
 	if !r.Changes() {
 		return nil
 	}
@@ -124,15 +125,19 @@ func (r *Round) Run() error {
 	if err := r.Complete(); err != nil {
 		return err
 	}
-	return r.remove(subs)
+	return r.remove(ctx, subs)
 }
 
 // remove writes the removal.
-func (r *Round) remove(subs []topic.Subscription) error {
+func (r *Round) remove(ctx context.Context, subs []topic.Subscription) error {
 	t := r.topic
 	if t.HasGaps() {
-		release, err := r.remover.HoldLetters()
-		if err != nil {
+		release, err := r.remover.HoldLetters(ctx)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		default:
 			return fail.Closed()
 		}
 		defer release()
