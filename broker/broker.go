@@ -157,7 +157,7 @@ type Broker struct {
 	name   string // the Endpoint of its receipts and deliveries
 
 	lifetime
-	parts
+	components
 
 	counters counters
 	limits   *limits.Limits
@@ -194,7 +194,7 @@ func Open(o Options) (*Broker, error) {
 		b.host = "localhost"
 	}
 	b.openLifetime(s.Abandon)
-	b.openParts()
+	b.openComponents()
 	if err := b.catalog.Recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}

@@ -37,7 +37,7 @@ func (c *combined) audit() {
 func (c *combined) auditAll(b *Broker) {
 	var ahead int64
 	leases, cursors, subs := map[copyOf]store.Lease{}, map[copyOf]store.Cursor{}, map[[2]uint32]bool{}
-	halves := map[uint32]int64{}
+	halfMessages := map[uint32]int64{}
 	for _, err := range []error{
 		b.store.Leases(func(group uint32, p store.Place, l store.Lease) error { leases[copyOf{group, p}] = l; return nil }),
 		b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
@@ -45,7 +45,7 @@ func (c *combined) auditAll(b *Broker) {
 			return nil
 		}),
 		b.store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
-		b.store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halves[id.Topic]++; return nil }),
+		b.store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halfMessages[id.Topic]++; return nil }),
 	} {
 		if err != nil {
 			c.t.Fatal(err)
@@ -54,8 +54,8 @@ func (c *combined) auditAll(b *Broker) {
 	topics, all := b.catalog.All()
 	for _, t := range topics {
 		c.auditTopic(t)
-		if t.Counters().Half.Load() != halves[t.ID()] {
-			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halves[t.ID()])
+		if t.Counters().Half.Load() != halfMessages[t.ID()] {
+			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halfMessages[t.ID()])
 		}
 		for _, of := range t.Subscriptions() {
 			s := of.(*subscription.Subscription)
@@ -85,7 +85,7 @@ func (c *combined) auditAll(b *Broker) {
 
 // auditTopic reads every queue of a topic.
 func (c *combined) auditTopic(t *topic.Topic) {
-	var all, low, kept Backlog
+	var all, low, leftovers Backlog
 	for _, q := range t.Queues() {
 		at := q.Low()
 		st, err := c.b.store.Queue(t.ID(), q.Number())
@@ -99,8 +99,8 @@ func (c *combined) auditTopic(t *topic.Topic) {
 			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.Name(), q.Number(), len(st.Leftovers), len(q.Retention.Leftovers))
 		}
 		for o, m := range st.Leftovers {
-			kept.Messages++
-			kept.Bytes += m.Size
+			leftovers.Messages++
+			leftovers.Bytes += m.Size
 			needed := false
 			for _, of := range t.Subscriptions() {
 				s := of.(*subscription.Subscription)
@@ -137,8 +137,8 @@ func (c *combined) auditTopic(t *topic.Topic) {
 	if got := (Backlog{t.Before().Messages, t.Before().Bytes}); got != low {
 		c.t.Errorf("%s counts %+v removed; it is %+v", t.Name(), got, low)
 	}
-	if got := (Backlog{t.Leftovers().Messages, t.Leftovers().Bytes}); got != kept {
-		c.t.Errorf("%s counts %+v kept; it is %+v", t.Name(), got, kept)
+	if got := (Backlog{t.Leftovers().Messages, t.Leftovers().Bytes}); got != leftovers {
+		c.t.Errorf("%s counts %+v kept; it is %+v", t.Name(), got, leftovers)
 	}
 }
 

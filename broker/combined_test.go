@@ -61,21 +61,21 @@ type combined struct {
 	boot int
 	anew atomic.Int64 // the step in which a group was deleted and made anew last
 
-	mu       sync.Mutex // of all below
-	step, n  int
-	messages map[string]*combinedMessage
-	halves   []*combinedMessage
-	delayed  []*combinedMessage
-	held     []taken
-	copies   map[copyOf]*combinedCopy
-	done     map[string]bool        // group number + message: consumed
-	dead     map[string]bool        // group + message: found among dead letters or expired messages
-	places   map[string]store.Place // topic number + message: where it is
-	order    map[string]int64       // group and topic number, message group: the highest offset delivered
-	began    map[[2]uint32]int      // group and topic number: the step of the first receive
-	purged   map[uint32]int         // topic number: the last purge's step
-	lossy    map[string]bool        // topics whose settings may have removed messages without a trace
-	lost     int                    // the step of the last power loss
+	mu           sync.Mutex // of all below
+	step, n      int
+	messages     map[string]*combinedMessage
+	halfMessages []*combinedMessage
+	delayed      []*combinedMessage
+	held         []taken
+	copies       map[copyOf]*combinedCopy
+	done         map[string]bool        // group number + message: consumed
+	dead         map[string]bool        // group + message: found among dead letters or expired messages
+	places       map[string]store.Place // topic number + message: where it is
+	order        map[string]int64       // group and topic number, message group: the highest offset delivered
+	began        map[[2]uint32]int      // group and topic number: the step of the first receive
+	purged       map[uint32]int         // topic number: the last purge's step
+	lossy        map[string]bool        // topics whose settings may have removed messages without a trace
+	lost         int                    // the step of the last power loss
 }
 
 var combinedTopics = map[string]TopicConfig{
@@ -158,7 +158,7 @@ func (c *combined) send(rnd *rand.Rand) {
 		switch {
 		case r.Receipt.TransactionID != "":
 			m.half, m.gone, m.goneIn = r.Receipt, true, c.step
-			c.halves = append(c.halves, m)
+			c.halfMessages = append(c.halfMessages, m)
 		case r.Receipt.RecallHandle != "":
 			m.handle = r.Receipt.RecallHandle
 			c.delayed = append(c.delayed, m)
@@ -173,13 +173,13 @@ func (c *combined) wasDeleted(in uint32) bool {
 
 func (c *combined) endTransaction(rnd *rand.Rand) {
 	c.mu.Lock()
-	if len(c.halves) == 0 {
+	if len(c.halfMessages) == 0 {
 		c.mu.Unlock()
 		return
 	}
-	i := rnd.IntN(len(c.halves))
-	m := c.halves[i]
-	c.halves = append(c.halves[:i:i], c.halves[i+1:]...)
+	i := rnd.IntN(len(c.halfMessages))
+	m := c.halfMessages[i]
+	c.halfMessages = append(c.halfMessages[:i:i], c.halfMessages[i+1:]...)
 	c.mu.Unlock()
 	how := ResolutionCommit
 	if rnd.IntN(4) == 0 {

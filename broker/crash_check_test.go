@@ -127,8 +127,8 @@ func (e *expectation) promise(group, id string) *groupPromise {
 	return e.groups[k]
 }
 
-// kept reports whether the message must be in its topic, and whether it may.
-func (e *expectation) kept(id string) (must, may bool) {
+// presence reports whether the message must be in its topic, and whether it may.
+func (e *expectation) presence(id string) (must, may bool) {
 	m := e.messages[id]
 	must, may = m.answered && !m.maybeRecalled, !m.recalled
 	if m.topic == "x" {
@@ -214,7 +214,7 @@ func (v *verifier) duplicates() {
 	for i := len(v.e.order) - 1; i >= 0 && left > 0; i-- {
 		id := v.e.order[i]
 		m := v.e.messages[id]
-		if must, _ := v.e.kept(id); !must || m.receipt == nil || time.Since(m.sent) >= DefaultDuplicateWindow || m.topic == "d" && !m.until.After(time.Now()) {
+		if must, _ := v.e.presence(id); !must || m.receipt == nil || time.Since(m.sent) >= DefaultDuplicateWindow || m.topic == "d" && !m.until.After(time.Now()) {
 			continue
 		}
 		left--
@@ -303,7 +303,7 @@ func (v *verifier) contents() {
 	batches := map[int]bool{}
 	for _, id := range v.e.order {
 		n, m := there[id], v.e.messages[id]
-		must, may := v.e.kept(id)
+		must, may := v.e.presence(id)
 		if n > 1 || n == 0 && must || n > 0 && !may {
 			v.Errorf("%s is there %d times; answered %v, recalled %v", id, n, m.answered, m.recalled)
 		}
@@ -327,7 +327,7 @@ func (v *verifier) balance() {
 			}
 		}
 		for _, id := range v.e.order {
-			must, _ := v.e.kept(id)
+			must, _ := v.e.presence(id)
 			if (group == "o") != (v.e.messages[id].topic == "f") || !must {
 				continue
 			}

@@ -77,8 +77,8 @@ func TestReadAhead(t *testing.T) {
 		}
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if kept := b.env.Reads.Ahead(); kept <= 0 || kept > 2*(aheadBytes+4000) {
-		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", kept, aheadBytes)
+	if ahead := b.env.Reads.Ahead(); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
+		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
 	}
 	b.env.Reads.Add(8 << 20)
 	before := b.env.Reads.Ahead()

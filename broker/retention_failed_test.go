@@ -18,7 +18,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		purge, restart bool
-		kept           int64
+		remaining      int64
 		cause          RemovalCause
 	}{{false, false, 1, RemovedTime}, {false, true, 1, RemovedTime}, {true, false, 1, RemovedPurge}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -72,20 +72,20 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 					release()
 				}
 				elapse(2 * time.Minute)
-				if n := stored(t, b, "t"); n != c.kept {
-					t.Errorf("%d messages are left, want %d", n, c.kept)
+				if n := stored(t, b, "t"); n != c.remaining {
+					t.Errorf("%d messages are left, want %d", n, c.remaining)
 				}
 				st := b.Stats().Topics[0]
-				if st.Removed[c.cause] != 3-c.kept || st.Stored.Bytes != c.kept*100 {
+				if st.Removed[c.cause] != 3-c.remaining || st.Stored.Bytes != c.remaining*100 {
 					t.Errorf("removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
 				}
-				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.kept, c.kept * 100}) || s.Inflight != c.kept {
+				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.remaining, c.remaining * 100}) || s.Inflight != c.remaining {
 					t.Errorf("the group has %+v", s)
 				}
 				if tp, _ = b.catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
 					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.Before().Messages, tp.Written().Messages, tp.Before().Bytes, tp.Written().Bytes)
 				}
-				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.kept > 0) {
+				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.remaining > 0) {
 					t.Error(err)
 				}
 				if elapse(2 * time.Minute); stored(t, b, "t") != 0 {

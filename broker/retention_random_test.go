@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A keptMessage is what the reference knows of a message that was answered.
-type keptMessage struct {
+// A retentionMessage is a stored message as the model knows it.
+type retentionMessage struct {
 	id     string
 	place  [2]int64 // queue, offset
 	size   int64
@@ -26,14 +26,14 @@ type keptMessage struct {
 	purged bool
 }
 
-// keeper is a broker with retention and a plain list of what was sent to it.
-type keeper struct {
+// A retentionModel is a broker with retention and a plain list of what was sent to it.
+type retentionModel struct {
 	t        *testing.T
 	rnd      *rand.Rand
 	fs       vfs.FS
 	b        *Broker
 	config   TopicConfig
-	messages []*keptMessage
+	messages []*retentionMessage
 	done     map[string]bool // group + ID: acknowledged
 	held     []*tidegate.Delivery
 	next     map[int]int64 // by queue: the lowest offset that may come
@@ -42,12 +42,12 @@ type keeper struct {
 
 func TestRetentionRandom(t *testing.T) {
 	t.Parallel()
-	runSequences(t, "model", *modelSeed, soak(5), runKeeper)
+	runSequences(t, "model", *modelSeed, soak(5), runRetentionModel)
 }
 
-func runKeeper(t *testing.T, seed uint64) {
+func runRetentionModel(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	k := &keeper{t: t, rnd: rnd, fs: vfs.NewMem(), done: map[string]bool{}, next: map[int]int64{}}
+	k := &retentionModel{t: t, rnd: rnd, fs: vfs.NewMem(), done: map[string]bool{}, next: map[int]int64{}}
 	k.b = open(t, Options{Dir: "data", fs: k.fs})
 	k.config = TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: Duration([]time.Duration{-1, time.Second, time.Minute}[rnd.IntN(3)])}
 	r := &k.config.Retention
@@ -88,7 +88,7 @@ func runKeeper(t *testing.T, seed uint64) {
 	k.consumeAll()
 }
 
-func (k *keeper) send(fifo bool) {
+func (k *retentionModel) send(fifo bool) {
 	for range 1 + k.rnd.IntN(8) {
 		m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, 1+k.rnd.IntN(100))}
 		if fifo {
@@ -99,14 +99,14 @@ func (k *keeper) send(fifo bool) {
 			k.t.Fatalf("sent to %+v, %v; want offset %d", r.Receipt, r.Err, k.next[r.Receipt.Queue])
 		}
 		k.next[r.Receipt.Queue]++
-		k.messages = append(k.messages, &keptMessage{m.ID, [2]int64{int64(r.Receipt.Queue), r.Receipt.Offset}, int64(len(m.Body)), time.Now(), false})
+		k.messages = append(k.messages, &retentionMessage{m.ID, [2]int64{int64(r.Receipt.Queue), r.Receipt.Offset}, int64(len(m.Body)), time.Now(), false})
 	}
 }
 
-func (k *keeper) receive(group string, n int) int {
+func (k *retentionModel) receive(group string, n int) int {
 	ds := receive(k.t, k.b, transport.ReceiveRequest{Group: group, Topic: "t", Max: n, InvisibleDuration: time.Duration(1+k.rnd.IntN(90)) * time.Second, Push: k.rnd.IntN(2) == 0})
 	for _, d := range ds {
-		i := slices.IndexFunc(k.messages, func(m *keptMessage) bool { return m.id == d.ID })
+		i := slices.IndexFunc(k.messages, func(m *retentionMessage) bool { return m.id == d.ID })
 		if i < 0 || k.messages[i].purged || k.done[group+d.ID] || int64(len(d.Body)) != k.messages[i].size {
 			k.t.Fatalf("%s was given %s: %d, %v", group, d.ID, i, k.done[group+d.ID])
 		}
@@ -115,12 +115,12 @@ func (k *keeper) receive(group string, n int) int {
 	return len(ds)
 }
 
-func (k *keeper) settle() {
+func (k *retentionModel) settle() {
 	for range min(len(k.held), 1+k.rnd.IntN(16)) {
 		i := k.rnd.IntN(len(k.held))
 		d := k.held[i]
 		k.held = slices.Delete(k.held, i, i+1)
-		purged := slices.ContainsFunc(k.messages, func(m *keptMessage) bool { return m.id == d.ID && m.purged })
+		purged := slices.ContainsFunc(k.messages, func(m *retentionMessage) bool { return m.id == d.ID && m.purged })
 		switch k.rnd.IntN(6) {
 		case 0:
 			_, _ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second, "")
@@ -137,7 +137,7 @@ func (k *keeper) settle() {
 	}
 }
 
-func (k *keeper) purge() {
+func (k *retentionModel) purge() {
 	if _, err := k.b.PurgeTopic(k.t.Context(), "t"); err != nil {
 		k.t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func (k *keeper) purge() {
 }
 
 // check compares what is stored with what retention allows, and the counts with what is stored.
-func (k *keeper) check() {
+func (k *retentionModel) check() {
 	synctest.Wait()
 	topic, err := k.b.catalog.Topic("t")
 	if err != nil {
@@ -216,7 +216,7 @@ func (k *keeper) check() {
 }
 
 // consumeAll receives what is left, which must be all that is stored and not done.
-func (k *keeper) consumeAll() {
+func (k *retentionModel) consumeAll() {
 	for _, g := range k.groups {
 		for quiet := 0; quiet < 2; {
 			n := k.receive(g, 32)
@@ -242,7 +242,7 @@ func (k *keeper) consumeAll() {
 	}
 }
 
-func (k *keeper) settleAll(group string) bool {
+func (k *retentionModel) settleAll(group string) bool {
 	for i, d := range k.held {
 		if d.ConsumerGroup == group {
 			k.held = slices.Delete(k.held, i, i+1)
@@ -255,6 +255,6 @@ func (k *keeper) settleAll(group string) bool {
 	return false
 }
 
-func placeOf(t *topic.Topic, m *keptMessage) store.Place {
+func placeOf(t *topic.Topic, m *retentionMessage) store.Place {
 	return store.Place{Topic: t.ID(), Queue: uint16(m.place[0]), Offset: m.place[1]}
 }

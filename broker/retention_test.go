@@ -61,7 +61,7 @@ func TestRetentionByTime(t *testing.T) {
 	for _, c := range []struct {
 		topic  string
 		config Duration
-		keep   time.Duration
+		age    time.Duration
 	}{{"t", Duration(time.Hour), time.Hour}, {"%DLQ%g", Duration(time.Hour), time.Hour}, {"t", Duration(time.Second), DefaultDuplicateWindow}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,9 +75,9 @@ func TestRetentionByTime(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				elapse(c.keep / 2)
+				elapse(c.age / 2)
 				b = reopen(t, b, fs)
-				elapse(c.keep/2 - 1)
+				elapse(c.age/2 - 1)
 				if n := stored(t, b, c.topic); n != 10 {
 					t.Fatalf("just before: %d messages", n)
 				}
@@ -152,8 +152,8 @@ func TestRetentionOfAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		const keep = 64 * time.Minute
-		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Time: Duration(keep)}})
+		const retention = 64 * time.Minute
+		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Time: Duration(retention)}})
 		for i := range 300 {
 			sendN(t, b, "t", 1, 10)
 			elapse(time.Minute/2 - 1)
@@ -164,7 +164,7 @@ func TestRetentionOfAStream(t *testing.T) {
 			elapse(1)
 		}
 		for _, d := range receiveAll(t, b, "t") {
-			if age := time.Since(d.StoredAt); age > keep+time.Minute {
+			if age := time.Since(d.StoredAt); age > retention+time.Minute {
 				t.Errorf("one is %v old", age)
 			}
 		}

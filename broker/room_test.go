@@ -15,17 +15,17 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// leaveRoom sets aside what the next batch has room for but n bytes.
+// leaveRoom reserves all but n bytes of the room of the next batch.
 func leaveRoom(t *testing.T, b *Broker, n int64) {
 	t.Helper()
-	aside := int64(0)
-	for ; !b.store.Messages.Full(); aside += n {
+	reserved := int64(0)
+	for ; !b.store.Messages.Full(); reserved += n {
 		if err := b.store.Messages.Room(t.Context(), n, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.store.Messages.Release(n)
-	t.Cleanup(func() { b.store.Messages.Release(aside - n) })
+	t.Cleanup(func() { b.store.Messages.Release(reserved - n) })
 }
 
 // fullBatch returns a broker whose store stands, and whose next batch is full.

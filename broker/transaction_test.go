@@ -56,7 +56,7 @@ func TestTransactions(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
-		kept, gone, unknown := sendHalf(t, b, "kept"), sendHalf(t, b, "gone"), sendHalf(t, b, "unknown")
+		toCommit, gone, unknown := sendHalf(t, b, "kept"), sendHalf(t, b, "gone"), sendHalf(t, b, "unknown")
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d half messages were delivered", n)
 		}
@@ -66,7 +66,7 @@ func TestTransactions(t *testing.T) {
 		got := make(chan time.Time)
 		go func() {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})
-			if ids(ds) != "kept" || len(ds[0].Properties) != 1 || ds[0].Properties["k"] != "v" || ds[0].TransactionID != kept.TransactionID || string(ds[0].Body) != "kept" || ds[0].Attempt != 1 {
+			if ids(ds) != "kept" || len(ds[0].Properties) != 1 || ds[0].Properties["k"] != "v" || ds[0].TransactionID != toCommit.TransactionID || string(ds[0].Body) != "kept" || ds[0].Attempt != 1 {
 				t.Errorf("delivered: %+v", ds)
 			}
 			got <- time.Now()
@@ -80,7 +80,7 @@ func TestTransactions(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		committed := time.Now()
-		if err := endTransaction(t, b, kept, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, toCommit, ResolutionCommit); err != nil {
 			t.Error(err)
 		}
 		if at := <-got; !at.Equal(committed) {
@@ -88,7 +88,7 @@ func TestTransactions(t *testing.T) {
 		}
 		for range 2 {
 			for _, how := range []Resolution{ResolutionCommit, ResolutionRollback, ResolutionUnknown} {
-				wantCode(t, "a committed one is ended again", endTransaction(t, b, kept, how), tidegate.CodeInternalServerError)
+				wantCode(t, "a committed one is ended again", endTransaction(t, b, toCommit, how), tidegate.CodeInternalServerError)
 				wantCode(t, "one rolled back is ended again", endTransaction(t, b, gone, how), tidegate.CodeInternalServerError)
 			}
 			if err := b.Close(); err != nil {

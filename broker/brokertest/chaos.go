@@ -82,15 +82,15 @@ func (c *ChaosClient) Receive(ctx context.Context, r transport.ReceiveRequest) (
 		return ds, err
 	}
 	delays, shuffled := c.disturb(ds)
-	var kept []*tidegate.Delivery
+	var undelayed []*tidegate.Delivery
 	for i, d := range shuffled {
 		if delays[i] == 0 {
-			kept = append(kept, d)
+			undelayed = append(undelayed, d)
 		} else if err := c.Client.Snooze(ctx, d, delays[i]); err != nil {
-			kept = append(kept, d) // it stays on time
+			undelayed = append(undelayed, d) // it stays on time
 		}
 	}
-	return kept, nil
+	return undelayed, nil
 }
 
 // disturb returns the deliveries in their new order, and the delay of each; 0 for none.

@@ -113,8 +113,8 @@ func (w *wal) write() {
 // leases, no retries, no limits, and never reads its files.
 type relay struct {
 	*wal
-	acks *wal
-	kept chan *rmqpb.Message
+	acks   *wal
+	stored chan *rmqpb.Message
 }
 
 func newRelay(b testing.TB) *relay {
@@ -131,7 +131,7 @@ func (y *relay) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*
 		sys := m.SystemProperties
 		sys.ReceiptHandle, sys.DeliveryAttempt = new(cannedHandle), proto.Int32(1)
 		sys.StoreTimestamp, sys.StoreHost, sys.BodyDigest = stored, "bench", digest(m.Body)
-		y.kept <- m
+		y.stored <- m
 	}
 	return out, nil
 }
@@ -142,7 +142,7 @@ func (y *relay) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, stream grpc.Serve
 	}
 	var m *rmqpb.Message
 	select {
-	case m = <-y.kept:
+	case m = <-y.stored:
 	case <-time.After(r.LongPollingTimeout.AsDuration()):
 		return nil
 	case <-stream.Context().Done():
@@ -156,7 +156,7 @@ func (y *relay) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, stream grpc.Serve
 		more := n < r.BatchSize
 		if more {
 			select {
-			case m = <-y.kept:
+			case m = <-y.stored:
 			default:
 				more = false
 			}

@@ -115,7 +115,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 		in.Free()
 	}
 	if err == nil {
-		err = keepForResponse(ctx, &in.Hold, proto.Size(resp))
+		err = holdForResponse(ctx, &in.Hold, proto.Size(resp))
 	}
 	if err != nil {
 		in.Hold.Release() // rejections are small

@@ -48,7 +48,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	_ = stream.SetHeader(wire.Features)
 	f := &wire.Deliveries{Packed: wire.Announces(ctx, wire.FeaturePacked), CRC: wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageGo}
 	in := s.intake(ctx)
-	defer func() { transit.PlaceOf(ctx).Keep(&in.Hold, in.Hold.Bytes()) }()
+	defer func() { transit.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()
 	ds, err := s.receive(ctx, in, f)
 	if err != nil {
 		if g, ok := errors.AsType[*refusal.Cut](err); ok {

@@ -65,19 +65,19 @@ func TestEndTransaction(t *testing.T) {
 			t.Helper()
 			refused(t, st, tidegate.CodeOK)
 		}
-		kept, gone := e.half("kept"), e.half("gone")
+		committed, gone := e.half("kept"), e.half("gone")
 		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 || st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
 			t.Errorf("before the end: %v, %v", st, ms)
 		}
-		ok(e.endTransaction(e.ctx(), "kept", kept, 0))
+		ok(e.endTransaction(e.ctx(), "kept", committed, 0))
 		ok(e.endTransaction(e.ctx(), "gone", gone, rollback))
-		ok(e.endTransaction(e.ctx(), "kept", kept, commit))
-		for id, transaction := range map[string]string{"kept": kept, "gone": gone} {
+		ok(e.endTransaction(e.ctx(), "kept", committed, commit))
+		for id, transaction := range map[string]string{"kept": committed, "gone": gone} {
 			refused(t, e.endTransaction(e.ctx(), id, transaction, commit), tidegate.CodeInternalServerError, "transaction", `"tx"`, "ended")
 		}
 		refused(t, e.endTransaction(e.ctx(), "x", "x", commit), tidegate.CodeInternalServerError, "transaction")
 		refused(t, e.endTransaction(e.ctx(), "x", "", commit), tidegate.CodeInvalidTransactionID, "transaction ID", "empty")
-		refused(t, e.endTransaction(e.ctx(), "kept", kept, 7), tidegate.CodeBadRequest, "resolution", "7")
+		refused(t, e.endTransaction(e.ctx(), "kept", committed, 7), tidegate.CodeBadRequest, "resolution", "7")
 		m := e.one(e.ctx(), receiveRequest("tx"))
 		if p := m.GetSystemProperties(); p.GetMessageId() != "kept" || p.GetDeliveryAttempt() != 1 {
 			t.Errorf("delivered %v", m)

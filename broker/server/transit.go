@@ -153,10 +153,10 @@ func (s *Server) connectionEnded(l *sniff.Link) {
 	s.places.Ended(l)
 }
 
-// keepForResponse keeps the memory of a request over gRPC for its response, until the response is
-// written. response is its size in bytes. It returns an error with code 42900 if the response is
+// holdForResponse reserves the memory of a request over gRPC for its response, until the response
+// is written. response is its size in bytes. It returns an error with code 42900 if the response is
 // much larger than the held memory, and no further memory is available.
-func keepForResponse(ctx context.Context, h *transit.Hold, response int) error {
+func holdForResponse(ctx context.Context, h *transit.Hold, response int) error {
 	need, held := smallResponse+int64(response), h.Bytes()
 	if need > largerResponse*held {
 		if err := h.Resize(need, false); err != nil {
@@ -164,7 +164,7 @@ func keepForResponse(ctx context.Context, h *transit.Hold, response int) error {
 		}
 		held = need
 	}
-	transit.PlaceOf(ctx).Keep(h, min(need, held))
+	transit.PlaceOf(ctx).TakeOver(h, min(need, held))
 	return nil
 }
 

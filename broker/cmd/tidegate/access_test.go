@@ -313,7 +313,7 @@ func TestReloadKeepsTheKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		line := p.await(t, from, "the configuration was ")
-		if kept := strings.Contains(line, "was not reloaded"); kept != (end != "secret: sesame\n") { // a key without rules may do nothing
+		if unchanged := strings.Contains(line, "was not reloaded"); unchanged != (end != "secret: sesame\n") { // a key without rules may do nothing
 			t.Errorf("cut after %q: %s", end, line)
 		}
 		err := client(t, p, "", "").Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err

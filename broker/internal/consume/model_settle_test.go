@@ -256,7 +256,7 @@ func (m *model) remove() {
 	salt := m.rnd.Int64N(2)
 	lost := m.p.SkipRemoved(removals, purge, func(l *Lease) bool {
 		msg := m.messages[l.Queue()][l.Offset()]
-		if msg.stood && (l.State() == Ready || l.State() == Held) && !l.Keep && !l.Blocked {
+		if msg.stood && (l.State() == Ready || l.State() == Held) && !l.Retain && !l.Blocked {
 			m.failf("%d/%d was parked or blocked, or behind such a message, and would be removed: %+v", msg.queue, msg.offset, l.Lease)
 		}
 		if !purge && ((l.Offset()+salt)%2 == 0 || l.State() != Ready && l.State() != Held) {

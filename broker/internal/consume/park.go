@@ -81,7 +81,7 @@ func (p *Progress) Redrive(messageGroup string, deadLetter bool, now time.Time) 
 		}
 		p.endStandstill(mg)
 		to, _ := l.State().Next(EventRedrive, AttemptsLeft, false)
-		l.Attempt, l.Push, l.Due, l.Keep = 0, false, now, true
+		l.Attempt, l.Push, l.Due, l.Retain = 0, false, now, true
 		l.renumber()
 		p.set(l, to)
 		p.wake(l)

@@ -25,7 +25,7 @@ type Removal struct {
 //   - a message that is ready again, for the grace period.
 func (l *Lease) Needed(grace time.Duration, now time.Time) bool {
 	switch {
-	case l.Keep || l.Blocked:
+	case l.Retain || l.Blocked:
 		return true
 	case l.State() == Held:
 		return false

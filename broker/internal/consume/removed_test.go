@@ -16,7 +16,7 @@ func TestNeeded(t *testing.T) {
 		attempt int
 		due     time.Duration // from now
 		grace   time.Duration
-		keep    bool // its message group was parked
+		retain  bool // its message group was parked
 		want    bool
 	}{
 		{Inflight, 1, -time.Hour, time.Second, false, true}, // Expire has not come to it yet
@@ -34,7 +34,7 @@ func TestNeeded(t *testing.T) {
 		{Ready, 3, -time.Hour, time.Minute, true, true},
 		{Held, 0, 0, time.Minute, true, true},
 	} {
-		l := &Lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Keep: c.keep}}
+		l := &Lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Retain: c.retain}}
 		if got := l.Needed(c.grace, now); got != c.want {
 			t.Errorf("%+v: %t", c, got)
 		}

@@ -181,7 +181,7 @@ func (p *Progress) TakeBack(f Fetch, records []store.Lease, offsets []int64) {
 	}
 	for i := range records {
 		l := &Lease{Lease: records[i], cursor: c, offset: offsets[i], dueIndex: -1}
-		l.Group, l.Lease.State, l.Keep = f.MessageGroup, 0, true
+		l.Group, l.Lease.State, l.Retain = f.MessageGroup, 0, true
 		p.effects.LeasedBytes -= l.Size
 		p.addLease(l)
 		p.set(l, Held)

@@ -33,9 +33,9 @@ func (s slot) lastBefore(next int64) int64 {
 type generation struct {
 	count  int // of the shards
 	shards [1 << shardBits]shard
-	// aside has the locations that the shards cannot have, by the whole hash: messages in no queue,
-	// and messages whose hash has the shard and tag of another ID.
-	aside map[uint64]Location
+	// overflow has the locations that the shards cannot have, by the whole hash: messages in no
+	// queue, and messages whose hash has the shard and tag of another ID.
+	overflow map[uint64]Location
 }
 
 type shard struct {
@@ -105,16 +105,16 @@ func (s *shard) grow() {
 	}
 }
 
-func (g *generation) setAside(hash uint64, l Location) {
-	if g.aside == nil {
-		g.aside = map[uint64]Location{}
+func (g *generation) addOverflow(hash uint64, l Location) {
+	if g.overflow == nil {
+		g.overflow = map[uint64]Location{}
 	}
-	g.aside[hash] = l
+	g.overflow[hash] = l
 }
 
 func (g *generation) len() int {
 	if g == nil {
 		return 0
 	}
-	return g.count + len(g.aside)
+	return g.count + len(g.overflow)
 }

@@ -44,8 +44,8 @@ func (l Location) Moves() bool { return l.Half || l.Due != 0 }
 // exist.
 func (r *IDs) Find(hash uint64, next func(queue uint16) int64) (Location, bool) {
 	for _, g := range [...]*generation{r.newer, r.older} {
-		if g != nil && len(g.aside) > 0 {
-			if l, ok := g.aside[hash]; ok {
+		if g != nil && len(g.overflow) > 0 {
+			if l, ok := g.overflow[hash]; ok {
 				return l, true
 			}
 		}
@@ -69,7 +69,7 @@ func (r *IDs) Find(hash uint64, next func(queue uint16) int64) (Location, bool) 
 // of hashes must be uniformly distributed. The Queue of l must be below MaxQueues.
 func (r *IDs) Add(hash uint64, l Location, window time.Duration, now time.Time) {
 	if now.Sub(r.since) >= window || r.newer.len() >= Capacity {
-		r.turn(now)
+		r.rotate(now)
 	}
 	r.Put(hash, l)
 }
@@ -82,21 +82,21 @@ func (r *IDs) Put(hash uint64, l Location) {
 	}
 	r.Forget(hash)
 	if l.Moves() || r.newer.find(hash) != 0 || r.older.find(hash) != 0 {
-		r.newer.setAside(hash, l)
+		r.newer.addOverflow(hash, l)
 		return
 	}
 	r.newer.put(hash, l)
 }
 
-// turn forgets the older generation and begins a new one.
-func (r *IDs) turn(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
+// rotate forgets the older generation and begins a new one.
+func (r *IDs) rotate(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
 
 // Forget forgets the location of a delayed or half message, by the hash of its ID. Locations in a
 // queue may stay.
 func (r *IDs) Forget(hash uint64) {
 	for _, g := range [...]*generation{r.newer, r.older} {
 		if g != nil {
-			delete(g.aside, hash)
+			delete(g.overflow, hash)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (r *IDs) Expire(window time.Duration, now time.Time) (next time.Time) {
 	if window == 0 {
 		*r = IDs{}
 	} else if now.Sub(r.since) >= window {
-		r.turn(now)
+		r.rotate(now)
 	}
 	if r.Forgotten() {
 		return next

@@ -40,8 +40,8 @@ func TestIDsAreBounded(t *testing.T) {
 	}
 	slots := 0
 	for _, g := range []*generation{r.newer, r.older} {
-		if len(g.aside) > 16 {
-			t.Errorf("%d of %d are set aside", len(g.aside), g.len())
+		if len(g.overflow) > 16 {
+			t.Errorf("%d of %d are set aside", len(g.overflow), g.len())
 		}
 		for _, s := range g.shards {
 			slots += cap(s.slots)
@@ -109,7 +109,7 @@ func TestIDsRandom(t *testing.T) {
 func TestEqualTags(t *testing.T) {
 	var r IDs
 	now := time.Now()
-	r.turn(now)
+	r.rotate(now)
 	r.newer = &generation{}
 	h := hashOf("a")
 	r.newer.put(h^1, Location{Offset: 5}) // another ID, whose hash has the same shard and tag

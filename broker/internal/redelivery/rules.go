@@ -61,12 +61,12 @@ func (r *Rules) Ladder() backoff.Steps {
 
 // DeadLetterTopics returns the topics to which a message of a topic goes after its last attempt.
 // own is the dead letter topic of the consumer group, and the destination of dead letters that fail
-// again. Without a dead-letter-address a message goes to own if keep is set; otherwise it goes
-// nowhere and is removed. With AutoCreate a message also goes to the automatic dead-letter queue of
-// its topic.
-func (r *Rules) DeadLetterTopics(own, topic string, keep bool) []string {
+// again. early is Departure.Early of package consume. Without a dead-letter-address such a message
+// goes to own, and any other message is removed. With AutoCreate a message also goes to the
+// automatic dead-letter queue of its topic.
+func (r *Rules) DeadLetterTopics(own, topic string, early bool) []string {
 	switch {
-	case keep && r.DeadLetter == "":
+	case early && r.DeadLetter == "":
 		return []string{own}
 	case r.DeadLetter == "":
 		return nil

@@ -162,7 +162,7 @@ func TestDeadLetterTopics(t *testing.T) {
 		name  string
 		rules Rules
 		topic string
-		keep  bool
+		early bool
 		want  []string
 	}{
 		{"no address", none, "stocks", false, nil},
@@ -178,7 +178,7 @@ func TestDeadLetterTopics(t *testing.T) {
 		{"a name that begins so, and there are no queues", address, "DLQ.stocks", false, []string{"DLA"}},
 		{"a name that no topic can have", auto, strings.Repeat("x", 127), false, []string{"DLA"}},
 	} {
-		if got := c.rules.DeadLetterTopics("own", c.topic, c.keep); !slices.Equal(got, c.want) {
+		if got := c.rules.DeadLetterTopics("own", c.topic, c.early); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

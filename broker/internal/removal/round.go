@@ -115,7 +115,7 @@ func (r *Round) Run(ctx context.Context) error {
 				"topic", r.topic.Name(), "group", sub.Consumed().Group().Name(), "messages", lost.Messages, "bytes", lost.Bytes)
 		}
 	}
-	if r.KeepsMore() {
+	if r.AddsLeftovers() {
 		// Only the progress of the groups refers to the leftovers, so the progress is on disk
 		// first.
 		if err := r.remover.Store.Groups.Add(func(*store.Batch) {}, nil).Wait(); err != nil {

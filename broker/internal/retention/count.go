@@ -35,7 +35,7 @@ func (p *Plan) Commit(q *QueuePlan) (c Counts) {
 		c.Removed[i], left = c.Removed[i]-n, left-n
 	}
 	c.Bytes = q.To.Bytes - q.Removed.Bytes - q.Gaps.Bytes
-	for o, l := range q.kept {
+	for o, l := range q.retained {
 		if q.Leftovers[o] == nil {
 			c.Removed[p.causeOf(q, o)]--
 			c.Bytes -= l.Size
@@ -53,7 +53,7 @@ func (p *Plan) Commit(q *QueuePlan) (c Counts) {
 		c.LeftoversBytes -= size
 	}
 	c.Advanced, c.AdvancedBytes = q.To.Offset-q.Removed.Offset, q.To.Bytes-q.Removed.Bytes
-	q.Leftovers, q.Removed = q.kept, q.To
+	q.Leftovers, q.Removed = q.retained, q.To
 	return c
 }
 

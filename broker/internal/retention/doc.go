@@ -6,7 +6,7 @@
 // with stay; they are leftovers. Each round of retention makes one [Plan] for a topic:
 //
 //  1. [New] decides where each queue begins from now on.
-//  2. The groups move to the new beginnings. [QueuePlan.Keep] notes the messages that they still
+//  2. The groups move to the new beginnings. [QueuePlan.Retain] notes the messages that they still
 //     need.
 //  3. [Plan.Complete] reads these messages, as far as they are not known.
 //  4. The caller removes [QueuePlan.Ranges] and [QueuePlan.Finished]; [Plan.Commit] counts.

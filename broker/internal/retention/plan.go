@@ -38,7 +38,7 @@ func New(p Plan, held int64, read Messages) (*Plan, error) {
 	for i := range p.Queues {
 		q := &p.Queues[i]
 		begin := q.Begin.Offset
-		q.old, q.many, q.consumed, q.floor, q.kept, q.unfinished = begin, begin, begin, q.End, map[int64]*Leftover{}, q.cause
+		q.old, q.many, q.consumed, q.floor, q.retained, q.unfinished = begin, begin, begin, q.End, map[int64]*Leftover{}, q.cause
 		if p.Purge {
 			q.many = q.End
 		} else if err := p.planQueue(q); err != nil {
@@ -140,10 +140,10 @@ func (p *Plan) Expired(q *QueuePlan, offset int64) bool {
 	return l != nil && p.Now.Sub(l.At) >= p.MaxAge
 }
 
-// KeepsMore reports whether the round turns a message into a leftover.
-func (p *Plan) KeepsMore() bool {
+// AddsLeftovers reports whether the round turns a message into a leftover.
+func (p *Plan) AddsLeftovers() bool {
 	for i := range p.Queues {
-		for o := range p.Queues[i].kept {
+		for o := range p.Queues[i].retained {
 			if p.Queues[i].Leftovers[o] == nil {
 				return true
 			}
@@ -156,7 +156,7 @@ func (p *Plan) KeepsMore() bool {
 func (p *Plan) Complete() error {
 	for i := range p.Queues {
 		q := &p.Queues[i]
-		for o, l := range q.kept {
+		for o, l := range q.retained {
 			m, ok, err := l.Stored, true, error(nil)
 			if !l.known {
 				m, ok, err = p.read.FirstIn(q.in(p.Topic, o, o+1))
@@ -165,7 +165,7 @@ func (p *Plan) Complete() error {
 				return err
 			}
 			if !ok { // it was removed from between others
-				delete(q.kept, o)
+				delete(q.retained, o)
 				continue
 			}
 			l.Stored, l.known = m, true
@@ -218,7 +218,7 @@ func (p *Plan) Next(end func(queue uint16) int64) (next time.Time, ok bool, err 
 		if some && q.blocked {
 			due(latest(oldest.Add(p.Window), p.Now.Add(Pause)))
 		}
-		for _, l := range q.kept {
+		for _, l := range q.retained {
 			if !l.until.IsZero() {
 				due(latest(l.until, p.Now.Add(p.AgePause())))
 			}

@@ -202,10 +202,10 @@ func TestLeftovers(t *testing.T) {
 	now := epoch.Add(10 * time.Minute)
 	p := s.plan(t, Plan{Policy: policy, Now: now})
 	q := &p.Queues[0]
-	q.Keep(2, now.Add(time.Hour))
-	q.Keep(2, now.Add(time.Minute)) // another group needs it for a shorter time
-	q.Keep(4, time.Time{})
-	if !p.KeepsMore() {
+	q.Retain(2, now.Add(time.Hour))
+	q.Retain(2, now.Add(time.Minute)) // another group needs it for a shorter time
+	q.Retain(4, time.Time{})
+	if !p.AddsLeftovers() {
 		t.Error("leftovers are not new")
 	}
 	if err := p.Complete(); err != nil {
@@ -233,8 +233,8 @@ func TestLeftovers(t *testing.T) {
 	if !p2.Expired(q, 2) || p2.Expired(q, 3) {
 		t.Error("a leftover is too old, and others are not there")
 	}
-	q.Keep(4, time.Time{})
-	if p2.KeepsMore() {
+	q.Retain(4, time.Time{})
+	if p2.AddsLeftovers() {
 		t.Error("a leftover is new again")
 	}
 	if err := p2.Complete(); err != nil {
@@ -255,7 +255,7 @@ func TestLeftoverThatIsGone(t *testing.T) {
 	ms[1].gone = true
 	p := stored{ms}.plan(t, Plan{Policy: Policy{MaxAge: time.Minute}, Now: epoch.Add(time.Hour)})
 	q := &p.Queues[0]
-	q.Keep(1, time.Time{})
+	q.Retain(1, time.Time{})
 	if err := errors.Join(p.Complete(), p.FindGaps()); err != nil {
 		t.Fatal(err)
 	}

@@ -77,19 +77,19 @@ type QueuePlan struct {
 
 	unfinished Cause // of the messages from Removed to Begin, which the last round did not remove
 
-	kept map[int64]*Leftover // the leftovers from now on
+	retained map[int64]*Leftover // the leftovers from now on
 }
 
-// Keep records that a group has not finished a message. If messages expire, a later round checks
+// Retain records that a group has not finished a message. If messages expire, a later round checks
 // the message again at until, or when it expires if that is later.
-func (q *QueuePlan) Keep(offset int64, until time.Time) {
-	l := q.kept[offset]
+func (q *QueuePlan) Retain(offset int64, until time.Time) {
+	l := q.retained[offset]
 	if l == nil {
 		l = &Leftover{}
 		if was := q.Leftovers[offset]; was != nil {
 			l.Stored, l.known = was.Stored, true
 		}
-		q.kept[offset] = l
+		q.retained[offset] = l
 	}
 	l.until = latest(l.until, until)
 }
@@ -100,7 +100,7 @@ func (q *QueuePlan) Moves() bool { return q.To != q.Removed }
 // Finished returns the offsets of the leftovers that no group needs any more.
 func (q *QueuePlan) Finished() (offsets []int64) {
 	for o := range q.Leftovers {
-		if q.kept[o] == nil {
+		if q.retained[o] == nil {
 			offsets = append(offsets, o)
 		}
 	}
@@ -113,7 +113,7 @@ func (q *QueuePlan) Ranges(topic uint32) []store.Range {
 	if !q.Moves() {
 		return nil
 	}
-	return q.in(topic, q.Removed.Offset, q.To.Offset).Without(slices.Sorted(maps.Keys(q.kept)))
+	return q.in(topic, q.Removed.Offset, q.To.Offset).Without(slices.Sorted(maps.Keys(q.retained)))
 }
 
 func (q *QueuePlan) in(topic uint32, from, to int64) store.Range {

@@ -94,7 +94,7 @@ func (b *Batch) DeleteTopic(name string, topic uint32) {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 	}
-	b.deleteHalves(topic)
+	b.deleteHalfMessages(topic)
 }
 
 // DeleteGroup removes a group's settings, the marks of its dead letters, and its subscriptions.

@@ -42,9 +42,9 @@ func (b *Batch) DeleteHalf(id HalfID, s HalfState) {
 // DeleteDueHalf removes an entry of the index by time that is out of date.
 func (b *Batch) DeleteDueHalf(d DueHalf) { must(b.pebble().Delete(d.Key(), nil)) }
 
-// deleteHalves removes the half messages of a topic. Their entries in the
+// deleteHalfMessages removes the half messages of a topic. Their entries in the
 // index by time are out of date then.
-func (b *Batch) deleteHalves(topic uint32) {
+func (b *Batch) deleteHalfMessages(topic uint32) {
 	for _, prefix := range []byte{record.PrefixHalf, record.PrefixHalfState} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))

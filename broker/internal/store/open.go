@@ -112,7 +112,7 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		s.dir = memoryDir
 	} else {
-		s.damage.KeepIn(s.fs, s.dir, messagesDir) // not in room: it is not waited for
+		s.damage.StoreIn(s.fs, s.dir, messagesDir) // not in room: it is not waited for
 		s.room = diskfs.NewFullFS(s.fs, s.dir, o.Logger)
 		s.fs = s.room
 	}

@@ -74,9 +74,9 @@ func TestQueueBeginning(t *testing.T) {
 		}, nil)
 	}
 	for _, c := range []struct{ from, to int64 }{{0, 4}, {4, 10}} {
-		kept := []int64{3, 7}
+		leftovers := []int64{3, 7}
 		if err := s.Messages.Add(func(b *Batch) {
-			for _, r := range (Range{Topic: 1, Queue: 2, From: c.from, To: c.to}).Without(kept) {
+			for _, r := range (Range{Topic: 1, Queue: 2, From: c.from, To: c.to}).Without(leftovers) {
 				b.DeleteMessages(r)
 			}
 			b.PutMark(1, 2, Mark{Offset: c.to, Bytes: 3 * c.to})
@@ -100,7 +100,7 @@ func TestQueueBeginning(t *testing.T) {
 				t.Errorf("%d: %+v", o, m)
 			}
 		}
-		if slices.Sort(got); !slices.Equal(got, kept[:len(got)]) || len(got) != map[int64]int{4: 1, 10: 2}[c.to] {
+		if slices.Sort(got); !slices.Equal(got, leftovers[:len(got)]) || len(got) != map[int64]int{4: 1, 10: 2}[c.to] {
 			t.Errorf("kept %v", got)
 		}
 	}

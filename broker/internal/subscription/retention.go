@@ -29,7 +29,7 @@ func (s *Subscription) SkipRemoved(r *retention.Plan) topic.Amount {
 	lost := s.progress.SkipRemoved(removals, r.Purge, func(l *consume.Lease) bool {
 		q := &r.Queues[l.Queue()]
 		if !r.Purge && (!r.Expired(q, l.Offset()) || l.Needed(r.Grace(), r.Now)) {
-			q.Keep(l.Offset(), l.Due.Add(r.Grace()))
+			q.Retain(l.Offset(), l.Due.Add(r.Grace()))
 			return false
 		}
 		return true

@@ -10,7 +10,7 @@ import (
 // An AddressPolicy has the effects of the address settings that match a topic.
 type AddressPolicy struct {
 	Redelivery    *redelivery.Rules // nil if no redelivery or dead letter setting matches
-	KeepQueues    bool              // auto-delete-queues is false
+	NoAutoDelete  bool              // auto-delete-queues is false
 	Persist       bool              // persist-delivery-count-before-delivery
 	Expiry        time.Duration     // expiry-delay; 0 for none
 	ExpiryAddress string
@@ -19,9 +19,9 @@ type AddressPolicy struct {
 // NewAddressPolicy returns the effects of merged settings on a topic.
 func NewAddressPolicy(s settings.Address) *AddressPolicy {
 	p := &AddressPolicy{
-		KeepQueues: !orDefault(s.AutoDeleteQueues, true),
-		Persist:    orDefault(s.PersistDeliveryCountBeforeDelivery, false),
-		Expiry:     orDefault(s.ExpiryDelay, 0).Duration(), ExpiryAddress: orDefault(s.ExpiryAddress, ""),
+		NoAutoDelete: !orDefault(s.AutoDeleteQueues, true),
+		Persist:      orDefault(s.PersistDeliveryCountBeforeDelivery, false),
+		Expiry:       orDefault(s.ExpiryDelay, 0).Duration(), ExpiryAddress: orDefault(s.ExpiryAddress, ""),
 	}
 	if !s.Redelivers() {
 		return p

@@ -71,12 +71,13 @@ func (p Policy) exhaustion() consume.Exhaustion {
 }
 
 // DeadLetterTopics returns the topics of the dead letter of a message of group in topic. Without
-// any the message is removed, unless keep is set. A dead letter does not go to the topic that it is
-// in: a group that consumes its own dead letters would never end.
-func (p Policy) DeadLetterTopics(group, topic string, keep bool) []string {
+// any the message is removed. early is Departure.Early of package consume: address settings without
+// a dead-letter-address do not remove such a message. A dead letter does not go to the topic that
+// it is in: a group that consumes its own dead letters would never end.
+func (p Policy) DeadLetterTopics(group, topic string, early bool) []string {
 	topics := []string{p.OwnDeadLetterTopic(group, topic)}
 	if r := p.Address.Redelivery; r != nil {
-		topics = r.DeadLetterTopics(topics[0], topic, keep)
+		topics = r.DeadLetterTopics(topics[0], topic, early)
 	}
 	return slices.DeleteFunc(topics, func(to string) bool { return to == topic })
 }

@@ -158,7 +158,7 @@ func (t *Topic) ForgetReadAhead() {
 // it, and no client has received from it for the duration idle.
 func (t *Topic) Unused(idle time.Duration, now time.Time) bool {
 	subs := t.Subscriptions()
-	if t.Address().KeepQueues || !t.Automatic() || len(subs) == 0 {
+	if t.Address().NoAutoDelete || !t.Automatic() || len(subs) == 0 {
 		return false
 	}
 	for _, s := range subs {

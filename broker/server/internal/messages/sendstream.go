@@ -44,7 +44,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 		if h.isDraining() {
 			return to.endStream(out, closing())
 		}
-		lines.Kept = 0
+		lines.Retained = 0
 		if err := lines.Hold(true); err != nil {
 			return to.endStream(out, err)
 		}
@@ -135,7 +135,7 @@ func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 		}
 		b.at, b.errs = append(b.at, lines.Number), append(b.errs, err)
 		size += len(line)
-		if lines.Kept = size; !lines.Ready() {
+		if lines.Retained = size; !lines.Ready() {
 			break
 		}
 	}

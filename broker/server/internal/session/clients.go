@@ -21,15 +21,15 @@ const (
 	// without a word is remembered (RocketMQ's proxy: 120 s).
 	Timeout = 2 * time.Minute
 
-	// sweepInterval is how often forgotten clients are looked for.
-	sweepInterval = 30 * time.Second
+	// expiryInterval is how often expired clients are removed.
+	expiryInterval = 30 * time.Second
 
 	// MaxClients bounds the clients remembered at once.
 	MaxClients = 100_000
 
-	// maxKept bounds the stored settings of all clients, in bytes: 2.6 KiB for each of the maximum
-	// of clients. The settings of a client with one topic take a fifth of that.
-	maxKept = 256 << 20
+	// maxSettingsBytes bounds the stored settings of all clients: 2.6 KiB for each of MaxClients.
+	// The settings of a client with one topic take a fifth of that.
+	maxSettingsBytes = 256 << 20
 )
 
 // Why a parked receive ends before its time.
@@ -55,11 +55,11 @@ type Client struct {
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
 	// guarded by Clients.mu
-	streams map[*Stream]struct{}
-	polls   map[*poll]struct{}
-	topics  []string // that it is in Clients.publishers for
-	served  bool     // a receive of it succeeded, or it opened a stream: only then is it remembered
-	kept    int      // its part of Clients.kept
+	streams       map[*Stream]struct{}
+	polls         map[*poll]struct{}
+	topics        []string // that it is in Clients.publishers for
+	served        bool     // a receive of it succeeded, or it opened a stream: only then is it remembered
+	settingsBytes int      // its part of Clients.settingsBytes
 }
 
 // IsPush reports whether the client passes messages to handlers. After a restart of the server the
@@ -102,16 +102,16 @@ type Clients struct {
 
 	evicted time.Time // guarded by mu: when clients were last evicted
 
-	kept     int // guarded by mu: size of the stored settings of all clients, in bytes
-	keptMost int // the limit of it
+	settingsBytes int // guarded by mu: size of the stored settings of all clients, in bytes
+	settingsLimit int // the limit of it
 
-	sweeping sync.WaitGroup // the timer, and its function
+	expiring sync.WaitGroup // the timer, and its function
 }
 
 // New returns clients of which there are none yet. forget is called, without a
 // lock, with the ID of each that is gone.
 func New(forget func(id string)) *Clients {
-	return &Clients{forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{}, keptMost: maxKept}
+	return &Clients{forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{}, settingsLimit: maxSettingsBytes}
 }
 
 // Get returns the client's session, or nil, and takes the call as a sign of life.
@@ -188,9 +188,9 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 	if err != nil {
 		return nil, err
 	}
-	if r.kept-c.kept+len(p.settings)+len(publishes)*publicationSize > r.keptMost {
+	if r.settingsBytes-c.settingsBytes+len(p.settings)+len(publishes)*publicationSize > r.settingsLimit {
 		return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.keptMost>>20))
+			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.settingsLimit>>20))
 	}
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
@@ -198,7 +198,7 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 	c.streams[t], c.served = struct{}{}, true
 	c.profile.Store(p)
 	r.retractLocked(c)
-	r.keepLocked(c, len(p.settings))
+	r.addBytesLocked(c, len(p.settings))
 	for _, topic := range publishes {
 		r.publishLocked(c, topic)
 	}
@@ -322,26 +322,26 @@ func (r *Clients) Close() {
 	r.mu.Lock()
 	r.closed = true
 	if r.timer != nil && r.timer.Stop() {
-		r.sweeping.Done()
+		r.expiring.Done()
 	}
 	r.timer = nil
 	r.mu.Unlock()
-	r.sweeping.Wait()
+	r.expiring.Wait()
 }
 
 func (r *Clients) armLocked() {
 	if r.timer != nil || r.closed {
 		return
 	}
-	r.sweeping.Add(1)
-	r.timer = time.AfterFunc(sweepInterval, func() {
-		defer r.sweeping.Done()
-		r.sweep(time.Now())
+	r.expiring.Add(1)
+	r.timer = time.AfterFunc(expiryInterval, func() {
+		defer r.expiring.Done()
+		r.expire(time.Now())
 	})
 }
 
-// sweep drops the clients that gave no sign of life for Timeout.
-func (r *Clients) sweep(now time.Time) {
+// expire removes the clients that sent nothing for Timeout.
+func (r *Clients) expire(now time.Time) {
 	var gone []string
 	r.mu.Lock()
 	for id, c := range r.byID {

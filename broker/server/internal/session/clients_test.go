@@ -146,12 +146,12 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			}
 			if i == 0 {
 				r.mu.Lock()
-				r.keptMost = 2*r.kept + 100
+				r.settingsLimit = 2*r.settingsBytes + 100
 				r.mu.Unlock()
 			}
 		}
 		r.mu.Lock()
-		r.keptMost += publicationSize
+		r.settingsLimit += publicationSize
 		r.mu.Unlock()
 		r.Publishes("d", &rmqpb.Resource{Name: "half"})
 		r.mu.Lock()
@@ -159,12 +159,12 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			t.Errorf("%d clients publish a topic that one sent half messages to", n)
 		}
 		r.mu.Unlock()
-		time.Sleep(Timeout + sweepInterval)
+		time.Sleep(Timeout + expiryInterval)
 		synctest.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.kept != 0 || len(r.byID) != 0 || len(r.publishers) != 0 {
-			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.kept, len(r.byID), len(r.publishers))
+		if r.settingsBytes != 0 || len(r.byID) != 0 || len(r.publishers) != 0 {
+			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.settingsBytes, len(r.byID), len(r.publishers))
 		}
 	})
 }

@@ -26,7 +26,7 @@ type Publisher struct {
 // publishLocked notes that a client publishes a topic.
 func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 	name := topic.GetName()
-	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.kept+publicationSize > r.keptMost {
+	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.settingsBytes+publicationSize > r.settingsLimit {
 		return
 	}
 	if r.publishers[name] == nil {
@@ -34,11 +34,11 @@ func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 	}
 	r.publishers[name][c] = topic.GetResourceNamespace()
 	c.topics = append(c.topics, name)
-	r.keepLocked(c, publicationSize)
+	r.addBytesLocked(c, publicationSize)
 }
 
-func (r *Clients) keepLocked(c *Client, bytes int) {
-	c.kept, r.kept = c.kept+bytes, r.kept+bytes
+func (r *Clients) addBytesLocked(c *Client, bytes int) {
+	c.settingsBytes, r.settingsBytes = c.settingsBytes+bytes, r.settingsBytes+bytes
 }
 
 // retractLocked removes the settings of a client and its publications.
@@ -49,7 +49,7 @@ func (r *Clients) retractLocked(c *Client) {
 		}
 	}
 	c.topics = nil
-	r.keepLocked(c, -c.kept)
+	r.addBytesLocked(c, -c.settingsBytes)
 }
 
 // Publishes notes that a client sends half messages to a topic, which its

@@ -12,7 +12,7 @@ import (
 type Place struct {
 	peer Peer // nil: it is not known
 	own  Hold
-	body Hold         // memory that Keep took over
+	body Hold         // the hold that TakeOver took
 	refs atomic.Int64 // the handler, and each message that gRPC has
 }
 
@@ -35,9 +35,9 @@ func (b *Budget) Take(peer Peer, bytes int64) (*Place, error) {
 	return p, p.own.Resize(bytes, true)
 }
 
-// Keep takes over h until the response is written, with so many bytes, and empties h. It may not
-// grow. The handler calls it, once at most. A nil Place releases h.
-func (p *Place) Keep(h *Hold, bytes int64) {
+// TakeOver takes over h until the response is written, with so many bytes, and empties h. It must
+// not grow. The handler calls it, once at most. A nil Place releases h.
+func (p *Place) TakeOver(h *Hold, bytes int64) {
 	if p == nil || h.Bytes() == 0 {
 		h.Release()
 		return

@@ -25,7 +25,7 @@ func TestPlaceOutlivesItsHandler(t *testing.T) {
 		if err := h.Resize(40, false); err != nil {
 			t.Fatal(err)
 		}
-		p.Keep(&h, 30)
+		p.TakeOver(&h, 30)
 		h.Release() // it is empty
 		p.Begin()
 		p.Begin()
@@ -65,7 +65,7 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 	if err := h.Resize(20, false); err != nil {
 		t.Fatal(err)
 	}
-	all[1].Keep(&h, 20)
+	all[1].TakeOver(&h, 20)
 	all[1].End()
 	if bodies.Held() != 0 {
 		t.Errorf("a handler that returns later leaves %d bytes held", bodies.Held())
@@ -113,7 +113,7 @@ func TestPlacesAreRefused(t *testing.T) {
 	if err := h.Resize(10, false); err != nil {
 		t.Fatal(err)
 	}
-	if none.Keep(&h, 10); b.Held() != 0 {
+	if none.TakeOver(&h, 10); b.Held() != 0 {
 		t.Errorf("without a place, %d bytes stay held", b.Held())
 	}
 }

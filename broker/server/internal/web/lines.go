@@ -18,9 +18,9 @@ const AnswerTime = time.Minute
 
 // A LineReader reads lines of bounded length.
 type LineReader struct {
-	Max    int // bytes of a line
-	Number int // of the line returned last, from 1
-	Kept   int // bytes of lines that the caller keeps, which the hold has besides
+	Max      int // bytes of a line
+	Number   int // of the line returned last, from 1
+	Retained int // bytes of lines that the caller retains; the hold includes them
 
 	r    *bufio.Reader
 	hold *transit.Hold
@@ -47,7 +47,7 @@ func NewLineReader(r io.Reader, limit int, h *transit.Hold) (*LineReader, error)
 // Hold adjusts the reserved memory to the buffered bytes. waits is set if the server waits for the
 // client.
 func (l *LineReader) Hold(waits bool) error {
-	return l.hold.Resize(lineBuffer+BodyFactor*int64(l.Kept+cap(l.buf)), waits)
+	return l.hold.Resize(lineBuffer+BodyFactor*int64(l.Retained+cap(l.buf)), waits)
 }
 
 // grow makes room for n bytes more in the buffer.
@@ -57,7 +57,7 @@ func (l *LineReader) grow(n int) error {
 		return nil
 	}
 	room := max(need, min(2*cap(l.buf), l.Max+len("\r\n")))
-	if err := l.hold.Resize(lineBuffer+BodyFactor*int64(l.Kept+room), true); err != nil {
+	if err := l.hold.Resize(lineBuffer+BodyFactor*int64(l.Retained+room), true); err != nil {
 		return err
 	}
 	l.buf = append(make([]byte, 0, room), l.buf...)

@@ -38,11 +38,11 @@ const (
 // The space of removed messages is then taken back only where a whole file has no message left.
 type DamageNotes struct {
 	logger *slog.Logger
-	fs     vfs.FS // nil: in memory, nothing is kept
+	fs     vfs.FS // nil: the notes are only in memory
 	dir    string // the data directory
 	db     string // the directory of the database with files of values, below dir
 
-	keep atomic.Bool // no file of values is rewritten
+	noRewrite atomic.Bool // no file of values is rewritten
 
 	mu     sync.Mutex           // guards the rest, and writing DamagedFile
 	last   time.Time            // when a corrupt file was read
@@ -50,12 +50,12 @@ type DamageNotes struct {
 	values []string             // the names of the corrupt files of values
 }
 
-// NewDamageNotes returns notes that are kept in memory only.
+// NewDamageNotes returns notes that are only in memory.
 func NewDamageNotes(logger *slog.Logger) *DamageNotes { return &DamageNotes{logger: logger} }
 
-// KeepIn has the notes kept in a file of the directory dir. The files of values are those of the
-// database db in it. Nothing else uses the notes yet.
-func (d *DamageNotes) KeepIn(fs vfs.FS, dir, db string) { d.fs, d.dir, d.db = fs, dir, db }
+// StoreIn makes the notes persistent, in a file of the directory dir. The files of values are those
+// of the database db in it. Nothing else uses the notes yet.
+func (d *DamageNotes) StoreIn(fs vfs.FS, dir, db string) { d.fs, d.dir, d.db = fs, dir, db }
 
 func (d *DamageNotes) path() string { return d.fs.PathJoin(d.dir, DamagedFile) }
 
@@ -72,7 +72,7 @@ func (d *DamageNotes) note(file string, now time.Time) bool {
 	defer d.mu.Unlock()
 	d.last = now
 	if name := filepath.Base(file); isValues(name) && !slices.Contains(d.values, name) {
-		d.keep.Store(true)
+		d.noRewrite.Store(true)
 		d.values = append(d.values, name)
 		if err := d.write(); err != nil {
 			d.logger.Error("the corrupt files could not be noted", "file", d.path(), "error", err)
@@ -120,7 +120,7 @@ func (d *DamageNotes) Read() error {
 		}
 	}
 	if len(d.values) > 0 {
-		d.keep.Store(true)
+		d.noRewrite.Store(true)
 		d.logger.Warn("files of the store are damaged; until they are restored from a copy, files are not rewritten to take back the space of removed messages", "files", d.values)
 	}
 	if len(d.values) == len(before) {
@@ -132,7 +132,7 @@ func (d *DamageNotes) Read() error {
 // GarbageRatio returns the part of the values on disk that can be garbage before blob files are
 // rewritten; 1 means all.
 func (d *DamageNotes) GarbageRatio() float64 {
-	if d.keep.Load() {
+	if d.noRewrite.Load() {
 		return 1
 	}
 	return TargetGarbage

@@ -76,7 +76,7 @@ func FuzzDecodeMessage(f *testing.F) {
 
 // Invariants: as above.
 func FuzzDecodeLease(f *testing.F) {
-	l := Lease{State: 2, Push: true, Keep: true, Blocked: true, Changed: true, Attempt: 3, Serial: 4, Due: time.Unix(5, 6), Since: time.Unix(7, 8), Stored: 10, Size: 9, Owner: "o", Group: "g"}
+	l := Lease{State: 2, Push: true, Retain: true, Blocked: true, Changed: true, Attempt: 3, Serial: 4, Due: time.Unix(5, 6), Since: time.Unix(7, 8), Stored: 10, Size: 9, Owner: "o", Group: "g"}
 	f.Add(l.AppendTo(nil))
 	f.Add((&Lease{}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -13,7 +13,7 @@ const leaseVersion = 1
 const (
 	leasePush     = 1
 	leaseNegative = 2
-	leaseKeep     = 4
+	leaseRetain   = 4
 	leaseBlocked  = 8
 	leaseChanged  = 16
 )
@@ -33,7 +33,7 @@ type Lease struct {
 	State    uint8     // the engine's number for the state
 	Push     bool      // taken by a push consumer
 	Negative bool      // waits after a negative acknowledgement or a snooze: the maximum of attempts does not end it
-	Keep     bool      // retention waits until it is done: its message group was parked or blocked
+	Retain   bool      // retention does not remove the message before it is done: its message group was parked or blocked
 	Blocked  bool      // its message group is blocked by it
 	Changed  bool      // Serial is of a change of the invisible duration: one less is of the handle that it replaced
 	Attempt  int       // deliveries made
@@ -60,8 +60,8 @@ func (l *Lease) AppendTo(b []byte) []byte {
 	if l.Negative {
 		flags |= leaseNegative
 	}
-	if l.Keep {
-		flags |= leaseKeep
+	if l.Retain {
+		flags |= leaseRetain
 	}
 	if l.Blocked {
 		flags |= leaseBlocked
@@ -88,10 +88,10 @@ func DecodeLease(v []byte, l *Lease) error {
 	}
 	l.State = r.byte()
 	flags := r.byte()
-	if flags&^(leasePush|leaseNegative|leaseKeep|leaseBlocked|leaseChanged) != 0 {
+	if flags&^(leasePush|leaseNegative|leaseRetain|leaseBlocked|leaseChanged) != 0 {
 		r.fail("it has an unknown flag")
 	}
-	l.Push, l.Negative, l.Keep = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseKeep != 0
+	l.Push, l.Negative, l.Retain = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseRetain != 0
 	l.Blocked, l.Changed = flags&leaseBlocked != 0, flags&leaseChanged != 0
 	attempt := r.uvarint()
 	if attempt > 1<<31 {

@@ -14,9 +14,9 @@ const memory = 10 * time.Minute
 // goroutines can call its methods at the same time. Each method takes one lock, for one read or
 // change. The zero value is ready for use.
 type Owners struct {
-	mu    sync.Mutex
-	seen  map[string]time.Time // guarded by mu
-	sweep time.Time            // guarded by mu: when Own next removes old clients
+	mu       sync.Mutex
+	seen     map[string]time.Time // guarded by mu
+	expireAt time.Time            // guarded by mu: when Own next removes old clients
 }
 
 // Own remembers a client that receives messages as their owner. The receive counts as a heartbeat.
@@ -27,10 +27,10 @@ func (o *Owners) Own(owner string, now time.Time) {
 		o.seen = map[string]time.Time{}
 	}
 	o.seen[owner] = now
-	if now.Before(o.sweep) {
+	if now.Before(o.expireAt) {
 		return
 	}
-	o.sweep = now.Add(memory)
+	o.expireAt = now.Add(memory)
 	for k, t := range o.seen {
 		if now.Sub(t) > memory {
 			delete(o.seen, k)

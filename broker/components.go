@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// parts are the packages below broker, as one broker uses them.
-type parts struct {
+// components are the packages below broker, as one broker uses them.
+type components struct {
 	maintenance *maintain.Loop // of the work beside requests
 
 	delayed      *pending.Delayed
@@ -29,8 +29,8 @@ type parts struct {
 	owners       heartbeat.Owners
 }
 
-// openParts prepares all parts. The tasks run after the maintenance is started.
-func (b *Broker) openParts() {
+// openComponents prepares all components. The tasks run after the maintenance is started.
+func (b *Broker) openComponents() {
 	b.maintenance = maintain.New(b.life, b.logger, b.guarded)
 	directory := catalog.NewDirectory()
 	b.openPending(directory)
