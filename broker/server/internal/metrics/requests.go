@@ -37,22 +37,22 @@ func NewRequests() *Requests {
 	r := &Requests{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "tidegate_rpc_duration_seconds",
-			Help:    "Time until an RPC was answered. For ReceiveMessage that includes the wait for a message.",
+			Help:    "Duration of RPCs until the response. For ReceiveMessage it includes the wait for a message.",
 			Buckets: buckets,
 		}, []string{"rpc"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidegate_rpc_answers_total",
-			Help: "Answered RPCs, by RocketMQ's name of the status; grpc_ and gRPC's name where there was no answer; OTHER for a status without a name.",
+			Help: "Completed RPCs, by RocketMQ status name. For a failed call, grpc_ and the gRPC status name; OTHER for a status without a name.",
 		}, []string{"rpc", "code"}),
 		byRPC: map[string]request{},
 		httpSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "tidegate_http_duration_seconds",
-			Help:    "Time until a request over HTTP was answered, but for streams. For receiveMessages that includes the wait for a message.",
+			Help:    "Duration of HTTP requests until the response, except streams. For receiveMessages it includes the wait for a message.",
 			Buckets: buckets,
 		}, []string{"operation"}),
 		httpTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidegate_http_answers_total",
-			Help: "Answered requests over HTTP, by operation as in openapi.yaml, or other where there is none, and by status; cut for those that got no answer.",
+			Help: "Completed HTTP requests, by the operation in openapi.yaml (other: none) and by status (cut: no response).",
 		}, []string{"operation", "status"}),
 	}
 	add := func(op string) {

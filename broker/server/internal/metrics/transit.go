@@ -20,9 +20,9 @@ type transitCollector struct {
 var (
 	useLabels           = []string{"use"} // "requests", "waiting_receives" or "streams"
 	descTransitHeld     = prometheus.NewDesc("tidegate_transit_held_bytes", "Memory that requests and responses hold, by use.", useLabels, nil)
-	descTransitLimit    = prometheus.NewDesc("tidegate_transit_limit_bytes", "Memory that requests and responses may hold, by use.", useLabels, nil)
-	descTransitRefusals = prometheus.NewDesc("tidegate_transit_refusals_total", "Requests refused because they found no memory, by use.", useLabels, nil)
-	descConnsEnded      = prometheus.NewDesc("tidegate_ended_connections_total", "Connections that the broker ended, by reason: memory that others needed, or a client that was too slow.", []string{"reason"}, nil)
+	descTransitLimit    = prometheus.NewDesc("tidegate_transit_limit_bytes", "Memory limit of requests and responses, by use.", useLabels, nil)
+	descTransitRefusals = prometheus.NewDesc("tidegate_transit_refusals_total", "Requests rejected because the memory limit was reached, by use.", useLabels, nil)
+	descConnsEnded      = prometheus.NewDesc("tidegate_ended_connections_total", "Connections closed by the broker, by reason: memory needed by others, or a slow client.", []string{"reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.
