@@ -31,13 +31,13 @@ func (c *config) checkAccess(whole bool) (bad faults) {
 	rules := func(at string, rules []server.Rule) {
 		for i, r := range rules {
 			if err := r.Check(); err != nil && whole {
-				bad = append(bad, faultf(c.from[fmt.Sprintf("%s[%d]", at, i+1)], "is wrong: %v", err))
+				bad = append(bad, faultf(c.from[fmt.Sprintf("%s[%d]", at, i+1)], "is invalid: %v", err))
 			}
 		}
 	}
 	if at, ok := c.from[path("access", "keys")]; ok && len(c.keys) == 0 && whole {
 		// A file that was cut off here would let everyone do everything.
-		bad = append(bad, faultf(at, "is empty, and without keys everyone may do everything: give a key, or remove this line if that is meant"))
+		bad = append(bad, faultf(at, "is empty, and without keys every client has all permissions; give a key, or remove this line if that is intended"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.keys)) {
 		k, at := c.keys[name], path("access", "keys", name)
@@ -47,10 +47,10 @@ func (c *config) checkAccess(whole bool) (bad faults) {
 			}
 		}
 		if n := k.secrets(); n > access.MaxSecrets {
-			bad = append(bad, faultf(c.from[at], "has %d secrets: at most %d hold at once, the old one and the new one", n, access.MaxSecrets))
+			bad = append(bad, faultf(c.from[at], "has %d secrets; the limit is %d, an old one and a new one", n, access.MaxSecrets))
 		}
 		if len(k.Certificates) > 0 && c.settings.tls.clientCertificates == string(server.ClientCertificatesNone) {
-			bad = append(bad, faultf(c.from[at], "has certificates: set tls.client_certificates to request or require, so that clients show theirs"))
+			bad = append(bad, faultf(c.from[at], "has certificates; set tls.client_certificates to request or require, so that clients send theirs"))
 		}
 		rules(path(at, "allow"), k.Allow)
 		key := server.Key{Name: name, Certificates: k.Certificates, Allow: k.Allow}
@@ -61,10 +61,10 @@ func (c *config) checkAccess(whole bool) (bad faults) {
 	}
 	rules(path("access", "anonymous"), c.anonymous)
 	if len(c.anonymous) > 0 && len(c.keys) == 0 {
-		bad = append(bad, faultf(c.from[path("access", "anonymous[1]")], "says what requests without credentials may do, but there are no access.keys: all may do everything"))
+		bad = append(bad, faultf(c.from[path("access", "anonymous[1]")], "has rules for requests without credentials, but without access.keys every client has all permissions; give keys, or remove the rules"))
 	}
 	if _, err := access.New(together); err != nil && len(bad) == 0 && whole {
-		bad = append(bad, faultf(c.from[path("access", "keys")], "are wrong: %v", err))
+		bad = append(bad, faultf(c.from[path("access", "keys")], "are invalid: %v", err))
 	}
 	return bad
 }
@@ -99,17 +99,17 @@ func (c *config) resolve(readFile func(string) ([]byte, error), lookup func(stri
 		}
 		for i, file := range k.SecretFile {
 			text, err := readFile(file)
-			add("secret_file", i, strings.TrimRight(string(text), "\r\n"), err, "names an empty file") // which editors add
+			add("secret_file", i, strings.TrimRight(string(text), "\r\n"), err, "is an empty file; write the secret into it") // which editors add
 		}
 		for i, name := range k.SecretEnv {
 			text, _ := lookup(name)
-			add("secret_env", i, text, nil, "names a variable that is empty or not set")
+			add("secret_env", i, text, nil, "is a variable that is empty or not set; set it")
 		}
 		out.Keys = append(out.Keys, key)
 	}
 	if len(bad) == 0 {
 		if _, err := access.New(out); err != nil {
-			bad = append(bad, faultf(origin{name: "access.keys"}, "are wrong: %v", err))
+			bad = append(bad, faultf(origin{name: "access.keys"}, "are invalid: %v", err))
 		}
 	}
 	return out, bad.err()

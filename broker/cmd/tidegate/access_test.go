@@ -22,42 +22,42 @@ import (
 
 // Every file here has faults, and may have a secret, sesame, that no fault repeats.
 var badAccess = []struct{ file, want string }{
-	{"access:\n  keys:\n    k: sesame", `f:3: access.keys.k is a single value: give "key: value"`},
+	{"access:\n  keys:\n    k: sesame", `f:3: access.keys.k is a single value; give "key: value"`},
 	{"access:\n  keys: [sesame]", `f:2: access.keys is a list`},
-	{"access:\n  keys:", `f:2: access.keys is empty, and without keys everyone may do everything`},
-	{"access:\n  keys:\n#   k: {secret: sesame}\n", `f:2: access.keys is empty, and without keys everyone may do everything`},
-	{"access:\n  keys: {}", `f:2: access.keys is empty, and without keys everyone may do everything`},
-	{"access:\n  keys: []", `f:2: access.keys is a list: give "key: value", one on each line`},
-	{"access:", `f:1: access is a single value: give "key: value"`},
-	{"access:\n  keys:\n    k: {sesame}", `f:3: a name is unknown in access.keys.k: known are secret, secret_file`},
-	{"access:\n  keys:\n    k: {secert: sesame}", `f:3: "secert" is unknown in access.keys.k: did you mean secret?`},
-	{"access:\n  keys:\n    k: {secret: {sesame: sesame}}", `f:3: access.keys.k.secret is a mapping: give a single value`},
-	{"access:\n  keys:\n    k: {secret: !sesame x}", `f:3: access.keys.k.secret is a value with a tag`},
+	{"access:\n  keys:", `f:2: access.keys is empty, and without keys every client has all permissions`},
+	{"access:\n  keys:\n#   k: {secret: sesame}\n", `f:2: access.keys is empty, and without keys every client has all permissions`},
+	{"access:\n  keys: {}", `f:2: access.keys is empty, and without keys every client has all permissions`},
+	{"access:\n  keys: []", `f:2: access.keys is a list; give "key: value", one on each line`},
+	{"access:", `f:1: access is a single value; give "key: value"`},
+	{"access:\n  keys:\n    k: {sesame}", `f:3: a name is unknown in access.keys.k; the names are secret, secret_file`},
+	{"access:\n  keys:\n    k: {secert: sesame}", `f:3: "secert" is unknown in access.keys.k; did you mean secret?`},
+	{"access:\n  keys:\n    k: {secret: {sesame: sesame}}", `f:3: access.keys.k.secret is a mapping; give a single value`},
+	{"access:\n  keys:\n    k: {secret: !sesame x}", `f:3: access.keys.k.secret is a value with a YAML`},
 	{"access:\n  keys:\n    k: {secret: *sesame}", `f:3: this is not YAML: a value that begins with *`},
-	{"access:\n  keys:\n    k: {secret: &sesame x, secret_env: *sesame}", `f:3: access.keys.k.secret_env is an alias`},
+	{"access:\n  keys:\n    k: {secret: &sesame x, secret_env: *sesame}", `f:3: access.keys.k.secret_env is a YAML alias`},
 	{"access:\n  keys:\n    k: {secret: }", `f:3: access.keys.k.secret has no value`},
 	{"access:\n  keys:\n    k: {secret: ''}", `f:3: access.keys.k.secret is empty`},
-	{"access:\n  keys:\n    k: {secret: [sesame, sesame2], secret_env: X}", `f:3: access.keys.k has 3 secrets: at most 2`},
-	{"access:\n  keys:\n    k:\n      allow: []", `f:2: access.keys are wrong: key "k" has neither a secret nor a certificate: nobody could use it`},
-	{"access:\n  keys:\n    'sesame!': {secret: x}", `f:3: access.keys has a name that cannot be: give letters`},
-	{"access:\n  keys:\n    k: {secret: sesame, certificates: [c]}", `f:3: access.keys.k has certificates: set tls.client_certificates`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: {actions: [send]}", `f:5: access.keys.k.allow is a mapping: give a list of rules`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topic: x}", `f:6: "topic" is unknown in access.keys.k.allow[1]: did you mean topics?`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [x]}\n      - {actions: [receive], topics: [x]}", `f:7: access.keys.k.allow[2] is wrong: to receive, it needs topics and groups`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [write], topics: [x]}]", `f:5: access.keys.k.allow[1] is wrong: there is no action "write"; there are send, receive, observe and admin`},
-	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [send], topics: ['orders.#']}]", `f:5: access.keys.k.allow[1] is wrong: pattern "orders.#" covers no name: those of topics have letters, digits and %|_-. (and *`},
-	{"access:\n  anonymous: [{actions: [send], topics: [x]}]", `f:2: access.anonymous[1] says what requests without credentials may do, but there are no access.keys`},
-	{"access:\n  time_zones: [UTC, Mars/Olympus]", `f:2: access.time_zones is "UTC,Mars/Olympus": there is no time zone "Mars/Olympus"; give a name such as UTC, L`},
-	{"acces: {}", `f:1: "acces" is unknown: did you mean access?`},
-	{"access:\n  key: {}", `f:2: "key" is unknown in access: did you mean keys?`},
-	{"tls:\n  crt: x", `f:2: "crt" is unknown in tls: did you mean cert?`},
-	{"tls: yes", `f:1: tls is "yes": give "key: value"`},
-	{"tls:\n  cert: c", `f:2: tls.cert needs tls.key beside it`},
-	{"tls:\n  key: k", `f:2: tls.key needs tls.cert beside it`},
-	{"tls: {cert: c, key: k, client_certificates: require}", `f:1: tls.client_certificates needs tls.client_ca beside it`},
-	{"tls: {cert: c, key: k, client_ca: ca}", `f:1: tls.client_ca needs tls.client_certificates, request or require, beside it`},
+	{"access:\n  keys:\n    k: {secret: [sesame, sesame2], secret_env: X}", `f:3: access.keys.k has 3 secrets; the limit`},
+	{"access:\n  keys:\n    k:\n      allow: []", `f:2: access.keys are invalid: key "k" has neither a secret nor a certificate, so no client can use it`},
+	{"access:\n  keys:\n    'sesame!': {secret: x}", `f:3: access.keys has an invalid name: give letters`},
+	{"access:\n  keys:\n    k: {secret: sesame, certificates: [c]}", `f:3: access.keys.k has certificates; set tls.client_certificates`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: {actions: [send]}", `f:5: access.keys.k.allow is a mapping; give a list of rules`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topic: x}", `f:6: "topic" is unknown in access.keys.k.allow[1]; did you mean topics?`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [x]}\n      - {actions: [receive], topics: [x]}", `f:7: access.keys.k.allow[2] is invalid: action receive needs topics and groups`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [write], topics: [x]}]", `f:5: access.keys.k.allow[1] is invalid: the action "write" is unknown; the actions are send, receive, observe and admin`},
+	{"access:\n  keys:\n    k:\n      secret: sesame\n      allow: [{actions: [send], topics: ['orders.#']}]", `f:5: access.keys.k.allow[1] is invalid: the pattern "orders.#" matches no name: names of topics have letters, digits and %|_-.; in`},
+	{"access:\n  anonymous: [{actions: [send], topics: [x]}]", `f:2: access.anonymous[1] has rules for requests without credentials, but without access.keys every client`},
+	{"access:\n  time_zones: [UTC, Mars/Olympus]", `f:2: access.time_zones is "UTC,Mars/Olympus": the time zone "Mars/Olympus" is unknown; give a name such as UTC`},
+	{"acces: {}", `f:1: "acces" is unknown; did you mean access?`},
+	{"access:\n  key: {}", `f:2: "key" is unknown in access; did you mean keys?`},
+	{"tls:\n  crt: x", `f:2: "crt" is unknown in tls; did you mean cert?`},
+	{"tls: yes", `f:1: tls is "yes"; give "key: value"`},
+	{"tls:\n  cert: c", `f:2: tls.cert needs tls.key too`},
+	{"tls:\n  key: k", `f:2: tls.key needs tls.cert too`},
+	{"tls: {cert: c, key: k, client_certificates: require}", `f:1: tls.client_certificates needs tls.client_ca too`},
+	{"tls: {cert: c, key: k, client_ca: ca}", `f:1: tls.client_ca needs tls.client_certificates (request or require) too`},
 	{"tls: {cert: c, key: k, min_version: '1.1'}", `f:1: tls.min_version is "1.1": give 1.2 or 1.3`},
-	{"tls: {allow_plain_text: true}", `f:1: tls.allow_plain_text needs tls.cert beside it`},
+	{"tls: {allow_plain_text: true}", `f:1: tls.allow_plain_text needs tls.cert too`},
 }
 
 func TestBadAccess(t *testing.T) {
@@ -98,7 +98,7 @@ func TestPrintedAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := shown(t, c)
-	if strings.Contains(text, "sesame") || !strings.Contains(text, "its secret is not shown") {
+	if strings.Contains(text, "sesame") || !strings.Contains(text, "the secret is not shown") {
 		t.Errorf("printed:\n%s", text)
 	}
 	again, err := merge("f", []byte(text), nil, nil)
@@ -148,11 +148,11 @@ func TestResolve(t *testing.T) {
 	variables["MIXED"] = "sesame" // twice for one key does no harm
 	_, err = c.resolve(read, lookup)
 	if want := "f:8: access.keys.orders.secret_file cannot be read: no such file or directory\n" +
-		"f:8: access.keys.orders.secret_file names an empty file"; err == nil || err.Error() != want {
+		"f:8: access.keys.orders.secret_file is an empty file; write the secret into it"; err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
 	}
 	delete(variables, "MIXED")
-	if _, err = c.resolve(read, lookup); err == nil || !strings.Contains(err.Error(), "f:14: access.keys.mixed.secret_env names a variable that is empty or not set") {
+	if _, err = c.resolve(read, lookup); err == nil || !strings.Contains(err.Error(), "f:14: access.keys.mixed.secret_env is a variable that is empty or not set") {
 		t.Errorf("without the variable: %v", err)
 	}
 }
@@ -241,7 +241,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		p.await(t, from, "the configuration was reloaded")
+		p.await(t, from, "configuration reloaded")
 	}
 	for i := 1; i <= 5; i++ { // old and new, then clients change, then new alone
 		write(t, secret, fmt.Sprintf("sesame-%d", i-1))

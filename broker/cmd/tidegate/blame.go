@@ -89,8 +89,8 @@ func (c *config) blame(all []candidate) (bad faults) {
 			return append(bad, faultf(at, "is %q: %v", text(row.at), whole))
 		}
 	}
-	return append(bad, faultf(origin{file: c.file, line: 1}, "the settings do not go together: %v", whole))
+	return append(bad, faultf(origin{file: c.file, line: 1}, "the settings are invalid in combination: %v", whole))
 }
 
-// assign sets what to points to, to the value that from points to.
+// assign copies the value behind the pointer from to the variable behind the pointer to.
 func assign(to, from any) { reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem()) }

@@ -30,8 +30,8 @@ func TestOverriddenValues(t *testing.T) {
 		{name: "flag below the same flag", flags: flagged("log_format", "xml", "log_format", "json"),
 			want: `--log-format is "xml": give text or json`},
 		{name: "one of two lists", env: []string{"TIDEGATE_TOPIC=a,b:ODD"}, flags: flagged("topic", "c", "topic", "d:ODD"),
-			want: "TIDEGATE_TOPIC is \"a,b:ODD\": after the colon comes NORMAL, FIFO, DELAY or TRANSACTION\n" +
-				`--topic is "d:ODD": after the colon comes NORMAL, FIFO, DELAY or TRANSACTION`},
+			want: "TIDEGATE_TOPIC is \"a,b:ODD\": give NORMAL, FIFO, DELAY or TRANSACTION after the colon\n" +
+				`--topic is "d:ODD": give NORMAL, FIFO, DELAY or TRANSACTION after the colon`},
 		{name: "all three", file: "log_level: a", env: []string{"TIDEGATE_LOG_LEVEL=b"}, flags: flagged("log_level", "c"),
 			want: "f:1: log_level is \"a\": give debug, info, warn or error\n" +
 				"TIDEGATE_LOG_LEVEL is \"b\": give debug, info, warn or error\n" +
@@ -39,12 +39,12 @@ func TestOverriddenValues(t *testing.T) {
 		{name: "combination across sources", file: "min_long_polling: 30s", flags: flagged("max_long_polling", "1m")},
 		{name: "hidden combination", file: "min_long_polling: 30s\nmax_long_polling: 1m", flags: flagged("min_long_polling", "1s", "max_long_polling", "2s")},
 		{name: "combination without its partner", file: "min_long_polling: 30s", flags: flagged("min_long_polling", "1s"),
-			want: `f:1: min_long_polling is "30s": server options: MinLongPolling is 30s, more than MaxLongPolling, 20s`},
+			want: `f:1: min_long_polling is "30s": server options: MinLongPolling is 30s and MaxLongPolling is 20s; the`},
 		{name: "combination beside another fault", file: "max_client_rate: 10\nmax_client_burst: 5\nlog_level: loud",
 			want: `f:3: log_level is "loud": give debug, info, warn or error`},
 		{name: "effective combination beside a hidden fault", file: "log_level: loud\nmin_long_polling: 18s\nmax_long_polling: 15s", flags: flagged("log_level", "info"),
 			want: "f:1: log_level is \"loud\": give debug, info, warn or error\n" +
-				`f:2: min_long_polling is "18s": server options: MinLongPolling is 18s, more than MaxLongPolling, 15s`},
+				`f:2: min_long_polling is "18s": server options: MinLongPolling is 18s and MaxLongPolling is 15s; the`},
 		{name: "combination that a flag destroys", file: "max_client_rate: 10\nmax_client_burst: 5", flags: flagged("max_client_rate", "0"),
 			want: `f:2: max_client_burst is "5": ClientQuota is 0 messages a second with a burst of 5: give a rate above 0 and a burst of 0 or more, or zero for no bound`},
 	} {

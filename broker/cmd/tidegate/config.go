@@ -74,7 +74,7 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 	bad = append(bad, c.checkTLS()...)
 	bad = append(bad, c.exposed(c.settings)...)
 	if c.settings.noKeys && len(c.keys) > 0 {
-		bad = append(bad, faultf(c.from["no_keys"], "is true, and there are access keys: take away one of them; --no-keys is for a broker without keys"))
+		bad = append(bad, faultf(c.from["no_keys"], "is true, but access.keys has keys; remove one of the two, because --no-keys is for a broker without keys"))
 	}
 	for name, topic := range c.topics {
 		bad = append(bad, c.refused("topics", name, tidegate.ValidateTopic(name), topic.Validate())...)
@@ -88,7 +88,7 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 	for _, t := range c.settings.topics {
 		name, kind, _ := strings.Cut(t, ":")
 		if d := c.topics[name]; d.Type != "" && kind != "" && string(d.Type) != kind {
-			bad = append(bad, faultf(c.from["topic"], "is %q, but %s makes it %s: give it one type", t, c.from[path("topics", name, "type")].comment(), d.Type))
+			bad = append(bad, faultf(c.from["topic"], "is %q, but its type in %s is %s; give the topic one type", t, c.from[path("topics", name, "type")].comment(), d.Type))
 		}
 	}
 	return c, bad.err()
@@ -99,7 +99,7 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 func (c *config) refused(section, name string, nameErr, err error) (bad faults) {
 	at := c.from[path(section, name)]
 	if nameErr != nil {
-		bad = append(bad, faultf(at, "has a name that cannot be: %v", nameErr))
+		bad = append(bad, faultf(at, "has an invalid name: %v", nameErr))
 	}
 	if err == nil {
 		return bad
@@ -111,7 +111,7 @@ func (c *config) refused(section, name string, nameErr, err error) (bad faults) 
 			bad = append(bad, faultf(field, "%s", strings.TrimLeft(line[end:], " :")))
 			continue
 		}
-		bad = append(bad, faultf(at, "cannot be: %s", line))
+		bad = append(bad, faultf(at, "is invalid: %s", line))
 	}
 	return bad
 }
@@ -125,7 +125,7 @@ func (c *config) exposed(s *settings) (bad faults) {
 	for _, a := range []struct{ key, value string }{{"grpc", s.grpc}, {"http", s.http}} {
 		host, _, err := net.SplitHostPort(a.value)
 		if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			bad = append(bad, faultf(c.from[a.key], "is %q: other machines could use it without keys or verified TLS; "+
+			bad = append(bad, faultf(c.from[a.key], "is %q, which other machines could use without keys or verified TLS; "+
 				"give a loopback address such as 127.0.0.1, or set tls.cert, tls.key and access.keys and leave tls.allow_plain_text false, "+
 				"or add --insecure (in a file insecure: true)", a.value))
 		}
@@ -144,13 +144,13 @@ func (c *config) checkTLS() (bad faults) {
 		{"tls.cert", t.cert != "" && t.key == "", "tls.key"},
 		{"tls.key", t.cert == "" && t.key != "", "tls.cert"},
 		{"tls.client_ca", t.cert == "" && t.clientCA != "", "tls.cert"},
-		{"tls.client_ca", t.clientCA != "" && t.clientCertificates == none, "tls.client_certificates, request or require,"},
+		{"tls.client_ca", t.clientCA != "" && t.clientCertificates == none, "tls.client_certificates (request or require)"},
 		{"tls.client_certificates", t.cert == "" && t.clientCertificates != none, "tls.cert"},
 		{"tls.client_certificates", t.clientCA == "" && t.clientCertificates != none, "tls.client_ca"},
 		{"tls.allow_plain_text", t.cert == "" && t.allowPlainText, "tls.cert"},
 	} {
 		if x.without {
-			bad = append(bad, faultf(c.from[pathOf(x.key)], "needs %s beside it", x.other))
+			bad = append(bad, faultf(c.from[pathOf(x.key)], "needs %s too; set both", x.other))
 		}
 	}
 	return bad
@@ -173,7 +173,7 @@ func environment(environ []string) (v values, hints []string) {
 			v[key] = []given{{text, origin{name: name}}}
 		case !ok:
 			if n := nearest.Name(name, slices.Sorted(maps.Keys(known))); n != "" {
-				hints = append(hints, name+" is no setting: did you mean "+n+"?")
+				hints = append(hints, name+" is not a setting; did you mean "+n+"?")
 			}
 		}
 	}

@@ -16,7 +16,7 @@ func configCommand(stdout io.Writer) *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("config has no command %q: it has check", args[0]), c.CommandPath()}
+				return usageError{fmt.Errorf("config has no command %q; the command is check", args[0]), c.CommandPath()}
 			}
 			return c.Help()
 		},

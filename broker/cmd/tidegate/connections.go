@@ -80,8 +80,8 @@ func (l *fullLog) note(waits bool) {
 		l.closed++
 	}
 	l.lines.Do(func() {
-		l.logger.Warn("this address has as many connections as it may have: idle ones are closed in favour of new ones, and where none is idle new ones wait: "+
-			"raise max_connections, or end clients that need none",
+		l.logger.Warn("connection limit reached: a new connection replaces an idle one, or waits if none is idle; "+
+			"raise max_connections, or stop clients",
 			"address", l.address, "max_connections", l.most, "closed", l.closed, "waited", l.waited)
 		l.closed, l.waited = 0, 0
 	})

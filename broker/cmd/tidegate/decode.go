@@ -73,11 +73,11 @@ func (d *decoder) read(data []byte) *yaml.Node {
 	// The library reports no line for these two.
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) {
-			d.bad(i+1, "a byte is not UTF-8: save the file as UTF-8")
+			d.bad(i+1, "the line is not UTF-8; save the file as UTF-8")
 			return nil
 		}
 		if c := bytes.IndexFunc(line, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' || r == 0x7f }); c >= 0 {
-			d.bad(i+1, "byte %d of the line is the control character %#02x: remove it", c+1, line[c])
+			d.bad(i+1, "byte %d of the line is the control character %#02x; remove it", c+1, line[c])
 			return nil
 		}
 	}
@@ -91,7 +91,7 @@ func (d *decoder) read(data []byte) *yaml.Node {
 	}
 	switch err := decoder.Decode(&more); {
 	case err == nil:
-		d.bad(more.Line, "a second YAML document begins: give one")
+		d.bad(more.Line, "a second YAML document begins here; give one")
 	case !errors.Is(err, io.EOF):
 		d.syntax(data, err)
 	}
@@ -106,7 +106,7 @@ func (d *decoder) syntax(data []byte, err error) {
 	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
 		line, text = min(e.Mark.Line, 1+bytes.Count(data, []byte("\n"))), e.Message // not behind the end
 		if e.Stage == yaml.ComposerStage {                                          // a secret that begins with * is read as an alias, and the error repeats it
-			text = "a value that begins with * is an alias of nothing: quote it"
+			text = "a value that begins with * is an alias without an anchor; quote the value"
 		}
 	}
 	d.bad(line, "this is not YAML: %s", text)
@@ -122,7 +122,7 @@ func (d *decoder) mapping(n *yaml.Node, at string, known []string, each func(nam
 		if at != "" && known != nil {
 			of = ", of " + strings.Join(known, ", ")
 		}
-		d.bad(n.Line, "%s: give \"key: value\", one on each line%s", what, of)
+		d.bad(n.Line, "%s; give \"key: value\", one on each line%s", what, of)
 		return
 	}
 	where := ""
@@ -135,16 +135,16 @@ func (d *decoder) mapping(n *yaml.Node, at string, known []string, each func(nam
 		name := k.Value
 		switch first, twice := seen[name]; {
 		case k.Kind != yaml.ScalarNode:
-			d.bad(k.Line, "%s is no name", d.describe(k, at))
+			d.bad(k.Line, "%s is not a name; give a text", d.describe(k, at))
 		case twice:
-			d.bad(k.Line, "%q is there twice, first in line %d", name, first)
+			d.bad(k.Line, "%q is repeated, first in line %d; give it once", name, first)
 		case known == nil || slices.Contains(known, name):
 			d.from[strings.TrimPrefix(at+sep+name, sep)] = origin{dotted(strings.TrimPrefix(at+sep+name, sep)), d.file, k.Line}
 			each(name, v)
 		case secret(at) && nearest.Name(name, known) == "": // {text} is a name too
-			d.bad(k.Line, "a name is unknown%s: %s", where, nearest.Hint("", known))
+			d.bad(k.Line, "a name is unknown%s; %s", where, nearest.Hint("", known))
 		default:
-			d.bad(k.Line, "%q is unknown%s: %s", name, where, nearest.Hint(name, known))
+			d.bad(k.Line, "%q is unknown%s; %s", name, where, nearest.Hint(name, known))
 		}
 		seen[name] = k.Line
 	}
@@ -171,7 +171,7 @@ func (d *decoder) value(n *yaml.Node, at string, v reflect.Value) {
 		v.Set(reflect.MakeMap(v.Type()))
 		d.mapping(n, at, nil, func(name string, n *yaml.Node) {
 			if err := access.CheckName(name); err != nil && secret(at) {
-				d.bad(n.Line, "%s has a name that cannot be: %v", dotted(at), err)
+				d.bad(n.Line, "%s has an invalid name: %v", dotted(at), err)
 				return
 			}
 			e := reflect.New(v.Type().Elem()).Elem()
@@ -197,7 +197,7 @@ func (d *decoder) list(n *yaml.Node, at string, v reflect.Value) {
 	case ofMappings && empty(n):
 		return
 	case ofMappings:
-		d.bad(n.Line, `%s is %s: give a list of rules such as {actions: [send], topics: ["orders-*"]}`, dotted(at), d.describe(n, at))
+		d.bad(n.Line, `%s is %s; give a list of rules such as {actions: [send], topics: ["orders-*"]}`, dotted(at), d.describe(n, at))
 		return
 	}
 	v.SetZero()
@@ -219,9 +219,9 @@ func (d *decoder) list(n *yaml.Node, at string, v reflect.Value) {
 func (d *decoder) scalar(n *yaml.Node, at string, v reflect.Value) {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Style&yaml.TaggedStyle != 0:
-		d.bad(n.Line, "%s is %s: give a single value", dotted(at), d.describe(n, at))
+		d.bad(n.Line, "%s is %s; give a single value", dotted(at), d.describe(n, at))
 	case empty(n):
-		d.bad(n.Line, "%s has no value: give one, or remove the line", dotted(at))
+		d.bad(n.Line, "%s has no value; give one, or remove the line", dotted(at))
 	default:
 		d.from[at] = origin{dotted(at), d.file, n.Line}
 		if err := set(v, n.Value); err != nil {
@@ -238,9 +238,9 @@ func (d *decoder) describe(n *yaml.Node, at string) string {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
 	case n.Kind == yaml.AliasNode:
-		return "an alias (a text that begins with *), which this file may not have: quote the value"
+		return "a YAML alias (a text that begins with *), which is not permitted here; quote the value"
 	case n.Style&yaml.TaggedStyle != 0:
-		return "a value with a tag (a text that begins with !), which this file may not have: quote the value"
+		return "a value with a YAML tag (a text that begins with !), which is not permitted here; quote the value"
 	case secret(at):
 		return "a single value"
 	}
@@ -309,7 +309,7 @@ func set(v reflect.Value, text string) error {
 		}
 		v.SetFloat(f)
 	default:
-		return fmt.Errorf("a setting cannot be %s", v.Type())
+		return fmt.Errorf("a setting cannot have the type %s", v.Type())
 	}
 	return nil
 }

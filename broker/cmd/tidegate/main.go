@@ -30,12 +30,12 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:   "tidegate",
-		Short: "A message broker for tests and small installations, spoken to by RocketMQ 5 clients",
-		Long: `tidegate is a message broker that speaks the gRPC protocol of Apache RocketMQ 5:
-its official clients, and the Go SDK github.com/tidegate/tidegate, work with it.
+		Short: "A message broker for RocketMQ 5 clients, for tests and small installations",
+		Long: `tidegate is a message broker that speaks the gRPC protocol of Apache RocketMQ 5.
+RocketMQ's official clients and the Go SDK github.com/tidegate/tidegate work with it.
 
-It throttles producers when a backlog grows too long, retries consumption by a
-ladder, and keeps dead letters.`,
+It throttles producers when a backlog is too large, retries failed messages by a
+schedule, and keeps dead letters.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
@@ -52,12 +52,12 @@ ladder, and keeps dead letters.`,
 	}
 	bad, wrong := errors.AsType[faults](err)
 	if wrong {
-		fmt.Fprintf(stderr, "tidegate: the configuration is wrong\n%v\n", bad)
+		fmt.Fprintf(stderr, "tidegate: the configuration is invalid\n%v\n", bad)
 	} else {
 		fmt.Fprintf(stderr, "tidegate: %v\n", err)
 	}
 	if u, ok := errors.AsType[usageError](err); ok {
-		fmt.Fprintf(stderr, "Run '%s --help' for what it takes.\n", u.command)
+		fmt.Fprintf(stderr, "Run '%s --help' for its arguments and flags.\n", u.command)
 		return 2
 	}
 	if wrong {

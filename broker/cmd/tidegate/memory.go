@@ -20,9 +20,9 @@ func limitMemory(logger *slog.Logger) {
 	limit, err := memlimit.Set(memlimit.WithProvider(memory), memlimit.WithRatio(goPart))
 	switch {
 	case err != nil:
-		logger.Warn("the size of the memory is unknown, so the garbage collector has no limit: set GOMEMLIMIT", "error", err)
+		logger.Warn("memory size unknown, so the garbage collector has no limit; set GOMEMLIMIT", "error", err)
 	case limit != math.MaxInt64:
-		logger.Info("memory for Go is limited", "bytes", limit)
+		logger.Info("memory limit of Go set", "bytes", limit)
 	}
 }
 
@@ -42,7 +42,7 @@ func smallest(limits ...memlimit.Provider) (uint64, error) {
 		least = min(least, n)
 	}
 	if len(errs) == len(limits) {
-		return 0, fmt.Errorf("no limit of memory is known: %w", errors.Join(errs...))
+		return 0, fmt.Errorf("neither the cgroup nor the system has a memory size: %w", errors.Join(errs...))
 	}
 	return least, nil
 }

@@ -23,7 +23,7 @@ func protect(dir string, keys, noKeys bool) error {
 	_, err := os.Stat(file)
 	switch marked := err == nil; {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("look whether %s was served with access keys: %w", dir, err)
+		return fmt.Errorf("check whether %s was served with access keys: %w", dir, err)
 	case keys && !marked:
 		return mark(file)
 	case keys || !marked:
@@ -31,15 +31,15 @@ func protect(dir string, keys, noKeys bool) error {
 	case noKeys:
 		return os.Remove(file)
 	}
-	return fmt.Errorf("%s was served with access keys, and the configuration has none, so everyone could do everything: "+
-		"give access.keys, or add --no-keys (in a file no_keys: true) if that is meant", dir)
+	return fmt.Errorf("%s was served with access keys, and the configuration has none, so every client would have all permissions; "+
+		"give access.keys, or add --no-keys (in a file no_keys: true) if that is intended", dir)
 }
 
 // mark writes the file so that it survives a power failure.
 func mark(file string) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
+		return fmt.Errorf("record that the data directory is served with access keys: %w", err)
 	}
 	_, err = f.WriteString("This data directory was served with access keys. tidegate serve needs --no-keys to serve it without.\n")
 	err = errors.Join(err, f.Sync(), f.Close())
@@ -49,7 +49,7 @@ func mark(file string) error {
 		err = errors.Join(err, dir.Sync(), dir.Close()) // or the file's name is lost
 	}
 	if err != nil {
-		return fmt.Errorf("note that the data directory is served with access keys: %w", err)
+		return fmt.Errorf("record that the data directory is served with access keys: %w", err)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestServeWithoutTheKeysOfBefore(t *testing.T) {
 			if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 				t.Fatal(err)
 			}
-			p.await(t, 0, "the configuration was reloaded")
+			p.await(t, 0, "configuration reloaded")
 		}
 		stop(p)
 		refused("--data", dir)

@@ -25,15 +25,15 @@ func refusals(c *config, b *broker.Broker) error {
 			continue // a new one
 		}
 		if topic.Type != "" && topic.Type != before.Type {
-			bad = append(bad, faultf(c.from[path("topics", name, "type")], "is %q: the topic is %s, which cannot change; make another topic", topic.Type, before.Type))
+			bad = append(bad, faultf(c.from[path("topics", name, "type")], "is %q, but the topic has the type %s, which cannot change; create another topic", topic.Type, before.Type))
 		}
 		if q := topic.Queues; q != 0 && q < before.Queues {
-			bad = append(bad, faultf(c.from[path("topics", name, "queues")], "is %d: the topic has %d queues and cannot have fewer, their messages would be lost", q, before.Queues))
+			bad = append(bad, faultf(c.from[path("topics", name, "queues")], "is %d, but the topic has %d queues and cannot have fewer, because their messages would be lost; give at least as many", q, before.Queues))
 		}
 	}
 	for name, group := range c.groups {
 		if err := b.CheckGroup(name, group); err != nil {
-			bad = append(bad, faultf(c.from[path("groups", name)], "cannot be: %v", err))
+			bad = append(bad, faultf(c.from[path("groups", name)], "cannot be applied: %v", err))
 		}
 	}
 	return bad.err()
@@ -122,7 +122,7 @@ func (r *reloader) reload(ctx context.Context) {
 	var who server.AccessConfig
 	if err == nil {
 		if verr := next.validate(); verr != nil {
-			err = faults{faultf(origin{}, "the settings cannot be: %v", verr)}
+			err = faults{faultf(origin{}, "the settings are invalid: %v", verr)}
 		}
 	}
 	if err == nil {
@@ -130,8 +130,8 @@ func (r *reloader) reload(ctx context.Context) {
 		err = c.exposed(&next).err()
 	}
 	if err == nil && r.access.On() && len(c.keys) == 0 {
-		err = faults{faultf(origin{name: "access.keys", file: r.file, line: 1}, "are gone, and without keys everyone may do everything: "+
-			"give at least one key, or restart the broker if that is meant")}
+		err = faults{faultf(origin{name: "access.keys", file: r.file, line: 1}, "are removed, and without keys every client has all permissions; "+
+			"give at least one key, or restart the broker if that is intended")}
 	}
 	if err == nil {
 		who, err = c.resolve(os.ReadFile, os.LookupEnv)
@@ -141,7 +141,7 @@ func (r *reloader) reload(ctx context.Context) {
 		if fs, ok := errors.AsType[faults](err); ok {
 			lines = fs.lines()
 		}
-		r.logger.Error("the configuration was not reloaded, nothing has changed", "file", r.file, "faults", lines)
+		r.logger.Error("configuration not reloaded", "file", r.file, "faults", lines)
 		return
 	}
 	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits()), r.broker.SetTransaction(next.broker.Transaction))
@@ -159,18 +159,18 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	changed, perr := put(ctx, c, r.broker)
 	if err = errors.Join(err, perr); err != nil {
-		r.logger.Error("a part of the configuration could not be applied", "file", r.file, "error", err)
+		r.logger.Error("configuration not applied completely", "file", r.file, "error", err)
 	}
 	if len(later) > 0 {
-		r.logger.Warn("some settings changed that hold only after a restart", "file", r.file, "keys", later)
+		r.logger.Warn("changed settings need a restart", "file", r.file, "keys", later)
 	}
 	before := r.declared
 	r.declared = c.declared()
 	gone := slices.DeleteFunc(before, func(name string) bool { return slices.Contains(r.declared, name) })
 	if len(gone) > 0 {
-		r.logger.Info("topics, groups and address settings that left the file are kept as they are", "file", r.file, "names", gone)
+		r.logger.Info("topics, groups and address settings removed from the file stay as they are", "file", r.file, "names", gone)
 	}
-	r.logger.Info("the configuration was reloaded", "file", r.file, "changed", append(applied, changed...))
+	r.logger.Info("configuration reloaded", "file", r.file, "changed", append(applied, changed...))
 }
 
 // declared returns the topics, groups and address settings that the file declares.

@@ -59,7 +59,7 @@ func TestReload(t *testing.T) {
 		p.await(t, from, says)
 		return p.stderr.String()[from:]
 	}
-	const reloaded, refused = "the configuration was reloaded", "the configuration was not reloaded"
+	const reloaded, refused = "configuration reloaded", "configuration not reloaded"
 	if orders, _ := get[broker.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != broker.TopicNormal {
 		t.Errorf("the topic of the file is %+v", orders)
 	}

@@ -26,7 +26,7 @@ func serveCommand(stdout, stderr io.Writer) *cobra.Command {
 		Use:   "serve",
 		Short: "Run a broker until SIGTERM or Ctrl-C",
 		Long: `Runs a broker until SIGTERM or Ctrl-C. Then it rejects new requests, finishes
-those under way, and ends. All accepted messages are on disk.
+those in progress, and exits. All accepted messages are on disk.
 
 When the broker is ready, it prints one line with the addresses:
 
@@ -77,7 +77,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.file, "config", "", "YAML `file` with settings, topics and consumer groups")
-	f.BoolVar(&printOnly, "print-config", false, "print the configuration that holds, with where each value came from, and end")
+	f.BoolVar(&printOnly, "print-config", false, "print the configuration in effect, each value with its source, and exit")
 	for _, row := range defaultSettings().table() {
 		name := flagName(row.key)
 		_, boolean := row.at.(*bool)
@@ -162,7 +162,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 	defer func() {
 		err = errors.Join(err, b.Close())
 		if ready && err == nil {
-			logger.Info("the broker has stopped")
+			logger.Info("broker stopped")
 		}
 	}()
 	if err := protect(s.broker.Dir, len(cfg.keys) > 0, s.noKeys); err != nil {
@@ -209,7 +209,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 	}()
 	fmt.Fprintf(o.stdout, "ready grpc=%s http=%s\n", grpcLis.Addr(), httpLis.Addr())
 	ready = true
-	logger.Info("the broker is ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.broker.Dir))
+	logger.Info("broker ready", "grpc", grpcLis.Addr().String(), "http", httpLis.Addr().String(), "data", where(s.broker.Dir))
 
 	reloader := reloader{
 		file: o.file, env: o.env, flags: o.flags, broker: b, logger: logger, level: level, running: *s, declared: cfg.declared(),
@@ -222,7 +222,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 			running--
 			stop = true
 		case <-ctx.Done():
-			logger.Info("the broker stops", "reason", context.Cause(ctx).Error())
+			logger.Info("broker stopping", "reason", context.Cause(ctx).Error())
 			stop = true
 		case <-hangUp:
 			reloader.reload(ctx)
@@ -231,7 +231,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout)
 	defer cancel()
 	if serr := stopBoth(stopping, srv, admin); serr != nil {
-		logger.Warn("requests under way were cut off", "after", s.stopTimeout.String(), "error", serr)
+		logger.Warn("requests in progress aborted", "after", s.stopTimeout.String(), "error", serr)
 		_ = admin.Close()
 	}
 	for range running {

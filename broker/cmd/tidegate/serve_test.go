@@ -48,7 +48,7 @@ func TestServeFailures(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"--data", dir}, "another process has it open"},
+		{[]string{"--data", dir}, "another process uses the directory"},
 		{[]string{"--grpc", p.grpc}, "address already in use"},
 	} {
 		var stdout, stderr strings.Builder

@@ -107,8 +107,8 @@ func (s *settings) table() []setting {
 		{"advertise", &s.server.Advertise, restart, "`host:port` that the broker sends to clients as its address (default: the address that the client used)"},
 		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, in HTTP requests from a reverse proxy on this machine (IP addresses, localhost and the host of --advertise are always accepted); can be repeated, or a list with commas"},
 		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas"},
-		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic if its backlog has this many `messages` (0: no limit)"},
-		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic if its backlog has this many `bytes` (0: no limit)"},
+		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic if its backlog reaches this many `messages` (0: no limit)"},
+		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic if its backlog reaches this many `bytes` (0: no limit)"},
 		{"max_backlog_age", &b.MaxBacklog.Age, live, "throttle sends to a topic if the oldest message of its backlog is older than this `duration` (0s: no limit)"},
 		{"max_client_rate", &b.ClientQuota.MessagesPerSecond, live, "throttle a client that sends more `messages` per second (0: no limit)"},
 		{"max_client_burst", &b.ClientQuota.Burst, live, "number of `messages` that a client can send at once after a pause (0: those of one second); needs max_client_rate"},
@@ -129,15 +129,15 @@ func (s *settings) table() []setting {
 		{"producer_backoff_multiplier", &s.backoff.Multiplier, restart, "number of `times` by which the delay grows with each repetition (0: the default)"},
 		{"producer_backoff_max", &s.backoff.Max, restart, "longest `duration` of that delay (0s: the default)"},
 		{"max_auto_groups", &b.MaxAutoGroups, restart, "maximum number of auto-created consumer `groups`; beyond it, create groups with PUT or in the file (0: the default)"},
-		{"max_request_bytes", &s.server.MaxReceiveSize, restart, "largest request over gRPC in `bytes`, which can have up to 1000 messages (0: 32 MiB, or a quarter of max_transit_bytes if that is less; least: 17 MiB, because tidegate's SDK makes requests of 16 MiB)"},
-		{"max_transit_bytes", &s.server.MaxTransitBytes, restart, "`bytes` of memory for requests and responses under way; beyond it, requests are rejected with 42900 (0: a quarter of GOMEMLIMIT, at most 1 GiB; unless the environment sets GOMEMLIMIT, it is four fifths of the memory)"},
+		{"max_request_bytes", &s.server.MaxReceiveSize, restart, "largest gRPC request in `bytes`, with up to 1000 messages (0: 32 MiB, or a quarter of max_transit_bytes if that is less; minimum: 17 MiB, because tidegate's SDK sends requests of 16 MiB)"},
+		{"max_transit_bytes", &s.server.MaxTransitBytes, restart, "`bytes` of memory for requests and responses in progress; beyond it, requests are rejected with 42900 (0: a quarter of GOMEMLIMIT, at most 1 GiB; GOMEMLIMIT is four fifths of the memory, unless the environment sets it)"},
 		{"max_parked_bytes", &s.server.MaxParkedBytes, restart, "`bytes` of memory for waiting receives, about 20 KiB each; beyond it, receives are rejected with 42900 (0: an eighth of GOMEMLIMIT, at most 1 GiB)"},
 		{"max_connections", &s.maxConnections, restart, "maximum number of `connections` of each address; a further connection replaces the longest idle one without an authenticated client, or waits (0: a quarter of the open files of the process, at most 65536)"},
 		{"insecure", &s.server.AnyHost, restart, "permit addresses of other interfaces without access keys and verified TLS, and HTTP requests for any host name"},
 		{"no_keys", &s.noKeys, live, "serve a data directory without access keys that was served with access keys before"},
 		{"log_level", &s.logLevel, live, "lowest `level` in the log: debug, info, warn or error"},
 		{"log_format", &s.logFormat, restart, "`format` of the log: text or json"},
-		{"stop_timeout", &s.stopTimeout, restart, "`duration` that requests under way can take after the stop begins"},
+		{"stop_timeout", &s.stopTimeout, restart, "longest `duration` that requests in progress can take after the stop begins"},
 		{"tls.cert", &s.tls.cert, restart, "`file` with the certificate for TLS (default: a self-signed one, and plain text on the same port)"},
 		{"tls.key", &s.tls.key, restart, "`file` with the private key of --tls-cert"},
 		{"tls.client_ca", &s.tls.clientCA, restart, "`file` with the CAs of clients' certificates"},
@@ -145,7 +145,7 @@ func (s *settings) table() []setting {
 		{"tls.min_version", &s.tls.minVersion, restart, "oldest `version` of TLS: 1.2 or 1.3"},
 		{"tls.allow_plain_text", &s.tls.allowPlainText, restart, "accept clients (gRPC) in plain text in addition to TLS with --tls-cert"},
 		{"access.max_clock_skew", &s.maxClockSkew, live, "longest `duration` between the time in a signature and the clock of the broker (0s: the default; -1s: no limit)"},
-		{"access.time_zones", &s.timeZones, live, "`name` of a time zone in which clients sign their time; can be repeated, or a list with commas"},
+		{"access.time_zones", &s.timeZones, live, "`name` of a time zone in which clients sign the time; can be repeated, or a list with commas"},
 	}
 }
 
@@ -189,11 +189,11 @@ func (s *settings) validate() error {
 	for _, t := range s.topics {
 		name, kind, typed := strings.Cut(t, ":")
 		errs = append(errs, tidegate.ValidateTopic(name))
-		check(!typed || kind != "" && broker.TopicConfig{Type: broker.TopicType(kind)}.Validate() == nil, "after the colon comes NORMAL, FIFO, DELAY or TRANSACTION")
+		check(!typed || kind != "" && broker.TopicConfig{Type: broker.TopicType(kind)}.Validate() == nil, "give NORMAL, FIFO, DELAY or TRANSACTION after the colon")
 	}
 	for _, name := range s.timeZones {
 		_, err := time.LoadLocation(name)
-		check(err == nil && name != "", fmt.Sprintf("there is no time zone %q; give a name such as UTC, Local or Asia/Shanghai", name))
+		check(err == nil && name != "", fmt.Sprintf("the time zone %q is unknown; give a name such as UTC, Local or Asia/Shanghai", name))
 	}
 	bo, so := s.options()
 	return errors.Join(append(errs, bo.Validate(), so.Validate())...)

@@ -111,7 +111,7 @@ func (c *config) comment(n *yaml.Node, at string) {
 			commented.LineComment = o.comment()
 		}
 		if name, ok := strings.CutPrefix(below, path("access", "keys")+sep); ok && len(c.keys[name].Secret) > 0 {
-			commented.LineComment += ", its secret is not shown"
+			commented.LineComment += "; the secret is not shown"
 		}
 	}
 }

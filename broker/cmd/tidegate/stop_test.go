@@ -71,7 +71,7 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	if code := p.stop(); code != 0 {
 		t.Errorf("code %d\n%s", code, p.stderr.String())
 	}
-	if lines := p.stderr.String(); strings.Count(lines, "the broker has stopped") != 1 {
+	if lines := p.stderr.String(); strings.Count(lines, "broker stopped") != 1 {
 		t.Errorf("the last line does not say that it has stopped:\n%s", lines)
 	}
 }

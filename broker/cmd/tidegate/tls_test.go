@@ -104,7 +104,7 @@ func TestTLS(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	p.await(t, 0, "the configuration was reloaded")
+	p.await(t, 0, "configuration reloaded")
 	both("renewed", renewed, true)
 	both("the former certificate", trust, false)
 	if code := p.stop(); code != 0 || strings.Contains(p.stderr.String(), "sesame") {
