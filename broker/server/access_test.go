@@ -128,7 +128,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing may not")
+		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing is not permitted to")
 	}
 	for name := range permission.RPCs {
 		if !rows[name] {
@@ -202,7 +202,7 @@ func TestRights(t *testing.T) {
 			return r.GetStatus()
 		}
 		refused(t, send(producer, "normal"), tidegate.CodeOK)
-		refused(t, send(producer, "fifo"), tidegate.CodeForbidden, `producer may not send to topic "fifo"`)
+		refused(t, send(producer, "fifo"), tidegate.CodeForbidden, `producer is not permitted to send to topic "fifo"`)
 		refused(t, send(producer, "normal", "fifo"), tidegate.CodeForbidden, `"fifo"`)
 		refused(t, send(producer, "nowhere"), tidegate.CodeForbidden) // not: there is no such topic
 		refused(t, send(consumer, "normal"), tidegate.CodeForbidden)
@@ -212,7 +212,7 @@ func TestRights(t *testing.T) {
 			return func(r *rmqpb.ReceiveMessageRequest) { r.Group.Name = name }
 		}
 		st, _ := e.receive(producer, receiveRequest("normal"))
-		refused(t, st, tidegate.CodeForbidden, `producer may not receive from topic "normal" as group "g"`)
+		refused(t, st, tidegate.CodeForbidden, `producer is not permitted to receive from topic "normal" as group "g"`)
 		st, _ = e.receive(consumer, receiveRequest("normal", group("other")))
 		refused(t, st, tidegate.CodeForbidden)
 		if _, err := e.b.Group("other"); err == nil {

@@ -56,9 +56,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 			t.Fatalf("%d lines:\n%s", len(lines), text)
 		}
 		for i, words := range map[int]string{
-			0:          "op=QueryRoute key=anonymous peer=bufconn reason=no_credentials refused_unlogged=0",
-			logged:     "op=QueryRoute key=nothing reason=forbidden refused_unlogged=0",
-			logged + 1: "key=anonymous refused_unlogged=95",
+			0:          "operation=QueryRoute key=anonymous peer=bufconn reason=no_credentials not_logged=0",
+			logged:     "operation=QueryRoute key=nothing reason=forbidden not_logged=0",
+			logged + 1: "key=anonymous not_logged=95",
 		} {
 			for w := range strings.FieldsSeq(words) {
 				if !strings.Contains(lines[i], " "+w) {

@@ -73,7 +73,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	fail(t, e, "normal", "", 3)
 
 	var page admin.DeadLetterPage
-	if err := json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=consuming&since=2020-01-01T00:00:00Z", "", 200)), &page); err != nil {
+	if err := json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=delivery&since=2020-01-01T00:00:00Z", "", 200)), &page); err != nil {
 		t.Fatal(err)
 	}
 	if len(page.DeadLetters) != 2 || page.Next == "" {
@@ -97,7 +97,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"nowhere"}`, 404, "40402")
 	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"normal"}`, 200, `"redriven": 0`)
 	adminCall(t, e, "DELETE", path, "", 400, "all=true")
-	adminCall(t, e, "DELETE", path+"?all=true&topic=normal", "", 400, "not both")
+	adminCall(t, e, "DELETE", path+"?all=true&topic=normal", "", 400, "give either all=true")
 	adminCall(t, e, "DELETE", path+"?message_id="+l.MessageID, "", 200, `"purged": 1`)
 	adminCall(t, e, "POST", path+"/redrive", `{"topic":"other"}`, 200, `"redriven": 0`)
 	adminCall(t, e, "POST", path+"/redrive", `{"max":1}`, 400, "max_redrives")
@@ -159,7 +159,7 @@ func TestAdminParked(t *testing.T) {
 	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
 	fail(t, e, "fifo", "mg", 3)
 	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 3`, `"parked_groups": 1`, `"blocked_groups": 0`)
-	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=fifo&limit=1", "", 200, `"message_group": "mg"`, `"message_id": "fifo0"`, `"attempts": 1`, `"reason": "consuming failed`)
+	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=fifo&limit=1", "", 200, `"message_group": "mg"`, `"message_id": "fifo0"`, `"attempts": 1`, `"reason": "delivery 1 failed`)
 	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=nowhere", "", 404, "40402")
 	adminCall(t, e, "GET", "/v1/groups/g/parked?limit=-1", "", 400, "limit")
 	adminCall(t, e, "GET", "/v1/groups/h/parked", "", 404, "40403")
@@ -184,7 +184,7 @@ func TestAdminRewind(t *testing.T) {
 	adminCall(t, e, "POST", path, `{"topic":"normal","to":"latest","offsets":{"0":1}}`, 400, "give one")
 	adminCall(t, e, "POST", path, `{"topic":"normal"}`, 400, "give one")
 	adminCall(t, e, "POST", path, `{"topic":"normal","to":"yesterday"}`, 400, "earliest, latest or a time")
-	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"first":1}}`, 400, "numbers of queues")
+	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"first":1}}`, 400, "queue numbers")
 	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"0":9}}`, 400, "give 0 to 2")
 	adminCall(t, e, "POST", path, `{"topic":"nowhere","to":"latest"}`, 404, "40402")
 	adminCall(t, e, "POST", "/v1/groups/h/rewind", `{"topic":"normal","to":"latest"}`, 404, "40403")

@@ -46,7 +46,7 @@ func TestRetryOverHTTP(t *testing.T) {
 	}
 	post("/v1/groups/other/reconsume-later", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)
 	post("/v1/groups/g/reconsume-later", `{"handle":"x"}`, 400, `"code": 40013`)
-	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"level":99}`, 400, "level: it is 99; the group has 1 to 18")
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"level":99}`, 400, "level: it is 99; give 1 to 18")
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"20ms"}`, 400, "1s to 240h0m0s")
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"later":1}`, 400, "handle, delay, level")
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"30s"}`, 200, `"topic": "normal-g-RETRY"`, `"reconsume_times": 1`, `"dead_letter": false`, `"delay": "0s"`)

@@ -85,7 +85,7 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.CertFile == "" || o.KeyFile == "" {
-		bad("CertFile is %q and KeyFile is %q: both are needed", o.CertFile, o.KeyFile)
+		bad("CertFile is %q and KeyFile is %q; set both", o.CertFile, o.KeyFile)
 	}
 	if o.MinVersion < tls.VersionTLS12 || o.MinVersion > tls.VersionTLS13 {
 		bad("MinVersion is %#04x; give tls.VersionTLS12 or tls.VersionTLS13", o.MinVersion)
@@ -94,7 +94,7 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 	case ClientCertificatesNone:
 	case ClientCertificatesRequest, ClientCertificatesRequire:
 		if o.ClientCAFile == "" {
-			bad("ClientCertificates is %q, but there is no ClientCAFile to verify them by", o.ClientCertificates)
+			bad("ClientCertificates is %q, but ClientCAFile is empty; set it to the CAs that sign client certificates", o.ClientCertificates)
 		}
 	default:
 		bad("ClientCertificates is %q; give none, request or require", o.ClientCertificates)
@@ -157,9 +157,9 @@ func (c *Certificates) current(now time.Time) *certificates {
 		}
 		if err != nil {
 			c.failed.Store(&of)
-			c.o.Logger.Error("the certificates changed and cannot be used; the former ones stay", "error", err)
+			c.o.Logger.Error("changed certificates not loaded; the old ones remain in use", "error", err)
 		} else {
-			c.o.Logger.Info("the certificates were read again", "file", c.o.CertFile)
+			c.o.Logger.Info("certificates reloaded", "file", c.o.CertFile)
 		}
 	}
 	return c.loaded.Load()
@@ -193,7 +193,7 @@ func (c *Certificates) load(of fingerprints) error {
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(text) {
-			return fmt.Errorf("certificates: %s has no certificate in PEM", c.o.ClientCAFile)
+			return fmt.Errorf("certificates: %s contains no certificate in PEM", c.o.ClientCAFile)
 		}
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 		if c.o.ClientCertificates == ClientCertificatesRequire {

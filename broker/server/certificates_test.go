@@ -198,7 +198,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	for range 3 {
 		shown()
 	}
-	if n := strings.Count(text.String(), "cannot be used"); n != 2 {
+	if n := strings.Count(text.String(), "certificates not loaded"); n != 2 {
 		t.Errorf("told %d times, want once for each change:\n%s", n, text)
 	}
 	ca.write("fourth", cert, key)
@@ -229,10 +229,10 @@ func TestCertificateFaults(t *testing.T) {
 		says []string
 	}{
 		{CertificateOptions{MinVersion: tls.VersionTLS11, ClientCertificates: "maybe"}, []string{"CertFile is", "MinVersion is 0x0302", `"maybe"; give none, request or require`}},
-		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: ClientCertificatesRequire}, []string{"no ClientCAFile"}},
+		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: ClientCertificatesRequire}, []string{"ClientCAFile is empty"}},
 		{CertificateOptions{CertFile: cert, KeyFile: dir + "/none"}, []string{"no such file"}},
 		{CertificateOptions{CertFile: key, KeyFile: cert}, []string{key, cert}},
-		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: ClientCertificatesRequest}, []string{key + " has no certificate"}},
+		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: ClientCertificatesRequest}, []string{key + " contains no certificate"}},
 	} {
 		got, err := LoadCertificates(c.o)
 		for _, w := range c.says {

@@ -101,7 +101,7 @@ func TestHTTPSlowBody(t *testing.T) {
 				}
 				var p web.Problem
 				decode(t, text, &p)
-				x.problem(path, resp.StatusCode, p, 408, 40800, "did not come within 30s")
+				x.problem(path, resp.StatusCode, p, 408, 40800, "did not arrive within 30s")
 				if took := time.Since(began); took != 30*time.Second {
 					t.Errorf("answered after %v", took)
 				}

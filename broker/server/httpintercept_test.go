@@ -224,7 +224,7 @@ func TestHTTPAnswersAreCounted(t *testing.T) {
 				t.Errorf("no %s", want)
 			}
 		}
-		if strings.Contains(text, `tidegate_http_answers_total{operation="receiveMessages",status="500"}`) || strings.Contains(logged.String(), "request over HTTP failed") {
+		if strings.Contains(text, `tidegate_http_answers_total{operation="receiveMessages",status="500"}`) || strings.Contains(logged.String(), "HTTP request failed") {
 			t.Errorf("a client that went away is a failure of the broker: %s", logged)
 		}
 	})

@@ -63,7 +63,7 @@ type Call struct {
 
 // ErrNoAnswer is returned by [Options].Intercept to leave the request open until the client cancels
 // it or the server ends.
-var ErrNoAnswer = errors.New("no answer")
+var ErrNoAnswer = errors.New("no response")
 
 // An rpc is how one unary RPC is served. There is one value for each RPC.
 type rpc[Q proto.Message, R interface {
@@ -168,8 +168,8 @@ func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (re
 // recovered turns a panic of the calling function into *err.
 func (s *Server) recovered(op string, err *error) {
 	if v := recover(); v != nil {
-		s.log.Error("panic", "op", op, "panic", v, "stack", string(debug.Stack()))
-		*err = refusal.New(tidegate.CodeInternalServerError, op, fmt.Sprintf("the broker failed inside: %v", v))
+		s.log.Error("panic", "operation", op, "panic", v, "stack", string(debug.Stack()))
+		*err = refusal.New(tidegate.CodeInternalServerError, op, fmt.Sprintf("internal failure of the broker: %v", v))
 	}
 }
 
@@ -203,7 +203,7 @@ func (s *Server) intercept(ctx context.Context, call Call, next func(context.Con
 	}()
 	switch {
 	case err == nil && !*done:
-		return refusal.New(tidegate.CodeInternalServerError, call.Op, "Intercept returned nil but did not call next: there is no answer")
+		return refusal.New(tidegate.CodeInternalServerError, call.Op, "Intercept returned nil without calling next, so there is no response")
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrNoAnswer):
@@ -231,7 +231,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case known && e.Code != 0:
 		if e.Code == tidegate.CodeInternalServerError && e.Err != nil && !errors.Is(err, tidegate.ErrClosed) {
-			s.logFailure(ctx, "request failed", "op", op, "error", err) // the disk, most likely
+			s.logFailure(ctx, "request failed", "operation", op, "error", err) // the disk, most likely
 		}
 		return wire.StatusOf(e), nil
 	case ctx.Err() != nil:
@@ -240,7 +240,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 	case errors.Is(err, tidegate.ErrClosed):
 		return nil, status.Error(codes.Unavailable, "the broker is closed")
 	}
-	s.logFailure(ctx, "request failed", "op", op, "error", err)
+	s.logFailure(ctx, "request failed", "operation", op, "error", err)
 	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: op + ": " + err.Error()}, nil
 }
 
@@ -261,7 +261,7 @@ func gaveUp(ctx context.Context, err error) bool {
 }
 
 // errClosing ends a request whose connection is closed because another connection replaces it.
-var errClosing = status.Error(codes.Unavailable, "the broker closes the connection, which was idle, in favour of another one")
+var errClosing = status.Error(codes.Unavailable, "the broker closed this idle connection to make room for another one")
 
 func setPushBack(ctx context.Context, d time.Duration) {
 	if d > 0 {

@@ -14,12 +14,12 @@ import (
 // gRPC status would look like a broken connection.
 
 func notImplemented(op, instead string) error {
-	return refusal.New(tidegate.CodeNotImplemented, op, "this broker has no "+op+": "+instead)
+	return refusal.New(tidegate.CodeNotImplemented, op, "this broker does not implement "+op+": "+instead)
 }
 
 const (
-	noOffsets = "it keeps the progress of consumer groups itself; use ReceiveMessage and AckMessage"
-	noLite    = "it has no lite topics"
+	noOffsets = "the broker stores the progress of consumer groups; use ReceiveMessage and AckMessage"
+	noLite    = "the broker has no lite topics"
 )
 
 var (

@@ -95,8 +95,8 @@ type Options struct {
 	// Default: DefaultMaxSilentConnections.
 	MaxSilentConnections int
 
-	// MinLongPolling and MaxLongPolling bound the time for which a receive waits, whatever the
-	// client requests. Default: DefaultMinLongPolling and DefaultMaxLongPolling. For no minimum,
+	// MinLongPolling and MaxLongPolling bound the time for which a receive waits; they override the
+	// client's value. Default: DefaultMinLongPolling and DefaultMaxLongPolling. For no minimum,
 	// for example in tests, set MinLongPolling to 1 (ns).
 	MinLongPolling time.Duration
 	MaxLongPolling time.Duration
@@ -131,32 +131,32 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	}
 	for _, h := range o.HTTPHosts {
 		if !gate.IsHostName(h) {
-			bad("HTTPHosts has %q: give names of hosts without scheme and port, such as broker.example", h)
+			bad("HTTPHosts has %q; give host names without scheme and port, such as broker.example", h)
 		}
 	}
 	for name, d := range map[string]time.Duration{
 		"HandshakeTimeout": o.HandshakeTimeout, "MinLongPolling": o.MinLongPolling, "MaxLongPolling": o.MaxLongPolling,
 	} {
 		if d < 0 {
-			bad("%s is %v: it may not be negative; 0 stands for the default", name, d)
+			bad("%s is %v; it must not be negative, 0 means the default", name, d)
 		}
 	}
 	if o.MaxReceiveSize < 0 {
-		bad("MaxReceiveSize is %d: it may not be negative; 0 stands for %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
+		bad("MaxReceiveSize is %d; it must not be negative, 0 means %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
 	}
 	for name, n := range map[string]int64{"MaxTransitBytes": o.MaxTransitBytes, "MaxParkedBytes": o.MaxParkedBytes} {
 		if n < 0 {
-			bad("%s is %d: it may not be negative; 0 stands for the default", name, n)
+			bad("%s is %d; it must not be negative, 0 means the default", name, n)
 		}
 	}
 	if most := wire.MostOf(o.MaxTransitBytes / 2); o.MaxTransitBytes > 0 && int64(o.MaxReceiveSize) > most {
-		bad("MaxReceiveSize is %d: with MaxTransitBytes of %d give %d or less", o.MaxReceiveSize, o.MaxTransitBytes, most)
+		bad("MaxReceiveSize is %d; with MaxTransitBytes of %d, give %d or less", o.MaxReceiveSize, o.MaxTransitBytes, most)
 	}
 	if o.MaxSilentConnections < 0 {
-		bad("MaxSilentConnections is %d: it may not be negative; 0 stands for %d", o.MaxSilentConnections, DefaultMaxSilentConnections)
+		bad("MaxSilentConnections is %d; it must not be negative, 0 means %d", o.MaxSilentConnections, DefaultMaxSilentConnections)
 	}
 	if o.ProducerMaxAttempts < 0 {
-		bad("ProducerMaxAttempts is %d: it may not be negative; 0 stands for %d", o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
+		bad("ProducerMaxAttempts is %d; it must not be negative, 0 means %d", o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
 	}
 	if o.ProducerBackoff == nil {
 		d := backoff.Default()
@@ -166,11 +166,11 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		bad("ProducerBackoff: %w", err)
 	}
 	if o.TLS != nil && len(o.TLS.Certificates) == 0 && o.TLS.GetCertificate == nil && o.TLS.GetConfigForClient == nil {
-		bad("TLS has no certificate: set Certificates or GetCertificate, or leave TLS nil for a self-signed one")
+		bad("TLS has no certificate; set Certificates or GetCertificate, or leave TLS nil for a self-signed one")
 	}
 
 	if o.TLS != nil && o.TLS.MinVersion != 0 && o.TLS.MinVersion < tls.VersionTLS12 {
-		bad("TLS.MinVersion is %#04x; give tls.VersionTLS12 or more, or 0 for it", o.TLS.MinVersion)
+		bad("TLS.MinVersion is %#04x; give tls.VersionTLS12 or more, or 0 for tls.VersionTLS12", o.TLS.MinVersion)
 	}
 
 	setDefault(&o.BrokerName, DefaultBrokerName)
@@ -183,7 +183,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.MinLongPolling > o.MaxLongPolling && o.MaxLongPolling > 0 {
-		bad("MinLongPolling is %v, more than MaxLongPolling, %v", o.MinLongPolling, o.MaxLongPolling)
+		bad("MinLongPolling is %v and MaxLongPolling is %v; the minimum must not exceed the maximum", o.MinLongPolling, o.MaxLongPolling)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return o, nil, fmt.Errorf("server options: %w", err)

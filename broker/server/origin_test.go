@@ -121,9 +121,9 @@ func TestPagesAreToldOf(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(logged.String()), "\n")
 		for i, words := range []string{
-			"op=\"GET /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=host refused_unlogged=0",
-			"op=\"PUT /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=origin refused_unlogged=0",
-			"key=" + known + " reason=origin refused_unlogged=0",
+			"operation=\"GET /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=host not_logged=0",
+			"operation=\"PUT /v1/topics/{topic}\" key=anonymous peer=127.0.0.1:4711 reason=origin not_logged=0",
+			"key=" + known + " reason=origin not_logged=0",
 		} {
 			for w := range strings.FieldsSeq(words) {
 				if len(lines) != 3 || !strings.Contains(lines[i], w) {

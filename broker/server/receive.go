@@ -35,7 +35,7 @@ type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 // cancels the call, a write fails or its connection closes, the receive ends and the messages
 // are ready again with their attempts unspent. A client that leaves later may not have
 // read the frames, and the server cannot know: gRPC reports no cancellation of a call whose
-// handler has returned, and NotifyClientTermination does not say which deliveries the
+// handler has returned, and NotifyClientTermination does not report which deliveries the
 // client has read. Such a client repeats the receive with the same attempt ID, which works from
 // the moment of the cancellation, and releases the messages that it then gets; with the
 // header x-tidegate-repeat the repetition takes no new ones and does not wait.
@@ -225,7 +225,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	if out.Push {
 		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
 			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
-				fmt.Sprintf("the message_queue.id is %d; give a queue's number, or -1 for all", out.Queue))
+				fmt.Sprintf("the message_queue.id is %d; give the number of a queue, or -1 for all", out.Queue))
 		}
 	}
 	var err error
@@ -239,7 +239,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	if req.GetAutoRenew() {
 		out.Owner = client
 	} else if d := req.GetInvisibleDuration(); d.CheckValid() != nil {
-		return out, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or auto_renew")
+		return out, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or set auto_renew")
 	}
 	switch f := req.GetFilterExpression(); f.GetType() {
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
@@ -248,13 +248,13 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 		out.Filter = transport.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
 		return out, refusal.New(tidegate.CodeIllegalFilterExpression, "filter_expression",
-			fmt.Sprintf("the filter_expression is of type %d; there are TAG (1) and SQL (2)", f.GetType()))
+			fmt.Sprintf("the filter_expression has the type %d; give TAG (1) or SQL (2)", f.GetType()))
 	}
 	var asked, left time.Duration = -1, -1
 	if d := req.GetLongPollingTimeout(); d != nil {
 		if asked = d.AsDuration(); d.CheckValid() != nil || asked < 0 {
 			return out, refusal.New(tidegate.CodeIllegalPollingTime, "long_polling_timeout",
-				fmt.Sprintf("the long_polling_timeout is %v; it may not be negative", asked))
+				fmt.Sprintf("the long_polling_timeout is %v; it must not be negative", asked))
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -267,7 +267,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			code = tidegate.CodeBadRequest
 		}
 		return out, refusal.New(code, "long_polling_timeout",
-			fmt.Sprintf("the request's deadline is in %v, but a long poll takes at least %v; give it more time", left, s.o.MinLongPolling))
+			fmt.Sprintf("the request's deadline is in %v, but a long poll takes at least %v; set a later deadline", left, s.o.MinLongPolling))
 	}
 	return out, nil
 }

@@ -47,7 +47,7 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 		return err
 	}
 	if n := len(at.GetAddresses()); n > maxAddresses {
-		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses, at most %d are allowed", n, maxAddresses))
+		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses; the limit is %d", n, maxAddresses))
 	}
 	for _, a := range at.GetAddresses() {
 		if n := len(a.GetHost()); n > maxHost {

@@ -19,9 +19,9 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// An endpoint carries out one request over HTTP. It returns the status and
-// what to write as JSON (nil: nothing), or an error, which becomes a problem; or status
-// 0 if it has written the answer itself.
+// An endpoint executes one HTTP request. It returns the status and
+// the JSON body (nil: none), or an error, which becomes a problem; or status
+// 0 if it has written the response itself.
 type endpoint func(w http.ResponseWriter, r *http.Request) (status int, body any, err error)
 
 // A route is one operation over HTTP. A new one needs a line in routes and an
@@ -48,9 +48,9 @@ const (
 // check rejects a request with inputs that the route does not accept.
 func (i input) check(w http.ResponseWriter, r *http.Request) error {
 	if i&queryInput == 0 && r.URL.RawQuery != "" {
-		text := fmt.Sprintf("the query %.200q: nothing is taken from the URL here", r.URL.RawQuery)
+		text := fmt.Sprintf("the query %.200q: this operation accepts no query parameters", r.URL.RawQuery)
 		if i&bodyInput != 0 {
-			text += "; say it in the body, as JSON"
+			text += "; give them in the body, as JSON"
 		}
 		return refusal.New(tidegate.CodeBadRequest, "query", text)
 	}
@@ -175,9 +175,9 @@ func nothingAt(path string, paths []string) string {
 		filled = append(filled, strings.Join(words, "/"))
 	}
 	if n := nearest.Name(path, filled); n != "" {
-		return fmt.Sprintf("there is nothing at %.200q: did you mean %s? GET /v1/openapi.yaml describes all that there is", path, n)
+		return fmt.Sprintf("the path %.200q does not exist; did you mean %s? GET /v1/openapi.yaml describes all paths", path, n)
 	}
-	return fmt.Sprintf("there is nothing at %.200q; GET /v1/openapi.yaml describes what there is: %s", path, strings.Join(paths, ", "))
+	return fmt.Sprintf("the path %.200q does not exist; the paths are %s; GET /v1/openapi.yaml describes them", path, strings.Join(paths, ", "))
 }
 
 // run returns a handler that checks permissions, writes the result of the route's endpoint, counts
@@ -210,7 +210,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			cut = true // the client gave up: it reads no answer
 		}
 		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
-			s.logFailure(r.Context(), "request over HTTP failed", "op", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
+			s.logFailure(r.Context(), "HTTP request failed", "operation", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		w.allow()
 		switch {

@@ -55,7 +55,7 @@ func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now tim
 	topic := m.GetTopic().GetName()
 	if t := first.GetTopic().GetName(); topic != t {
 		return born, refusal.New(tidegate.CodeMessageCorrupted, "topic",
-			fmt.Sprintf("its topic is %.130q and the first message's is %.130q; all messages of one request must have the same", topic, t))
+			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, t))
 	}
 	if err := wire.CheckNamespace(m.GetTopic()); err != nil {
 		return born, err
@@ -69,7 +69,7 @@ func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now tim
 			return born, err
 		}
 		return born, refusal.New(tidegate.CodeMessagePropertyConflict, "message_type",
-			fmt.Sprintf("the message is of type %v, but the topic's type is %s; this broker has no topics for such messages", kind, c.Type))
+			fmt.Sprintf("the message has the type %v, and the topic has the type %s; this broker has no topics for messages of this type", kind, c.Type))
 	}
 	return born, nil
 }

@@ -130,7 +130,7 @@ func TestSendRefusals(t *testing.T) {
 			{"lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") })}, tidegate.CodeMessagePropertyConflict, []string{"LITE"}},
 			{"unknown encoding", []edit{sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 9 })}, tidegate.CodeMessageCorrupted, []string{"body_encoding", "9"}},
 			{"not gzip", []edit{gz}, tidegate.CodeMessageCorrupted, []string{"GZIP", "5 bytes"}},
-			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, tidegate.CodeMessageCorrupted, []string{"GZIP", "cut off"}},
+			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, tidegate.CodeMessageCorrupted, []string{"GZIP", "truncated"}},
 			{"gzip bomb", []edit{gz, body(zipped(make([]byte, 4<<20+1)))}, tidegate.CodeMessageBodyTooLarge, []string{"body", "4194304"}},
 			{"gzip of nothing", []edit{gz, body(zipped(nil))}, tidegate.CodeMessageBodyEmpty, nil},
 			{"wrong MD5", []edit{digest(rmqpb.DigestType_MD5, "00")}, tidegate.CodeMessageCorrupted, []string{"body_digest", "MD5", `"00"`, "5D41402ABC4B2A76B9719D911017C592"}},

@@ -124,7 +124,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	}
 	wants, err := b.ProducerSettings(context.Background(), "") // of any topic; not a request's
 	if err != nil {
-		return nil, fmt.Errorf("server: ask the engine for its settings: %w", err)
+		return nil, fmt.Errorf("server: read the settings of the engine: %w", err)
 	}
 	if err := o.fitMemory(memoryLimit(), wants.MaxBodySize); err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		s.grpc.Stop()
 		<-done
-		err = fmt.Errorf("shut down: requests were cut off: %w", context.Cause(ctx))
+		err = fmt.Errorf("shut down: requests in progress were aborted: %w", context.Cause(ctx))
 	}
 	s.awaitHandlers()
 	return err

@@ -126,7 +126,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	c := s.sessions.Get(client)
 	if c == nil || c.Profile() == nil {
 		return nil, refusal.New(tidegate.CodeUnrecognizedClientType, client,
-			"the client's settings are not known: open a Telemetry stream and send them")
+			"the broker has no settings of this client; open a Telemetry stream and send them")
 	}
 	if group := req.GetGroup().GetName(); group != "" {
 		if err := tidegate.ValidateGroup(group); err != nil {

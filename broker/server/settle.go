@@ -22,7 +22,7 @@ import (
 func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
 	in := req.GetEntries()
 	if len(in) == 0 {
-		return nil, refusal.New(tidegate.CodeBadRequest, "entries", "the request has no entries: there is nothing to acknowledge")
+		return nil, refusal.New(tidegate.CodeBadRequest, "entries", "the request has no entries; give at least one")
 	}
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	}
 	d := req.GetInvisibleDuration()
 	if err := d.CheckValid(); err != nil {
-		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range")
+		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
 	}
 	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
 	if failed && wire.ByLadder(ctx) {
@@ -169,7 +169,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	s.sessions.Get(client)
 	why, ours := wire.Reason(ctx)
 	if why == "" {
-		why = fmt.Sprintf("the consumer gave it up after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
+		why = fmt.Sprintf("the consumer requested a dead letter after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
 	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
@@ -179,7 +179,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 		// RocketMQ's clients repeat this request for ever on any failure. The
 		// delivery is over, so there is nothing that they could do.
 		return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: &rmqpb.Status{
-			Code: rmqpb.Code_OK, Message: "nothing to do: " + refusal.Text(e),
+			Code: rmqpb.Code_OK, Message: "no effect: " + refusal.Text(e),
 		}}, nil
 	}
 	if err != nil {

@@ -108,7 +108,7 @@ func TestTwoTimesAreRefused(t *testing.T) {
 			t.Errorf("%d over gRPC: %v, %v; want %d", c.times, r, err, c.want)
 		}
 		if c.times == 2 {
-			refused(t, r.GetStatus(), c.want, "cannot be read")
+			refused(t, r.GetStatus(), c.want, "malformed")
 		}
 		out, _ := metadata.FromOutgoingContext(ctx)
 		req := x.request(t.Context(), "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", web.TypeJSON,

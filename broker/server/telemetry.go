@@ -167,7 +167,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-// sendSettings responds to the client's settings. The stream ends unless it returns told.
+// sendSettings responds to the client's settings. If it returns false, the stream must end.
 func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) (told bool, err error) {
 	out, err := s.settings(ctx, p)
 	e, known := errors.AsType[*tidegate.Error](err)

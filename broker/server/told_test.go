@@ -16,12 +16,12 @@ import (
 func TestNothingAt(t *testing.T) {
 	s := start(t, Options{}).s
 	for path, want := range map[string]string{
-		"/":                         "GET /v1/openapi.yaml describes what there is: /healthz, ",
+		"/":                         "does not exist; the paths are /healthz, ",
 		"/v1/topic":                 "did you mean /v1/topics?",
 		"/v1/topics/orders/message": "did you mean /v1/topics/orders/messages?",
 		"/v1/group/billing":         "did you mean /v1/groups/billing?",
 		"/v1/topics/":               "/v1/topics/{topic}",
-		"/v1/topics/a/b/c/d":        "GET /v1/openapi.yaml describes what there is: /healthz, ",
+		"/v1/topics/a/b/c/d":        "does not exist; the paths are /healthz, ",
 	} {
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
@@ -88,7 +88,7 @@ func TestForeignHandleIsTold(t *testing.T) {
 	x := startWeb(t, Options{})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 	d := x.take("normal", `{}`, 1)[0]
-	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it is of group "g", not of "other"`)
+	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
 	if strings.Contains(p.Detail, `""`) {
 		t.Errorf("it says %s", p.Detail)
 	}

@@ -37,7 +37,7 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 	how, ok := resolutions[req.GetResolution()]
 	if !ok {
 		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
-			fmt.Sprintf("the resolution is %d; there are COMMIT (1), ROLLBACK (2), and 0 for not known yet", req.GetResolution()))
+			fmt.Sprintf("the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution()))
 	}
 	if err := s.b.EndTransaction(ctx, broker.TransactionEnd{
 		Topic: req.GetTopic().GetName(), TransactionID: req.GetTransactionId(), MessageID: req.GetMessageId(), Resolution: how,

@@ -52,15 +52,15 @@ func (o *Options) fitMemory(memory int64, maxBody int) error {
 	setDefault(&o.MaxTransitBytes, max(min(memory/bodyPart, mostMemory), least))
 	setDefault(&o.MaxParkedBytes, min(memory/parkedPart, mostMemory))
 	if o.MaxTransitBytes < least {
-		return fmt.Errorf("server options: MaxTransitBytes is %d: with bodies of up to %d bytes give %d or more", o.MaxTransitBytes, maxBody, least)
+		return fmt.Errorf("server options: MaxTransitBytes is %d; with bodies of up to %d bytes, give %d or more", o.MaxTransitBytes, maxBody, least)
 	}
 	if o.MaxParkedBytes < 2*mostParked {
-		return fmt.Errorf("server options: MaxParkedBytes is %d: give %d or more", o.MaxParkedBytes, 2*mostParked)
+		return fmt.Errorf("server options: MaxParkedBytes is %d; give %d or more", o.MaxParkedBytes, 2*mostParked)
 	}
 	most := wire.MostOf(o.MaxTransitBytes / 2)
 	setDefault(&o.MaxReceiveSize, int(min(max(DefaultMaxReceiveSize, int64(maxBody)+1<<20), most)))
 	if int64(o.MaxReceiveSize) > most {
-		return fmt.Errorf("server options: MaxReceiveSize is %d: give %d or less, as MaxTransitBytes is %d by default here", o.MaxReceiveSize, most, o.MaxTransitBytes)
+		return fmt.Errorf("server options: MaxReceiveSize is %d; give %d or less, because MaxTransitBytes is %d by default on this machine", o.MaxReceiveSize, most, o.MaxTransitBytes)
 	}
 	return nil
 }

@@ -280,7 +280,7 @@ func TestObserverSendsNoBody(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer may not send to any topic")
+	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer is not permitted to send to any topic")
 	if n > 8 {
 		t.Errorf("it cost %d MiB", n)
 	}

@@ -100,7 +100,7 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 		return 0, nil, err
 	}
 	if req.MessageIDs != nil && len(req.MessageIDs) == 0 {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "message_ids", "message_ids is empty: give the IDs, or leave it out for all")
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "message_ids", "message_ids is empty; give the IDs, or leave it out for all dead letters")
 	}
 	needs := access.OnServer(access.Admin) // each goes to the topic of its original send
 	if to := cmp.Or(req.To, req.Topic); to != "" {
@@ -132,7 +132,7 @@ func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int
 	}
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
-			"dead letters are removed permanently: give all=true, or select some by topic, message_id, reason, since or before, not both")
+			"removing dead letters is permanent; give either all=true, or a selection by topic, message_id, reason, since or before")
 	}
 	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err

@@ -54,13 +54,13 @@ func (r RewindRequest) position() (p broker.Position, err error) {
 		p.Latest = true
 	default:
 		if p.Time, err = time.Parse(time.RFC3339, r.To); err != nil {
-			return p, refusal.New(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q: give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
+			return p, refusal.New(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q; give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
 		}
 	}
 	for text, offset := range r.Offsets {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return p, refusal.New(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q: give the numbers of queues", text))
+			return p, refusal.New(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q; give queue numbers as keys", text))
 		}
 		if p.Offsets == nil {
 			p.Offsets = map[int]int64{}

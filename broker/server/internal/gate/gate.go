@@ -38,7 +38,7 @@ type Gate struct {
 func New(log *slog.Logger, needs func(op string, req any) []access.Need, first map[string]access.Need, hosts Hosts) *Gate {
 	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
-		Help: "Requests refused with UNAUTHORIZED or FORBIDDEN, and connections refused because they were not encrypted, by reason.",
+		Help: "Requests rejected with UNAUTHORIZED or FORBIDDEN, and rejected connections in plain text, by reason.",
 	}, []string{"reason"})}
 	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost) {
 		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
@@ -110,26 +110,26 @@ func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tide
 	}
 	switch reason {
 	case access.NoCredentials:
-		return unauthorized(wire.HeaderAuthorization, fmt.Sprintf("the request has no credentials, and %v: give the client an access key and its secret", forbidden))
+		return unauthorized(wire.HeaderAuthorization, fmt.Sprintf("the request has no credentials, and %v; give the client an access key and its secret", forbidden))
 	case access.Malformed:
-		return unauthorized(wire.HeaderAuthorization, "the credentials cannot be read: the header authorization has the form "+access.Algorithm+
-			" Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX, and x-mq-date-time the form 20060102T150405Z")
+		return unauthorized(wire.HeaderAuthorization, "the credentials are malformed; give the header authorization the form "+access.Algorithm+
+			" Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX, and the header x-mq-date-time the form 20060102T150405Z")
 	case access.WrongCredentials:
-		return unauthorized(wire.HeaderAuthorization, "the access key is unknown, or the secret is not its own")
+		return unauthorized(wire.HeaderAuthorization, "the access key is unknown, or the secret is wrong")
 	case access.ClockSkew:
-		return unauthorized(wire.HeaderDateTime, fmt.Sprintf("the signed time is more than %v away from the broker's: "+
-			"set the client's clock, or name its time zone in the broker's access.time_zones", p.MaxClockSkew()))
+		return unauthorized(wire.HeaderDateTime, fmt.Sprintf("the signed time differs from the broker's clock by more than %v; "+
+			"correct the client's clock, or add its time zone to access.time_zones of the broker", p.MaxClockSkew()))
 	case access.PlainPassword:
-		return unauthorized(wire.HeaderAuthorization, "a secret came over plain text from another machine, where others can read it: use TLS, or sign the request; and change this secret")
+		return unauthorized(wire.HeaderAuthorization, "the client sent its secret in plain text over the network, where others can read it; change this secret, and use TLS or sign the requests")
 	}
-	return refusal.New(tidegate.CodeForbidden, "access", forbidden.Error()+": the key needs a rule that allows it")
+	return refusal.New(tidegate.CodeForbidden, "access", forbidden.Error()+"; give the key a rule that allows it")
 }
 
 func (g *Gate) deny(op, at, key string, r *denial) {
 	g.refused.WithLabelValues(string(r.reason)).Inc()
 	if more, ok := g.lines.take(r.reason, time.Now()); ok {
-		g.log.Warn("a request was refused", "op", op, "key", key, "peer", at, "reason", string(r.reason),
-			"error", r.answer.Message, "refused_unlogged", more)
+		g.log.Warn("request rejected", "operation", op, "key", key, "peer", at, "reason", string(r.reason),
+			"error", r.answer.Message, "not_logged", more)
 	}
 }
 
@@ -137,6 +137,6 @@ func (g *Gate) deny(op, at, key string, r *denial) {
 func (g *Gate) RefusedPlainText(at net.Addr) {
 	g.refused.WithLabelValues(string(reasonPlainText)).Inc()
 	if more, ok := g.lines.take(reasonPlainText, time.Now()); ok {
-		g.log.Warn("a connection in plain text was refused", "peer", at.String(), "refused_unlogged", more)
+		g.log.Warn("plain-text connection rejected", "peer", at.String(), "not_logged", more)
 	}
 }

@@ -155,7 +155,7 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")
 	case len(id) > MaxClientID:
 		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID,
-			fmt.Sprintf("the header %s has %d bytes, at most %d are allowed", wire.HeaderClientID, len(id), MaxClientID))
+			fmt.Sprintf("the header %s has %d bytes; the limit is %d", wire.HeaderClientID, len(id), MaxClientID))
 	}
 	return scoped(who, id), nil
 }

@@ -33,7 +33,7 @@ func fromPage(r *http.Request) *denial {
 		return nil
 	}
 	return &denial{reasonOrigin, refusal.New(tidegate.CodeForbidden, "origin",
-		fmt.Sprintf("a page of the origin %.200q may not change anything here", r.Header.Get("Origin")))}
+		fmt.Sprintf("a web page of origin %.200q may not change this broker", r.Header.Get("Origin")))}
 }
 
 // forOther rejects a request without credentials that arrived at a loopback address and has a host
@@ -43,9 +43,9 @@ func (g *Gate) forOther(r *http.Request, who *access.Identity) *denial {
 	if g.hosts.Any || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || g.hosts.own(r.Host) {
 		return nil
 	}
-	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", fmt.Sprintf("the request is for %.200q and has no credentials: over this machine's loopback address "+
-		"it has to be for an IP address, localhost, the advertised name or one of http_hosts, because a page in a browser can make up others; "+
-		"use one of these, or serve with --http-hosts and this name, with keys, or over TLS", r.Host))}
+	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", fmt.Sprintf("the Host header is %.200q, and the request has no credentials; on a loopback address "+
+		"the host must be an IP address, localhost, the advertised name or one of http_hosts, because a web page can send other names (DNS rebinding); "+
+		"use one of these, add the name to --http-hosts, or use access keys or TLS", r.Host))}
 }
 
 // overLoopback reports whether a request arrived at a loopback address.

@@ -58,13 +58,13 @@ func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (b
 	case "SQL92":
 		p.Filter.SQL = true
 	default:
-		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; there are TAG and SQL92", q.Filter.Type))
+		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; give TAG or SQL92", q.Filter.Type))
 	}
 	if q.MaxBytes < 0 {
-		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", fmt.Sprintf("max_bytes is %d; give 1 or more, or leave it out for no bound", q.MaxBytes))
+		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", fmt.Sprintf("max_bytes is %d; give 1 or more, or leave it out for no limit", q.MaxBytes))
 	}
 	if q.Wait != nil && *q.Wait < 0 {
-		return p, refusal.New(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it may not be negative", time.Duration(*q.Wait)))
+		return p, refusal.New(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it must not be negative", time.Duration(*q.Wait)))
 	}
 	return p, nil
 }
@@ -93,7 +93,7 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 	if req.Max != nil {
 		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > refusal.MaxReceive {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
-				fmt.Sprintf("max is %d; give 1 to %d, or ask for a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, web.TypeNDJSON))
+				fmt.Sprintf("max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, web.TypeNDJSON))
 		}
 	}
 	if req.Wait != nil {
@@ -183,13 +183,13 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 	h, left := f.h, -1
 	switch {
 	case req.AttemptID != "":
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id names one receive, and a stream is many")
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt_id", "attempt_id identifies one receive, and a stream has many; leave it out")
 	case req.Repeat:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "repeat", "repeat asks for the messages of one receive, and a stream is many")
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "repeat", "repeat repeats one receive, and a stream has many; leave it out")
 	case req.MaxBytes != 0:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes bounds one receive, and a stream is many; read the stream as slowly as you need")
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes limits one receive, and a stream has many; leave it out, and read the stream at your own speed")
 	case req.Max != nil && *req.Max < 1:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for a stream without end", *req.Max))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for an endless stream", *req.Max))
 	case req.Max != nil:
 		left = *req.Max
 	}

@@ -51,7 +51,7 @@ func (h *Handlers) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 	}
 	if raw := r.URL.RawQuery; raw != "" && (kind == web.TypeJSON || kind == web.TypeNDJSON) {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.100q goes with a body of type %s or %s; in JSON the message says it", raw, web.TypeBytes, web.TypeText))
+			fmt.Sprintf("the query %.100q is only for a body of type %s or %s; in JSON, set the fields of the message", raw, web.TypeBytes, web.TypeText))
 	}
 	switch kind {
 	case web.TypeNDJSON:
@@ -65,7 +65,7 @@ func (h *Handlers) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 			return to.one(r.Context(), &req.Message)
 		}
 		if !reflect.ValueOf(req.Message).IsZero() {
-			return 0, nil, refusal.New(tidegate.CodeBadRequest, "messages", "messages goes with no other key: each message in it has its own")
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "messages", "messages and other keys exclude each other; give each message its own keys")
 		}
 		if err := web.CheckCount("messages", len(req.Messages)); err != nil {
 			return 0, nil, err

@@ -98,7 +98,7 @@ func (to *sending) endStream(out *web.LineWriter, err error) (int, any, error) {
 	case to.h.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
 		err = closing()
 	case late: // net/http has ended the request's context as well
-		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line came for %v", to.h.IdleTimeout))
+		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line arrived for %v", to.h.IdleTimeout))
 	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
 		return 0, nil, gone(err)
@@ -122,7 +122,7 @@ func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 		var m web.Message
 		switch {
 		case errors.Is(err, web.ErrLineTooLong):
-			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line has more than %d bytes, which is the limit", lines.Max))
+			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line exceeds the limit of %d bytes", lines.Max))
 		case err != nil:
 			return b, err
 		case len(line) == 0:

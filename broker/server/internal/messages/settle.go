@@ -118,7 +118,7 @@ func (h *Handlers) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 	}
 	if req.InvisibleDuration == nil {
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
-			"invisible_duration is missing; give how long the message is to be kept from others, or \"0s\" to give it back")
+			"invisible_duration is missing; give the time for which the message stays invisible, or \"0s\" to release it")
 	}
 	var out ChangeResult
 	dur := time.Duration(*req.InvisibleDuration)
@@ -206,11 +206,11 @@ func (h *Handlers) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 	switch {
 	case req.After != nil && req.Attempt != 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "after",
-			"after, the time until the next delivery, and attempt, for the group's own interval after that one, exclude one another")
+			"after (the time until the next delivery) and attempt (for the group's interval after that attempt) exclude each other; give one of them")
 	case req.After != nil:
 		after = max(time.Duration(*req.After), transport.ByLadder+1) // too short, and nothing else
 	case req.Attempt < 0:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; the first delivery is 1", req.Attempt))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; give 1 or more, 1 is the first delivery", req.Attempt))
 	default:
 		if _, err := h.Engine.Group(d.ConsumerGroup); err != nil {
 			return 0, nil, err
@@ -244,7 +244,7 @@ func (h *Handlers) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 		return 0, nil, err
 	}
 	if req.Reason == "" {
-		req.Reason = "the consumer gave it up"
+		req.Reason = "the consumer requested a dead letter"
 	}
 	d.Attempt = req.Attempt
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}

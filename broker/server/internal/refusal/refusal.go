@@ -16,7 +16,7 @@ func New(code tidegate.Code, subject, text string) *tidegate.Error {
 
 // TooLong refuses a field of n bytes that may have only so many.
 func TooLong(code tidegate.Code, field string, n, limit int) error {
-	return New(code, field, fmt.Sprintf("the %s has %d bytes, at most %d are allowed", field, n, limit))
+	return New(code, field, fmt.Sprintf("the %s has %d bytes; the limit is %d", field, n, limit))
 }
 
 // Text returns subject, text and cause of e, in one line.

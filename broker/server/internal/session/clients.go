@@ -34,8 +34,8 @@ const (
 
 // Why a parked receive ends before its time.
 var (
-	ErrTerminated = errors.New("the client said that it ends")
-	ErrDraining   = errors.New("the server ends")
+	ErrTerminated = errors.New("the client terminated")
+	ErrDraining   = errors.New("the server is shutting down")
 	ErrNewRules   = errors.New("the access rules changed")
 )
 
@@ -49,7 +49,7 @@ func EndedHere(parked context.Context) bool {
 // A Client is one client, by its ID. Goroutines may share it.
 type Client struct {
 	id      string
-	seen    atomic.Int64            // the last sign of life, in ns since 1970
+	seen    atomic.Int64            // the time of the last request, in ns since 1970
 	profile atomic.Pointer[Profile] // nil until its settings are known
 	sent    atomic.Uint64           // the digest of the settings that it got last; 0 if none
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
@@ -78,7 +78,7 @@ func (c *Client) Profile() *Profile { return c.profile.Load() }
 // AutoRenews notes that the client received with auto_renew.
 func (c *Client) AutoRenews() { c.renews.Store(true) }
 
-// Tell records the settings that the server sends to the client.
+// Tell records the settings that the server is sending to the client.
 func (c *Client) Tell(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
 
 // Told reports whether these settings are the last that the server sent to the client.
@@ -87,8 +87,8 @@ func (c *Client) Told(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s
 // A poll is one parked receive.
 type poll struct{ cancel context.CancelCauseFunc }
 
-// Clients are the clients that gave a sign of life of late. Goroutines may share
-// them; after Close no timer runs.
+// Clients are the connected clients: those with a recent request. Goroutines may share
+// the value; after Close no timer runs.
 type Clients struct {
 	forget func(id string) // reports the end of a client to the engine
 
@@ -108,13 +108,13 @@ type Clients struct {
 	expiring sync.WaitGroup // the timer, and its function
 }
 
-// New returns clients of which there are none yet. forget is called, without a
-// lock, with the ID of each that is gone.
+// New returns an empty set of clients. forget is called, without a
+// lock, with the ID of each client that is removed.
 func New(forget func(id string)) *Clients {
 	return &Clients{forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{}, settingsLimit: maxSettingsBytes}
 }
 
-// Get returns the client's session, or nil, and takes the call as a sign of life.
+// Get returns the client's session, or nil, and counts the call as a heartbeat.
 func (r *Clients) Get(id string) *Client {
 	r.mu.Lock()
 	c := r.byID[id]
@@ -125,13 +125,13 @@ func (r *Clients) Get(id string) *Client {
 	return c
 }
 
-// IsPush reports whether the client is known to take messages to handlers.
+// IsPush reports whether the client is known to be a push consumer.
 func (r *Clients) IsPush(id string) bool {
 	c := r.Get(id)
 	return c != nil && c.IsPush()
 }
 
-// ensureLocked returns the client's session and makes one if there is none.
+// ensureLocked returns the client's session. It creates one if there is none.
 func (r *Clients) ensureLocked(id string) (*Client, error) {
 	c := r.byID[id]
 	if c == nil {
@@ -140,7 +140,7 @@ func (r *Clients) ensureLocked(id string) (*Client, error) {
 		}
 		if len(r.byID) >= MaxClients {
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-				fmt.Sprintf("%v: %d clients are connected, which is the limit", tidegate.ErrThrottled, len(r.byID)))
+				fmt.Sprintf("%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID)))
 		}
 		c = &Client{id: id}
 		r.byID[id] = c
@@ -190,7 +190,7 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 	}
 	if r.settingsBytes-c.settingsBytes+len(p.settings)+len(publishes)*publicationSize > r.settingsLimit {
 		return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-			fmt.Sprintf("%v: the settings of %d clients have %d MiB, which is the limit", tidegate.ErrThrottled, len(r.byID), r.settingsLimit>>20))
+			fmt.Sprintf("%v: the settings of %d clients use %d MiB, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID), r.settingsLimit>>20))
 	}
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
@@ -361,7 +361,7 @@ func (r *Clients) expire(now time.Time) {
 	}
 }
 
-// Len returns how many clients there are.
+// Len returns the number of clients.
 func (r *Clients) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -85,7 +85,7 @@ func ProfileOf(in *rmqpb.Settings, language string, packed bool) (*Profile, erro
 			topics = append(topics, e.GetTopic())
 		}
 	default:
-		return bad("there is no publishing or subscription data in them: set pub_sub")
+		return bad("pub_sub is empty; set publishing or subscription")
 	}
 	for _, topic := range topics {
 		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {

@@ -18,11 +18,11 @@ import (
 func SelfSigned() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make a key for TLS: %w", err)
+		return nil, fmt.Errorf("create a TLS key: %w", err)
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate for TLS: %w", err)
+		return nil, fmt.Errorf("create a TLS certificate: %w", err)
 	}
 	now := time.Now()
 	cert := x509.Certificate{
@@ -37,7 +37,7 @@ func SelfSigned() (*tls.Config, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &cert, &cert, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate for TLS: %w", err)
+		return nil, fmt.Errorf("create a TLS certificate: %w", err)
 	}
 	return &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},

@@ -273,7 +273,7 @@ func (b *Budget) full(held, own, more int64) error {
 	b.refused.Add(1)
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, Subject: b.name, RetryAfter: retryAfter,
-		Message: fmt.Sprintf("%v: %s: %d bytes more do not fit: %d of %d are held, %d of them by this connection; retry when other requests have ended",
+		Message: fmt.Sprintf("%v: %s: %d more bytes exceed the limit: %d of %d are in use, %d of them by this connection; retry when other requests have ended",
 			tidegate.ErrThrottled, b.name, more, held, b.limit, own),
 	}
 }

@@ -162,7 +162,7 @@ func TestRefusalSaysWhatIsHeld(t *testing.T) {
 	if !ok || e.Code != tidegate.CodeTooManyRequests || e.RetryAfter <= 0 || !errors.Is(err, tidegate.ErrThrottled) {
 		t.Fatalf("the refusal is %#v", err)
 	}
-	const want = "530 TOO_MANY_REQUESTS: request memory: 40 bytes more do not fit: 50 of 100 are held, 20 of them by this connection; retry when other requests have ended"
+	const want = "530 TOO_MANY_REQUESTS: request memory: 40 more bytes exceed the limit: 50 of 100 are in use, 20 of them by this connection; retry when other requests have ended"
 	if e.Message != want || h.Bytes() != 20 || b.Held() != 50 || b.Refused() != 1 {
 		t.Errorf("%q, %d bytes of %d, %d refused; want %q", e.Message, h.Bytes(), b.Held(), b.Refused(), want)
 	}

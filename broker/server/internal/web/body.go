@@ -53,9 +53,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case err == nil:
 		return raw, nil
 	case isTooLarge:
-		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body has more than %d bytes, which is the limit", tooLarge.Limit))
+		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body exceeds the limit of %d bytes", tooLarge.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "the body did not come"+readTime(r))
+		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "the body did not arrive"+readTime(r))
 	case isOnNetwork:
 		err = onNetwork.Err // without the addresses
 	}
@@ -105,7 +105,7 @@ func readHeld(r io.Reader, h *transit.Hold, length int64) ([]byte, error) {
 // readTime returns the time in which a request must arrive, if it is bounded.
 func readTime(r *http.Request) string {
 	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.ReadTimeout > 0 {
-		return fmt.Sprintf(" within %v, which is how long a request may take to arrive", s.ReadTimeout)
+		return fmt.Sprintf(" within %v, the time limit of a request", s.ReadTimeout)
 	}
 	return " in time"
 }
@@ -117,7 +117,7 @@ func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch _, err := ReadBody(w, r, 0); refusal.CodeOf(err) {
 	case tidegate.CodePayloadTooLarge:
-		return refusal.New(tidegate.CodeBadRequest, "body", "the request has a body, of which nothing is taken here: send none")
+		return refusal.New(tidegate.CodeBadRequest, "body", "the request has a body, but this operation accepts none; leave it out")
 	default:
 		return err
 	}
@@ -131,7 +131,7 @@ func ContentType(r *http.Request, types ...string) (string, error) {
 		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return "", bad("the Content-Encoding is %.100q; send the body as it is", e)
+		return "", bad("the Content-Encoding is %.100q; send the body without encoding", e)
 	}
 	given := r.Header.Get("Content-Type")
 	name, _, err := mime.ParseMediaType(given)
@@ -140,7 +140,7 @@ func ContentType(r *http.Request, types ...string) (string, error) {
 	}
 	want := "-H 'Content-Type: " + types[0] + "'"
 	if given == "" {
-		return "", bad("the Content-Type is missing; say what the body is, with curl by %s", want)
+		return "", bad("the Content-Type is missing; set it, with curl by %s", want)
 	}
 	return "", bad("the Content-Type is %.100q; give %s, with curl by %s", given, strings.Join(types, " or "), want)
 }
@@ -157,10 +157,10 @@ func Decode(raw []byte, v any) error {
 	case len(raw) == 0:
 		return badBody("it is empty; give a JSON object")
 	case raw[0] != '{':
-		return badBody("it is not a JSON object")
+		return badBody("it is not a JSON object; begin it with {")
 	}
 	if at := crowded(raw, maxMembers); at >= 0 {
-		return badBody("the list or object that begins at byte %d has more than %d members, which is the limit", at, maxMembers)
+		return badBody("the list or object that begins at byte %d exceeds the limit of %d members", at, maxMembers)
 	}
 	if err := json.Unmarshal(raw, v, json.RejectUnknownMembers(true)); err != nil {
 		return badBody("%s", diagnose(raw, err))

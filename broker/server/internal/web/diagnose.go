@@ -24,11 +24,11 @@ func diagnose(raw []byte, err error) string {
 	fault, isFault := errors.AsType[*json.SemanticError](err)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "it is cut off: the JSON object does not end"
+		return "it is truncated; the JSON object has no end"
 	case errors.Is(err, jsontext.ErrDuplicateName) && isSyntax:
-		return fmt.Sprintf("key %q is there twice%s: give it once", syntax.JSONPointer.LastToken(), within(syntax.JSONPointer.Parent()))
+		return fmt.Sprintf("key %q is repeated%s; give it once", syntax.JSONPointer.LastToken(), within(syntax.JSONPointer.Parent()))
 	case isSyntax && invalidUTF8(raw[min(int(syntax.ByteOffset), len(raw)):]):
-		return fmt.Sprintf("it is not UTF-8 at byte %d; bytes that are no text belong into a body in base64", syntax.ByteOffset)
+		return fmt.Sprintf("it is not UTF-8 at byte %d; send binary data in body, in base64", syntax.ByteOffset)
 	case isSyntax:
 		return fmt.Sprintf("it is not JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
 	case errors.Is(err, json.ErrUnknownName) && isFault:
@@ -51,7 +51,7 @@ func unknownKey(at jsontext.Pointer, keys []string) string {
 	if n := nearest.Name(at.LastToken(), keys); n != "" {
 		text += "did you mean " + n + "? "
 	}
-	return text + "there are " + strings.Join(keys, ", ")
+	return text + "the keys are " + strings.Join(keys, ", ")
 }
 
 // wrongValue returns the error of one value.
@@ -64,17 +64,17 @@ func wrongValue(raw []byte, fault *json.SemanticError) string {
 	wrongType := fault.Err == nil || errors.Is(fault.Err, strconv.ErrSyntax) || errors.Is(fault.Err, strconv.ErrRange)
 	switch {
 	case t == reflect.TypeFor[time.Time]():
-		return is + ", which is no time; give one as in RFC 3339, such as \"2026-01-31T15:04:05Z\""
+		return is + ", which is not a time; give one in the form of RFC 3339, such as \"2026-01-31T15:04:05Z\""
 	case t == reflect.TypeFor[[]byte]() && wrongType:
 		return is + "; give a text in base64"
 	case t == reflect.TypeFor[[]byte]():
-		return name(fault.JSONPointer) + " is not base64 (" + fault.Err.Error() + "); a text goes into body_text as it is"
+		return name(fault.JSONPointer) + " is not base64 (" + fault.Err.Error() + "); send plain text in body_text"
 	case wrongType && t.Kind() == reflect.Slice:
 		return is + "; give a list"
 	case wrongType && (t.Kind() == reflect.Struct || t.Kind() == reflect.Map):
 		return is + "; give an object"
 	case wrongType:
-		return is + ", which does not fit; give a " + strings.NewReplacer("int64", "whole number", "int", "whole number", "bool", "boolean").Replace(t.Kind().String())
+		return is + ", which has the wrong type; give a " + strings.NewReplacer("int64", "whole number", "int", "whole number", "bool", "boolean").Replace(t.Kind().String())
 	}
 	return name(fault.JSONPointer) + ": " + fault.Err.Error()
 }

@@ -39,7 +39,7 @@ func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error
 	}
 	switch {
 	case m.Body != nil && m.BodyText != nil:
-		return out, refusal.New(tidegate.CodeBadRequest, "body", "body and body_text exclude one another; give base64 as body, or text as body_text")
+		return out, refusal.New(tidegate.CodeBadRequest, "body", "body and body_text exclude each other; give base64 in body, or text in body_text")
 	case len(m.ID) > refusal.MaxMessageID:
 		return out, refusal.TooLong(tidegate.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
 	case len(m.TraceContext) > refusal.MaxTraceContext:
@@ -47,10 +47,10 @@ func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error
 	case len(m.BornHost) > refusal.MaxBornHost:
 		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), refusal.MaxBornHost)
 	case m.DeliverAt != nil && m.DeliverAfter != nil:
-		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude one another")
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude each other; give one of them")
 	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
 		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_after",
-			fmt.Sprintf("deliver_after is %v; it may not be negative", time.Duration(*m.DeliverAfter)))
+			fmt.Sprintf("deliver_after is %v; it must not be negative", time.Duration(*m.DeliverAfter)))
 	case m.DeliverAt != nil && !refusal.Storable(*m.DeliverAt):
 		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
 	case m.BornAt != nil && !refusal.Storable(*m.BornAt):
@@ -160,7 +160,7 @@ func MessageOfQuery(query map[string][]string) (m Message, err error) {
 		case key == "deliver_at":
 			at, err := time.Parse(time.RFC3339, last)
 			if err != nil {
-				return m, bad("is %.100q; give a time as in RFC 3339, such as 2026-01-31T15:04:05Z", last)
+				return m, bad("is %.100q; give a time in the form of RFC 3339, such as 2026-01-31T15:04:05Z", last)
 			}
 			m.DeliverAt = &at
 		case key == "deliver_after":
@@ -170,7 +170,7 @@ func MessageOfQuery(query map[string][]string) (m Message, err error) {
 			}
 			m.DeliverAfter = new(broker.Duration(d))
 		default:
-			return m, bad("is unknown; there are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
+			return m, bad("is unknown; the parameters are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
 		}
 	}
 	return m, nil

@@ -117,7 +117,7 @@ func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	slices.Sort(methods)
 	list := strings.Join(methods, ", ")
 	w.Header().Set("Allow", list)
-	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " takes " + list + ", not " + r.Method})
+	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " accepts " + list + ", not " + r.Method})
 }
 
 // WriteJSON answers with v, for people to read.

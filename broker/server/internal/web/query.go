@@ -27,7 +27,7 @@ func QueryOf(r *http.Request, known ...string) *Query {
 	q := &Query{values: values, Err: err}
 	for name := range q.values {
 		if !slices.Contains(known, name) {
-			q.fail(name, "it is unknown; there are %s", strings.Join(known, ", "))
+			q.fail(name, "it is unknown; the parameters are %s", strings.Join(known, ", "))
 		}
 	}
 	return q
@@ -39,7 +39,7 @@ func Values(r *http.Request) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.200q cannot be read (%v): in a value, %% is %%25 and ; is %%3B", r.URL.RawQuery, err))
+			fmt.Sprintf("the query %.200q is malformed (%v); in a value, write %% as %%25 and ; as %%3B", r.URL.RawQuery, err))
 	}
 	return values, nil
 }
@@ -53,7 +53,7 @@ func (q *Query) fail(name, format string, args ...any) {
 // Text takes a parameter as it is.
 func (q *Query) Text(name string) string {
 	if len(q.values[name]) > 1 {
-		q.fail(name, "it is given %d times: give it once", len(q.values[name]))
+		q.fail(name, "it is given %d times; give it once", len(q.values[name]))
 	}
 	return q.values.Get(name)
 }
@@ -82,7 +82,7 @@ func (q *Query) Yes(name string) bool {
 	case "true":
 		return true
 	default:
-		q.fail(name, "%.100q: give true or false", s)
+		q.fail(name, "it is %.100q; give true or false", s)
 	}
 	return false
 }
@@ -95,7 +95,7 @@ func (q *Query) Time(name string) time.Time {
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		q.fail(name, "%.100q is not a time such as 2026-01-31T12:00:00Z", s)
+		q.fail(name, "%.100q is not a time; give one such as 2026-01-31T12:00:00Z", s)
 	}
 	return t
 }

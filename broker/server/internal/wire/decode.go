@@ -27,7 +27,7 @@ func (in *Intake) decode(data mem.BufferSlice, request proto.Message) (refused, 
 	case isAck && decodeAck(raw, ack):
 	default:
 		if err = proto.Unmarshal(raw, request); err != nil {
-			err = status.Error(codes.Internal, "the request cannot be read: "+err.Error())
+			err = status.Error(codes.Internal, "the request is malformed: "+err.Error())
 		}
 	}
 	buf.Free()

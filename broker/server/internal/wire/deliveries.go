@@ -318,7 +318,7 @@ func (f *Deliveries) validate(d *tidegate.Delivery, user map[string]string) erro
 	return nil
 }
 
-var errNotUTF8 = errors.New("a name, key or property is not UTF-8, and no client can be told of it")
+var errNotUTF8 = errors.New("a name, key or property is not UTF-8, so the message cannot be encoded")
 
 // deadLetterQueue returns the user's properties, and where a dead letter comes
 // from. RocketMQ has a field for topic and ID of the origin, so these two

@@ -60,7 +60,7 @@ type Intake struct {
 func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err error) {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(messageReader)
 	if !ok {
-		return nil, status.Error(codes.Internal, "the version of gRPC that the broker was built with does not let it read requests")
+		return nil, status.Error(codes.Internal, "the broker was built with an incompatible version of gRPC and cannot read requests")
 	}
 	if !in.Streams { // a stream may be silent for as long as it wants
 		if err := in.Hold.Resize(firstHold, true); err != nil {
@@ -73,7 +73,7 @@ func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err
 		return nil, in.failure(err)
 	}
 	if header[0] != 0 {
-		return nil, status.Error(codes.Unimplemented, "the request is compressed, which this broker does not take: compress the bodies of messages instead")
+		return nil, status.Error(codes.Unimplemented, "the request is compressed; this broker accepts only uncompressed requests, so compress the message bodies instead")
 	}
 	raw, refused, err := in.body(stream, request, int64(binary.BigEndian.Uint32(header[1:])))
 	if err != nil || refused != nil {
@@ -113,7 +113,7 @@ func (in *Intake) body(stream messageReader, request proto.Message, n int64) (ra
 	if !in.Streams {
 		var more [1]byte
 		if err := stream.ReadMessageHeader(more[:]); err == nil {
-			return raw, nil, status.Error(codes.Internal, "more than one request came, and the RPC has one")
+			return raw, nil, status.Error(codes.Internal, "more than one request arrived for a unary RPC")
 		} else if !errors.Is(err, io.EOF) {
 			return raw, nil, in.failure(err)
 		}
@@ -135,7 +135,7 @@ func (in *Intake) checkLength(request proto.Message, n int64) (refused, err erro
 	switch request.(type) {
 	case *rmqpb.SendMessageRequest:
 		if n > int64(in.MaxSend) { // as every gRPC server with a limit does
-			return nil, status.Errorf(codes.ResourceExhausted, "the request has %d bytes, at most %d are allowed", n, in.MaxSend)
+			return nil, status.Errorf(codes.ResourceExhausted, "the request has %d bytes; the limit is %d", n, in.MaxSend)
 		}
 		return nil, nil
 	case *rmqpb.AckMessageRequest:
@@ -146,7 +146,7 @@ func (in *Intake) checkLength(request proto.Message, n int64) (refused, err erro
 
 func smaller(n, limit int64) error {
 	if n > limit {
-		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes, at most %d are allowed", n, limit))
+		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes; the limit is %d", n, limit))
 	}
 	return nil
 }

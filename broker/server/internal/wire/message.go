@@ -50,7 +50,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 	maps.DeleteFunc(out.Properties, func(_, value string) bool { return value == "" }) // as RocketMQ does
 	switch {
 	case strings.TrimSpace(out.ID) == "":
-		return out, born, refusal.New(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank")
+		return out, born, refusal.New(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank; give each message its own")
 	case len(out.ID) > refusal.MaxMessageID:
 		return out, born, refusal.TooLong(tidegate.CodeIllegalMessageID, "message_id", len(out.ID), refusal.MaxMessageID)
 	case len(out.TraceContext) > refusal.MaxTraceContext:
@@ -71,7 +71,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		out.DeliverAt = t.AsTime()
 		if ahead := out.DeliverAt.Sub(now); ahead > maxDelay {
 			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
-				fmt.Sprintf("the delivery_timestamp is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay))
+				fmt.Sprintf("the delivery_timestamp is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay))
 		}
 	}
 	if d := p.GetOrphanedTransactionRecoveryDuration(); d != nil {
@@ -93,7 +93,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		out.Body = body
 	default:
 		return out, born, refusal.New(tidegate.CodeMessageCorrupted, "body_encoding",
-			fmt.Sprintf("the body_encoding is %d; there are IDENTITY (1) and GZIP (2)", e))
+			fmt.Sprintf("the body_encoding is %d; give IDENTITY (1) or GZIP (2)", e))
 	}
 	return out, born, nil
 }
@@ -159,13 +159,13 @@ func checkDigest(d *rmqpb.Digest, body []byte) error {
 		have = strings.ToUpper(hex.EncodeToString(sum[:]))
 	default:
 		return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
-			fmt.Sprintf("the body_digest is of type %d; there are CRC32 (1), MD5 (2) and SHA1 (3)", d.GetType()))
+			fmt.Sprintf("the body_digest has the type %d; give CRC32 (1), MD5 (2) or SHA1 (3)", d.GetType()))
 	}
 	if strings.EqualFold(have, d.GetChecksum()) {
 		return nil
 	}
 	return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
-		fmt.Sprintf("the body_digest is %v %.64q, but the %d bytes that arrived have %s", d.GetType(), d.GetChecksum(), len(body), have))
+		fmt.Sprintf("the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have))
 }
 
 // gunzip unpacks a body of at most limit bytes.
@@ -174,7 +174,7 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 		return nil, nil // an empty body, which the engine refuses as such
 	}
 	corrupted := func(err error) error {
-		return refusal.New(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not: %v", len(packed), err))
+		return refusal.New(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
 	}
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -186,9 +186,9 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 	switch {
 	case n > int64(limit):
 		return nil, refusal.New(tidegate.CodeMessageBodyTooLarge, "body",
-			fmt.Sprintf("the body of %d bytes unpacks to more than %d, which is the limit", len(packed), limit))
+			fmt.Sprintf("the body of %d bytes exceeds the limit of %d bytes after decompression", len(packed), limit))
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, corrupted(errors.New("it is cut off"))
+		return nil, corrupted(errors.New("it is truncated"))
 	case err != nil:
 		return nil, corrupted(err)
 	}

@@ -55,7 +55,7 @@ func checkSize(request proto.Message, raw []byte) error {
 			_ = walk(m, messageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
 			if beside > maxBesideBody {
 				return refusal.New(tidegate.CodeMessagePropertiesTooLarge, "message",
-					fmt.Sprintf("message %d has %d bytes beside its body, at most %d are allowed", i+1, beside, maxBesideBody))
+					fmt.Sprintf("message %d has %d bytes in addition to its body; the limit is %d", i+1, beside, maxBesideBody))
 			}
 			return nil
 		})
@@ -87,7 +87,7 @@ func walk(raw []byte, field protowire.Number, name string, f func(i int, value [
 		}
 		raw = raw[n:]
 		if i == refusal.MaxMany && name != "" {
-			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request has more than %d %s, which is the limit", refusal.MaxMany, name))
+			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request exceeds the limit of %d %s", refusal.MaxMany, name))
 		}
 		if err := f(i, value); err != nil {
 			return err

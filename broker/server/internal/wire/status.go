@@ -11,7 +11,7 @@ var OK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
 // MultipleResults is the status of a response whose entries have different statuses. It is shared
 // and never changed.
-var MultipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "see the status of each entry"}
+var MultipleResults = &rmqpb.Status{Code: rmqpb.Code_MULTIPLE_RESULTS, Message: "the entries have different statuses; see the status of each entry"}
 
 // StatusOf returns the status of an error that has a code.
 func StatusOf(e *tidegate.Error) *rmqpb.Status {
