@@ -16,7 +16,7 @@ var (
 
 	// ErrInvalidHandle: the receipt handle does not identify a current delivery. The invisible time
 	// is over, a later delivery or change replaced the handle, or the message was acknowledged.
-	ErrInvalidHandle = errors.New("receipt handle is not valid any more")
+	ErrInvalidHandle = errors.New("receipt handle is no longer valid")
 
 	// ErrTopicNotFound: the server does not have the topic.
 	ErrTopicNotFound = errors.New("topic not found")
@@ -115,7 +115,7 @@ func (e *Error) codeText() string {
 	case e.Code == 0:
 		return ""
 	case e.Code == CodeTooManyRequests && strings.HasPrefix(e.Message, "530 "):
-		return "" // the text says it already
+		return "" // the text has it already
 	case e.Code == CodeTooManyRequests:
 		return ErrThrottled.Error()
 	}

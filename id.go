@@ -13,7 +13,7 @@ var idEpoch = time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var idHost, idSequence = newIDHost()
 
-// newIDHost draws the part that tells this process from others. RocketMQ takes
+// newIDHost returns the random part that identifies this process. RocketMQ uses
 // the network card's address; random bytes do the same for containers, whose
 // addresses repeat.
 func newIDHost() (host [8]byte, seq *atomic.Uint32) {

@@ -65,15 +65,15 @@ func ValidateTopic(name string) error {
 		return err
 	}
 	if strings.Contains("."+name+".", "..") {
-		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row: it stands between two words", name)
+		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row; give '.' only between two words", name)
 	}
 	switch name {
 	case "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
 		"OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC":
-		return invalid(CodeIllegalTopic, "topic", "%q is a topic of RocketMQ's own", name)
+		return invalid(CodeIllegalTopic, "topic", "%q is a system topic of RocketMQ; give another name", name)
 	}
 	if strings.HasPrefix(name, "rmq_sys_") || strings.HasPrefix(name, "RMQ_SYS_") {
-		return invalid(CodeIllegalTopic, "topic", "%q begins as RocketMQ's own topics do", name)
+		return invalid(CodeIllegalTopic, "topic", "%q begins like the system topics of RocketMQ; give another name", name)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func ValidateGroup(name string) error {
 		return err
 	}
 	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
-		return invalid(CodeIllegalConsumerGroup, "consumer group", "%q begins as RocketMQ's own groups do", name)
+		return invalid(CodeIllegalConsumerGroup, "consumer group", "%q begins like the system groups of RocketMQ; give another name", name)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func validateName(field, name, more string, limit int, code Code) error {
 		return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
 	}
 	if len(name) > limit {
-		return invalid(code, field, "the name has %d characters, at most %d are allowed", len(name), limit)
+		return invalid(code, field, "the name has %d characters; the limit is %d", len(name), limit)
 	}
 	for i, r := range name {
 		if !(r == '%' || r == '|' || r == '_' || r == '-' || strings.ContainsRune(more, r) ||
@@ -124,26 +124,26 @@ func (m *Message) Validate(maxBody int) error {
 	case len(m.Body) == 0:
 		return invalid(CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
 	case len(m.Body) > maxBody:
-		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes, at most %d are allowed", len(m.Body), maxBody)
+		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes; the limit is %d", len(m.Body), maxBody)
 	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !utf8.ValidString(m.ID)):
-		return invalid(CodeIllegalMessageID, "message ID", "%q is blank or not UTF-8", m.ID)
+		return invalid(CodeIllegalMessageID, "message ID", "%q is blank, or not UTF-8", m.ID)
 	case len(m.ID) > MaxMessageIDLength:
-		return invalid(CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes, at most %d are allowed", m.ID, len(m.ID), MaxMessageIDLength)
+		return invalid(CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
 		return invalid(CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
 	case len(m.MessageGroup) > MaxMessageGroupLength:
-		return invalid(CodeIllegalMessageGroup, "message group", "the group has %d bytes, at most %d are allowed",
+		return invalid(CodeIllegalMessageGroup, "message group", "the message group has %d bytes; the limit is %d",
 			len(m.MessageGroup), MaxMessageGroupLength)
 	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
 		return invalid(CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
-		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude one another",
+		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
 			m.MessageGroup)
 	case time.Until(m.DeliverAt) > MaxDelay:
-		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead, at most %v are allowed",
+		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
 			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
 	case len(m.TraceContext) > MaxTraceContextLength:
-		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes, at most %d are allowed", len(m.TraceContext), MaxTraceContextLength)
+		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):
 		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
 	}
@@ -159,7 +159,7 @@ func (m *Message) validateProperties() error {
 		size += len(k)
 	}
 	if len(m.Properties) > MaxProperties {
-		return invalid(CodeMessagePropertiesTooLarge, "properties", "the message has %d properties, at most %d are allowed",
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "the message has %d properties; the limit is %d",
 			len(m.Properties), MaxProperties)
 	}
 	for k, v := range m.Properties {
@@ -170,12 +170,12 @@ func (m *Message) validateProperties() error {
 			return invalid(CodeIllegalMessagePropertyKey, "property", "the value of %q is empty, and RocketMQ drops such properties; leave it out", k)
 		}
 		if !utf8.ValidString(v) {
-			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; bytes belong into the body", k, v)
+			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; put binary data into the body", k, v)
 		}
 		size += len(k) + len(v)
 	}
 	if size > MaxPropertiesSize {
-		return invalid(CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes, at most %d are allowed",
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes; the limit is %d",
 			size, MaxPropertiesSize)
 	}
 	return nil

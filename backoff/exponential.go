@@ -124,7 +124,7 @@ func (e Exponential) Validate() error {
 	e = e.Filled()
 	var errs []error
 	refuse := func(field string, value any, legal string) {
-		errs = append(errs, fmt.Errorf("backoff: Exponential.%s is %v; legal is %s", field, value, legal))
+		errs = append(errs, fmt.Errorf("backoff: Exponential.%s is %v; it must be %s", field, value, legal))
 	}
 	if e.Initial < 0 {
 		refuse("Initial", e.Initial, "more than 0, or 0 for the default")
@@ -142,7 +142,7 @@ func (e Exponential) Validate() error {
 	case e.Initial > e.Max:
 		refuse("Max", e.Max, fmt.Sprintf("Initial (%v) or more", e.Initial))
 	case jitterOK && spread(e.Max, e.Jitter) > math.MaxInt64-e.Max:
-		refuse("Max", e.Max, fmt.Sprintf("at most %v after a Jitter of %v is added",
+		refuse("Max", e.Max, fmt.Sprintf("at most %v after the Jitter of %v is added",
 			time.Duration(math.MaxInt64), e.Jitter))
 	}
 	if e.MinConnectTimeout < 0 {

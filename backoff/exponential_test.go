@@ -145,15 +145,15 @@ func TestExponentialValidate(t *testing.T) {
 		e    Exponential
 		want []string // one for each line of the error
 	}{
-		{"negative initial", with(func(e *Exponential) { e.Initial = -1 }), []string{"Initial is -1ns; legal is more than 0"}},
-		{"initial above max", with(func(e *Exponential) { e.Initial = time.Hour }), []string{"Max is 2m0s; legal is Initial (1h0m0s) or more"}},
-		{"shrinking", with(func(e *Exponential) { e.Multiplier = 0.5 }), []string{"Multiplier is 0.5; legal is a finite number of at least 1, or 0 for the default"}},
+		{"negative initial", with(func(e *Exponential) { e.Initial = -1 }), []string{"Initial is -1ns; it must be more than 0"}},
+		{"initial above max", with(func(e *Exponential) { e.Initial = time.Hour }), []string{"Max is 2m0s; it must be Initial (1h0m0s) or more"}},
+		{"shrinking", with(func(e *Exponential) { e.Multiplier = 0.5 }), []string{"Multiplier is 0.5; it must be a finite number of at least 1, or 0 for the default"}},
 		{"multiplier NaN", with(func(e *Exponential) { e.Multiplier = math.NaN() }), []string{"Multiplier is NaN"}},
 		{"multiplier infinite", with(func(e *Exponential) { e.Multiplier = math.Inf(1) }), []string{"Multiplier is +Inf"}},
 		{"jitter NaN", with(func(e *Exponential) { e.Jitter = math.NaN() }), []string{"Jitter is NaN"}},
 		{"jitter negative", with(func(e *Exponential) { e.Jitter = -0.1 }), []string{"Jitter is -0.1"}},
-		{"jitter in percent", with(func(e *Exponential) { e.Jitter = 20 }), []string{"Jitter is 20; legal is a number up to 1"}},
-		{"overflow", with(func(e *Exponential) { e.Max = math.MaxInt64 }), []string{"Max is 2562047h47m16.854775807s; legal is at most"}},
+		{"jitter in percent", with(func(e *Exponential) { e.Jitter = 20 }), []string{"Jitter is 20; it must be a number up to 1"}},
+		{"overflow", with(func(e *Exponential) { e.Max = math.MaxInt64 }), []string{"Max is 2562047h47m16.854775807s; it must be at most"}},
 		{"connect timeout", with(func(e *Exponential) { e.MinConnectTimeout = -time.Second }), []string{"MinConnectTimeout is -1s"}},
 		{"all at once", Exponential{-1, -2, -3, -4, -5}, []string{"Initial", "Multiplier", "Jitter", "Max", "MinConnectTimeout"}},
 	} {

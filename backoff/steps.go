@@ -54,7 +54,7 @@ func (s Steps) Validate() error {
 	var errs []error
 	for i, d := range s {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("backoff: step %d of %d is %v; legal is 0s or more", i+1, len(s), d))
+			errs = append(errs, fmt.Errorf("backoff: step %d of %d is %v; it must be 0s or more", i+1, len(s), d))
 		}
 	}
 	return errors.Join(errs...)
@@ -71,10 +71,10 @@ func ParseSteps(text string) (Steps, error) {
 		d, err := time.ParseDuration(word)
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is not a duration; give for example 500ms, 10s or 1h30m",
+			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is not a duration; give one such as 500ms, 10s or 1h30m",
 				i+1, len(words), word))
 		case d < 0:
-			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is negative; legal is 0s or more",
+			errs = append(errs, fmt.Errorf("backoff: step %d of %d, %q, is negative; it must be 0s or more",
 				i+1, len(words), word))
 		default:
 			s = append(s, d)

@@ -46,7 +46,7 @@ func (r *run) acked(batch []*item, errs []error) {
 	if len(errs) != len(batch) {
 		errs = make([]error, len(batch))
 		for i, it := range batch {
-			errs[i] = &tidegate.Error{Op: "AckMessage", Subject: it.current.ID, Message: "the transport did not return one result for each delivery"}
+			errs[i] = &tidegate.Error{Op: "AckMessage", Subject: it.current.ID, Message: "the transport returned a different number of results than deliveries"}
 		}
 	}
 	done := batch[:0]

@@ -142,18 +142,18 @@ func (f *faults) batch(o PushOptions, l gather.Limits) {
 	f.NotNegative("Batch.MaxMessages", int64(l.Items), l.Items)
 	f.NotNegative("Batch.MaxBytes", int64(l.Bytes), l.Bytes)
 	if most := maxConcurrency / (max(l.Batches, 1) + 1); l.Items > most {
-		f.Add("Batch.MaxMessages", "%d are too many for a Concurrency of %d, at most %d are allowed", l.Items, l.Batches, most)
+		f.Add("Batch.MaxMessages", "%d are too many with a Concurrency of %d; give at most %d", l.Items, l.Batches, most)
 	}
 	o = o.withDefaults()
 	if l.Bytes > o.MaxBytes && o.MaxBytes > 0 {
-		f.Add("Batch.MaxBytes", "%d is more than MaxBytes (%d), which bounds all messages in hand", l.Bytes, o.MaxBytes)
+		f.Add("Batch.MaxBytes", "%d exceeds MaxBytes (%d), the limit of all messages in hand; give less, or raise MaxBytes", l.Bytes, o.MaxBytes)
 	}
 	lease, field := o.MaxExtension, "MaxExtension"
 	if lease < 0 {
 		lease, field = o.InvisibleDuration, "InvisibleDuration"
 	}
 	if l.Wait >= lease {
-		f.Add("Batch.MaxWait", "%v is not less than %s (%v), after which the messages are delivered again", l.Wait, field, lease)
+		f.Add("Batch.MaxWait", "%v is not less than %s (%v), after which the messages are redelivered; give less", l.Wait, field, lease)
 	}
 }
 
@@ -165,7 +165,7 @@ type batched struct {
 }
 
 // errLostContext is the failure of a message without a known batch.
-var errLostContext = errors.New("a middleware has called its next handler with a ctx that is not derived from its own")
+var errLostContext = errors.New("a middleware called its next handler with a context that is not derived from its own context")
 
 // gathered is the handler of a message of a batch consumer. It waits for the message's batch.
 func gathered(ctx context.Context, d *tidegate.Delivery) error {
@@ -239,7 +239,7 @@ func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []
 	case ok && len(verdicts) == len(results):
 		copy(results, verdicts)
 	case ok:
-		fill(fmt.Errorf("the BatchResult has %d verdicts for %d messages: %w", len(verdicts), len(results), err))
+		fill(fmt.Errorf("the BatchResult has %d results for %d messages: %w", len(verdicts), len(results), err))
 	default:
 		fill(err)
 	}

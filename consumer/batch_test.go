@@ -72,12 +72,12 @@ func TestBatchResults(t *testing.T) {
 		{"the first messages alone", func() error { return BatchResult{nil, errBroken, Snooze(0), Snooze(0)} },
 			[]Outcome{{}, retried, {Disposition: Snoozed}, {Disposition: Snoozed}}, ""},
 		{"a result that is too short", func() error { return BatchResult{nil} }, []Outcome{retried, retried, retried, retried},
-			"the BatchResult has 1 verdicts for 4 messages"},
-		{"a result that is too long", func() error { return make(BatchResult, 5) }, []Outcome{retried, retried, retried, retried}, "5 verdicts for 4"},
+			"the BatchResult has 1 results for 4 messages"},
+		{"a result that is too long", func() error { return make(BatchResult, 5) }, []Outcome{retried, retried, retried, retried}, "5 results for 4"},
 		{"a panic", func() error { panic("boom") }, []Outcome{retried, retried, retried, retried}, "handler panicked: boom"},
 		{"a Goexit", func() error { runtime.Goexit(); return nil }, []Outcome{retried, retried, retried, retried}, "handler panicked: " + decision.Goexit},
-		{"an error that panics", func() error { return (*nilPanics)(nil) }, []Outcome{retried, retried, retried, retried}, "cannot be read"},
-		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{{}, retried, {}, {}}, "cannot be read"},
+		{"an error that panics", func() error { return (*nilPanics)(nil) }, []Outcome{retried, retried, retried, retried}, "has no readable text"},
+		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{{}, retried, {}, {}}, "has no readable text"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -114,8 +114,8 @@ func TestBatchOptionsAreValidated(t *testing.T) {
 		{PushOptions{Batch: BatchOptions{MaxMessages: -1}}, `"Batch.MaxMessages": 40000 BAD_REQUEST: -1 is negative`},
 		{PushOptions{Batch: BatchOptions{MaxBytes: -1}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: -1 is negative`},
 		{PushOptions{Concurrency: -2}, `"Concurrency": 40000 BAD_REQUEST: -2 is negative`},
-		{PushOptions{Concurrency: 1 << 12, Batch: BatchOptions{MaxMessages: 1 << 9}}, "512 are too many for a Concurrency of 4096, at most 255 are allowed"},
-		{PushOptions{MaxBytes: 1 << 10, Batch: BatchOptions{MaxBytes: 1 << 11}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: 2048 is more than MaxBytes (1024)`},
+		{PushOptions{Concurrency: 1 << 12, Batch: BatchOptions{MaxMessages: 1 << 9}}, "512 are too many with a Concurrency of 4096; give at most 255"},
+		{PushOptions{MaxBytes: 1 << 10, Batch: BatchOptions{MaxBytes: 1 << 11}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: 2048 exceeds MaxBytes (1024)`},
 		{PushOptions{Batch: BatchOptions{MaxWait: time.Hour}}, "1h0m0s is not less than MaxExtension (1h0m0s)"},
 		{PushOptions{MaxExtension: -1, Batch: BatchOptions{MaxWait: time.Minute}}, "1m0s is not less than InvisibleDuration (30s)"},
 	} {

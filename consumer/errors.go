@@ -12,7 +12,7 @@ var (
 	// ErrLeaseLost is the cause of a handler's context when the consumer no longer owns the
 	// message: the invisible time ended and could not be extended, or the server rejected the
 	// receipt handle. The server delivers the message again. The handler's result is ignored.
-	ErrLeaseLost = errors.New("the delivery's invisible time is over")
+	ErrLeaseLost = errors.New("the invisible time of the delivery has ended")
 
 	// ErrShutdown is the cause of a handler's context when the handler is still running nine tenths
 	// of PushOptions.ShutdownTimeout after the end of Run's ctx.

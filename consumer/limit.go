@@ -11,7 +11,7 @@ func (r *run) permitted(p *permit.Permits, t *topic, most int, more, helper bool
 		if err == nil {
 			return n
 		}
-		wait, end := r.receiveFailed(t, "the limiter refuses to let messages be received", err, failures)
+		wait, end := r.receiveFailed(t, "the limiter does not permit the receive", err, failures)
 		if end || r.pause(wait) != nil {
 			return 0
 		}

@@ -255,7 +255,7 @@ type faults struct{ fault.List }
 func (f *faults) push(o PushOptions) {
 	f.NotNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
 	if o.Concurrency > maxConcurrency {
-		f.Add("Concurrency", "%d is too many, at most %d are allowed", o.Concurrency, maxConcurrency)
+		f.Add("Concurrency", "%d is too many; give at most %d", o.Concurrency, maxConcurrency)
 	}
 	f.NotNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
 	gate.Options(o.KillSwitch).Check(&f.List)
@@ -264,7 +264,7 @@ func (f *faults) push(o PushOptions) {
 	f.NotNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
 	f.NotNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
 	if o.OnStuck != nil && o.StuckAfter == 0 {
-		f.Add("OnStuck", "it is never called without StuckAfter; set that too")
+		f.Add("OnStuck", "it is never called without StuckAfter; set StuckAfter too")
 	}
 	f.Policy("ReceiveBackoff", o.ReceiveBackoff)
 }
@@ -280,6 +280,6 @@ func (f *faults) subscription(s Subscription) {
 func (f *faults) invisible(d time.Duration) {
 	f.NotNegative("InvisibleDuration", int64(d), d)
 	if d > maxInvisibleDuration {
-		f.Add("InvisibleDuration", "%v is too long, at most %v are allowed", d, maxInvisibleDuration)
+		f.Add("InvisibleDuration", "%v is too long; give at most %v", d, maxInvisibleDuration)
 	}
 }

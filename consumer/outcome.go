@@ -44,7 +44,7 @@ func (d Disposition) String() string {
 	case Unsettled:
 		return "unsettled"
 	case PerhapsSettled:
-		return "perhaps settled"
+		return "possibly settled"
 	case Parked:
 		return "parked"
 	case Snoozed:
@@ -104,7 +104,7 @@ func (r *run) observe(it *item) {
 	}
 	if it.Verdict.Spent {
 		r.spent.Do(func() {
-			r.log.Warn("this server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
+			r.log.Warn("the server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
 		})
 	}
 	if r.opts.OnDeadLetter != nil && it.disposition == DeadLettered {
@@ -121,17 +121,17 @@ func (r *run) observe(it *item) {
 func levelOf(d Disposition) (slog.Level, string) {
 	switch d {
 	case DeadLettered:
-		return slog.LevelWarn, "message is a dead letter now"
+		return slog.LevelWarn, "message became a dead letter"
 	case Discarded:
-		return slog.LevelWarn, "message is discarded after its last attempt"
+		return slog.LevelWarn, "message discarded after its last attempt"
 	case Parked:
-		return slog.LevelWarn, "message group is parked now"
+		return slog.LevelWarn, "message group parked"
 	case LeaseLost:
-		return slog.LevelWarn, "lease lost, message will be delivered again"
+		return slog.LevelWarn, "lease lost; the message will be redelivered"
 	case PerhapsSettled:
-		return slog.LevelInfo, "delivery was settled already, most likely: a response was lost"
+		return slog.LevelInfo, "delivery possibly settled by an attempt whose response was lost"
 	case Unsettled:
-		return slog.LevelWarn, "delivery could not be settled"
+		return slog.LevelWarn, "delivery not settled"
 	}
 	return slog.LevelDebug, "delivery settled"
 }

@@ -32,16 +32,16 @@ func TestPanicsAreFailures(t *testing.T) {
 		"nil":    {panics(nothing), "handler panicked: panic called with nil argument"},
 		"Goexit": {func(context.Context, *tidegate.Delivery) error { runtime.Goexit(); return nil }, "handler panicked: runtime.Goexit was called"},
 		"typed nil": {returns((*fs.PathError)(nil)),
-			"handler panicked: the error that it returned, <nil> of type *fs.PathError, cannot be read: runtime error: invalid memory address"},
+			"handler panicked: the error returned, <nil> of type *fs.PathError, has no readable text: runtime error: invalid memory address"},
 		"an error that panics": {returns(awkward{"boom"}),
-			"handler panicked: the error that it returned, %!v(PANIC=Error method: boom) of type consumer.awkward, cannot be read: boom"},
+			"handler panicked: the error returned, %!v(PANIC=Error method: boom) of type consumer.awkward, has no readable text: boom"},
 		"an error that panics with itself": {returns(awkward{}),
-			"handler panicked: the error that it returned, a consumer.awkward of type consumer.awkward, cannot be read: a consumer.awkward"},
+			"handler panicked: the error returned, a consumer.awkward of type consumer.awkward, has no readable text: a consumer.awkward"},
 		"panic with a typed nil":               {panics((*fs.PathError)(nil)), "handler panicked: <nil>"},
 		"panic with an error that panics":      {panics(awkward{"boom"}), "handler panicked: %!v(PANIC=Error method: boom)"},
 		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer.awkward"},
 		"an error that ends the goroutine": {returns(deadly{}),
-			"handler panicked: the error that it returned, of type consumer.deadly, cannot be read: runtime.Goexit was called"},
+			"handler panicked: the error returned, of type consumer.deadly, has no readable text: runtime.Goexit was called"},
 		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer.deadly"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
 			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, PushOptions{})
 			time.Sleep(time.Minute)
 			stop()
-			if text := s.dead["m0"]; !strings.Contains(text, "cannot be read") || len(s.retries) != 1 {
+			if text := s.dead["m0"]; !strings.Contains(text, "has no readable text") || len(s.retries) != 1 {
 				t.Errorf("%T: dead letters %q after %d retries, want a failure like any other", err, s.dead, len(s.retries))
 			}
 		})

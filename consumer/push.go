@@ -56,7 +56,7 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 // newPush returns a consumer, or an error that joins f with all other faults.
 func newPush(f faults, t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
 	if t == nil {
-		f.Add("transport", "it is nil; give the one to receive through")
+		f.Add("transport", "it is nil; give the transport to receive through")
 	}
 	policies, err := policy.NewSet(opts.Policies...)
 	if err != nil {
@@ -227,7 +227,7 @@ func (r *run) leaveRuns() {
 func (r *run) reportStop(took time.Duration) {
 	s := r.hand.stopReport()
 	s.Took = took
-	r.log.Info("consumer stopped", "topic", r.topicNames(), "group", r.sub.Group, "took", took, "acked", s.Acked,
+	r.log.Info("consumer stopped", "topic", r.topicNames(), "group", r.sub.Group, "duration", took, "acked", s.Acked,
 		"retried", s.Retried, "released", s.Released, "cancelled", s.Cancelled, "unsettled", s.Unsettled)
 	if r.opts.OnStop != nil {
 		r.guard("OnStop panicked", "", func() { r.opts.OnStop(s) })

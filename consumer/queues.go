@@ -35,7 +35,7 @@ func (r *run) watchQueues(t *topic) {
 			failures++
 		default:
 			// The earlier settings remain in effect. The receive loops report every other fault.
-			r.log.Debug("reading the group's settings again failed",
+			r.log.Debug("rereading the group's settings failed",
 				"topic", t.name, "group", r.sub.Group, "error", err)
 		}
 		if r.pause(wait) != nil {

@@ -165,7 +165,7 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 			return ds
 		}
 		if failure.EndingOf(err) == failure.AtOnce || failure.Code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
-			r.log.Warn("cannot repeat a cancelled receive; its messages may stay invisible until their invisible time ends",
+			r.log.Warn("cancelled receive not repeated; its messages may stay invisible until their invisible time ends",
 				"topic", q.Topic, "group", q.Group, "error", err)
 			return nil
 		}
@@ -223,7 +223,7 @@ func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wai
 	if end = r.refused(t, err, time.Now()); !end {
 		wait = max(r.opts.ReceiveBackoff.Delay(failures), failure.PushBack(err))
 	}
-	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "again_in", wait)
+	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "retry_in", wait)
 	if r.opts.OnReceiveFailure != nil {
 		r.guard("OnReceiveFailure panicked", "", func() {
 			r.opts.OnReceiveFailure(ReceiveFailure{Topic: t.name, Group: r.sub.Group, Err: err, Failures: failures + 1, RetryIn: wait})

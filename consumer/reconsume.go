@@ -58,7 +58,7 @@ func NegativeAck(d time.Duration, err error) error {
 func errReconsume(d *tidegate.Delivery) error {
 	return &tidegate.Error{
 		Op: "Reconsume", Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeNotImplemented,
-		Message: "the server has neither retry topics nor negative acknowledgements; the message is retried in its own topic",
+		Message: "the server supports neither retry topics nor negative acknowledgements; the message is retried in its own topic",
 	}
 }
 

@@ -50,18 +50,18 @@ type Simple struct {
 func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple, error) {
 	var f faults
 	if t == nil {
-		f.Add("transport", "it is nil; give the one to receive through")
+		f.Add("transport", "it is nil; give the transport to receive through")
 	}
 	if sub.Retry != nil {
 		f.Add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
 	}
 	if len(sub.Topics) > 0 {
-		f.Add("Subscription.Topics", "a simple consumer receives from one topic, so that each receive can wait for its messages; give Topic, and use one simple consumer for each topic")
+		f.Add("Subscription.Topics", "a simple consumer receives from one topic; set Topic, and use one simple consumer for each topic")
 	}
 	f.invisible(opts.InvisibleDuration)
 	f.NotNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
 	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {
-		f.Add("BatchSize", "%d is not between 1 and %d, nor 0 for 1", opts.BatchSize, maxBatch)
+		f.Add("BatchSize", "%d is not between 1 and %d; give such a number, or 0 for 1", opts.BatchSize, maxBatch)
 	}
 	f.subscription(sub)
 	if err := f.Err(); err != nil {
@@ -100,7 +100,7 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
 	if len(errs) != 1 {
-		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport did not return one result for one delivery"}
+		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport returned a different number of results than deliveries"}
 	}
 	return errs[0]
 }

@@ -35,8 +35,8 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 			r.gatherer.Replace(func(b batched) bool { return b.it == it })
 		}
 		s := StuckHandler{Delivery: d, Took: time.Since(start), Stack: stack.Of(number)}
-		r.log.Warn("handler is stuck; another one replaces it", "topic", d.Topic, "group", r.sub.Group,
-			"message_id", d.ID, "attempt", d.Attempt, "took", s.Took, "stack", s.Stack)
+		r.log.Warn("handler stuck; starting another one", "topic", d.Topic, "group", r.sub.Group,
+			"message_id", d.ID, "attempt", d.Attempt, "duration", s.Took, "stack", s.Stack)
 		if r.opts.OnStuck != nil {
 			r.guard("OnStuck panicked", d.ID, func() { r.opts.OnStuck(r.detached, s) })
 		}

@@ -61,7 +61,7 @@ func (f *faults) validateTopics(s *Subscription) {
 		f.Add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
 	}
 	if s.Topic == "" && s.Filter != (Filter{}) && len(s.Topics) > 0 {
-		f.Add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; give the filters of Topics there")
+		f.Add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; set the filters in Topics")
 	}
 	if s.Topic != "" || len(s.Topics) == 0 {
 		f.topic("Subscription.Topic", s.Topic)

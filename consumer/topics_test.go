@@ -310,10 +310,10 @@ func TestTopicsThatFail(t *testing.T) {
 
 func TestTopicsAreChecked(t *testing.T) {
 	for want, sub := range map[string]Subscription{
-		`Subscription.Topic:`:         {},
-		`"orders" is Subscription`:    {Topic: "orders", Topics: ofTopics("orders", "returns")},
-		`"a b"`:                       {Topics: ofTopics("orders", "a b")},
-		`Topic, which is empty; give`: {Filter: Tags("paid"), Topics: ofTopics("orders")},
+		`Subscription.Topic:`:        {},
+		`"orders" is Subscription`:   {Topic: "orders", Topics: ofTopics("orders", "returns")},
+		`"a b"`:                      {Topics: ofTopics("orders", "a b")},
+		`Topic, which is empty; set`: {Filter: Tags("paid"), Topics: ofTopics("orders")},
 	} {
 		sub.Group = "billing"
 		_, err := NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})

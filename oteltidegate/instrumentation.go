@@ -81,9 +81,9 @@ func New(o Options) (*Instrumentation, error) {
 	i.attempts, errs[4] = m.Int64Counter("tidegate.producer.attempts",
 		metric.WithUnit("{attempt}"), metric.WithDescription("Attempts to send a message, by class."))
 	i.deliveries, errs[5] = m.Int64Counter("tidegate.consumer.deliveries",
-		metric.WithUnit("{delivery}"), metric.WithDescription("Deliveries that have ended, by disposition."))
+		metric.WithUnit("{delivery}"), metric.WithDescription("Ended deliveries, by disposition."))
 	i.receiveFailures, errs[6] = m.Int64Counter("tidegate.consumer.receive.failures",
-		metric.WithUnit("{receive}"), metric.WithDescription("Receives that failed."))
+		metric.WithUnit("{receive}"), metric.WithDescription("Failed receives."))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

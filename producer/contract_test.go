@@ -136,13 +136,13 @@ func TestContractRefusesBadInput(t *testing.T) {
 			"nil":        {nil, `"message": 40000 BAD_REQUEST: it is nil`},
 			"empty":      {&tidegate.Message{}, `"topic"`},
 			"no body":    {&tidegate.Message{Topic: "orders"}, `"body"`},
-			"oversized":  {&tidegate.Message{Topic: "orders", Body: []byte("12345")}, `5 bytes, at most 4`},
+			"oversized":  {&tidegate.Message{Topic: "orders", Body: []byte("12345")}, `5 bytes; the limit is 4`},
 			"bad topic":  {&tidegate.Message{Topic: "a b", Body: []byte("1")}, `"a b"`},
 			"bad tag":    {&tidegate.Message{Topic: "orders", Tag: "a|b", Body: []byte("1")}, `"a|b"`},
 			"late":       {&tidegate.Message{Topic: "orders", DeliverAt: time.Now().Add(24*time.Hour + time.Minute), Body: []byte("1")}, `24h`},
-			"long ID":    {&tidegate.Message{Topic: "orders", ID: strings.Repeat("i", 300), Body: []byte("1")}, `300 bytes, at most`},
-			"long trace": {&tidegate.Message{Topic: "orders", TraceContext: strings.Repeat("t", 5000), Body: []byte("1")}, `5000 bytes, at most 4096`},
-			"far group":  {&tidegate.Message{Topic: "orders", MessageGroup: strings.Repeat("g", 64), Body: []byte("1")}, `64 bytes, at most 63`},
+			"long ID":    {&tidegate.Message{Topic: "orders", ID: strings.Repeat("i", 300), Body: []byte("1")}, `300 bytes; the limit is`},
+			"long trace": {&tidegate.Message{Topic: "orders", TraceContext: strings.Repeat("t", 5000), Body: []byte("1")}, `5000 bytes; the limit is 4096`},
+			"far group":  {&tidegate.Message{Topic: "orders", MessageGroup: strings.Repeat("g", 64), Body: []byte("1")}, `64 bytes; the limit is 63`},
 		} {
 			r := sendBy(t.Context(), p, entry, tt.msg, &tidegate.Message{Topic: "orders", Body: []byte("1")})
 			if e := sendError(t, r[0].Err); e.Reason != StopInvalid || !errors.Is(e, tidegate.ErrInvalid) || e.Fault() != MessageFault || !strings.Contains(e.Error(), tt.wants) {

@@ -10,11 +10,11 @@
 //
 // # Retries
 //
-// The class of its error decides what follows an attempt (RocketMQ: sending retry and throttling
+// The class of an attempt's error decides the next step (RocketMQ: sending retry and throttling
 // policy):
 //
 //   - throttled (reply code 530, TOO_MANY_REQUESTS): wait Backoff.Delay(n), or as
-//     long as the server asks for if that is longer, and send again;
+//     long as the server requests if that is longer, and send again;
 //   - transient (connection lost, no response in time, a failure of the server):
 //     send again at once, at another server if there is one. From the second attempt
 //     on, an attempt waits for a connection;

@@ -191,6 +191,6 @@ func ExampleOptions_Lint() {
 		fmt.Println(finding)
 	}
 	// Output:
-	// Backoff: throttled retry 2 needs at least 11.1s, but a send has 5s: it is never made
-	// Backoff: it has no jitter: 1000 clients that fail at the same time return at the same time
+	// Backoff: throttled retry 2 comes after at least 11.1s, but a send has only 5s, so this retry never happens
+	// Backoff: without jitter, 1000 clients that fail at the same time retry at the same time
 }

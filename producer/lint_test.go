@@ -18,12 +18,12 @@ func TestLint(t *testing.T) {
 	}{
 		{"the defaults", Options{}, Use{Timeout: 30 * time.Second, Clients: 1000}, nil},
 		{"no deadline", Options{MaxAttempts: 50}, Use{}, nil},
-		{"longer than the context", Options{MaxAttempts: 3, Backoff: steps}, Use{Timeout: 5 * time.Second}, []string{"Backoff: throttled retry 2 needs at least 11.1s"}},
+		{"longer than the context", Options{MaxAttempts: 3, Backoff: steps}, Use{Timeout: 5 * time.Second}, []string{"Backoff: throttled retry 2 comes after at least 11.1s"}},
 		{"as long as the context", Options{MaxAttempts: 3, Backoff: steps}, Use{Timeout: 11100 * time.Millisecond}, nil},
 		{"more attempts than time", Options{MaxAttempts: 20, Backoff: backoff.Steps{0}}, Use{Timeout: time.Second}, []string{"MaxAttempts: 20 attempts need at least 100ms"}},
 		{"throttle time without effect", Options{MaxThrottleTime: time.Minute}, Use{Timeout: 30 * time.Second}, []string{"Backoff: ", "MaxThrottleTime: 1m0s"}},
 		{"for ever", Options{MaxThrottles: UntilContextEnds}, Use{}, []string{"MaxThrottles: "}},
-		{"no jitter", Options{Backoff: steps, Pacing: steps}, Use{Clients: 1000}, []string{"Backoff: it has no jitter: 1000 clients", "Pacing: it has no jitter: 1000"}},
+		{"no jitter", Options{Backoff: steps, Pacing: steps}, Use{Clients: 1000}, []string{"Backoff: without jitter, 1000 clients", "Pacing: without jitter, 1000"}},
 		{"no jitter, one client", Options{Backoff: steps}, Use{Clients: 1}, nil},
 		{"small buffer", Options{MaxPendingBytes: 1 << 20}, Use{}, []string{"MaxPendingBytes: "}},
 	} {

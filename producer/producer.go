@@ -57,7 +57,7 @@ const maxTopics = 1000
 func New(t Transport, opts Options) (*Producer, error) {
 	if t == nil {
 		return nil, fmt.Errorf("producer: %w", &tidegate.Error{
-			Subject: "transport", Code: tidegate.CodeBadRequest, Message: "it is nil; give the one to send through",
+			Subject: "transport", Code: tidegate.CodeBadRequest, Message: "it is nil; give the transport to send through",
 		})
 	}
 	if err := opts.validate(); err != nil {
@@ -158,7 +158,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 }
 
 var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
-	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil",
+	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil; give a message",
 }}
 
 // accept admits a message. The producer owns the message until its end.

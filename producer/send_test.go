@@ -193,7 +193,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second || e.Attempts != 1 {
 			t.Errorf("got %+v", e)
 		}
-		const want = `send to "orders": context deadline exceeded: another attempt needs 1h0m0.1s, 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: said the server`
+		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: said the server`
 		if err.Error() != want {
 			t.Errorf("text\n%s\nwant\n%s", err, want)
 		}

@@ -152,7 +152,7 @@ func (s *spooler) drain(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.p.log.Error("cannot drain the spool; retrying", "error", err)
+		s.p.log.Error("draining the spool failed; retrying", "error", err)
 		_ = backoff.Sleep(ctx, max(time.Second, defaultPacing.Delay(failures))) // the loop checks ctx
 	}
 }

@@ -39,7 +39,7 @@ func (r StopReason) String() string {
 	case StopDeadline:
 		return "deadline too close"
 	case StopLimiter:
-		return "refused by the limiter"
+		return "rejected by the limiter"
 	case StopContext:
 		return "context ended"
 	case StopClosed:
@@ -51,7 +51,7 @@ func (r StopReason) String() string {
 	case StopHalfMessage:
 		return "half messages are not retried"
 	case StopSpool:
-		return "not taken by the spool"
+		return "rejected by the spool"
 	}
 	return "unknown"
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A topic is the producer's state of one topic: its queue, and what it has learned about the
+// A topic is the producer's state of one topic: its queue, and the known state of the
 // server.
 //
 // Its lock guards the queue and the state of the items in it. The locks acquired under it are the
@@ -300,7 +300,7 @@ func (t *topic) leave(it *item, aborted bool) {
 		it.maybe = true
 		it.last = &tidegate.Error{
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
-			Message: "the response was not awaited", Err: cause,
+			Message: "the call ended before the response", Err: cause,
 		}
 		o.err, o.skipped, o.in = it.last, false, it.inputs(now, t.good.Load())
 		o.in.ofError(o.err)

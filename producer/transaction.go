@@ -50,7 +50,7 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		return nil, it.fail(StopPermanent, nil)
 	case p.opts.Checker == nil:
 		return nil, it.fail(StopInvalid, &tidegate.Error{
-			Subject: "Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; without it the server cannot ask how a transaction ended",
+			Subject: "Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; give a function that resolves transactions, for the server's checks",
 		})
 	}
 	it.limits.maxAttempts = 1
@@ -101,7 +101,7 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 	t.mu.Unlock()
 	if before != transport.ResolutionUnknown && before != r {
 		e := it.fail(StopInvalid, &tidegate.Error{
-			Subject: "resolution", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("the transaction was ended with %v before", before),
+			Subject: "resolution", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("the transaction already ended with %v", before),
 		})
 		e.op = op
 		return e
@@ -180,7 +180,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 		case time.Since(began) > time.Minute:
 			failures = 0
 		}
-		p.log.Warn("cannot serve transaction checks; retrying", "error", err)
+		p.log.Warn("serving transaction checks failed; retrying", "error", err)
 		if backoff.Sleep(ctx, max(defaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
 			return nil
 		}

@@ -88,16 +88,16 @@ func (o AdaptiveOptions) validate() error {
 	const op = "ratelimit.NewAdaptive"
 	var errs []error
 	if !(o.Floor > 0) || o.Floor == rate.Inf {
-		errs = append(errs, invalid(op, "Floor", "is %v/s; legal is a finite number above 0", float64(o.Floor)))
+		errs = append(errs, invalid(op, "Floor", "is %v/s; it must be a finite number above 0", float64(o.Floor)))
 	}
 	if !(o.Ceiling >= o.Floor) {
-		errs = append(errs, invalid(op, "Ceiling", "is %v/s; legal is Floor (%v/s) or more", float64(o.Ceiling), float64(o.Floor)))
+		errs = append(errs, invalid(op, "Ceiling", "is %v/s; it must be Floor (%v/s) or more", float64(o.Ceiling), float64(o.Floor)))
 	}
 	if !(o.Decrease > 0 && o.Decrease < 1) {
-		errs = append(errs, invalid(op, "Decrease", "is %v; legal is a number above 0 and below 1", o.Decrease))
+		errs = append(errs, invalid(op, "Decrease", "is %v; it must be a number above 0 and below 1", o.Decrease))
 	}
 	if !(o.Increase > 0) || math.IsInf(o.Increase, 0) {
-		errs = append(errs, invalid(op, "Increase", "is %v; legal is a finite number above 0", o.Increase))
+		errs = append(errs, invalid(op, "Increase", "is %v; it must be a finite number above 0", o.Increase))
 	}
 	return errors.Join(errs...)
 }

@@ -137,7 +137,7 @@ func (k *Keyed[K]) untilRoom(now time.Time) time.Duration {
 func (k *Keyed[K]) noRoom(now time.Time) *tidegate.Error {
 	wait := k.untilRoom(now)
 	return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
-		Message: fmt.Sprintf("all %d keys, the maximum, are in use; retry in %v",
+		Message: fmt.Sprintf("all %d keys are in use, which is the limit; retry in %v",
 			k.maxKeys, wait)}
 }
 

@@ -58,10 +58,10 @@ func NewBudget(o BudgetOptions) (*Budget, error) {
 	}
 	var errs []error
 	if !(o.Ratio > 0 && o.Ratio <= 1) {
-		errs = append(errs, invalid(op, "Ratio", "is %v; legal is a number above 0 and up to 1", o.Ratio))
+		errs = append(errs, invalid(op, "Ratio", "is %v; it must be a number above 0 and up to 1", o.Ratio))
 	}
 	if o.Capacity < 1 || o.Capacity > math.MaxInt32 {
-		errs = append(errs, invalid(op, "Capacity", "is %d; legal is 1 to %d", o.Capacity, math.MaxInt32))
+		errs = append(errs, invalid(op, "Capacity", "is %d; it must be 1 to %d", o.Capacity, math.MaxInt32))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

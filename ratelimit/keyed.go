@@ -55,7 +55,7 @@ func NewKeyed[K comparable](limit rate.Limit, burst int, idle time.Duration) (*K
 	const op = "ratelimit.NewKeyed"
 	err := validate(op, limit, burst)
 	if idle < 0 {
-		err = errors.Join(err, invalid(op, "idle", "is %v; legal is 0s or more", idle))
+		err = errors.Join(err, invalid(op, "idle", "is %v; it must be 0s or more", idle))
 	}
 	if err != nil {
 		return nil, err
@@ -73,10 +73,10 @@ func NewKeyed[K comparable](limit rate.Limit, burst int, idle time.Duration) (*K
 func validate(op string, limit rate.Limit, burst int) error {
 	var errs []error
 	if !(limit > 0) || math.IsInf(float64(limit), 0) { // NaN is not above 0
-		errs = append(errs, invalid(op, "limit", "is %v/s; legal is a number above 0, or rate.Inf", float64(limit)))
+		errs = append(errs, invalid(op, "limit", "is %v/s; it must be a number above 0, or rate.Inf", float64(limit)))
 	}
 	if burst < 1 && limit != rate.Inf {
-		errs = append(errs, invalid(op, "burst", "is %d; legal is 1 or more", burst))
+		errs = append(errs, invalid(op, "burst", "is %d; it must be 1 or more", burst))
 	}
 	return errors.Join(errs...)
 }

@@ -30,12 +30,12 @@ func TestNewKeyedRefuses(t *testing.T) {
 		idle  time.Duration
 		want  []string // one for each line
 	}{
-		{0, 1, 0, []string{`"limit": 40000 BAD_REQUEST: is 0/s; legal is a number above 0`}},
+		{0, 1, 0, []string{`"limit": 40000 BAD_REQUEST: is 0/s; it must be a number above 0`}},
 		{-1, 1, 0, []string{`"limit"`}},
 		{rate.Limit(math.NaN()), 1, 0, []string{`"limit"`}},
 		{rate.Limit(math.Inf(1)), 1, 0, []string{`"limit"`}},
-		{1, 0, 0, []string{`"burst": 40000 BAD_REQUEST: is 0; legal is 1 or more`}},
-		{0, -1, -time.Second, []string{`"limit"`, `"burst"`, `"idle": 40000 BAD_REQUEST: is -1s; legal is 0s or more`}},
+		{1, 0, 0, []string{`"burst": 40000 BAD_REQUEST: is 0; it must be 1 or more`}},
+		{0, -1, -time.Second, []string{`"limit"`, `"burst"`, `"idle": 40000 BAD_REQUEST: is -1s; it must be 0s or more`}},
 	} {
 		_, err := NewKeyed[string](c.limit, c.burst, c.idle)
 		checkError(t, err, []error{tidegate.ErrInvalid}, c.want)

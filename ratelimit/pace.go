@@ -72,7 +72,7 @@ func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
 	return p
 }
 
-// grown adds what the limit gained since it was last brought up to date.
+// grown adds the growth of the limit since its last update.
 func (p pace) grown(now time.Time, o AdaptiveOptions) pace {
 	since := now.Sub(p.grew)
 	if p.step == 0 || p.limit >= o.Ceiling || since < growStep {

@@ -81,26 +81,26 @@ func named(e *tidegate.Error, op, subject string) error {
 }
 
 func negative(n int) *tidegate.Error {
-	return &tidegate.Error{Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("n is %d; legal is 0 or more", n)}
+	return &tidegate.Error{Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("n is %d; it must be 0 or more", n)}
 }
 
 func aboveBurst(n int, limit rate.Limit, burst int) *tidegate.Error {
 	return &tidegate.Error{Code: tidegate.CodeBadRequest,
-		Message: fmt.Sprintf("n is %d, but no more than the burst of %d is ever permitted at once (limit %v/s); "+
-			"ask for less or raise the burst", n, burst, float64(limit))}
+		Message: fmt.Sprintf("n is %d, which exceeds the burst of %d (limit %v/s); "+
+			"give less, or raise the burst", n, burst, float64(limit))}
 }
 
 func tooLate(n int, wait, left time.Duration, limit rate.Limit, burst int) *tidegate.Error {
 	long := "longer"
 	switch {
 	case wait == math.MaxInt64:
-		long = "for ever"
-	case wait >= left: // else others gave way since the limiter refused
+		long = "without end"
+	case wait >= left: // otherwise other reservations were cancelled meanwhile
 		long = wait.String()
 	}
 	return &tidegate.Error{Err: context.DeadlineExceeded,
-		Message: fmt.Sprintf("n=%d would have to wait %s, but the deadline is in %v (limit %v/s, burst %d); "+
-			"give the call more time or ask for less", n, long, left, float64(limit), burst)}
+		Message: fmt.Sprintf("n=%d must wait %s, but the deadline is in %v (limit %v/s, burst %d); "+
+			"set a later deadline, or give less", n, long, left, float64(limit), burst)}
 }
 
 // ended returns the error of an ended ctx. It wraps the cause and the limiter's error, which is

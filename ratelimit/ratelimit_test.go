@@ -40,7 +40,7 @@ func TestWait(t *testing.T) {
 			is:  []error{context.DeadlineExceeded},
 			has: []string{"n=5", "wait 2.5s", "deadline is in 2s", "limit 2/s", "burst 10"}},
 		{name: "never refilled", limiter: drained(0, 10), n: 1, timeout: time.Second,
-			is: []error{context.DeadlineExceeded}, has: []string{"for ever"}},
+			is: []error{context.DeadlineExceeded}, has: []string{"without end"}},
 		{name: "above burst", limiter: rate.NewLimiter(2, 10), n: 11, timeout: time.Hour,
 			is: []error{tidegate.ErrInvalid}, has: []string{"n is 11", "burst of 10"}},
 		{name: "negative", limiter: rate.NewLimiter(2, 10), n: -1, is: []error{tidegate.ErrInvalid}, has: []string{"n is -1"}},

@@ -16,7 +16,7 @@ import (
 // ErrLaneChanged matches the results of [LaneSender].SendLane if the lane has changed: the
 // connection to its endpoint did not announce support for several messages in one request, or the
 // topic or a message group moved to another server. Nothing was sent.
-var ErrLaneChanged = errors.New("the lane has changed; nothing was sent")
+var ErrLaneChanged = errors.New("the lane has changed; the transport sent nothing")
 
 // An EndpointConfigurer reports the capabilities of each server. A client can be connected to
 // servers of several kinds, so the capabilities of the access endpoint ([Configurer].Capabilities)

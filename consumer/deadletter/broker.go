@@ -77,7 +77,7 @@ func (b Broker) remove(ctx context.Context, l *Letter) error {
 }
 
 // errNoTarget is the error of a letter without a suitable topic.
-var errNoTarget = errors.New("its topic does not exist or does not accept it; set Options.To")
+var errNoTarget = errors.New("the topic of the dead letter does not exist, or does not accept it; set Options.To")
 
 // sendBack sends letters of one page and one generation to their topics or to another topic. It
 // returns an error for each letter that stays. A repetition has no effect: a redriven letter is

@@ -70,7 +70,7 @@ func (j *journal) read(group string) error {
 		whole += int64(len(line))
 		var e Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("line %d is not an event: %w; give the path of a journal or of a new file", n, err)
+			return fmt.Errorf("line %d is not a journal entry: %w; give the path of a journal, or of a file that does not exist", n, err)
 		}
 		k := keyFor(e.MessageID, e.Generation)
 		switch e.Event {

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrTooManyFailures matches the error of a redrive that stopped because of Options.MaxFailures.
-var ErrTooManyFailures = errors.New("too many messages failed or came back")
+var ErrTooManyFailures = errors.New("too many messages failed, or became dead letters again")
 
 // Options configure a redrive.
 type Options struct {
@@ -108,16 +108,16 @@ func (o Options) withDefaults(src Source) (Options, error) {
 		fault("Options.Journal", "it is empty; give the path of a file that outlives a crash, or set DryRun")
 	}
 	if !(o.PerSecond >= 0) {
-		fault("Options.PerSecond", "%v is not a rate; give more than 0, or 0 for %d", o.PerSecond, defaultPerSecond)
+		fault("Options.PerSecond", "%v is not a rate; give a number above 0, or 0 for %d", o.PerSecond, defaultPerSecond)
 	}
 	if o.Limit < 0 {
 		fault("Options.Limit", "%d is negative; give more, or 0 for no limit", o.Limit)
 	}
 	if o.MaxGenerations < 0 || o.MaxGenerations > maxGenerations {
-		fault("Options.MaxGenerations", "%d is not 1 to %d: a message that failed that often will fail again; give 0 for %d", o.MaxGenerations, maxGenerations, maxGenerations)
+		fault("Options.MaxGenerations", "%d is not 1 to %d; give less, or 0 for %d, because a message that failed so often will fail again", o.MaxGenerations, maxGenerations, maxGenerations)
 	}
 	if !(o.MaxFailures <= 1) {
-		fault("Options.MaxFailures", "%v is no share; give at most 1, or 0 for %v", o.MaxFailures, defaultMaxFailures)
+		fault("Options.MaxFailures", "%v is not a share; give a number above 0 and up to 1, or 0 for %v", o.MaxFailures, defaultMaxFailures)
 	}
 	if o.PerSecond == 0 {
 		o.PerSecond = defaultPerSecond
@@ -130,7 +130,7 @@ func (o Options) withDefaults(src Source) (Options, error) {
 	}
 	if q, ok := src.(Queue); ok {
 		if lease, needed := q.lease(), time.Duration(2*maxReceive/o.PerSecond*float64(time.Second)); lease < needed {
-			fault("Queue.Lease", "%v is too short for %d letters at %v each second; give %v or more", lease, maxReceive, o.PerSecond, needed)
+			fault("Queue.Lease", "%v is too short for %d dead letters at %v per second; give %v or more", lease, maxReceive, o.PerSecond, needed)
 		}
 	}
 	o.MaxFailures = max(o.MaxFailures, 0)

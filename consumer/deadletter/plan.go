@@ -27,7 +27,7 @@ type decision struct {
 const (
 	whyFilter      = "filtered out"
 	whyGeneration  = "sent back too often"
-	whyReturned    = "came back during this job"
+	whyReturned    = "became a dead letter again during this job"
 	whySent        = "sent before a crash"
 	whyGroup       = "an earlier message of its message group failed"
 	whyLimit       = "limit reached"

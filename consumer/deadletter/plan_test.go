@@ -63,9 +63,9 @@ func TestPlan(t *testing.T) {
 		}},
 		"sent by another generation only": {plan{sent: map[key]bool{{"a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
 		"begun before a crash":            {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
-		"came back":                       {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip came back during this job"}}},
-		"came back after a crash":         {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 1), false, "skip came back during this job"}}},
-		"came back under its new ID":      {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip came back during this job"}}},
+		"came back":                       {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back after a crash":         {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back under its new ID":      {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip became a dead letter again during this job"}}},
 		"of another job":                  {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
 		"a name that looks like ours":     {plan{sent: map[key]bool{{"a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
 		"a message group waits for its failure": {plan{}, []step{
@@ -87,7 +87,7 @@ func TestPlan(t *testing.T) {
 		)},
 		"returns stop too": {plan{sent: map[key]bool{{"r-0", 0}: true, {"r-1", 0}: true}}, join(
 			several(8, step{letter("a", 0), false, go1}), []step{
-				{letter("r-0", 1), false, "skip came back during this job"}, {letter("r-1", 1), false, "stop too many failures"},
+				{letter("r-0", 1), false, "skip became a dead letter again during this job"}, {letter("r-1", 1), false, "stop too many failures"},
 			},
 		)},
 		"all may fail": {plan{maxFailures: 1}, several(100, step{letter("a", 0), true, go1})},

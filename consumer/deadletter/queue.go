@@ -108,7 +108,7 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 		}
 		for _, l := range held {
 			if d := l.delivery; d != nil && most > 0 && d.Attempt >= most {
-				yield(nil, q.fault("letter %s is in attempt %d of %d and moves to %s when it is received next; allow more attempts first (mqadmin updateSubGroup -g %s -r %d)",
+				yield(nil, q.fault("dead letter %s is in attempt %d of %d, and the next receive moves it to %s; raise the attempts of the group first (mqadmin updateSubGroup -g %s -r %d)",
 					d.ID, d.Attempt, most, tidegate.DeadLetterTopic(q.As), q.As, 10*most))
 				return
 			}
@@ -128,7 +128,7 @@ func (q Queue) attempts(ctx context.Context, topic string) (int, error) {
 		return 0, err
 	}
 	if s.MaxAttempts < minAttempts {
-		return 0, q.fault("the group allows %d attempts, fewer than the %d that it needs: a letter with as many attempts moves to %s instead of being received; allow more (mqadmin updateSubGroup -g %s -r 1000)",
+		return 0, q.fault("the group allows %d attempts, and %d are needed: a dead letter with more attempts moves to %s and is not received; raise them (mqadmin updateSubGroup -g %s -r 1000)",
 			s.MaxAttempts, minAttempts, tidegate.DeadLetterTopic(q.As), q.As)
 	}
 	return s.MaxAttempts, nil

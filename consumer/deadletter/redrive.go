@@ -325,7 +325,7 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 			return nil, fmt.Errorf("edit: %w", err)
 		}
 		if m.Topic != topic || m.ID != id {
-			return nil, errors.New("edit: it changed the message's ID or topic; use Options.To for another topic")
+			return nil, errors.New("Options.Edit changed the ID or topic of the message; use Options.To for another topic")
 		}
 	}
 	if m.Properties == nil {

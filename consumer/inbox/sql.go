@@ -56,7 +56,7 @@ func NewSQL(db *sql.DB, o Options) (*SQL, error) {
 	}
 	var errs []error
 	if db == nil {
-		errs = append(errs, invalid("db", "it is nil; open a database first"))
+		errs = append(errs, invalid("db", "it is nil; give an open database"))
 	}
 	if !tableName.MatchString(o.Table) {
 		errs = append(errs, invalid("Options.Table", fmt.Sprintf("%q is not a table name; use letters, digits and '_'", o.Table)))

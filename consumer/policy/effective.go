@@ -80,9 +80,9 @@ func (s *Set) Effective(m *tidegate.Message, b Base) Effective {
 	e.Exhausted, e.ExhaustedFrom = DeadLetter, FromServer
 	switch {
 	case c.MaxAttempts == 0 && c.Exhausted == Discard:
-		report("%s.Exhausted: it has no effect without MaxAttempts: the server gives the message up", c.exhaustedFrom.name())
+		report("%s.Exhausted: it has no effect without MaxAttempts, because the server decides about the last attempt", c.exhaustedFrom.name())
 	case c.MaxAttempts > 0 && server > 0 && c.MaxAttempts > server:
-		report("%s.MaxAttempts: %d deliveries are above the maximum of %d (%s), which holds", c.attemptsFrom.name(), c.MaxAttempts, server, from)
+		report("%s.MaxAttempts: %d exceeds the maximum of %d (%s), which applies", c.attemptsFrom.name(), c.MaxAttempts, server, from)
 	case c.MaxAttempts > 0:
 		e.MaxAttempts, e.MaxAttemptsFrom = c.MaxAttempts, c.attemptsFrom.source()
 		e.ExhaustedFrom = FromDefault
@@ -92,7 +92,7 @@ func (s *Set) Effective(m *tidegate.Message, b Base) Effective {
 	}
 	if field := c.retryField(own); field != "" {
 		if at, d := firstLong(e.Retry, e.MaxAttempts); d > 0 {
-			report("%s: the delay before retry %d, %v, is above the servers' maximum of %v, which holds", field, at, d, decision.MaxDelay)
+			report("%s: the delay before retry %d, %v, exceeds the servers' maximum of %v, which applies", field, at, d, decision.MaxDelay)
 		}
 	}
 	return e
@@ -178,7 +178,7 @@ func (b bounded) Range(n int) (lo, hi time.Duration) {
 // String returns the table of [backoff.Schedule] and a line with the end of the message.
 func (p Preview) String() string {
 	if p.MaxAttempts == 0 {
-		return p.Retries.String() + ", and so on without an end"
+		return p.Retries.String() + ", and so on"
 	}
 	return fmt.Sprintf("%v\nafter attempt %d: %v", p.Retries, p.MaxAttempts, p.Exhausted)
 }

@@ -49,18 +49,18 @@ func TestEffective(t *testing.T) {
 			Effective{RetryFrom: FromDefault, MaxAttempts: 4, MaxAttemptsFrom: all, Exhausted: DeadLetter, ExhaustedFrom: FromDefault}, 10 * time.Second},
 		{"more attempts than the server", []Policy{{MaxAttempts: 30, Exhausted: Discard}}, Base{Server: transport.ConsumerSettings{MaxAttempts: 4}},
 			Effective{RetryFrom: FromDefault, MaxAttempts: 4, MaxAttemptsFrom: FromServer, Exhausted: DeadLetter, ExhaustedFrom: FromServer, Findings: []string{
-				"PushOptions.Policies[0].MaxAttempts: 30 deliveries are above the maximum of 4 (server: settings of the group), which holds"}}, 10 * time.Second},
+				"PushOptions.Policies[0].MaxAttempts: 30 exceeds the maximum of 4 (server: settings of the group), which applies"}}, 10 * time.Second},
 		{"more attempts than a silent tidegate broker", []Policy{{MaxAttempts: 30}}, Base{Capabilities: ours},
 			Effective{RetryFrom: FromDefault, MaxAttempts: 17, MaxAttemptsFrom: FromDefault, Exhausted: DeadLetter, ExhaustedFrom: FromServer, Findings: []string{
-				"PushOptions.Policies[0].MaxAttempts: 30 deliveries are above the maximum of 17 (default), which holds"}}, 10 * time.Second},
+				"PushOptions.Policies[0].MaxAttempts: 30 exceeds the maximum of 17 (default), which applies"}}, 10 * time.Second},
 		{"attempts where the server has no maximum", []Policy{{MaxAttempts: 30}}, Base{Server: transport.ConsumerSettings{MaxAttempts: -1}, Capabilities: ours},
 			Effective{RetryFrom: FromDefault, MaxAttempts: 30, MaxAttemptsFrom: all, Exhausted: DeadLetter, ExhaustedFrom: FromDefault}, 10 * time.Second},
 		{"discard without a maximum", []Policy{{Exhausted: Discard}}, Base{Capabilities: ours},
 			Effective{RetryFrom: FromDefault, MaxAttempts: 17, MaxAttemptsFrom: FromDefault, Exhausted: DeadLetter, ExhaustedFrom: FromServer, Findings: []string{
-				"PushOptions.Policies[0].Exhausted: it has no effect without MaxAttempts: the server gives the message up"}}, 10 * time.Second},
+				"PushOptions.Policies[0].Exhausted: it has no effect without MaxAttempts, because the server decides about the last attempt"}}, 10 * time.Second},
 		{"a delay that no server accepts", []Policy{{Retry: long, MaxAttempts: 3}}, Base{},
 			Effective{RetryFrom: all, MaxAttempts: 3, MaxAttemptsFrom: all, Exhausted: DeadLetter, ExhaustedFrom: FromDefault, Findings: []string{
-				"PushOptions.Policies[0].Retry: the delay before retry 2, 13h0m0s, is above the servers' maximum of 12h0m0s, which holds"}}, time.Second},
+				"PushOptions.Policies[0].Retry: the delay before retry 2, 13h0m0s, exceeds the servers' maximum of 12h0m0s, which applies"}}, time.Second},
 		{"such a delay after the last attempt", []Policy{{Retry: long, MaxAttempts: 2}}, Base{},
 			Effective{RetryFrom: all, MaxAttempts: 2, MaxAttemptsFrom: all, Exhausted: DeadLetter, ExhaustedFrom: FromDefault}, time.Second},
 	} {
@@ -88,7 +88,7 @@ func TestPreview(t *testing.T) {
 		{Effective{Retry: backoff.Steps{time.Second, 13 * time.Hour}, MaxAttempts: 3, Exhausted: Discard},
 			[]time.Duration{time.Second, 12 * time.Hour}, "2 retries in 12h\nafter attempt 3: discard"},
 		{Effective{Retry: backoff.Steps{time.Second}, MaxAttempts: 1, Exhausted: DeadLetter}, nil, "no retries\nafter attempt 1: dead letter"},
-		{Effective{Retry: backoff.Steps{time.Minute}}, []time.Duration{9: time.Minute}, "10 retries in 10m, and so on without an end"},
+		{Effective{Retry: backoff.Steps{time.Minute}}, []time.Duration{9: time.Minute}, "10 retries in 10m, and so on"},
 	} {
 		p := tt.e.Preview()
 		if len(p.Retries) != len(tt.delays) || !strings.HasSuffix(p.String(), tt.text) {

@@ -150,7 +150,7 @@ func TestNewSetRefuses(t *testing.T) {
 		want []string
 	}{
 		{[]Policy{{MaxAttempts: 1}, {Topic: "a..b", MaxAttempts: 1}}, []string{`"Policies[1].Topic": `, `"a..b" has an empty word`}},
-		{[]Policy{{Topic: "orders*", MaxAttempts: 1}}, []string{`"Policies[0].Topic": `, "* and # stand for whole words"}},
+		{[]Policy{{Topic: "orders*", MaxAttempts: 1}}, []string{`"Policies[0].Topic": `, "* and # replace whole words"}},
 		{[]Policy{{Properties: map[string]string{"": "x"}, MaxAttempts: 1}}, []string{`"Policies[0].Properties": 40000 BAD_REQUEST: the name of a property is empty`}},
 		{[]Policy{{MaxAttempts: -3}}, []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -3 is negative; give 1 or more, or 0 to inherit`}},
 		{[]Policy{{Exhausted: 3}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: 3 is not a constant of this package; give DeadLetter or Discard`}},
@@ -159,10 +159,10 @@ func TestNewSetRefuses(t *testing.T) {
 		{[]Policy{{Tag: "invoice"}}, []string{`"Policies[0]": 40000 BAD_REQUEST: it sets nothing; set Retry, MaxAttempts or Exhausted`}},
 		{
 			[]Policy{{Topic: "#", MaxAttempts: 1}, {Tag: "a", MaxAttempts: 2}, {MaxAttempts: 3}},
-			[]string{`"Policies[2]": 40000 BAD_REQUEST: it matches the same messages as Policies[0] (topic "#"); set both in one policy`},
+			[]string{`"Policies[2]": 40000 BAD_REQUEST: it matches the same messages as Policies[0] (topic "#"); combine them in one policy`},
 		},
 		{[]Policy{{MaxAttempts: -1}, {Tag: "a", Exhausted: 9}}, []string{"Policies[0].MaxAttempts", "Policies[1].Exhausted"}},
-		{many, []string{`"Policies": 40000 BAD_REQUEST: 1025 are too many, at most 1024 are allowed`}},
+		{many, []string{`"Policies": 40000 BAD_REQUEST: 1025 are too many; give at most 1024`}},
 	} {
 		s, err := NewSet(tt.list...)
 		if err == nil || s != nil {

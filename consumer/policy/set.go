@@ -33,7 +33,7 @@ type entry struct {
 func NewSet(list ...Policy) (*Set, error) {
 	var errs []error
 	if len(list) > MaxPolicies {
-		errs = append(errs, fault("Policies", "%d are too many, at most %d are allowed", len(list), MaxPolicies))
+		errs = append(errs, fault("Policies", "%d are too many; give at most %d", len(list), MaxPolicies))
 	}
 	s := &Set{}
 	for i, p := range list {
@@ -41,7 +41,7 @@ func NewSet(list ...Policy) (*Set, error) {
 		errs = append(errs, faults...)
 		for _, o := range s.entries {
 			if e.sameMatch(o) {
-				errs = append(errs, fault(name(i, ""), "it matches the same messages as Policies[%d] (%s); set both in one policy", o.index, o.describe()))
+				errs = append(errs, fault(name(i, ""), "it matches the same messages as Policies[%d] (%s); combine them in one policy", o.index, o.describe()))
 			}
 		}
 		s.entries = append(s.entries, e)

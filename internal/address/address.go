@@ -36,26 +36,26 @@ func Parse(text string) (Pattern, error) {
 	p := Pattern{text: text, words: strings.Split(text, ".")}
 	switch {
 	case text == "":
-		return Pattern{}, fmt.Errorf("the pattern is empty: give words joined by '.', with * for one word and # for any number of words")
+		return Pattern{}, fmt.Errorf("the pattern is empty; give words joined by '.', with * for one word and # for any number of words")
 	case len(text) > MaxLength:
-		return Pattern{}, fmt.Errorf("the pattern has %d bytes, at most %d are allowed", len(text), MaxLength)
+		return Pattern{}, fmt.Errorf("the pattern has %d bytes; the limit is %d", len(text), MaxLength)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' }):
-		return Pattern{}, fmt.Errorf("the pattern %q has white space, a slash, a control character or bytes that are not UTF-8", text)
+		return Pattern{}, fmt.Errorf("the pattern %q has white space, a slash, a control character or bytes that are not UTF-8; remove them", text)
 	}
 	manies, run := 0, 0 // of '#', and of those since the last plain word
 	for _, w := range p.words {
 		switch {
 		case w == "":
-			return Pattern{}, fmt.Errorf("the pattern %q has an empty word: give one between any two dots, and none at the ends", text)
+			return Pattern{}, fmt.Errorf("the pattern %q has an empty word; give a word between two dots, and no dot at the ends", text)
 		case w == many:
 			if run++; run > 1 { // or one set of names would have patterns of several ranks
-				return Pattern{}, fmt.Errorf("the pattern %q has # twice with no plain word in between: one is enough", text)
+				return Pattern{}, fmt.Errorf("the pattern %q has # twice without a plain word in between; give one #", text)
 			}
 			manies++
 		case w == one:
 			p.rank[1]++
 		case strings.ContainsAny(w, one+many):
-			return Pattern{}, fmt.Errorf("the pattern %q has the word %q: * and # stand for whole words", text, w)
+			return Pattern{}, fmt.Errorf("the pattern %q has the word %q, but * and # replace whole words; give them alone between dots", text, w)
 		default:
 			run = 0
 			p.rank[0]++
@@ -63,7 +63,7 @@ func Parse(text string) (Pattern, error) {
 		}
 	}
 	if manies > maxMany {
-		return Pattern{}, fmt.Errorf("the pattern %q has %d words #, at most %d are allowed", text, manies, maxMany)
+		return Pattern{}, fmt.Errorf("the pattern %q has %d words #; the limit is %d", text, manies, maxMany)
 	}
 	p.rank[2] = -manies
 	return p, nil

@@ -57,15 +57,15 @@ func New(address string, o Options) (*Client, error) {
 		return nil, badOption(o.Op, "address", err.Error())
 	}
 	if (o.AccessKey == "") != (o.SecretKey == "") {
-		return nil, badOption(o.Op, "Options.Credentials", "a part of the keys is missing; give AccessKey and SecretKey together, or neither")
+		return nil, badOption(o.Op, "Options.Credentials", "only one of AccessKey and SecretKey is set; give both, or neither")
 	}
 	for field, value := range map[string]string{"Options.Credentials.AccessKey": o.AccessKey, "Options.ClientID": o.ClientID} {
 		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, badOption(o.Op, field, fmt.Sprintf("%q goes into a header; give printable ASCII without spaces", value))
+			return nil, badOption(o.Op, field, fmt.Sprintf("%q is not a valid header value; give printable ASCII without spaces", value))
 		}
 	}
 	if strings.Contains(o.AccessKey, ":") {
-		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP's Basic credentials cannot carry", o.AccessKey))
+		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP Basic authentication does not permit; use another key", o.AccessKey))
 	}
 	dialer := &net.Dialer{Timeout: connectTimeout}
 	network := &http.Transport{
@@ -102,11 +102,11 @@ func parse(address string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("the scheme is %q; give http://host:port or https://host:port", u.Scheme)
 	case u.Hostname() == "":
-		return nil, errors.New("it names no host; give http://host:port or https://host:port")
+		return nil, errors.New("it has no host; give http://host:port or https://host:port")
 	case u.User != nil:
 		return nil, errors.New("it has credentials; give them as Options.Credentials")
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, errors.New("it has a query or a fragment; give http://host:port, with a path only if a proxy puts the broker there")
+		return nil, errors.New("it has a query or a fragment; give http://host:port, with a path only if a proxy needs it")
 	}
 	u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), ""
 	if u.Port() == "" {

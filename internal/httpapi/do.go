@@ -201,7 +201,7 @@ func (k *call) RoundTrip(req *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, because(ctx, fmt.Errorf("reading the response: %w", err))
 	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("%w: more than %d bytes, which is the limit", errTooLarge, limit)
+		return nil, fmt.Errorf("%w: it exceeds the limit of %d bytes", errTooLarge, limit)
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
@@ -258,7 +258,7 @@ func (k *call) decode(resp *http.Response) *Failure {
 	if err != nil {
 		f := k.fail(resp.StatusCode, &tidegate.Error{
 			Code: tidegate.CodeInternalError, MaybeStored: !k.request.Reads, Err: err,
-			Message: "the response is not what a tidegate broker sends; check the address: " + strconv.Quote(short(string(text))),
+			Message: "the response is not from a tidegate broker; check the address: " + strconv.Quote(short(string(text))),
 		})
 		f.Unreadable = true
 		return f

@@ -153,9 +153,9 @@ func (k *call) refused(resp *http.Response, text []byte) *Failure {
 // foreign returns the error for a response from a server or proxy that is not a tidegate broker.
 func foreign(resp *http.Response, text []byte) *tidegate.Error {
 	e := &tidegate.Error{Code: tidegate.CodeInternalError, RetryAfter: retryAfter(resp.Header)}
-	e.Message = fmt.Sprintf("HTTP status %s, which is not from a tidegate broker", resp.Status)
+	e.Message = fmt.Sprintf("HTTP status %s, and the response is not from a tidegate broker", resp.Status)
 	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
-		e.Message += fmt.Sprintf("; it leads to %.200q: give that address", to)
+		e.Message += fmt.Sprintf("; it redirects to %.200q; give that address", to)
 	} else if s := short(string(text)); s != "" {
 		e.Message += ": " + strconv.Quote(s)
 	}

@@ -21,7 +21,7 @@ func (Codec) Name() string { return "" }
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("encode a message of gRPC: it is a %T, not a proto.Message", v)
+		return nil, fmt.Errorf("encode a gRPC message: the type is %T, not proto.Message", v)
 	}
 	o := proto.MarshalOptions{UseCachedSize: true}
 	size := proto.Size(m)
@@ -43,7 +43,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return fmt.Errorf("decode a message of gRPC: it goes to a %T, not a proto.Message", v)
+		return fmt.Errorf("decode a gRPC message: the type is %T, not proto.Message", v)
 	}
 	b := data.MaterializeToBuffer(Pool)
 	defer b.Free()

@@ -27,7 +27,7 @@ type header struct {
 	Rejected time.Time `json:"rejected,omitzero"`
 }
 
-var errFormat = errors.New("the entry is corrupt, or of a later version")
+var errFormat = errors.New("the entry is corrupt, or from a later version")
 
 func encode(h header, body []byte) ([]byte, error) {
 	h.Message.Body = nil

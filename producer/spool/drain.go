@@ -183,7 +183,7 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send
 		case b.corrupt != nil:
 			results[i] = rejection(b.corrupt.Error())
 		case s.opts.MaxAge > 0 && now.Sub(b.header.Accepted) > s.opts.MaxAge:
-			results[i] = rejection(fmt.Sprintf("it waited longer than MaxAge, which is %v", s.opts.MaxAge))
+			results[i] = rejection(fmt.Sprintf("it waited longer than MaxAge (%v)", s.opts.MaxAge))
 		default:
 			msgs, sent = append(msgs, &b.header.Message), append(sent, i)
 		}
@@ -201,7 +201,7 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send
 	if slices.ContainsFunc(results, finished) {
 		return s.record(batch, results)
 	}
-	s.log.Debug("no message of the spool could be sent", "messages", len(batch), "error", results[0])
+	s.log.Debug("no message of the spool sent", "messages", len(batch), "error", results[0])
 	return nil
 }
 
@@ -265,7 +265,7 @@ func (s *Spool) record(batch []item, results []error) error {
 	s.mu.Unlock()
 	for i, b := range batch {
 		if results[i] != nil && finished(results[i]) {
-			s.log.Warn("spooled message rejected; it can never be sent",
+			s.log.Warn("spooled message rejected permanently",
 				"topic", b.header.Message.Topic, "message_id", b.header.Message.ID, "error", results[i])
 		}
 	}

@@ -104,7 +104,7 @@ func Open(path string, o Options) (*Spool, error) {
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("spool: open %s: %w; one process at a time can use it", path, ErrInUse)
+		return nil, fmt.Errorf("spool: open %s: %w; stop that process, or use another file", path, ErrInUse)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("spool: open %s: %w", path, err)
@@ -223,7 +223,7 @@ type entry struct {
 func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
 	if msg.ID == "" {
 		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
-			Message: "it is empty; set the ID of the earlier attempts"}
+			Message: "the ID is empty; set the ID that the earlier attempts had"}
 	}
 	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
 	defer s.mu.Unlock()
 	if used := s.stats.Bytes + s.reserved; used+int64(len(value)) > s.opts.MaxBytes {
 		return nil, fmt.Errorf("spool: put message %s: %w: it has %d bytes, the message needs %d, and MaxBytes is %d; "+
-			"wait until a server accepts messages again, or raise MaxBytes", msg.ID, ErrFull, used, len(value), s.opts.MaxBytes)
+			"wait until a server accepts messages, or raise MaxBytes", msg.ID, ErrFull, used, len(value), s.opts.MaxBytes)
 	}
 	s.reserved += int64(len(value))
 	return &entry{id: msg.ID, queue: queueOf(msg.Topic, msg.MessageGroup), value: value}, nil

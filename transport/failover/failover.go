@@ -154,16 +154,16 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 		if e.Name == "" || seen[e.Name] || strings.ContainsFunc(e.Name, func(r rune) bool {
 			return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 		}) {
-			errs = append(errs, invalid("Endpoint.Name", "%q is empty, used twice, or has other characters than letters, digits, - and _", e.Name))
+			errs = append(errs, invalid("Endpoint.Name", "%q is empty, repeated, or has characters other than letters, digits, - and _; give another name", e.Name))
 		}
 		seen[e.Name] = true
 		if _, ok := e.Transport.(transport.Pinger); !ok {
-			errs = append(errs, invalid("Endpoint.Transport", "that of %q cannot be probed: it is no transport.Pinger", e.Name))
+			errs = append(errs, invalid("Endpoint.Transport", "the transport of %q does not implement transport.Pinger, so it cannot be probed", e.Name))
 		}
 	}
 	def := func(field string, d *time.Duration, value time.Duration) {
 		if *d < 0 {
-			errs = append(errs, invalid("Options."+field, "%v is negative; give 0 for %v, or more", *d, value))
+			errs = append(errs, invalid("Options."+field, "%v is negative; give a positive value, or 0 for %v", *d, value))
 		}
 		if *d == 0 {
 			*d = value
@@ -176,7 +176,7 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 	def("ProbeInterval", &o.ProbeInterval, time.Second)
 	def("ProbeTimeout", &o.ProbeTimeout, time.Second)
 	if o.Failures < 0 {
-		errs = append(errs, invalid("Options.Failures", "%d is negative; give 0 for 3, or more", o.Failures))
+		errs = append(errs, invalid("Options.Failures", "%d is negative; give 1 or more, or 0 for 3", o.Failures))
 	}
 	if o.Failures == 0 {
 		o.Failures = 3

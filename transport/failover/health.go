@@ -16,7 +16,7 @@ import (
 // deadline ends a send.
 const patience = 250 * time.Millisecond
 
-var errNothing = errors.New("the result shows nothing about the endpoint")
+var errNothing = errors.New("the result does not show the state of the endpoint")
 
 // newBreaker returns the breaker of one endpoint. Sends report to it while it is closed, and probes
 // close it.
@@ -120,7 +120,7 @@ func (t *Transport) reconsider(now time.Time) {
 }
 
 // errLeft ends attempts that wait for a connection to the endpoint after a switch.
-var errLeft = fmt.Errorf("%w: sends go to another endpoint now", tidegate.ErrUnavailable)
+var errLeft = fmt.Errorf("%w: sends now go to another endpoint", tidegate.ErrUnavailable)
 
 // leave ends the attempts that wait for a connection to e.
 func (e *end) leave() {

@@ -125,7 +125,7 @@ func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction
 	e, server := t.inner(tx.Endpoint)
 	if e == nil {
 		return &tidegate.Error{Op: "EndTransaction", Subject: tx.Topic, Endpoint: tx.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
-			Message: "none of the endpoints has the half message; give Receipt.Endpoint"}
+			Message: "none of the endpoints has the half message; give its Receipt.Endpoint"}
 	}
 	x, ok := e.Transport.(transport.Transactor)
 	if !ok {

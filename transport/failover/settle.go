@@ -14,7 +14,7 @@ func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Deliv
 	e, server := t.inner(d.Endpoint)
 	if e == nil {
 		return nil, nil, &tidegate.Error{Op: op, Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
-			Message: "none of the endpoints delivered the message: settle it with the transport that received it"}
+			Message: "none of the endpoints delivered the message; settle it with the transport that received it"}
 	}
 	inner := *d
 	inner.Endpoint = server

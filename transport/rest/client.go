@@ -80,10 +80,10 @@ func New(address string, o Options) (*Client, error) {
 	c := &Client{timeout: o.RequestTimeout, limit: o.MaxResponse}
 	var errs []error
 	if o.RequestTimeout < 0 {
-		errs = append(errs, bad("rest.New", "Options.RequestTimeout", "%v is negative; give more, or 0 for %v", o.RequestTimeout, defaultTimeout))
+		errs = append(errs, bad("rest.New", "Options.RequestTimeout", "%v is negative; give a positive value, or 0 for %v", o.RequestTimeout, defaultTimeout))
 	}
 	if o.MaxResponse < 0 {
-		errs = append(errs, bad("rest.New", "Options.MaxResponse", "%d is negative; give more, or 0 for %d", o.MaxResponse, defaultMaxResponse))
+		errs = append(errs, bad("rest.New", "Options.MaxResponse", "%d is negative; give 1 or more, or 0 for %d", o.MaxResponse, defaultMaxResponse))
 	}
 	if c.timeout == 0 {
 		c.timeout = defaultTimeout

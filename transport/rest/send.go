@@ -55,7 +55,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 			if err := failed[msgs[i].MessageGroup]; err != nil && msgs[i].MessageGroup != "" {
 				results[i].Err = &tidegate.Error{
 					Op: opSend, Subject: msgs[i].Topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError,
-					Message: "not sent, since an earlier message of its message group failed", Err: err,
+					Message: "not sent, because an earlier message of its message group failed", Err: err,
 				}
 				continue
 			}
@@ -132,7 +132,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 		default:
 			results[i].Err = &tidegate.Error{
 				Op: opSend, Subject: topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError, MaybeStored: true,
-				Message: "the response has another number of results than the request has messages",
+				Message: "the response has a different number of results than the request has messages",
 			}
 		}
 	}

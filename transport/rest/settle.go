@@ -57,7 +57,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		default:
 			errs[i] = &tidegate.Error{
 				Op: op, Subject: group, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError, MaybeStored: true,
-				Message: "the response has another number of results than the request has handles",
+				Message: "the response has a different number of results than the request has handles",
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	const op = "Reconsume"
 	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
-		return transport.RetryResult{}, bad(op, d.Topic, "a level excludes a delay and a negative acknowledgement; give one of them")
+		return transport.RetryResult{}, bad(op, d.Topic, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
 	}
 	r := delayRequest{Handle: d.Handle, Level: mode.Level}
 	if mode.Delay != 0 {

@@ -31,7 +31,7 @@ func (c *Client) refuse(ctx context.Context, t *topic, r *routing.Route, msgs []
 			continue
 		}
 		results[i].Err = fail(opSend, m.Topic, tidegate.CodeMessagePropertyConflict,
-			fmt.Sprintf("the message is of type %s, and the topic takes %s%s", wire.TypeOf(m), r.Types(), routing.Remedy(wire.TypeOf(m), r.Accepts)))
+			fmt.Sprintf("the message has the type %s, and the topic accepts %s%s", wire.TypeOf(m), r.Types(), routing.Remedy(wire.TypeOf(m), r.Accepts)))
 	}
 	return rest, len(rest) < len(msgs)
 }

@@ -35,7 +35,7 @@ type checker struct {
 // check is logged and counts as ResolutionUnknown.
 func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 	if len(topics) == 0 {
-		return fail(opTelemetry, "", tidegate.CodeBadRequest, "no topic given; list the topics whose half messages need checks")
+		return fail(opTelemetry, "", tidegate.CodeBadRequest, "no topic given; give the topics whose transactions need checks")
 	}
 	for _, name := range topics {
 		if err := tidegate.ValidateTopic(name); err != nil {
@@ -82,7 +82,7 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 	r := func() (r transport.Resolution) {
 		defer func() {
 			if v := recover(); v != nil {
-				log.Error("rocketmq: the transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
+				log.Error("rocketmq: transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
 		return check(ctx, q)
@@ -91,7 +91,7 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 		return
 	}
 	if err := c.endTransaction(context.WithoutCancel(ctx), q.Transaction, r, rmqpb.TransactionSource_SOURCE_SERVER_CHECK); err != nil {
-		log.Warn("rocketmq: the resolution was not delivered; the server will repeat the check", "resolution", r.String(), "error", err)
+		log.Warn("rocketmq: resolution not sent; the server will repeat the check", "resolution", r.String(), "error", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func (c *Client) holdSessions(ctx context.Context, topics []string) {
 		for _, name := range topics {
 			_, rt, err := c.route(transport.AwaitConnection(ctx), opTelemetry, name)
 			if err != nil {
-				c.opts.Logger.Warn("rocketmq: cannot serve transaction checks of a topic", "topic", name, "error", err)
+				c.opts.Logger.Warn("rocketmq: serving transaction checks of a topic failed", "topic", name, "error", err)
 				continue
 			}
 			for _, ep := range rt.Servers {
@@ -165,5 +165,5 @@ func (c *Client) asked(ep *remote.Server, cmd *rmqpb.RecoverOrphanedTransactionC
 			}
 		}
 	}
-	return errors.New("no checker serves the topic, or too many checks are waiting")
+	return errors.New("no checker serves the topic, or too many checks wait")
 }

@@ -91,8 +91,8 @@ func (g *collector) message(raw []byte) {
 		err = p.Unpack(g.c.opts.MaxReceiveSize)
 	}
 	if err != nil {
-		g.c.opts.Logger.Error("rocketmq: message not delivered; the server will deliver it again", "topic", g.r.Topic,
-			"group", g.r.Group, "message", d.ID, "endpoint", g.s.ep.Key, "err", err)
+		g.c.opts.Logger.Error("rocketmq: message not received; the server will deliver it again", "topic", g.r.Topic,
+			"group", g.r.Group, "message_id", d.ID, "endpoint", g.s.ep.Key, "error", err)
 		return
 	}
 	if p.Invisible > 0 {

@@ -19,7 +19,7 @@ const oldConnection = time.Minute
 func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 	addrs, ok := remote.AddressesOf(pb)
 	if !ok {
-		return nil, remote.BadAddress(pb.String(), "there is no usable address")
+		return nil, remote.BadAddress(pb.String(), "the server sent no usable address")
 	}
 	key := strings.Join(addrs, ";")
 	c.mu.Lock()

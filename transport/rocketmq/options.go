@@ -132,7 +132,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"Credentials.AccessKey", o.Credentials.AccessKey}, {"Credentials.SessionToken", o.Credentials.SessionToken},
 	} {
 		if !headerSafe(h.value) {
-			fault(h.field, strconv.Quote(h.value), "printable ASCII without spaces, since it goes into a header")
+			fault(h.field, strconv.Quote(h.value), "printable ASCII without spaces, because it is sent in a header")
 		}
 	}
 	if k := o.Credentials; (k.AccessKey == "") != (k.SecretKey == "") || k.AccessKey == "" && k.SessionToken != "" {

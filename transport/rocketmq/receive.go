@@ -92,7 +92,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	from, id, ok := t.places.Source(rt, &t.poll, r.Queue)
 	if !ok {
 		c.doubt(t)
-		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route has no such queue any more: ask Queues again")
+		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
 	}
 	filter := filterOf(r.Filter)
 	s, since, err := c.session(opReceive, from.Server, role{r.Group, r.Push}, r.Topic, filter)
@@ -105,7 +105,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		return nil, err
 	}
 	if r.Repeat && !s.ep.Capabilities().RepeatReceive {
-		return nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive: check Capabilities first")
+		return nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive; check Capabilities first")
 	}
 	list, err := c.receive(ctx, s, &r, &rmqpb.ReceiveMessageRequest{
 		Group: c.resource(r.Group),
@@ -273,9 +273,9 @@ func (c *Client) giveBack(ctx context.Context, s *session, list []*tidegate.Deli
 				d := list[i-1]
 				r := request{ep: s.ep, id: s.id, op: opChange, subject: d.Topic}
 				if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil { // declared here: a nil *tidegate.Error in an error variable is not nil
-					c.opts.Logger.Debug("rocketmq: message not released", "message", d.ID, "endpoint", s.ep.Key, "err", err)
+					c.opts.Logger.Debug("rocketmq: message not released", "message_id", d.ID, "endpoint", s.ep.Key, "error", err)
 				} else {
-					c.opts.Logger.Debug("rocketmq: message released", "message", d.ID, "endpoint", s.ep.Key)
+					c.opts.Logger.Debug("rocketmq: message released", "message_id", d.ID, "endpoint", s.ep.Key)
 				}
 			}
 		})

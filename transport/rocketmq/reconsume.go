@@ -27,12 +27,12 @@ func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 		return transport.RetryResult{}, err
 	}
 	if !r.ep.Capabilities().Reconsume {
-		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server has neither retry topics nor negative acknowledgements: check Capabilities first")
+		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server supports neither retry topics nor negative acknowledgements; check Capabilities first")
 		e.Endpoint = r.ep.Key
 		return transport.RetryResult{}, e
 	}
 	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
-		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level excludes a delay and a negative acknowledgement; give one of them")
+		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
 	}
 	r.headers = []string{reconsumeKey, reconsumeHeader(mode)}
 	_, trailer, err := c.changeInvisible(ctx, r, d, mode.Delay, true)

@@ -166,7 +166,7 @@ func (c *Client) fetch(t *topic) *fetching {
 		hasRoute := t.route != nil
 		t.mu.Unlock()
 		if f.err != nil && hasRoute {
-			c.opts.Logger.Debug("rocketmq: route not refreshed; the old one remains in use", "topic", t.name, "err", f.err)
+			c.opts.Logger.Debug("rocketmq: route not refreshed; the old one remains in use", "topic", t.name, "error", f.err)
 		}
 		close(f.done)
 	})

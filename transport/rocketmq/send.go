@@ -187,6 +187,6 @@ func notSent(err error) error {
 	}
 	held := *e
 	held.MaybeStored = false
-	held.Message = "not sent, since an earlier message of the message group was not stored: " + e.Message
+	held.Message = "not sent, because an earlier message of the message group was not stored: " + e.Message
 	return &held
 }

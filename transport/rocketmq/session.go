@@ -49,7 +49,7 @@ type session struct {
 	id   headers.Identity
 	ctx  context.Context //nolint:containedctx // ends with the client, or earlier after a time without use
 	end  context.CancelFunc
-	kick chan struct{} // of capacity 1; tells run to look for changes
+	kick chan struct{} // of capacity 1; makes run look for changes
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when ready or failures change
@@ -257,7 +257,7 @@ func (s *session) run() {
 		if s.ctx.Err() != nil || s.c.forget(s) {
 			return
 		}
-		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.Key, "group", s.role.group, "err", err)
+		s.c.opts.Logger.Warn("rocketmq: session lost", "endpoint", s.ep.Key, "group", s.role.group, "error", err)
 		s.pause(max(s.c.opts.ConnectBackoff.Delay(n), minPause))
 	}
 }
@@ -325,7 +325,7 @@ func (s *session) heartbeats() {
 			rmqpb.MessagingServiceClient.Heartbeat,
 			&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
 		if err != nil {
-			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.Key, "group", s.role.group, "err", err)
+			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.Key, "group", s.role.group, "error", err)
 			s.resendIf(err)
 		}
 		if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {

@@ -63,7 +63,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 		return request{}, closedError(op, d.Topic)
 	}
 	if ep == nil {
-		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "this client has no connection to the server that delivered the message: settle it with the client that received it")
+		e := fail(op, d.Topic, tidegate.CodeIllegalAccessPoint, "this client has no connection to the server that delivered the message; settle it with the client that received it")
 		e.Endpoint = d.Endpoint
 		return request{}, e
 	}
@@ -276,7 +276,7 @@ func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 		return err
 	}
 	if !r.ep.Capabilities().Snooze {
-		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt: check Capabilities first")
+		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt; check Capabilities first")
 		e.Endpoint = r.ep.Key
 		return e
 	}
@@ -309,7 +309,7 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	return err
 }
 
-// DeadLetterResult is DeadLetter and returns what became of the message, which tidegate brokers
+// DeadLetterResult is DeadLetter and returns the fate of the message, which tidegate brokers
 // report in a trailer.
 func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)

@@ -124,7 +124,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		if !s.isReady() {
 			return true, err
 		}
-		log.Warn("rocketmq: the server rejected a command", "err", err)
+		log.Warn("rocketmq: the server rejected a command", "error", err)
 		return false, nil
 	}
 	switch {
@@ -145,7 +145,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
 		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
 			log.Warn("rocketmq: transaction check skipped; the server will repeat it", "error", err,
-				"transaction", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
+				"transaction_id", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
 		}
 	default:
 		log.Debug("rocketmq: unknown command ignored", "command", cmd.String())

@@ -65,7 +65,7 @@ func TestTLS(t *testing.T) {
 		"plain":          {nil, nil, ""},
 		"not trusted":    {&tls.Config{RootCAs: x509.NewCertPool()}, []grpc.ServerOption{tlsServer}, "RootCAs"},
 		"wrong name":     {&tls.Config{RootCAs: pool, ServerName: "other.test"}, []grpc.ServerOption{tlsServer}, "ServerName"},
-		"no certificate": {&tls.Config{RootCAs: pool}, []grpc.ServerOption{mutual}, "certificate and the versions"},
+		"no certificate": {&tls.Config{RootCAs: pool}, []grpc.ServerOption{mutual}, "certificate and the TLS versions"},
 		"plain to TLS":   {nil, []grpc.ServerOption{tlsServer}, "expects TLS"},
 		"TLS to plain":   {&tls.Config{RootCAs: pool}, nil, "plain text"},
 	} {

@@ -24,7 +24,7 @@ var _ transport.Transactor = (*Client)(nil)
 func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
 	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
-			"a message of a transaction has neither a message group nor a delivery time; leave them empty")}
+			"a message in a transaction can have neither a message group nor a delivery time; leave them empty")}
 	}
 	t, rt, err := c.writable(ctx, msg.Topic)
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 	}
 	if len(rt.Accepts) > 0 && !rt.Accepts[half] && !rt.Accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
-			fmt.Sprintf("the topic takes %s; create it as TRANSACTION", rt.Types()))}
+			fmt.Sprintf("the topic accepts %s; create a topic of type TRANSACTION", rt.Types()))}
 	}
 	q, _ := rt.Choose(&t.next, "", nil)
 	req := c.sending(t, q, []*tidegate.Message{msg})

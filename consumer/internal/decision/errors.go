@@ -54,7 +54,7 @@ type Reconsume struct {
 // Error returns the text of the failure.
 func (e *Reconsume) Error() string {
 	if e.Err == nil {
-		return "to be consumed later"
+		return "reconsume later"
 	}
 	return e.Err.Error()
 }

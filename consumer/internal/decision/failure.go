@@ -69,7 +69,7 @@ func reason(err error) string {
 		return r
 	}, strings.ToValidUTF8(text, "?"))
 	if text = strings.TrimSpace(text); text == "" {
-		return "the handler failed without a text"
+		return "the handler returned an error without a text"
 	}
 	if len(text) > maxReason {
 		cut := maxReason
@@ -89,7 +89,7 @@ const Goexit = "runtime.Goexit was called"
 // goroutine if that is nil.
 func Unreadable(err error, v any) string {
 	if v == nil {
-		return fmt.Sprintf("the error that it returned, of type %T, cannot be read: %s", err, Goexit)
+		return fmt.Sprintf("the error returned, of type %T, has no readable text: %s", err, Goexit)
 	}
-	return fmt.Sprintf("the error that it returned, %s of type %T, cannot be read: %s", Show(err), err, Show(v))
+	return fmt.Sprintf("the error returned, %s of type %T, has no readable text: %s", Show(err), err, Show(v))
 }

@@ -70,8 +70,8 @@ type RenewTime struct{ peak time.Duration }
 // forgotten after some dozens.
 func (r *RenewTime) Observe(d time.Duration) { r.peak = max(d, r.peak-r.peak/32) }
 
-// Floor returns the invisible duration to ask for: inv, or three times what an extension
-// takes. A shorter one would be over before its extension is there.
+// Floor returns the invisible duration to request: inv, or three times the duration of an
+// extension. A shorter one would end before its extension arrives.
 func (r *RenewTime) Floor(inv time.Duration) time.Duration {
 	return min(max(inv, 3*r.peak), max(inv, maxInvisibleDuration))
 }

@@ -10,10 +10,10 @@ import (
 // A Schedule has entries by time. The zero value is empty.
 type Schedule[T any] struct{ entries entries[T] }
 
-// An Entry is a field of what is scheduled, so that scheduling takes no allocation. It is in one
+// An Entry is a field of the scheduled value, so that scheduling takes no allocation. It is in one
 // schedule at most.
 type Entry[T any] struct {
-	Value T         // what is scheduled
+	Value T         // the scheduled value
 	At    time.Time // when it is due; only Schedule changes it
 
 	place int // in the heap, from 1; 0 if it is not there

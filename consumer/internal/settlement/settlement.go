@@ -1,4 +1,4 @@
-// Package settlement decides what follows each attempt to settle a delivery, and how the delivery
+// Package settlement decides the step after each attempt to settle a delivery, and how the delivery
 // ended. It is pure.
 package settlement
 
@@ -14,7 +14,7 @@ import (
 )
 
 // ErrPerhaps reports that a delivery may have been settled by an earlier attempt.
-var ErrPerhaps = errors.New("an earlier attempt, whose response was lost, may have settled it")
+var ErrPerhaps = errors.New("an earlier attempt, whose response was lost, may have settled the delivery")
 
 // A State is the state of the requests that settle a delivery.
 type State struct {
@@ -36,7 +36,7 @@ const (
 	Finished     Step = iota // the attempt succeeded
 	Again                    // another attempt, after a delay if Last is not nil
 	FindHandle               // an extension whose response was lost may have replaced the handle
-	RetryInstead             // the server does not do what the handler wishes
+	RetryInstead             // the server does not support the handler's result
 	Failed                   // no further attempt
 )
 

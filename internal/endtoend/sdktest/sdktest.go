@@ -1,5 +1,5 @@
 // Package sdktest starts producers and consumers of the SDK on a broker of package brokertest, and
-// records what their handlers see. The tests below internal/endtoend share it.
+// records the deliveries of their handlers. The tests below internal/endtoend share it.
 package sdktest
 
 import (

@@ -153,7 +153,7 @@ func (l *Ledger[T]) fits(e *Entry[T]) bool {
 
 func (l *Ledger[T]) full() error {
 	return &tidegate.Error{Subject: "producer", Message: fmt.Sprintf(
-		"it is full: %d messages of at most %d (MaxPending) and %d bytes of at most %d (MaxPendingBytes) wait for their result, and %d for the end of their function; wait until some are done",
+		"the producer is full: %d of %d messages (MaxPending) and %d of %d bytes (MaxPendingBytes) wait for their result, and %d more messages for the end of their function; wait until some have ended",
 		l.messages, l.maxMessages, l.bytes, l.maxBytes, l.backlog)}
 }
 

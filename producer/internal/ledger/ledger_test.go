@@ -45,7 +45,7 @@ func TestBounds(t *testing.T) {
 	enter(t, l, 41, Reject, Full)
 	b := enter(t, l, 40, Reject, Admitted)
 	n := &note{}
-	if _, err := l.Enter(t.Context(), n, &n.entry, 1, Reject, nil); err == nil || !strings.Contains(err.Error(), "2 messages of at most 3") || !strings.Contains(err.Error(), "100 bytes of at most 100") {
+	if _, err := l.Enter(t.Context(), n, &n.entry, 1, Reject, nil); err == nil || !strings.Contains(err.Error(), "2 of 3 messages") || !strings.Contains(err.Error(), "100 of 100 bytes") {
 		t.Errorf("the error is %v", err)
 	}
 	l.Leave([]*note{a, b}, resultOf)

@@ -49,19 +49,19 @@ func (o Policy) Findings(timeout time.Duration, clients int) (findings []string)
 	if timeout > 0 {
 		for _, stage := range o.Preview() {
 			if needed := stage.TotalLo + o.Floor; needed > timeout {
-				report("Backoff: throttled retry %d needs at least %v, but a send has %v: it is never made", stage.Retry, needed, timeout)
+				report("Backoff: throttled retry %d comes after at least %v, but a send has only %v, so this retry never happens", stage.Retry, needed, timeout)
 				break
 			}
 		}
 		if most := int(timeout / o.Floor); o.MaxAttempts > most {
-			report("MaxAttempts: %d attempts need at least %v each, but a send has %v: only %d can be made", o.MaxAttempts, o.Floor, timeout, most)
+			report("MaxAttempts: %d attempts need at least %v each, but a send has only %v, so at most %d attempts happen", o.MaxAttempts, o.Floor, timeout, most)
 		}
 		if o.MaxThrottleTime > timeout {
-			report("MaxThrottleTime: %v is longer than the %v that a send has, and has no effect", o.MaxThrottleTime, timeout)
+			report("MaxThrottleTime: %v has no effect, because a send has only %v", o.MaxThrottleTime, timeout)
 		}
 	}
 	if timeout == 0 && o.MaxThrottles < 0 && o.MaxThrottleTime == 0 {
-		report("MaxThrottles: UntilContextEnds without a deadline lets a throttled send wait for ever")
+		report("MaxThrottles: with UntilContextEnds and no deadline, a throttled send can wait without end")
 	}
 	if clients > 1 {
 		exact := func(field string, p backoff.Policy) {
@@ -70,7 +70,7 @@ func (o Policy) Findings(timeout time.Duration, clients int) (findings []string)
 				return
 			}
 			if lo, hi := r.Range(0); lo == hi {
-				report("%s: it has no jitter: %d clients that fail at the same time return at the same time", field, clients)
+				report("%s: without jitter, %d clients that fail at the same time retry at the same time", field, clients)
 			}
 		}
 		exact("Backoff", o.OwnBackoff)

@@ -26,13 +26,13 @@ func ParseAddresses(text string) (*rmqpb.Endpoints, error) {
 		}
 		scheme := schemeOf(host)
 		if pb.Scheme != 0 && pb.Scheme != scheme {
-			return nil, BadAddress(text, "addresses of one server must be of one kind, but there are %s and %s", pb.Scheme, scheme)
+			return nil, BadAddress(text, "the addresses of one server must have one kind, but %s and %s are given", pb.Scheme, scheme)
 		}
 		pb.Scheme = scheme
 		pb.Addresses = append(pb.Addresses, &rmqpb.Address{Host: host, Port: int32(n)})
 	}
 	if len(pb.Addresses) == 0 {
-		return nil, BadAddress(text, "there is no address; give host:port, several joined by ';'")
+		return nil, BadAddress(text, "the address is empty; give host:port, several joined by ';'")
 	}
 	return pb, nil
 }

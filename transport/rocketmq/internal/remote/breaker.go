@@ -12,16 +12,16 @@ import (
 // server: sends without a message group go to others. After ExcludeFor one of them at
 // a time probes the server, and its success admits the server again. At most half of
 // a topic's servers are excluded at once, those that failed first; a message group
-// stays with its server whatever happens.
+// always stays with its server.
 const (
 	ExcludeFor = 5 * time.Second
 
 	// ProbeGap is the least time between two lanes to a server to be probed. The
-	// breaker has the last word on who probes.
+	// breaker decides which of them probes.
 	ProbeGap = time.Second
 )
 
-var errFailing, errNothing = errors.New("the server failed"), errors.New("the send shows nothing about the server")
+var errFailing, errNothing = errors.New("the server failed"), errors.New("the send does not show the state of the server")
 
 // newBreaker returns the breaker of e. trips counts the trips of all breakers.
 func newBreaker(e *Server, trips *atomic.Int64) *gobreaker.TwoStepCircuitBreaker[struct{}] {

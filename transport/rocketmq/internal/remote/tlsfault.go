@@ -36,8 +36,8 @@ func handshakeFault(err error) *TLSFault {
 		return &TLSFault{"the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
 	}
 	if alerted(err) {
-		return &TLSFault{"the server refused the TLS handshake: " + failure.FirstLine(err.Error()) +
-			"; set Options.TLS with the certificate and the versions that it demands"}
+		return &TLSFault{"the server rejected the TLS handshake: " + failure.FirstLine(err.Error()) +
+			"; set Options.TLS with the certificate and the TLS versions that it requires"}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ const (
 	Failing
 )
 
-// VerdictOf returns what the result of a send shows about the server:
+// VerdictOf returns the state of the server that the result of a send shows:
 //
 //	accepted, throttled                      healthy: the server does its work
 //	transient: no response, 5xxxx            failing

@@ -335,7 +335,7 @@ func (p *Parsed) Unpack(maxBody int) error {
 		return errors.New("the message has no receipt handle")
 	}
 	if n := len(p.body); n > maxBody {
-		return fmt.Errorf("the body has %d bytes, more than %d: raise Options.MaxReceiveSize if it should be read", n, maxBody)
+		return fmt.Errorf("the body has %d bytes; the limit is %d (Options.MaxReceiveSize), raise it to receive the message", n, maxBody)
 	}
 	if err := checkDigest(p.body, p.digest, p.checksum); err != nil {
 		return err

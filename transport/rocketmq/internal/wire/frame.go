@@ -76,5 +76,5 @@ func (c FrameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Unreadable is the error that gRPC has for a frame that is no protobuf.
 func Unreadable(err error) error {
-	return status.Errorf(codes.Internal, "a frame of the response is no ReceiveMessageResponse: %v", err)
+	return status.Errorf(codes.Internal, "a frame of the response is not a ReceiveMessageResponse: %v", err)
 }

@@ -126,7 +126,7 @@ func DecodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 		return nil, errors.New("the message has no receipt handle")
 	}
 	if n := len(pb.GetBody()); n > maxBody {
-		return nil, fmt.Errorf("the body has %d bytes, more than %d: raise Options.MaxReceiveSize if it should be read", n, maxBody)
+		return nil, fmt.Errorf("the body has %d bytes; the limit is %d (Options.MaxReceiveSize), raise it to receive the message", n, maxBody)
 	}
 	if err := checkDigest(pb.GetBody(), sys.GetBodyDigest().GetType(), []byte(sys.GetBodyDigest().GetChecksum())); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func checkDigest(body []byte, kind rmqpb.DigestType, checksum []byte) error {
 	if sum == nil || len(checksum) == 0 || sameHex(sum, checksum) {
 		return nil
 	}
-	return fmt.Errorf("the body has %s %X, but was sent with %.80q", kind, bytes.Clone(sum), checksum) // the clone keeps room on the stack
+	return fmt.Errorf("the checksum of the body is %s %X, but the sender's is %.80q", kind, bytes.Clone(sum), checksum) // the clone keeps room on the stack
 }
 
 // sameHex reports whether text is sum in hexadecimal. Servers differ in case, and some
@@ -276,7 +276,7 @@ func decompress(body []byte, limit int) ([]byte, error) {
 		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
 	}
 	if len(out) > limit {
-		return nil, fmt.Errorf("the body has more than %d bytes after decompression: raise Options.MaxReceiveSize if it should be read", limit)
+		return nil, fmt.Errorf("the body exceeds %d bytes after decompression (Options.MaxReceiveSize); raise the limit to receive the message", limit)
 	}
 	return out, nil
 }
